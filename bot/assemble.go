@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,10 +33,11 @@ type assembly struct {
 
 	selected *packages.Plan
 
-	mu       sync.Mutex
-	manifest *logs.Manifest
-	crashes  int // of the minifier
-	silent   int // notes and files left out that are not listed
+	mu        sync.Mutex
+	manifest  *logs.Manifest
+	crashes   int           // of the minifier
+	minifying time.Duration // that the minifier's jobs took together
+	silent    int           // notes and files left out that are not listed
 }
 
 // The bounds of what a manifest says besides its files.
@@ -49,6 +51,10 @@ const (
 // maxCrashes bounds minifying besides packages.MaxMinify: what comes after files
 // that brought the minifier down is published as it is.
 const maxCrashes = 3
+
+// maxMinifying bounds the time that the minifier takes for one release. It takes the square of the size of some files, such as expressions of thousands of
+// parts, and a release may have 50,000 of them that are each just within MinifyTimeout.
+const maxMinifying = 30 * time.Minute
 
 // assemble walks the archive twice: first to see what is there, because the
 // selection and the minified files depend on all names, then to read what is
@@ -206,23 +212,29 @@ func (a *assembly) file(ctx context.Context, source string, paths []string, data
 // minify has a child minify, unless that is too much to ask.
 func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
 	a.mu.Lock()
-	crashes := a.crashes
+	crashes, minifying := a.crashes, a.minifying
 	a.mu.Unlock()
 	if crashes >= maxCrashes {
 		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
 	}
+	if minifying >= maxMinifying {
+		return nil, fmt.Errorf("the files of this release before it took the minifier %v, the limit for one release", maxMinifying)
+	}
 	if len(data) > packages.MaxMinify {
 		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), packages.MaxMinify)
 	}
-	small, err := a.minifiers.Do(ctx, releaseID(a.pkg.Name, a.version), task, data)
+	small, took, err := a.minifiers.DoTimed(ctx, releaseID(a.pkg.Name, a.version), task, data)
 	var crash *worker.CrashError
 	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-		small, err = a.minifiers.Do(ctx, releaseID(a.pkg.Name, a.version), task, data) // once more: a signal from outside killed the process
+		var again time.Duration
+		small, again, err = a.minifiers.DoTimed(ctx, releaseID(a.pkg.Name, a.version), task, data) // once more: a signal from outside killed the process
+		took += again
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.minifying += took
 	if errors.As(err, &crash) {
-		a.mu.Lock()
 		a.crashes++
-		a.mu.Unlock()
 	}
 	return small, err
 }

@@ -166,10 +166,12 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
 	}
+	check := checkScript
 	if loader == api.LoaderCSS {
-		if err := checkStyles(data); err != nil {
-			return nil, err
-		}
+		check = checkStyles
+	}
+	if err := check(data); err != nil {
+		return nil, err
 	}
 	options, err := minifying()
 	if err != nil {
@@ -180,8 +182,8 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if len(out.Errors) > 0 {
 		return nil, parseError(out.Errors[0])
 	}
-	// Without white space, as in metadata, because the indentation of blocks takes the square of their depth.
-	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, LogLevel: api.LogLevelSilent, LogOverride: silent})
+	// Without white space and names, as in metadata, because they take the square of the depth of blocks and functions.
+	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: silent})
 	if len(again.Errors) > 0 {
 		return nil, fmt.Errorf("the minified form does not parse: %w", parseError(again.Errors[0]))
 	}
@@ -227,11 +229,12 @@ func metadata(data []byte) (input, error) {
 		External: []string{"*"}, // and nothing is read from a disk
 		Metafile: true,
 
-		MinifyWhitespace: true,
-		Format:           api.FormatESModule,
-		Target:           api.ESNext,
-		TreeShaking:      api.TreeShakingFalse,
-		LogLevel:         api.LogLevelSilent,
+		MinifyWhitespace:  true,
+		MinifyIdentifiers: true, // nobody reads the output, and without it names of nested functions take the square of their number
+		Format:            api.FormatESModule,
+		Target:            api.ESNext,
+		TreeShaking:       api.TreeShakingFalse,
+		LogLevel:          api.LogLevelSilent,
 	})
 	if len(out.Errors) > 0 {
 		return input{}, parseError(out.Errors[0])

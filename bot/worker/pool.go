@@ -91,25 +91,33 @@ func NewPool(o Options) *Pool {
 // job ended its process or ran out of time, and a *StartError where there is no
 // process to run it in.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
+	result, _, err := p.DoTimed(ctx, owner, t, data)
+	return result, err
+}
+
+// DoTimed is Do that also returns how long the job ran, without the time that it waited.
+func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, took time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, 0, ctx.Err()
 	}
 	defer func() { <-p.slots }()
 	c, err := p.acquire(owner)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	start := time.Now()
 	answer, err := p.run(ctx, c, t, data)
+	took = time.Since(start)
 	if err != nil {
-		return nil, err
+		return nil, took, err
 	}
 	p.release(c)
 	if answer.Error != "" {
-		return nil, errors.New(answer.Error)
+		return nil, took, errors.New(answer.Error)
 	}
-	return answer.Data, nil
+	return answer.Data, took, nil
 }
 
 // acquire returns a child of the owner. The caller has a slot.

@@ -32,3 +32,22 @@ func TestCostlyStyles(t *testing.T) {
 		}
 	}
 }
+
+// TestCostlyScripts holds that the minifier refuses scripts on which it takes the square of a number, and none that people write.
+func TestCostlyScripts(t *testing.T) {
+	for text, refused := range map[string]string{
+		strings.Repeat("{", 3000) + strings.Repeat("}u", 3000):                         "blocks in each other",
+		strings.Repeat("{/*}*/'}';/}/;`}`;", 300) + strings.Repeat("}", 300):           "blocks in each other",
+		strings.Repeat("if(a)", 300) + "b":                                             "conditions in each other",
+		strings.Repeat("if(a=function(){;})", 300) + "b":                               "conditions in each other",
+		strings.Repeat("if(a)b;else if(c){d}\n", 1000):                                 "",
+		strings.Repeat("if(a)b;else ", 1000) + "c":                                     "",
+		strings.Repeat("function a(){if(b){", 100) + "c()" + strings.Repeat("}}", 100): "",
+		"a=[" + strings.Repeat("'{',/{/,", 1000) + "`{`]":                              "",
+	} {
+		_, err := run(MinifyJS, []byte(text))
+		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("%.60q: %v, want %q", text, err, refused)
+		}
+	}
+}

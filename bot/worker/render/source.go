@@ -2,6 +2,7 @@ package render
 
 import (
 	"html"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -56,49 +57,73 @@ func pieces(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-func scriptPieces(source string) []piece {
-	l := js.NewLexer(parse.NewInputString(source))
-	var found []piece
-	value := false // whether a value ends here, after which a slash divides
-	for {
-		t, text := l.Next()
-		if (t == js.DivToken || t == js.DivEqToken) && !value {
-			// The lexer goes back behind the slash, and reads a regular expression if there is one.
-			if rt, rtext := l.RegExp(); rt == js.RegExpToken {
+// ScriptTokens returns the tokens of a script. Where a slash divides and where it begins a regular expression is a guess by the token before it. The
+// tokens end early where the lexer finds an error.
+func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
+	return func(yield func(js.TokenType, []byte) bool) {
+		l := js.NewLexer(parse.NewInputBytes(source[:len(source):len(source)]))
+		value := false // whether a value ends here, after which a slash divides
+		for {
+			t, text := l.Next()
+			if (t == js.DivToken || t == js.DivEqToken) && !value {
+				// The lexer goes back behind the slash, and reads a regular expression if there is one.
+				rt, rtext := l.RegExp()
+				if rt != js.RegExpToken {
+					yield(t, text)
+					return
+				}
 				t, text = rt, rtext
-			} else {
-				return append(found, piece{string(text), ""})
+			}
+			if t == js.ErrorToken || !yield(t, text) {
+				return
+			}
+			if !isSpace(t) {
+				value = endsValue(t)
 			}
 		}
-		if t == js.ErrorToken {
-			return found
-		}
-		p := piece{text: string(text)}
-		switch {
-		case t == js.WhitespaceToken, t == js.LineTerminatorToken:
-			found = append(found, p)
-			continue
-		case t == js.CommentToken, t == js.CommentLineTerminatorToken:
-			p.class = isComment
-			found = append(found, p)
-			continue
-		case t == js.StringToken, t == js.TemplateToken, t == js.TemplateStartToken, t == js.TemplateMiddleToken, t == js.TemplateEndToken, t == js.RegExpToken:
-			p.class = isString
-			value = t == js.StringToken || t == js.TemplateToken || t == js.TemplateEndToken || t == js.RegExpToken
-		case js.IsNumeric(t):
-			p.class, value = isNumber, true
-		case js.IsReservedWord(t):
-			p.class, value = isKeyword, t == js.ThisToken || t == js.SuperToken || t == js.NullToken || t == js.TrueToken || t == js.FalseToken
-		case js.IsIdentifier(t), t == js.PrivateIdentifierToken:
-			value = true
-			if t == js.LetToken || t == js.AsyncToken || t == js.FromToken || t == js.OfToken || t == js.StaticToken {
-				p.class = isKeyword
-			}
-		default:
-			value = t == js.CloseParenToken || t == js.CloseBracketToken || t == js.CloseBraceToken || t == js.IncrToken || t == js.DecrToken
-		}
-		found = append(found, p)
 	}
+}
+
+// isSpace reports whether a token has no meaning.
+func isSpace(t js.TokenType) bool {
+	return t == js.WhitespaceToken || t == js.LineTerminatorToken || t == js.CommentToken || t == js.CommentLineTerminatorToken
+}
+
+// endsValue reports whether a slash after the token divides.
+func endsValue(t js.TokenType) bool {
+	switch t {
+	case js.StringToken, js.TemplateToken, js.TemplateEndToken, js.RegExpToken, js.ThisToken, js.SuperToken, js.NullToken, js.TrueToken, js.FalseToken,
+		js.CloseParenToken, js.CloseBracketToken, js.CloseBraceToken, js.IncrToken, js.DecrToken, js.PrivateIdentifierToken:
+		return true
+	}
+	return js.IsNumeric(t) || js.IsIdentifier(t)
+}
+
+func scriptPieces(source string) []piece {
+	var found []piece
+	for t, text := range ScriptTokens([]byte(source)) {
+		found = append(found, piece{string(text), scriptClass(t)})
+	}
+	return found
+}
+
+// scriptClass returns what a token of a script is shown as.
+func scriptClass(t js.TokenType) class {
+	switch t {
+	case js.CommentToken, js.CommentLineTerminatorToken:
+		return isComment
+	case js.StringToken, js.TemplateToken, js.TemplateStartToken, js.TemplateMiddleToken, js.TemplateEndToken, js.RegExpToken:
+		return isString
+	case js.LetToken, js.AsyncToken, js.FromToken, js.OfToken, js.StaticToken:
+		return isKeyword
+	}
+	switch {
+	case js.IsNumeric(t):
+		return isNumber
+	case js.IsReservedWord(t):
+		return isKeyword
+	}
+	return ""
 }
 
 func stylePieces(source string) []piece {
