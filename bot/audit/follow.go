@@ -75,10 +75,13 @@ const (
 
 // Limits of what an auditor stores and says.
 const (
-	followFormat   = 1
-	mostFindings   = 1000 // of each kind; the audit stops there, because a statement has to name them all
-	mostAuditFiles = 100  // that one finding names; beyond that it is about all
-	maxProblem     = 300  // bytes
+	followFormat  = 1
+	mostFindings  = 1000 // of each kind; the audit stops there, because a statement has to name them all
+	maxAuditPaths = 4096 // bytes of the paths that one finding names; beyond that it is about all files
+	maxProblem    = 300  // bytes
+	// maxFindings is how many bytes the findings of a statement may have; the audit stops there, because a statement with one
+	// more finding and the checkpoint has to stay below [verify.MaxStatement].
+	maxFindings = 850_000
 )
 
 // OpenFollower reads an auditor's folder, in which it creates a key if there is none.
@@ -256,9 +259,11 @@ func (f *Follower) retry(ctx context.Context, log *verify.Log) error {
 		if err != nil {
 			return err
 		}
+		retry, uncompared := slices.Clone(f.state.Retry), slices.Clone(f.state.Uncompared)
 		f.state.Retry = slices.DeleteFunc(f.state.Retry, func(i int64) bool { return i == index })
 		f.state.Uncompared = slices.DeleteFunc(f.state.Uncompared, func(u verify.AuditFinding) bool { return u.Entry == index })
 		if err := f.compare(ctx, log, e); err != nil {
+			f.state.Retry, f.state.Uncompared = retry, uncompared // no statement may say that the release was compared
 			return err
 		}
 		if err := f.writeState(); err != nil {
@@ -270,6 +275,9 @@ func (f *Follower) retry(ctx context.Context, log *verify.Log) error {
 
 // compare compares a release and records the result. The error says that the audit cannot go on with this release.
 func (f *Follower) compare(ctx context.Context, log *verify.Log, e logs.Indexed) error {
+	if data, err := json.Marshal(f.state.AuditStatement); err != nil || len(data) > maxFindings {
+		return errors.Join(err, fmt.Errorf("the audit ends before entry %d: a statement has room for %d bytes of findings, and they have %d", e.Index, maxFindings, len(data)))
+	}
 	if len(f.state.Differences) >= mostFindings || len(f.state.Uncompared) >= mostFindings {
 		return fmt.Errorf("the audit ends before entry %d: it found %d releases that differ and %d that could not be compared, and a statement names no more than %d of each", e.Index, len(f.state.Differences), len(f.state.Uncompared), mostFindings)
 	}
@@ -306,15 +314,17 @@ func (f *Follower) compare(ctx context.Context, log *verify.Log, e logs.Indexed)
 
 // uncheckedFiles returns which files of a release could not be compared, and why.
 func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem string, files []string) {
+	size := 0
 	for _, file := range manifest.Files {
 		if _, err := found.At(file.Path); err != nil {
 			files = append(files, file.Path)
+			size += len(file.Path)
 			if problem == "" {
 				problem = text.Short(err.Error(), maxProblem)
 			}
 		}
 	}
-	if len(files) > mostAuditFiles {
+	if size > maxAuditPaths {
 		files = nil
 	}
 	return problem, files

@@ -1,6 +1,9 @@
 package audit_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -88,19 +91,26 @@ func newAudited(t *testing.T) *audited {
 // poll has an auditor that was just started audit the log that a server shows.
 func (a *audited) poll(server string) audit.AuditResult {
 	a.Helper()
-	f, err := audit.OpenFollower(audit.FollowOptions{
-		Server: server, Folder: a.folder, Name: "auditor.example.org/larder", Upstream: a.auditor,
-		Verify: verify.Options{Trust: verify.Trust{Key: a.cdn.Signer.Key()}},
-	})
-	if err != nil {
-		a.Fatal(err)
-	}
+	f := a.open(server, a.auditor)
 	found, err := f.Poll(a.Context())
 	if err != nil {
 		a.Fatal(err)
 	}
 	a.key = f.Key()
 	return found
+}
+
+// open starts an auditor that compares releases with an upstream.
+func (a *audited) open(server string, upstream verify.Upstream) *audit.Follower {
+	a.Helper()
+	f, err := audit.OpenFollower(audit.FollowOptions{
+		Server: server, Folder: a.folder, Name: "auditor.example.org/larder", Upstream: upstream,
+		Verify: verify.Options{Trust: verify.Trust{Key: a.cdn.Signer.Key()}},
+	})
+	if err != nil {
+		a.Fatal(err)
+	}
+	return f
 }
 
 func (a *audited) sign() {
@@ -198,6 +208,56 @@ func TestAuditRetries(t *testing.T) {
 		t.Errorf("audited again: %+v", found)
 	}
 	a.want("left/1.0.0/left.js", verify.Proven, "", a.trusted())
+}
+
+// An interrupted retry leaves a release uncompared, so that no statement says that it was compared.
+func TestRetryIsInterrupted(t *testing.T) {
+	a := newAudited(t)
+	publish(t, a.cdn.Shelf, a.addSimple("1.0.0", "left()", "lift()"), "lift()")
+	a.sign()
+	a.registry.Fail(npmtest.Fault{Path: "/left", Status: 503})
+	a.poll(a.cdn.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	interrupted := a.open(a.cdn.URL, upstreamFunc(func(context.Context, verify.Claim) verify.Comparison {
+		cancel()
+		return verify.Comparison{}
+	}))
+	if _, err := interrupted.Poll(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if found := a.poll(a.cdn.URL); len(found.Uncompared) != 1 {
+		t.Errorf("audited: %+v", found)
+	}
+	a.want("left/1.0.0/left.js", verify.Unproven, "", a.trusted())
+	a.registry.Mend()
+	a.poll(a.cdn.URL)
+	a.want("left/1.0.0/left.js", verify.Differs, "", a.trusted())
+}
+
+// An upstreamFunc compares releases.
+type upstreamFunc func(context.Context, verify.Claim) verify.Comparison
+
+func (f upstreamFunc) Compare(ctx context.Context, c verify.Claim) verify.Comparison { return f(ctx, c) }
+
+// A publisher cannot make the statement too long to be signed, so that the auditor ends: it says up to where it has audited.
+func TestStatementIsLimited(t *testing.T) {
+	a := newAudited(t)
+	const releases = 30
+	for i := range releases {
+		files := map[string]string{}
+		for j := range 90 {
+			files[fmt.Sprintf("%s/%d.js", strings.Repeat("\u2028", 300), j)] = "x"
+		}
+		a.cdn.Publish("left", fmt.Sprintf("1.%d.0", i), "", files)
+	}
+	a.sign()
+	f := a.open(a.cdn.URL, upstreamFunc(func(context.Context, verify.Claim) verify.Comparison {
+		return verify.Comparison{Outcome: verify.Proven, Unchecked: 90, At: func(string) (string, error) { return "", errors.New("not in the archive") }}
+	}))
+	found, err := f.Poll(t.Context())
+	if err != nil || found.Outcome != verify.Proven || found.Audited != releases+1 {
+		t.Errorf("%s, %d entries, %q, %v", found.Outcome, found.Audited, found.Problem, err)
+	}
 }
 
 // statement returns an auditor with a key of its own, whose statement is that of the honest one, changed.
