@@ -168,12 +168,15 @@ func (f *Follower) writeState() error {
 
 // An AuditResult is what a poll found.
 type AuditResult struct {
-	Outcome     verify.Outcome        `json:"outcome"` // of the log: proven, or why it was not audited to its end
-	Problem     string                `json:"problem,omitempty"`
-	Evidence    string                `json:"evidence,omitempty"` // the file that proves a fork
-	Size        int64                 `json:"size"`               // of the log
-	Audited     int64                 `json:"audited"`            // entries
-	Compared    int64                 `json:"compared"`           // releases
+	Outcome  verify.Outcome `json:"outcome"` // of the log: proven, or why it was not audited to its end
+	Problem  string         `json:"problem,omitempty"`
+	Evidence string         `json:"evidence,omitempty"` // the file that proves a fork
+	Size     int64          `json:"size"`               // of the log
+	// Cosigned is when the log's checkpoint was cosigned last, and Age how many seconds ago that was; nil if nothing says so.
+	Cosigned    time.Time             `json:"cosigned,omitzero"`
+	Age         *int64                `json:"age,omitempty"`
+	Audited     int64                 `json:"audited"`  // entries
+	Compared    int64                 `json:"compared"` // releases
 	Differences []verify.AuditFinding `json:"differences"`
 	Uncompared  []verify.AuditFinding `json:"uncompared"`
 }
@@ -206,7 +209,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	if err != nil {
 		return AuditResult{}, err
 	}
-	found := AuditResult{Outcome: verify.Proven}
+	found := AuditResult{Outcome: verify.Proven, Cosigned: seen.Cosigned, Age: seen.Age}
 	if seen.Outcome != "" {
 		found.Outcome, found.Problem, found.Evidence = seen.Outcome, seen.Problem, seen.Evidence
 	}

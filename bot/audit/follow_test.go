@@ -237,7 +237,9 @@ func TestRetryIsInterrupted(t *testing.T) {
 // An upstreamFunc compares releases.
 type upstreamFunc func(context.Context, verify.Claim) verify.Comparison
 
-func (f upstreamFunc) Compare(ctx context.Context, c verify.Claim) verify.Comparison { return f(ctx, c) }
+func (f upstreamFunc) Compare(ctx context.Context, c verify.Claim) verify.Comparison {
+	return f(ctx, c)
+}
 
 // A publisher cannot make the statement too long to be signed, so that the auditor ends: it says up to where it has audited.
 func TestStatementIsLimited(t *testing.T) {

@@ -548,3 +548,63 @@ func TestNeverSigned(t *testing.T) {
 	}
 	r.healed()
 }
+
+// TestMissingPublishAttestation: a mirror of version 0.1.0 does not copy the registry's attestation of a publication, which its
+// entries name. After an update it is reported as missing, and repaired from the source.
+func TestMissingPublishAttestation(t *testing.T) {
+	bundle := []byte(`{"publish":"attestation"}`)
+	hash := kvstore.Sum(bundle)
+	for _, source := range []string{"folder", "peer"} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 1)
+			r.write(func(s *shelf) {
+				s.check(s.store.PutContent(hash, int64(len(bundle)), true, []kvstore.Coded{{Coding: coding.Identity, Bytes: bundle}}))
+				published, err := logs.Publication(s.store, "many", "1.0.0")
+				s.check(err)
+				published.Provenance = &logs.Provenance{Outcome: logs.AttestationMissing, Publish: logs.Publish{Outcome: logs.AttestationVerified, Bundle: hash}}
+				m, err := logs.ReadManifest(s.store, published.Manifest)
+				s.check(err)
+				again := *m
+				again.Version = "2.0.0"
+				data, err := again.Encode()
+				s.check(err)
+				published.Version, published.Manifest = "2.0.0", kvstore.Sum(data)
+				s.check(s.store.PutContent(published.Manifest, int64(len(data)), true, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}))
+				s.check(s.log.Update(func(tx *logs.Tx) error {
+					return views.Record(tx, views.Change{Entry: published.Entry, Manifest: &again})
+				}))
+			})
+			if err := os.RemoveAll(filepath.Join(r.copied, "store")); err != nil {
+				t.Fatal(err)
+			}
+			r.write(func(s *shelf) { s.check2(s.store.Backup(t.Context(), filepath.Join(r.copied, "store"), nil)) })
+			r.row(kvstore.Contents, hash[:], nil)
+			if found := r.damaged(); len(found) != 1 || !strings.Contains(found[0].Problem, hash.String()+": not found") {
+				t.Fatalf("fsck finds %+v", found)
+			}
+			from := r.folder
+			if source == "peer" {
+				from = r.peer
+			}
+			if result, err := check.Repair(t.Context(), r.options(from())); err != nil || result.Damage != "" || len(result.Lost) > 0 {
+				t.Errorf("%+v, %v", result, err)
+			}
+			r.healed()
+		})
+	}
+}
+
+// damaged returns what a deep check finds.
+func (r *rig) damaged() (found []check.Finding) {
+	r.Helper()
+	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{ReadOnly: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer store.Close()
+	if _, err := check.Run(r.Context(), store, check.Options{Deep: true, Keys: r.keys, Temp: r.TempDir()}, func(f check.Finding) { found = append(found, f) }); err != nil {
+		r.Fatal(err)
+	}
+	return found
+}
