@@ -59,6 +59,8 @@ type followState struct {
 	Format int    `json:"format"`
 	Server string `json:"server"`
 	verify.AuditStatement
+	// Tree is that of the log from which all audited entries are.
+	Tree logs.Checkpoint `json:"tree"`
 	// Retry are the entries of the uncompared releases that another attempt may compare.
 	Retry []int64 `json:"retry,omitempty"`
 }
@@ -215,20 +217,40 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	}
 	if log != nil && log.Doubt() == nil {
 		found.Size = log.Size()
-		audited := errors.Join(f.retry(ctx, log), f.audit(ctx, log))
+		audited := f.continueOn(ctx, log)
+		known := audited == nil // whether the entries that were audited before are those of this log
+		if known {
+			audited = errors.Join(f.retry(ctx, log), f.audit(ctx, log))
+		}
 		if ctx.Err() != nil {
 			return found, ctx.Err()
 		}
 		if audited != nil {
 			found.Outcome, found.Problem = verify.OutcomeOf(audited), audited.Error()
 		}
-		if err := f.publish(log); err != nil {
-			return found, err
+		if known {
+			if err := f.publish(log); err != nil {
+				return found, err
+			}
 		}
 	}
 	found.Audited, found.Compared = f.state.To, f.state.AuditStatement.Compared
 	found.Differences, found.Uncompared = append([]verify.AuditFinding{}, f.state.Differences...), append([]verify.AuditFinding{}, f.state.Uncompared...)
 	return found, nil
+}
+
+// continueOn has the state be about a log. If that is not the one that was audited before, the audit starts again at its first entry:
+// after a theft of the log's key, the auditor may have followed the thief's log until the root key ended that key.
+func (f *Follower) continueOn(ctx context.Context, log *verify.Log) error {
+	err := log.Contains(ctx, f.state.Tree)
+	switch {
+	case verify.OutcomeOf(err) == verify.Differs:
+		f.state.AuditStatement, f.state.Retry = verify.AuditStatement{}, nil
+	case err != nil:
+		return fmt.Errorf("couldn't prove that the log contains what was audited before: %w", err)
+	}
+	f.state.Tree = logs.Checkpoint{Size: log.Size(), Root: log.Root()}
+	return nil
 }
 
 // audit compares the releases of the entries that are new.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,6 +233,52 @@ func TestRetryIsInterrupted(t *testing.T) {
 	a.registry.Mend()
 	a.poll(a.cdn.URL)
 	a.want("left/1.0.0/left.js", verify.Differs, "", a.trusted())
+}
+
+// An auditor that has followed a thief's log until the root key ended the stolen key audits the other log from its first entry.
+func TestAuditAfterTheft(t *testing.T) {
+	s := lardertest.NewStolenKey(t, "left")
+	s.Honest.Publish("left", "2.0.0", "a.js", map[string]string{"a.js": "2"})
+	if err := s.Honest.Signer.Sign(); err != nil {
+		t.Fatal(err)
+	}
+	s.Thief.Lie(lardertest.KeyListPath, s.Before())
+	s.Honest.Lie(lardertest.KeyListPath, s.After())
+	server := httptest.NewUnstartedServer(nil) // which the thief has, and then the operator
+	var shown atomic.Pointer[lardertest.Larder]
+	shown.Store(s.Thief)
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { shown.Load().Config.Handler.ServeHTTP(w, r) })
+	server.Start()
+	t.Cleanup(server.Close)
+	var compared []string
+	folder := t.TempDir()
+	poll := func() audit.AuditResult {
+		t.Helper()
+		f, err := audit.OpenFollower(audit.FollowOptions{
+			Server: server.URL, Folder: folder, Name: "auditor.example.org/larder", Verify: verify.Options{Trust: verify.Trust{Root: s.Root}},
+			Upstream: upstreamFunc(func(_ context.Context, c verify.Claim) verify.Comparison {
+				compared = append(compared, c.Entry.Version)
+				return verify.Comparison{Outcome: verify.Proven}
+			}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := f.Poll(t.Context())
+		if err != nil || found.Outcome != verify.Proven {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		return found
+	}
+	poll()
+	shown.Store(s.Honest)
+	if found := poll(); fmt.Sprint(compared) != "[1.0.0 6.6.6 1.0.0 2.0.0]" || found.Compared != 2 {
+		t.Errorf("compared %v: %+v", compared, found)
+	}
+	poll()
+	if len(compared) != 4 {
+		t.Errorf("compared again: %v", compared)
+	}
 }
 
 // An upstreamFunc compares releases.
