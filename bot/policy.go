@@ -36,6 +36,7 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 		checked.Outcome = logs.AttestationMissing
 	}
 	checked.Required = required
+	override = text.Plain(strings.TrimSpace(override))
 	built := checked.Outcome == logs.AttestationVerified
 	switch {
 	case built && git.Place(checked.Repository) == git.Place(required):

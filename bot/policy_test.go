@@ -131,6 +131,9 @@ func TestPolicyOverride(t *testing.T) {
 	if err := r.bot.Add(t.Context(), "sigstore", "1.3.0"); err == nil {
 		t.Error("published without a reason")
 	}
+	if err := r.bot.AddUnattested(t.Context(), "sigstore", "1.3.0", " \n"); err == nil {
+		t.Error("published for an empty reason")
+	}
 	if err := r.bot.AddUnattested(t.Context(), "sigstore", "1.3.0", "built before npm had attestations"); err != nil {
 		t.Fatal(err)
 	}

@@ -133,6 +133,9 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 		list.Origin, _, _ = strings.Cut(key, "+")
 		list.Keys = append(list.Keys, signing.ListedKey{Key: key})
 	}
+	if len(list.Keys) == 0 {
+		return nil, errors.New("the list has no key yet; give the log's verifier key, log.pub in its key folder, with --add")
+	}
 	if s.end != "" {
 		if err := s.endKey(list); err != nil {
 			return nil, err

@@ -132,9 +132,11 @@ func writeAuditWord(w io.Writer, word verify.AuditWord) {
 
 // writeAudit describes what an audit found.
 func writeAudit(w io.Writer, r audit.AuditResult) {
-	age := (&verify.SessionLog{Cosigned: r.Cosigned, Age: r.Age}).DescribeAge()
-	fmt.Fprintf(w, "Audited %s of %s of a log that was %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"), age,
+	fmt.Fprintf(w, "Audited %s of %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"),
 		text.Count(int(r.Compared), "release is", "releases are"), text.Count(len(r.Differences), "differs", "differ"), text.Count(len(r.Uncompared), "was not", "were not"))
+	if r.Size > 0 {
+		fmt.Fprintf(w, "The log's checkpoint: %s.\n", (&verify.SessionLog{Cosigned: r.Cosigned, Age: r.Age}).DescribeAge())
+	}
 	if r.Problem != "" {
 		fmt.Fprintf(w, "%s: %s\n", r.Outcome, text.Plain(r.Problem))
 	}

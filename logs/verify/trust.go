@@ -86,7 +86,7 @@ func read(argument string, check func(string) error) (string, error) {
 	key := strings.TrimSpace(string(data))
 	if check(key) != nil {
 		// The message must not quote the file, which may hold a private key.
-		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub", argument)
+		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub, and that of a root key in root.pub", argument)
 	}
 	return key, nil
 }
