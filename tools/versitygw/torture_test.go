@@ -24,8 +24,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/check"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
