@@ -41,8 +41,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("the %s is left", what)
 		}
 	}
-	if len(m.results) != 22 {
-		t.Errorf("%d measurements, want 22: %v", len(m.results), m.results)
+	if len(m.results) != 23 {
+		t.Errorf("%d measurements, want 23: %v", len(m.results), m.results)
 	}
 }
 
