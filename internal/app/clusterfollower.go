@@ -51,7 +51,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	n := f.node
 	n.serveNodes(r, operations{}, nil)
-	site.delays, site.gate = true, n.gate
+	site.putInFrontOfRooms((*siteOptions).delayForLogSize, func(o *siteOptions) { o.addGate(n.gate) })
 	what, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: n})
 	if err != nil {
 		return err

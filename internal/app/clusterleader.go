@@ -132,7 +132,7 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 	if _, refused := signer.Checkpoint(); refused != nil { // the leader trusts in what was signed
 		return refused
 	}
-	site.delays = true
+	site.putInFrontOfRooms((*siteOptions).delayForLogSize)
 	served, err := tiles.New(tiles.Options{Store: l.writer.folder.store, Signer: signer, Logger: r.logger.With("part", "cluster")})
 	if err != nil {
 		return err

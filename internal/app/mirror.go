@@ -59,7 +59,8 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	}
 	if s.Serve {
 		site := newSiteOptions()
-		site.signer, site.delays = follower, true
+		site.signer = follower
+		site.putInFrontOfRooms((*siteOptions).delayForLogSize)
 		if _, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: roomsAlone{}, webhooks: true}); err != nil {
 			return err
 		}

@@ -38,11 +38,8 @@ func (s Server) openSite(ctx context.Context, r *roleRun, folder *Reader, site *
 			return nil, err
 		}
 	}
-	if site.delays {
-		site.delayForLogSize()
-	}
-	if site.gate != nil {
-		site.addGate()
+	for _, add := range site.beforeRooms {
+		add(site)
 	}
 	return r.openSite(folder, site)
 }
@@ -59,8 +56,7 @@ func (s Server) announce(r *roleRun, folder *Reader) error {
 type gate func() http.Handler
 
 // addGate puts the gate in front of the site.
-func (o *siteOptions) addGate() {
-	closed := o.gate
+func (o *siteOptions) addGate(closed gate) {
 	o.putInFront(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if refusal := closed(); refusal != nil {

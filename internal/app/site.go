@@ -33,13 +33,12 @@ type siteOptions struct {
 	hooks       map[string]http.Handler // by path
 	inFront     []siteWrapper           // each in front of those before it
 	inFrontLane []func(lane.Handler) lane.Handler
-	hot         func(kvstore.Hash) // is notified of files in demand; nil for nothing
-	elsewhere   server.Elsewhere   // serves what is missing here; nil for nothing
-	gate        gate               // keeps clients from the site; nil for nothing
-	delays      bool               // requests wait for the size of the log that they name
-	readOnly    bool               // nothing is written to the data folder
-	publishes   bool               // the process publishes releases
-	lacking     bool               // the data folder may be missing files that were published
+	beforeRooms []func(*siteOptions) // add handlers once the waiting rooms are there, each in front of those before it
+	hot         func(kvstore.Hash)   // is notified of files in demand; nil for nothing
+	elsewhere   server.Elsewhere     // serves what is missing here; nil for nothing
+	readOnly    bool                 // nothing is written to the data folder
+	publishes   bool                 // the process publishes releases
+	lacking     bool                 // the data folder may be missing files that were published
 }
 
 func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.Handler{}} }
@@ -50,6 +49,11 @@ type siteWrapper func(what *published, next http.Handler) http.Handler
 // putInFront puts a handler in front of the site that needs to know nothing of it.
 func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
 	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
+}
+
+// putInFrontOfRooms has functions add handlers that requests reach before the waiting rooms.
+func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
+	o.beforeRooms = append(o.beforeRooms, add...)
 }
 
 // published is what a site serves: the view of the log that its caches and its index follow.
