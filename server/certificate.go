@@ -83,7 +83,7 @@ func (c *Certificate) refresh() {
 func (c *Certificate) load() error {
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
+		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w; both files must be PEM and belong together", c.certFile, c.keyFile, err)
 	}
 	c.current = &pair
 	c.warn()

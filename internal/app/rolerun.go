@@ -158,7 +158,7 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if r.settings.TLSCert == "" {
 		return o, nil
 	}
-	c, err := openCertificate(r.settings, o.Logger)
+	c, err := server.OpenCertificate(r.settings.TLSCert, r.settings.TLSKey, o.Logger)
 	if err != nil {
 		return o, err
 	}
@@ -170,15 +170,6 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 		return nil
 	})
 	return o, nil
-}
-
-// openCertificate reads the certificate of the settings.
-func openCertificate(s *settings.Settings, logger *slog.Logger) (*server.Certificate, error) {
-	c, err := server.OpenCertificate(s.TLSCert, s.TLSKey, logger)
-	if err != nil {
-		return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
-	}
-	return c, nil
 }
 
 // removeReadyFile removes what a process has left that was killed.

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"syscall"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/server"
 )
 
 // A Server is a process that has the data folder open and runs until it is asked to stop.
@@ -133,7 +134,7 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		next.role = readOnlyRole{s, unwritable, p.role}
 		return &next, nil
 	case ctx.Err() != nil && (p.again || !s.Once):
-		return nil, withoutCancellation(ctx, err)
+		return nil, parts.WithoutCancellation(ctx, err)
 	}
 	return nil, err
 }
@@ -159,37 +160,6 @@ func (s Server) nextPlan(ctx context.Context, r *roleRun, takeover takeoverBacko
 	return next, nil
 }
 
-// withoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
-// process started or ran. A stop on request is a failure only of a process that was started for a single pass.
-func withoutCancellation(ctx context.Context, err error) error {
-	if err == nil || causedBy(err, context.Canceled, context.Cause(ctx)) {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() { // its text says more than its causes
-		return err
-	}
-	var failures []error
-	for _, err := range joined.Unwrap() {
-		failures = append(failures, withoutCancellation(ctx, err))
-	}
-	return errors.Join(failures...)
-}
-
-// causedBy reports whether each error at the end of a chain that err wraps is one of causes.
-func causedBy(err error, causes ...error) bool {
-	if slices.Contains(causes, err) {
-		return true
-	}
-	switch err := err.(type) {
-	case interface{ Unwrap() error }:
-		return err.Unwrap() != nil && causedBy(err.Unwrap(), causes...)
-	case interface{ Unwrap() []error }:
-		return len(err.Unwrap()) > 0 && !slices.ContainsFunc(err.Unwrap(), func(err error) bool { return !causedBy(err, causes...) })
-	}
-	return false
-}
-
 // check completes settings, and finds the mistakes in them before they come into force.
 func (s Server) check(c *settings.Settings) error {
 	c.ReadFiles()
@@ -206,7 +176,7 @@ func (s Server) check(c *settings.Settings) error {
 	err := checkRooms(c)
 	err = errors.Join(checkPurging(c), checkFallback(c), c.FitConnections(s.Logger), err)
 	if c.TLSCert != "" {
-		_, wrong := openCertificate(c, s.Logger)
+		_, wrong := server.OpenCertificate(c.TLSCert, c.TLSKey, s.Logger)
 		err = errors.Join(err, wrong)
 	}
 	if !s.Fill {

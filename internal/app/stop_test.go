@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -52,35 +51,5 @@ func TestStopDuringStart(t *testing.T) {
 				t.Errorf("the part that renders READMEs was started: %v, want %v", got, test.readmes)
 			}
 		})
-	}
-}
-
-func TestWithoutCancellation(t *testing.T) {
-	ctx, stop := context.WithCancelCause(t.Context())
-	cause, failure := errors.New("cause"), errors.New("failure")
-	stop(cause)
-	for _, test := range []struct{ err, want error }{
-		{nil, nil},
-		{context.Canceled, nil},
-		{cause, nil},
-		{failure, failure},
-		{errors.Join(context.Canceled, cause), nil},
-		{errors.Join(context.Canceled, failure), failure},
-		{errors.Join(errors.Join(cause, failure), context.Canceled), failure},
-		{fmt.Errorf("part: %w", context.Canceled), nil},
-		{fmt.Errorf("part: %w", errors.Join(context.Canceled, cause)), nil},
-	} {
-		got := withoutCancellation(ctx, test.err)
-		if !errors.Is(got, test.want) || (got == nil) != (test.want == nil) || errors.Is(got, context.Canceled) {
-			t.Errorf("withoutCancellation(%v) = %v, want %v", test.err, got, test.want)
-		}
-	}
-	for _, both := range []error{
-		fmt.Errorf("part: %w", errors.Join(context.Canceled, failure)),
-		fmt.Errorf("%w: part: %w", context.Canceled, failure),
-	} {
-		if got := withoutCancellation(ctx, both); got != both {
-			t.Errorf("withoutCancellation(%v) = %v, want it unchanged", both, got)
-		}
 	}
 }

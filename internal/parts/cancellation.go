@@ -1,0 +1,38 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// WithoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
+// process started or ran. A stop on request is a failure only of a process that was started for a single pass.
+func WithoutCancellation(ctx context.Context, err error) error {
+	if err == nil || causedBy(err, context.Canceled, context.Cause(ctx)) {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() { // its text says more than its causes
+		return err
+	}
+	var failures []error
+	for _, err := range joined.Unwrap() {
+		failures = append(failures, WithoutCancellation(ctx, err))
+	}
+	return errors.Join(failures...)
+}
+
+// causedBy reports whether each error at the end of a chain that err wraps is one of causes.
+func causedBy(err error, causes ...error) bool {
+	if slices.Contains(causes, err) {
+		return true
+	}
+	switch err := err.(type) {
+	case interface{ Unwrap() error }:
+		return err.Unwrap() != nil && causedBy(err.Unwrap(), causes...)
+	case interface{ Unwrap() []error }:
+		return len(err.Unwrap()) > 0 && !slices.ContainsFunc(err.Unwrap(), func(err error) bool { return !causedBy(err, causes...) })
+	}
+	return false
+}
