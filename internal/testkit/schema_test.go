@@ -127,6 +127,7 @@ func entries() map[logs.Kind]logs.Entry {
 		}),
 		with(logs.Restored, func(e *logs.Entry) {
 			e.Manifest, e.Reason, e.Mirror = h, "a mistake", &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog}
+			e.Provenance = &logs.Provenance{Outcome: logs.AttestationMissing, Required: "https://example.com/vue", Override: "why not"}
 		}),
 		with(logs.Erased, func(e *logs.Entry) { e.Manifest, e.Reason, e.Erasure = h, "by order", h }),
 		with(logs.UpstreamChanged, func(e *logs.Entry) {
