@@ -83,7 +83,7 @@ func TestRunbook(t *testing.T) {
 			stolen := d.copy("the thief's machine")
 			d.run(0, 0, "Created the root key", "version 1\n", "key ")
 			d.up()
-			const pinned = "larder verify --root /mnt/vault/root/root.pub --known-logs pinned "
+			const pinned = "larder verify --root /mnt/vault/offline/root.pub --known-logs pinned "
 			d.shell(0, pinned+d.address+file, "proven")
 			d.run(1, 0, "is signed with a new key", "version 2\n", " ends ")
 			d.shell(0, "larder verify --key /mnt/elsewhere/log.pub --known-logs known "+d.address+file, "proven") // led to the new key
@@ -97,7 +97,7 @@ func TestRunbook(t *testing.T) {
 			stolen.up()
 			stolen.shell(0, "larder withdraw demo 1.1.0 --reason 'a thief'; larder restore demo 1.1.0 --reason 'a thief'; larder withdraw demo 1.1.0 --reason 'a thief'")
 			stolen.shell(0, "larder verify --key "+d.in("elsewhere/log.pub")+" --known-logs new "+stolen.address+file, "proven")
-			stolen.shell(6, "larder verify --root "+d.in("vault/root/root.pub")+" --known-logs "+d.in("pinned")+" "+stolen.address+file, "differs: ")
+			stolen.shell(6, "larder verify --root "+d.in("vault/offline/root.pub")+" --known-logs "+d.in("pinned")+" "+stolen.address+file, "differs: ")
 		},
 		"Bad release withdrawn": func(d *drill) {
 			d.up()
