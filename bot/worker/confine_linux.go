@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -179,15 +180,11 @@ func addressSpace() mapped {
 const arenas = 192 << 20
 
 // limit makes a process end that allocates more than so many bytes beside what it does not use. RLIMIT_DATA counts private writable
-// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables. A
-// number of seconds above 0 bounds its processor time.
-func limit(pid int, unused mapped, bytes int64, seconds uint64) error {
+// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
+func limit(pid int, unused mapped, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
 		unix.RLIMIT_AS:   {Cur: uint64(unused.All + bytes + arenas), Max: unix.RLIM_INFINITY},
-	}
-	if seconds > 0 {
-		limits[unix.RLIMIT_CPU] = unix.Rlimit{Cur: seconds, Max: seconds} // at the upper one the process is killed
 	}
 	for resource, l := range limits {
 		if err := unix.Prlimit(pid, resource, &l, nil); err != nil {
@@ -195,6 +192,14 @@ func limit(pid int, unused mapped, bytes int64, seconds uint64) error {
 		}
 	}
 	return nil
+}
+
+// processorTime returns how much processor time a process has used.
+func processorTime(pid int) (time.Duration, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED: what the scheduler counted for all threads; clock_getcpuclockid(3) makes the same number
+	var used unix.Timespec
+	err := unix.ClockGettime(^int32(pid)<<3|scheduled, &used)
+	return time.Duration(used.Nano()), err
 }
 
 // used returns how many bytes a process has mapped as data, or 0 where the system does not tell.

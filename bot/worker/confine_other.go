@@ -2,7 +2,10 @@
 
 package worker
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 var system = kernel{landlock: none, filter: none, memory: none}
 
@@ -12,6 +15,8 @@ func (kernel) confine() error { return confineAnywhere() }
 
 func addressSpace() mapped { return mapped{} }
 
-func limit(int, mapped, int64, uint64) error { return nil }
+func limit(int, mapped, int64) error { return nil }
+
+func processorTime(int) (time.Duration, error) { return 0, none() }
 
 func used(int) int64 { return 0 }

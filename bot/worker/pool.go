@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -31,8 +32,8 @@ type Options struct {
 	Children int
 	// Single ends each child after one job.
 	Single bool
-	// CPU ends a child that has used so much processor time, rounded up to seconds, where the system can do that. It needs Single. 0
-	// means no bound.
+	// CPU ends a job that uses more processor time, and the child with it, where the system counts that for each process (Linux). The
+	// first job of a child includes its start. 0 means no bound.
 	CPU time.Duration
 	// Nice runs the children at the lowest priority.
 	Nice bool
@@ -166,8 +167,14 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 		ctx, cancel = context.WithTimeoutCause(ctx, p.options.Timeout, fmt.Errorf("it took more than %v", p.options.Timeout))
 		defer cancel()
 	}
+	if p.options.CPU > 0 {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		go watchProcessorTime(ctx, c.cmd.Process.Pid, p.options.CPU, cancel)
+	}
 	stop := context.AfterFunc(ctx, c.kill)
-	answer, err := c.do(request{Task: t, Data: data, Memory: memory}, p.options.CPU)
+	answer, err := c.do(request{Task: t, Data: data, Memory: memory})
 	if err == nil && stop() {
 		return answer, nil
 	}
@@ -184,24 +191,43 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	if limited {
 		reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
 	}
-	if killed && p.options.CPU > 0 && c.cpuTime() > p.options.CPU/2 { // the limit counts by ticks, so less may have been used
-		reason, killed, limited = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false, true
-	}
 	if oversized {
 		reason, killed = "its response has "+tooLarge.Error(), false
 	}
-	timedOut := ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled)
-	if timedOut {
-		reason, killed, limited = context.Cause(ctx).Error(), false, false
-	} else if ctx.Err() != nil {
+	timedOut := false
+	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
 		return response{}, ctx.Err()
+	} else if cause != nil {
+		limited = errors.As(cause, new(*processorTimeError))
+		reason, killed, timedOut = cause.Error(), false, !limited
 	}
 	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, Limited: limited && c.confined, TimedOut: timedOut}
 }
 
-// cpuSeconds returns a bound in whole seconds, 0 for none.
-func cpuSeconds(bound time.Duration) uint64 {
-	return uint64((bound + time.Second - 1) / time.Second)
+// A processorTimeError says that a job used more than its bound.
+type processorTimeError struct{ bound time.Duration }
+
+func (e *processorTimeError) Error() string {
+	return fmt.Sprintf("it used more than %v of processor time", e.bound)
+}
+
+// watchProcessorTime cancels a context with a *processorTimeError once a process has used so much more processor time. RLIMIT_CPU cannot
+// bound a job: only a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
+func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cancel context.CancelCauseFunc) {
+	start, err := processorTime(pid)
+	for left := bound; err == nil; {
+		select {
+		case <-time.After(max(left/time.Duration(runtime.NumCPU()), 10*time.Millisecond)): // the child uses all processors at most
+		case <-ctx.Done():
+			return
+		}
+		var now time.Duration
+		now, err = processorTime(pid)
+		if left = start + bound - now; err == nil && left < 0 {
+			cancel(&processorTimeError{bound})
+			return
+		}
+	}
 }
 
 // Drop ends a child that has no job, if there is one.
@@ -296,7 +322,7 @@ type confineError struct{ reason string }
 
 func (e *confineError) Error() string { return e.reason }
 
-func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
+func (c *child) do(r request) (answer response, err error) {
 	if !c.confined {
 		first, err := readHello(c.out)
 		if err != nil {
@@ -307,21 +333,13 @@ func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 		}
 		c.confined, c.unused = true, first.Mapped
 	}
-	if err := limit(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte, cpuSeconds(cpu)); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
+	if err := limit(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
 		return answer, &confineError{"couldn't limit its memory: " + err.Error()}
 	}
 	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
 	return readResponse(c.out, maxResponse(r.Task, len(r.Data)))
-}
-
-// cpuTime is the processor time that a child used until its end.
-func (c *child) cpuTime() time.Duration {
-	if c.cmd.ProcessState == nil {
-		return 0
-	}
-	return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
 }
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
@@ -38,10 +37,10 @@ func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
 	}
-	d := &documents{
-		single:  worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Single: true, CPU: worker.RenderTime, Timeout: renderTimeout}),
-		modules: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: bot.MinifyTimeout}),
-	}
+	modules := worker.Options{Program: program, Size: 1, Nice: true, CPU: worker.RenderTime, Timeout: renderTimeout}
+	single := modules
+	single.Single = true
+	d := &documents{single: worker.NewPool(single), modules: worker.NewPool(modules)}
 	d.renderer = rendering.New(rendering.Options{Store: r.store, Render: d.render, Logger: logger})
 	return d, nil
 }
