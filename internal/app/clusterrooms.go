@@ -3,12 +3,12 @@ package app
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
-	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
@@ -28,13 +28,16 @@ func (n *clusterNode) recordLeader() record.Changer {
 	return forwardedRooms{n}
 }
 
-// share has the node take part in the rooms of the cluster. known are the rooms of which it had state.
-func (n *clusterNode) share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
-	keys, err := n.ticketKeys(keys)
+// share has the node share its rooms with the cluster.
+func (n *clusterNode) share(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
+	keys, err := n.ticketKeys(alone.Keys)
 	if err != nil {
-		return roomShare{}, err
+		return alone, nil, err
 	}
-	return roomShare{keys: keys, known: n.rooms.Known(ctx, configured, known), cluster: n.rooms.Cluster(), run: n.rooms.Run}, nil
+	shared := alone
+	known = n.rooms.Known(ctx, alone.Rooms, known)
+	shared.Keys, shared.Cluster, shared.Known = keys, n.rooms.Cluster(), func(name string) bool { return slices.Contains(known, name) }
+	return shared, n.rooms.Run, nil
 }
 
 // newSharing returns what shares the rooms of the node with its cluster.

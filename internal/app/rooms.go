@@ -34,17 +34,13 @@ type roomsCluster interface {
 	recordBackends(folder bucket.Bucket) record.Backends
 	// recordLeader returns the leader that changes the settings, nil if this process does.
 	recordLeader() record.Changer
-	// share has the node take part in the rooms of the cluster. known are the rooms of which it had state, and keys its own.
-	share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error)
+	// share completes the options of rooms that this process would have alone, and returns what runs beside the rooms. known are the
+	// rooms of which the process had state.
+	share(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
 }
 
-// A roomShare is the part of a process in the rooms of a cluster.
-type roomShare struct {
-	keys    *waitingroom.Keyring
-	known   []string             // rooms of which the node had state
-	cluster *waitingroom.Cluster // nil for a process that is alone
-	run     func(context.Context, *waitingroom.Rooms)
-}
+// runRooms runs beside waiting rooms until its context ends.
+type runRooms func(context.Context, *waitingroom.Rooms)
 
 // roomsAlone is the roomsCluster of a process that has its rooms by itself.
 type roomsAlone struct{}
@@ -58,8 +54,9 @@ func (roomsAlone) recordBackends(folder bucket.Bucket) record.Backends { return 
 
 func (roomsAlone) recordLeader() record.Changer { return nil }
 
-func (roomsAlone) share(_ context.Context, _ []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
-	return roomShare{keys: keys, known: known, run: func(context.Context, *waitingroom.Rooms) {}}, nil
+func (roomsAlone) share(_ context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
+	alone.Known = func(name string) bool { return slices.Contains(known, name) }
+	return alone, func(context.Context, *waitingroom.Rooms) {}, nil
 }
 
 // openRooms puts waiting rooms in front of a site.
@@ -68,7 +65,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	if err != nil {
 		return err
 	}
-	rooms, share, err := r.newRooms(ctx, folder, roomRecord, o)
+	rooms, runBeside, err := r.newRooms(ctx, folder, roomRecord, o)
 	if err != nil {
 		return err
 	}
@@ -95,7 +92,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 		}
 		var all sync.WaitGroup
 		all.Go(func() { roomRecord.Run(ctx) })
-		all.Go(func() { share.run(ctx, rooms) })
+		all.Go(func() { runBeside(ctx, rooms) })
 		rooms.Run(ctx)
 		all.Wait()
 	})})
@@ -127,48 +124,48 @@ func (r *roleRun) changeRooms(rooms *waitingroom.Rooms, configured []config.Room
 	return err
 }
 
-// newRooms makes waiting rooms of the settings in force, and what shares them with the cluster while they run.
-func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (_ *waitingroom.Rooms, share roomShare, err error) {
-	rooms, err := roomRecord.Rooms()
+// newRooms makes waiting rooms of the settings in force, and returns what runs beside them.
+func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
+	configured, err := roomRecord.Rooms()
 	if err != nil {
-		return nil, share, err
+		return nil, nil, err
 	}
 	keyFolder, err := r.settings.KeyFolder()
 	if err != nil {
-		return nil, share, err
+		return nil, nil, err
 	}
 	keys, err := waitingroom.OpenKeys(keyFolder)
 	if err != nil {
-		return nil, share, err
+		return nil, nil, err
 	}
 	var known []string
 	if !o.readOnly {
-		if known, err = waitingroom.AddKnown(keyFolder, rooms); err != nil {
-			return nil, share, err
+		if known, err = waitingroom.AddKnown(keyFolder, configured); err != nil {
+			return nil, nil, err
 		}
-	}
-	if share, err = o.cluster.share(ctx, rooms, known, keys); err != nil {
-		return nil, share, err
 	}
 	runtime, err := folder.runtime.get()
 	if err != nil {
-		return nil, share, err
+		return nil, nil, err
 	}
-	var notify func(context.Context, waitingroom.Notification) error
+	options, runBeside, err := o.cluster.share(ctx, waitingroom.Options{
+		Rooms: configured, Keys: keys, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
+		Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly,
+	}, known)
+	if err != nil {
+		return nil, nil, err
+	}
 	if o.webhooks {
 		outbox, err := folder.outbox.get()
 		if err != nil {
-			return nil, share, err
+			return nil, nil, err
 		}
-		notify = func(ctx context.Context, n waitingroom.Notification) error {
+		options.Notify = func(ctx context.Context, n waitingroom.Notification) error {
 			return outbox.Webhooks.NotifyRoom(ctx, n.Status.Name, n.Kind, n.Time, n.Status)
 		}
 	}
-	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
-		Notify: notify, Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly, Known: func(name string) bool { return slices.Contains(share.known, name) },
-	})
-	return opened, share, err
+	rooms, err := waitingroom.New(options)
+	return rooms, runBeside, err
 }
 
 // checkRooms finds the mistakes in the rooms file that a process needs to start. If there may be a record, it does not need the
