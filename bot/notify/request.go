@@ -18,14 +18,13 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A Request is what is sent, and when.
+// A Request is an HTTP request, and the time of its delivery.
 type Request struct {
-	// URL is where: http or https, up to 2 KiB.
+	// URL has the scheme http or https, and up to 2 KiB.
 	URL string `json:"url"`
-	// TriggerAt is when, in milliseconds since 1970; 0 is now, with TriggerEverySeconds
-	// after one interval.
+	// TriggerAt is the time of the first delivery in milliseconds since 1970. 0 is now, or with TriggerEverySeconds in one interval.
 	TriggerAt int64 `json:"triggerAt,omitempty"`
-	// TriggerEverySeconds is the interval at which it repeats, up to 366 days; 0: once.
+	// TriggerEverySeconds is the interval of repeated deliveries, up to 366 days; 0 for a single delivery.
 	TriggerEverySeconds int64 `json:"triggerEverySeconds,omitempty"`
 	// Method is GET unless given.
 	Method string `json:"method,omitempty"`
@@ -54,7 +53,7 @@ var requestMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "
 // reserved are headers that the connection needs.
 var reserved = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// Check returns what is wrong with a request, if anything.
+// Check returns why a request is invalid, nil if it is valid.
 func (r Request) Check() error {
 	if err := CheckURL(r.URL); err != nil {
 		return err
@@ -69,7 +68,7 @@ func (r Request) Check() error {
 	case len(r.Body) > maxBody:
 		return fmt.Errorf("body: it has %d bytes, %d are allowed", len(r.Body), maxBody)
 	case !utf8.ValidString(r.Body):
-		return errors.New("body: it is no valid UTF-8")
+		return errors.New("body: it is not valid UTF-8")
 	case len(r.Headers) > maxHeaders:
 		return fmt.Errorf("headers: there are %d, %d are allowed", len(r.Headers), maxHeaders)
 	}
@@ -78,9 +77,9 @@ func (r Request) Check() error {
 		bytes += len(name) + len(value)
 		switch {
 		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value):
-			return fmt.Errorf("headers: %.40q is no valid header", name)
+			return fmt.Errorf("headers: %.40q is not a valid header", name)
 		case slices.Contains(reserved, http.CanonicalHeaderKey(name)):
-			return fmt.Errorf("headers: %s is not for the request to set", http.CanonicalHeaderKey(name))
+			return fmt.Errorf("headers: %s cannot be set, because the connection sets it; leave it out", http.CanonicalHeaderKey(name))
 		}
 	}
 	if bytes > maxHeader {
@@ -108,7 +107,7 @@ func CheckURL(raw string) error {
 	return nil
 }
 
-// first returns when a request is due that was posted now.
+// first returns the time of the first delivery of a request that is posted now.
 func (r Request) first(now time.Time) time.Time {
 	switch {
 	case r.TriggerAt != 0:
@@ -121,7 +120,7 @@ func (r Request) first(now time.Time) time.Time {
 
 func (r Request) every() time.Duration { return time.Duration(r.TriggerEverySeconds) * time.Second }
 
-// host names where a request goes, without what may be secret.
+// host returns the host of the URL, whose other parts may be secret.
 func (r Request) host() string {
 	u, err := url.Parse(r.URL)
 	if err != nil {
@@ -136,16 +135,16 @@ func (r Request) host() string {
 //	POST   {prefix}/{id}   replaces the one with that id; 200 with its State
 //	GET    {prefix}/{id}   200 with its State
 //	GET    {prefix}        200 with up to ?limit States (100), from ?after an id
-//	DELETE {prefix}/{id}   takes it off the schedule; 204
+//	DELETE {prefix}/{id}   removes it from the schedule; 204
 //
-// What is wrong is told in the shape of the API's errors, with 400, 404, or 503 where it may be tried again.
+// Errors have the form of the API's errors, with 400, 404, or 503 if the client may try again.
 func (s *Scheduler) Handler(prefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) { s.servePost(w, r, "") })
 	mux.HandleFunc("POST "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
 		if _, err := s.Get(r.Context(), id); err != nil {
-			answerError(w, r, err)
+			writeError(w, r, err)
 			return
 		}
 		s.servePost(w, r, id)
@@ -157,7 +156,7 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 	mux.HandleFunc("GET "+prefix, s.serveList)
 	mux.HandleFunc("DELETE "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.Remove(r.Context(), r.PathValue("id")); err != nil {
-			answerError(w, r, err)
+			writeError(w, r, err)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -173,7 +172,7 @@ func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string)
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPosted))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
-		answerError(w, r, &RequestError{err})
+		writeError(w, r, &RequestError{err})
 		return
 	}
 	status := http.StatusOK
@@ -189,7 +188,7 @@ func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 	if value := r.FormValue("limit"); value != "" {
 		var err error
 		if limit, err = strconv.Atoi(value); err != nil || limit < 1 || limit > 1000 {
-			answerError(w, r, &RequestError{errors.New("limit: want 1 to 1000")})
+			writeError(w, r, &RequestError{errors.New("limit: want 1 to 1000")})
 			return
 		}
 	}
@@ -199,15 +198,15 @@ func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 
 func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
 	if err != nil {
-		answerError(w, r, err)
+		writeError(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", answers.JSON)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // a client that is gone needs no answer
+	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 
-func answerError(w http.ResponseWriter, r *http.Request, err error) {
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	switch {
 	case errors.Is(err, ErrNoRequest):

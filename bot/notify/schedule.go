@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
@@ -26,14 +25,14 @@ type SchedulerOptions struct {
 	Class string
 	// UserAgent is sent with every request that does not have its own; default "larder".
 	UserAgent string
-	// Receiver, where set, names the receiver of a request; default the host of its URL.
-	// A few requests at once are sent to the same one.
+	// Receiver returns the name of the receiver of a request; default the host of its URL.
+	// The scheduler limits the concurrent requests to each receiver.
 	Receiver func(id string, r Request) string
-	// Before, where set, completes each request before it is sent. With [ErrGone] it is
-	// given up, with any other error tried again.
+	// Before, if not nil, completes each request before it is sent. After [ErrGone] the request is
+	// given up, after any other error retried.
 	Before func(ctx context.Context, id string, r *http.Request, body []byte) error
-	// After, where set, is told of each attempt, at least once. With an error the
-	// attempt is made again.
+	// After, if not nil, is called after each attempt, at least once. If it returns an error, the
+	// scheduler repeats the attempt.
 	After func(ctx context.Context, id string, s State) error
 	// Transport sends the requests; default one of its own.
 	Transport http.RoundTripper
@@ -42,76 +41,76 @@ type SchedulerOptions struct {
 	jitter func(time.Duration) time.Duration // for tests
 }
 
-// The waits, and how long what is over can still be looked at.
+// The limits of attempts, and the retention of requests that are delivered or given up.
 const (
-	firstPause   = 2 * time.Second
-	longestPause = time.Hour
-	giveUpAfter  = 3 * 24 * time.Hour
-	keepFor      = 24 * time.Hour
-	timeout      = 30 * time.Second
-	maxAnswer    = 64 << 10
-	maxProblem   = 300 // bytes
+	minBackoff  = 2 * time.Second
+	maxBackoff  = time.Hour
+	giveUpAfter = 3 * 24 * time.Hour
+	retention   = 24 * time.Hour
+	timeout     = 30 * time.Second
+	maxResponse = 64 << 10
+	maxProblem  = 300 // bytes
 )
 
 var (
-	// ErrNoRequest says that nothing is scheduled under an id.
+	// ErrNoRequest reports an id under which nothing is scheduled.
 	ErrNoRequest = errors.New("no request is scheduled under this id")
-	// ErrGone says that a request has no purpose any more.
-	ErrGone = errors.New("it has no purpose any more")
+	// ErrGone reports a request that is not needed any more.
+	ErrGone = errors.New("the request is not needed any more")
 )
 
-// A Status says what becomes of a request.
+// A Status is the status of a request.
 type Status string
 
 const (
 	Waiting   Status = "waiting"   // for its time, or the next attempt
-	Delivered Status = "delivered" // and done; kept for a day
-	GivenUp   Status = "given-up"  // kept for a day
+	Delivered Status = "delivered" // stored for a day
+	GivenUp   Status = "given-up"  // stored for a day
 )
 
-// A State is a request and how it fares.
+// A State is a request and the state of its delivery.
 type State struct {
 	ID      string    `json:"id"`
 	Request Request   `json:"request"`
 	Status  Status    `json:"status"`
-	Due     time.Time `json:"due,omitzero"`  // of the delivery that is waited for
+	Due     time.Time `json:"due,omitzero"`  // of the next delivery
 	Next    time.Time `json:"next,omitzero"` // of the next attempt
-	// Attempts counts those for this delivery that failed, Deliveries those that were
-	// answered with 2xx, Missed what was given up for the next.
+	// Attempts counts the failed attempts of the next delivery, Deliveries the responses with 2xx, and
+	// Missed the deliveries that were given up because the following one was due.
 	Attempts   int   `json:"attempts"`
 	Deliveries int64 `json:"deliveries"`
 	Missed     int64 `json:"missed,omitempty"`
-	// The last attempt, its answer's status (0: there was none), and why it failed.
+	// The last attempt, the status of its response (0 for no response), and why it failed.
 	Last    time.Time `json:"last,omitzero"`
 	Answer  int       `json:"answer,omitempty"`
 	Problem string    `json:"problem,omitempty"`
-	// Since is when the first attempt for this delivery failed.
+	// Since is when the first attempt of the next delivery failed.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// A Scheduler sends what it was told to. Its methods may be called at the same time.
+// A Scheduler sends scheduled requests. It is safe for concurrent use.
 type Scheduler struct {
 	options SchedulerOptions
 	objects *durable.Namespace[requestCommand, State]
 	client  *http.Client
-	shares  shares
+	limiter limiter
 }
 
-// A command is what an object is told to do.
+// A requestCommand is a command to the object of a request. The zero command reads its state.
 type requestCommand struct {
 	put    *Request
-	keep   bool // leave a request alone that is there
+	once   bool // put nothing if the object has a request
 	remove bool
 }
 
-// OpenScheduler begins to send what is due, until the runtime is closed.
+// OpenScheduler opens a scheduler, which sends the requests that are due until the runtime is closed.
 func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 	o.Class = cmp.Or(o.Class, "request")
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxResponseHeaderBytes = maxAnswer
+		t.MaxResponseHeaderBytes = maxResponse
 		o.Transport = t
 	}
 	if o.Receiver == nil {
@@ -131,7 +130,7 @@ func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 		New: func(context.Context, *durable.State) (durable.Handler[requestCommand, State], error) {
 			return requestObject{s}, nil
 		},
-		Limits: durable.Limits{Alarms: turns},
+		Limits: durable.Limits{Alarms: maxConcurrent},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
@@ -139,8 +138,7 @@ func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 	return s, nil
 }
 
-// Post puts a request on the schedule, under a new id where id is "", else in place
-// of what is there.
+// Post puts a request on the schedule. It replaces the request with that id; with id "" it creates an id.
 func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, error) {
 	if id == "" {
 		id = s.objects.NewUniqueID()
@@ -148,36 +146,35 @@ func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, erro
 	return s.post(ctx, id, requestCommand{put: &r})
 }
 
-// PostOnce is [Scheduler.Post], but what is there already, or was done within a day,
-// stays as it is.
+// PostOnce puts a request on the schedule unless one with that id is waiting, or was delivered or given up within a day.
 func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
-	return s.post(ctx, id, requestCommand{put: &r, keep: true})
+	return s.post(ctx, id, requestCommand{put: &r, once: true})
 }
 
 func (s *Scheduler) post(ctx context.Context, id string, c requestCommand) (State, error) {
 	if err := c.put.Check(); err != nil {
 		return State{}, &RequestError{err}
 	}
-	if !possible(id) {
+	if !validID(id) {
 		return State{}, &RequestError{fmt.Errorf("id: want 1 to %d bytes, none of them zero", durable.MaxNameBytes)}
 	}
 	return s.objects.Object(id).Send(ctx, c)
 }
 
-// possible reports whether something can be scheduled under an id.
-func possible(id string) bool {
+// validID reports whether a request can be scheduled under an id.
+func validID(id string) bool {
 	return id != "" && len(id) <= durable.MaxNameBytes && !strings.ContainsRune(id, 0)
 }
 
-// A RequestError says what is wrong with a [Request].
+// A RequestError reports an invalid [Request].
 type RequestError struct{ Err error }
 
 func (e *RequestError) Error() string { return e.Err.Error() }
 func (e *RequestError) Unwrap() error { return e.Err }
 
-// Get returns how a request fares, or [ErrNoRequest].
+// Get returns the state of a request, or [ErrNoRequest].
 func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
-	if !possible(id) {
+	if !validID(id) {
 		return State{}, ErrNoRequest
 	}
 	return s.objects.Object(id).Send(ctx, requestCommand{})
@@ -185,7 +182,7 @@ func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
 
 // Remove takes a request off the schedule, or returns [ErrNoRequest].
 func (s *Scheduler) Remove(ctx context.Context, id string) error {
-	if !possible(id) {
+	if !validID(id) {
 		return ErrNoRequest
 	}
 	_, err := s.objects.Object(id).Send(ctx, requestCommand{remove: true})
@@ -212,9 +209,8 @@ func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State,
 	return states, nil
 }
 
-// requestObject is a request on the schedule. It has one row with its state, one with the body,
-// which may be as large as a row, and one with a number that is another whenever it is
-// replaced.
+// A requestObject is the durable object of a request. It has one row with its state, one with the body,
+// which may be as large as a row, and one with a version, which changes when the request is replaced.
 type requestObject struct{ *Scheduler }
 
 const (
@@ -234,8 +230,8 @@ func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	return state, true, err
 }
 
-// write stores the state, but for the body, and sets when to look at it next.
-func write(ctx context.Context, s *durable.State, state State, next time.Time) error {
+// writeState stores the state without the body, and sets the alarm of the object.
+func writeState(ctx context.Context, s *durable.State, state State, next time.Time) error {
 	state.Request.Body = ""
 	return errors.Join(durable.PutJSON(ctx, s, stateKey, state), s.SetAlarm(ctx, next))
 }
@@ -246,13 +242,13 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	switch {
 	case err != nil:
 		return State{}, err
-	case c.put != nil && !(found && c.keep):
+	case c.put != nil && !(found && c.once):
 		due := c.put.first(s.Now())
 		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
 		return state, errors.Join(
 			durable.PutJSON(ctx, s, requestVersionKey, rand.Uint64()),
 			s.Put(ctx, bodyKey, []byte(state.Request.Body)),
-			write(ctx, s, state, due))
+			writeState(ctx, s, state, due))
 	case !found:
 		return State{}, ErrNoRequest
 	case c.remove:
@@ -261,7 +257,7 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	return state, nil
 }
 
-// Alarm implements [durable.Handler]: it makes an attempt, or forgets what is over.
+// Alarm implements [durable.Handler]: it makes an attempt, or deletes a request whose retention has ended.
 func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	state, found, err := readRequest(ctx, s)
 	if err != nil || !found {
@@ -281,15 +277,15 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 			state.Attempts, state.Since = 0, time.Time{}
 		}
 	}
-	receiver, begun := o.options.Receiver(state.ID, state.Request), s.Now()
-	ok, again := o.shares.take(receiver, begun)
+	receiver, startedAt := o.options.Receiver(state.ID, state.Request), s.Now()
+	ok, retryAt := o.limiter.acquire(receiver, startedAt)
 	if !ok {
-		state.Next = again.UTC()
-		return write(ctx, s, state, again)
+		state.Next = retryAt.UTC()
+		return writeState(ctx, s, state, retryAt)
 	}
 	err = s.Call(ctx, func(ctx context.Context) error {
 		failed := true
-		defer func() { o.shares.leave(receiver, s.Now().Sub(begun), failed) }()
+		defer func() { o.limiter.release(receiver, s.Now().Sub(startedAt), failed) }()
 		state = o.attempt(ctx, s.Now, state)
 		failed = state.Problem != ""
 		if ctx.Err() != nil {
@@ -309,16 +305,16 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 	}
 	alarm := state.Next
 	if state.Status != Waiting {
-		alarm = s.Now().Add(keepFor)
+		alarm = s.Now().Add(retention)
 	}
-	return write(ctx, s, state, alarm)
+	return writeState(ctx, s, state, alarm)
 }
 
 // attempt sends a request and returns its state afterwards.
 func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s State) State {
-	answer, err := o.send(ctx, s)
+	status, err := o.send(ctx, s)
 	now := clock().UTC()
-	s.Last, s.Answer, s.Problem = now, answer, ""
+	s.Last, s.Answer, s.Problem = now, status, ""
 	every := s.Request.every()
 	if err == nil {
 		s.Deliveries++
@@ -336,8 +332,8 @@ func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s St
 	if s.Since.IsZero() {
 		s.Since = now
 	}
-	pause := retry.Doubled(s.Attempts, firstPause, longestPause)
-	s.Next = now.Add(pause + o.options.jitter(pause))
+	backoff := retry.Doubled(s.Attempts, minBackoff, maxBackoff)
+	s.Next = now.Add(backoff + o.options.jitter(backoff))
 	switch {
 	case errors.Is(err, ErrGone) || every == 0 && s.Next.Sub(s.Since) > giveUpAfter:
 		s.Status, s.Next = GivenUp, time.Time{}
@@ -348,7 +344,7 @@ func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s St
 	return s
 }
 
-// send sends a request once. The status is 0 where there was no answer.
+// send sends a request once. The status is 0 without a response.
 func (o requestObject) send(ctx context.Context, s State) (status int, err error) {
 	host := s.Request.host()
 	r, err := http.NewRequestWithContext(ctx, cmp.Or(s.Request.Method, "GET"), s.Request.URL, strings.NewReader(s.Request.Body))
@@ -373,88 +369,9 @@ func (o requestObject) send(ctx context.Context, s State) (status int, err error
 		return 0, fmt.Errorf("couldn't reach %s: %w", host, err)
 	}
 	defer response.Body.Close()
-	_, _ = io.CopyN(io.Discard, response.Body, maxAnswer) // so that the connection can be used again
+	_, _ = io.CopyN(io.Discard, response.Body, maxResponse) // so that the connection can be used again
 	if response.StatusCode/100 != 2 {
 		return response.StatusCode, fmt.Errorf("%s answered %d %s", host, response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	return response.StatusCode, nil
-}
-
-// shares keep one receiver that is slow or dead, and has much to be sent to it, from
-// taking the turns of all others. A request that finds the turns of its receiver taken is told
-// when to come back: one after the other, as fast as the receiver takes them.
-type shares struct {
-	mu sync.Mutex
-	of map[string]*share
-}
-
-type share struct {
-	running int
-	failing bool          // the last attempt failed
-	pace    time.Duration // about how long an attempt takes
-	next    time.Time     // when the last of the requests that were sent away comes back
-}
-
-const (
-	// turns is how many requests are sent at once, and atOnce how many of them to one
-	// receiver; to one whose last answer was a failure it is a single one.
-	turns  = 256
-	atOnce = 4
-	// longestAway bounds how long a request stays away that finds no turn, as its
-	// receiver may recover meanwhile.
-	longestAway = 10 * time.Minute
-	// firstPace and leastPace are what is assumed of a receiver that is not known, and
-	// of one that answers at once.
-	firstPace, leastPace = 100 * time.Millisecond, time.Millisecond
-	// keptShares bounds the receivers that are remembered although nothing is being
-	// sent to them.
-	keptShares = 1000
-)
-
-// take takes a turn, which leave gives back, or says when to try again.
-func (s *shares) take(receiver string, now time.Time) (ok bool, again time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.of[receiver]
-	if r == nil {
-		if s.of == nil {
-			s.of = make(map[string]*share)
-		}
-		r = &share{pace: firstPace}
-		s.of[receiver] = r
-	}
-	width := atOnce
-	if r.failing {
-		width = 1
-	}
-	if r.running < width {
-		r.running++
-		return true, time.Time{}
-	}
-	if r.next.Before(now) {
-		r.next = now
-	}
-	r.next = r.next.Add(max(leastPace, r.pace/time.Duration(width)))
-	if latest := now.Add(longestAway); r.next.After(latest) {
-		r.next = latest
-	}
-	return false, r.next
-}
-
-// leave gives a turn back, after an attempt that took so long.
-func (s *shares) leave(receiver string, took time.Duration, failed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.of[receiver]
-	r.running--
-	r.failing = failed
-	r.pace = (3*r.pace + took) / 4
-	if len(s.of) <= keptShares {
-		return
-	}
-	for name, r := range s.of {
-		if r.running == 0 {
-			delete(s.of, name)
-		}
-	}
 }

@@ -22,16 +22,16 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A place takes requests in a test's virtual time.
-type place struct {
-	mu      sync.Mutex
-	begun   time.Time
-	answers []int // statuses; afterwards 200. 0 breaks the connection
-	got     []string
-	hold    time.Duration
+// A virtualReceiver receives requests in a test's virtual time.
+type virtualReceiver struct {
+	mu        sync.Mutex
+	startedAt time.Time
+	answers   []int // statuses; afterwards 200. 0 breaks the connection
+	got       []string
+	hold      time.Duration
 }
 
-func (p *place) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p *virtualReceiver) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
 	case <-time.After(p.hold):
 	case <-r.Context().Done():
@@ -40,7 +40,7 @@ func (p *place) RoundTrip(r *http.Request) (*http.Response, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	body, _ := io.ReadAll(r.Body)
-	p.got = append(p.got, strings.TrimSpace(fmt.Sprintf("%v %s %s %s", time.Since(p.begun).Round(time.Millisecond), r.Method, r.URL.Path, body)))
+	p.got = append(p.got, strings.TrimSpace(fmt.Sprintf("%v %s %s %s", time.Since(p.startedAt).Round(time.Millisecond), r.Method, r.URL.Path, body)))
 	status := 200
 	if len(p.answers) > 0 {
 		status, p.answers = p.answers[0], p.answers[1:]
@@ -51,7 +51,7 @@ func (p *place) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{"Location": {"http://elsewhere/"}}, Body: io.NopCloser(strings.NewReader("x")), Request: r}, nil
 }
 
-func (p *place) want(t *testing.T, want ...string) {
+func (p *virtualReceiver) want(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
 	p.mu.Lock()
@@ -107,7 +107,7 @@ func post(t *testing.T, s *Scheduler, id string, r Request) State {
 
 func TestRequestsAreSentInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &place{begun: time.Now()}
+		p := &virtualReceiver{startedAt: time.Now()}
 		s := start(t, SchedulerOptions{Transport: p})
 		at := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() }
 		post(t, s, "", Request{URL: "https://example.com/now"})
@@ -148,7 +148,7 @@ func TestRequestsAreSentInTime(t *testing.T) {
 
 func TestFailuresAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &place{begun: time.Now(), answers: []int{0, 500, 302, 404}}
+		p := &virtualReceiver{startedAt: time.Now(), answers: []int{0, 500, 302, 404}}
 		s := start(t, SchedulerOptions{Transport: p})
 		id := post(t, s, "", Request{URL: "https://u:secret@example.com/x?token=secret"}).ID
 		time.Sleep(10 * time.Second)
@@ -166,11 +166,11 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 
 func TestGivingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &place{begun: time.Now(), answers: slices.Repeat([]int{500}, 1000)}
+		p := &virtualReceiver{startedAt: time.Now(), answers: slices.Repeat([]int{500}, 1000)}
 		s := start(t, SchedulerOptions{Transport: p})
 		once := post(t, s, "", Request{URL: "https://example.com/once"}).ID
 		time.Sleep(giveUpAfter - time.Hour)
-		if state, err := s.Get(t.Context(), once); err != nil || state.Status != Waiting || time.Until(state.Next) > longestPause {
+		if state, err := s.Get(t.Context(), once); err != nil || state.Status != Waiting || time.Until(state.Next) > maxBackoff {
 			t.Errorf("got %+v, %v", state, err)
 		}
 		time.Sleep(time.Hour + time.Minute)
@@ -179,7 +179,7 @@ func TestGivingUp(t *testing.T) {
 		}
 		synctest.Wait()
 		p.mu.Lock()
-		p.got, p.begun = nil, time.Now()
+		p.got, p.startedAt = nil, time.Now()
 		p.mu.Unlock()
 		repeats := post(t, s, "", Request{URL: "https://example.com/every", TriggerEverySeconds: 10}).ID
 		time.Sleep(31 * time.Second)
@@ -192,7 +192,7 @@ func TestGivingUp(t *testing.T) {
 
 func TestReplacedWhileItIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &place{begun: time.Now(), hold: 10 * time.Second}
+		p := &virtualReceiver{startedAt: time.Now(), hold: 10 * time.Second}
 		s := start(t, SchedulerOptions{Transport: p})
 		replaced := post(t, s, "", Request{URL: "https://example.com/old"}).ID
 		removed := post(t, s, "", Request{URL: "https://example.com/gone"}).ID
@@ -216,7 +216,7 @@ func TestScheduleOutlastsRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := openStore(t)
 		defer store.Close()
-		p := &place{begun: time.Now(), hold: time.Second}
+		p := &virtualReceiver{startedAt: time.Now(), hold: time.Second}
 		s, r := open(t, store, SchedulerOptions{Transport: p})
 		post(t, s, "", Request{URL: "https://example.com/interrupted"})
 		post(t, s, "", Request{URL: "https://example.com/later", TriggerAt: time.Now().Add(time.Hour).UnixMilli()})
@@ -245,21 +245,21 @@ func TestCheck(t *testing.T) {
 		many[fmt.Sprint("X-", i)] = ""
 	}
 	for want, spoil := range map[string]func(*Request){
-		"url: it is missing":              func(r *Request) { r.URL = "" },
-		"url: it is malformed":            func(r *Request) { r.URL = "https://exa mple.com" },
-		"url: it has to begin":            func(r *Request) { r.URL = "file:///etc/passwd" },
-		"url: it has no host":             func(r *Request) { r.URL = "https://" },
-		"url: it has 2049 bytes":          func(r *Request) { r.URL += strings.Repeat("x", 2049-len(r.URL)) },
-		`method: "TRACE" is none of`:      func(r *Request) { r.Method = "TRACE" },
-		"triggerAt: want":                 func(r *Request) { r.TriggerAt = -1 },
-		"triggerEverySeconds: want":       func(r *Request) { r.TriggerEverySeconds = 1e9 },
-		"body: it has 65537 bytes":        func(r *Request) { r.Body = strings.Repeat("x", 65537) },
-		"body: it is no valid UTF-8":      func(r *Request) { r.Body = "\xff" },
-		"headers: there are 33":           func(r *Request) { r.Headers = many },
-		`headers: "a b" is no valid`:      func(r *Request) { r.Headers = map[string]string{"a b": ""} },
-		`headers: "A" is no valid header`: func(r *Request) { r.Headers = map[string]string{"A": "b\r\nc: d"} },
-		"headers: Host is not":            func(r *Request) { r.Headers = map[string]string{"host": "x"} },
-		"headers: they have 8193 bytes":   func(r *Request) { r.Headers = map[string]string{"A": strings.Repeat("x", 8192)} },
+		"url: it is missing":                 func(r *Request) { r.URL = "" },
+		"url: it is malformed":               func(r *Request) { r.URL = "https://exa mple.com" },
+		"url: it has to begin":               func(r *Request) { r.URL = "file:///etc/passwd" },
+		"url: it has no host":                func(r *Request) { r.URL = "https://" },
+		"url: it has 2049 bytes":             func(r *Request) { r.URL += strings.Repeat("x", 2049-len(r.URL)) },
+		`method: "TRACE" is none of`:         func(r *Request) { r.Method = "TRACE" },
+		"triggerAt: want":                    func(r *Request) { r.TriggerAt = -1 },
+		"triggerEverySeconds: want":          func(r *Request) { r.TriggerEverySeconds = 1e9 },
+		"body: it has 65537 bytes":           func(r *Request) { r.Body = strings.Repeat("x", 65537) },
+		"body: it is not valid UTF-8":        func(r *Request) { r.Body = "\xff" },
+		"headers: there are 33":              func(r *Request) { r.Headers = many },
+		`headers: "a b" is not a valid`:      func(r *Request) { r.Headers = map[string]string{"a b": ""} },
+		`headers: "A" is not a valid header`: func(r *Request) { r.Headers = map[string]string{"A": "b\r\nc: d"} },
+		"headers: Host cannot be set":        func(r *Request) { r.Headers = map[string]string{"host": "x"} },
+		"headers: they have 8193 bytes":      func(r *Request) { r.Headers = map[string]string{"A": strings.Repeat("x", 8192)} },
 	} {
 		r := good
 		spoil(&r)
@@ -270,7 +270,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHandler(t *testing.T) {
-	s := start(t, SchedulerOptions{Transport: &place{begun: time.Now()}})
+	s := start(t, SchedulerOptions{Transport: &virtualReceiver{startedAt: time.Now()}})
 	server := httptest.NewServer(s.Handler("/schedule"))
 	defer server.Close()
 	do := func(method, path, body string, status int, want ...string) string {
@@ -327,9 +327,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		}))
 		sent := make(chan struct{}, 10)
 		s := start(t, SchedulerOptions{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-			answer, err := http.DefaultTransport.RoundTrip(r)
+			response, err := http.DefaultTransport.RoundTrip(r)
 			sent <- struct{}{}
-			return answer, err
+			return response, err
 		})})
 		state := post(t, s, "", Request{URL: receiver.URL, Method: "POST", Body: "secret"})
 		<-sent

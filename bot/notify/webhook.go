@@ -27,47 +27,46 @@ type WebhookOptions struct {
 	Log     *logs.Log
 	// UserAgent is sent with every message; default "larder".
 	UserAgent string
-	// Transport sends the messages; default one of schedule's own.
+	// Transport sends the messages; default that of [SchedulerOptions].
 	Transport http.RoundTripper
 	Logger    *slog.Logger
 }
 
 // MaxHooks is how many webhooks there may be.
-const MaxHooks = 1000
+const MaxWebhooks = 1000
 
-// ErrNoWebhook says that there is no webhook with an id.
+// ErrNoWebhook reports an id that no webhook has.
 var ErrNoWebhook = errors.New("there is no such webhook: `larder webhook list` has the ids")
 
-// A Subject is what a webhook is told of: releases, or a waiting room.
+// A Subject is what a webhook subscribes to: releases, or a waiting room.
 type Subject struct {
-	Package string `json:"package,omitempty"` // "": of every package
-	Watch   bool   `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
-	Room    string `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
+	Package string `json:"package,omitempty"` // releases of it; "" for those of every package
+	Watch   bool   `json:"watch,omitempty"`   // all [logs.News], not publications only
+	Room    string `json:"room,omitempty"`    // events of that waiting room instead of releases; "*" for those of every room
 }
 
-// A Hook is a webhook, and how its messages fare.
+// A Webhook is a webhook, and the state of its deliveries.
 type Webhook struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`
 	Subject
 	Added time.Time `json:"added"`
-	From  int64     `json:"from"` // the first entry of the log that it is told of
-	// Delivered counts the messages that were answered with 2xx, GivenUp those that
-	// never were; Pending are under way, or wait for the next attempt.
+	From  int64     `json:"from"` // the first entry of the log that it can get
+	// Delivered counts the messages whose response had 2xx, GivenUp those that never got one, and
+	// Pending those that are under way or wait for the next attempt.
 	Delivered int64 `json:"delivered"`
 	GivenUp   int64 `json:"givenUp"`
 	Pending   int   `json:"pending"`
 	// Failures counts the attempts that failed since the last success.
 	Failures int64 `json:"failures"`
-	// The last attempt: when, of which message, the answer's status (0: none), and why
-	// it failed.
+	// The last attempt: its time, its message, the status of the response (0 for no response), and why it failed.
 	Last        time.Time `json:"last,omitzero"`
 	LastMessage string    `json:"lastMessage,omitempty"`
 	Answer      int       `json:"answer,omitempty"`
 	Problem     string    `json:"problem,omitempty"`
 }
 
-// About says in words what the webhook is told of.
+// About describes the subject of the webhook.
 func (h *Webhook) About() string {
 	switch {
 	case h.Room == "*":
@@ -82,54 +81,56 @@ func (h *Webhook) About() string {
 	return about
 }
 
-// hook is a Hook as it is stored.
+// A hook is a Webhook as it is stored.
 type hook struct {
 	Webhook
 	Secret string `json:"secret"`
 }
 
-// A Message is the body of what is sent about a release.
+// A Message is the body of a message about a release.
 type Message struct {
-	// Type is "release.published", or for those who watch the kind of another entry too: "release.withdrawn",
+	// Type is "release.published". A webhook with Watch also gets others: "release.withdrawn",
 	// "release.upstream-changed", "package.removed", "log.key-changed".
 	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the entry
 	Data      Release   `json:"data"`
 }
 
-// A RoomMessage is the body of what is sent about a waiting room.
+// A RoomMessage is the body of a message about a waiting room.
 type RoomMessage struct {
-	Type      string    `json:"type"` // what happened, as "room.full"
+	Type      string    `json:"type"` // the kind of the event, such as "room.full"
 	Timestamp time.Time `json:"timestamp"`
 	Data      any       `json:"data"` // the status of the room, then
 }
 
-// A Release is what a message is about.
+// A Release is the release of a message.
 type Release struct {
 	Package  string       `json:"package"`
 	Version  string       `json:"version"`
 	Released time.Time    `json:"released,omitzero"` // by upstream
 	Entry    int64        `json:"entry"`             // of the log
 	Manifest kvstore.Hash `json:"manifest"`
-	Path     string       `json:"path"`           // what its files' paths begin with, on the asset host
-	Text     string       `json:"text,omitempty"` // says it in a sentence, to those who watch
+	Path     string       `json:"path"`           // prefix of its files' paths on the asset host
+	Text     string       `json:"text,omitempty"` // a sentence about the entry, with Watch
 }
 
-// Webhooks are the webhooks of a store. Their methods may be called at the same time.
+// Webhooks are the webhooks of a store. They are safe for concurrent use.
 type Webhooks struct {
 	options  WebhookOptions
-	registry durable.Object[command, answer]
+	registry durable.Object[command, response]
 	messages *Scheduler
 	changed  chan struct{} // holds one after a webhook was added
 }
 
-// OpenWebhooks begins to send what is due. [Webhooks.Run] follows the log.
+// OpenWebhooks opens the webhooks of a store, and sends the messages that are due. [Webhooks.Run] follows the log.
 func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w := &Webhooks{options: o, changed: make(chan struct{}, 1)}
-	registry, err := durable.Open(o.Runtime, durable.Class[command, answer]{
+	registry, err := durable.Open(o.Runtime, durable.Class[command, response]{
 		Name: "webhooks",
-		New:  func(context.Context, *durable.State) (durable.Handler[command, answer], error) { return object{}, nil },
+		New: func(context.Context, *durable.State) (durable.Handler[command, response], error) {
+			return registry{}, nil
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -137,37 +138,37 @@ func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	w.registry = registry.Object("all")
 	w.messages, err = OpenScheduler(o.Runtime, SchedulerOptions{
 		Class: "webhook-message", UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
-		Receiver: func(id string, _ Request) string { return hookOf(id) },
-		Before:   w.sign, After: w.tell,
+		Receiver: func(id string, _ Request) string { return webhookOf(id) },
+		Before:   w.sign, After: w.recordAttempt,
 	})
 	return w, err
 }
 
-// Add adds a webhook. The secret is told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Webhook, secret string, err error) {
+// Add adds a webhook. Nothing else returns its secret.
+func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webhook, secret string, err error) {
 	if err := CheckURL(url); err != nil {
 		return h, "", err
 	}
-	if of.Room != "" && (of.Package != "" || of.Watch) {
+	if subject.Room != "" && (subject.Package != "" || subject.Watch) {
 		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
 	}
-	new := hook{Secret: newSecret(), Webhook: Webhook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: of,
+	added := hook{Secret: newSecret(), Webhook: Webhook{
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: subject,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
-	if _, err := w.send(ctx, add{new}); err != nil {
+	if _, err := w.send(ctx, add{added}); err != nil {
 		return h, "", err
 	}
 	select {
 	case w.changed <- struct{}{}:
 	default:
 	}
-	return new.Webhook, new.Secret, nil
+	return added.Webhook, added.Secret, nil
 }
 
 // List returns all webhooks, oldest first.
 func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
-	a, err := w.send(ctx, list{})
+	a, err := w.send(ctx, listPending{})
 	hooks := make([]Webhook, len(a.hooks))
 	for i, h := range a.hooks {
 		hooks[i] = h.Webhook
@@ -176,18 +177,18 @@ func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	return hooks, err
 }
 
-// Remove ends a webhook. What is on its way may still arrive.
+// Remove removes a webhook. A message that is being sent may still arrive.
 func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	_, err := w.send(ctx, remove{id})
 	return err
 }
 
-func (w *Webhooks) send(ctx context.Context, c command) (answer, error) {
+func (w *Webhooks) send(ctx context.Context, c command) (response, error) {
 	return w.registry.Send(ctx, c)
 }
 
-// pause is how long following rests where the store fails.
-const pause = 5 * time.Second
+// followBackoff is the time until the log is read again after the store has failed.
+const followBackoff = 5 * time.Second
 
 // Run follows the log until ctx ends.
 func (w *Webhooks) Run(ctx context.Context) {
@@ -196,8 +197,8 @@ func (w *Webhooks) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			w.options.Logger.Error("couldn't tell webhooks what was published; trying again", "err", err, "after", pause)
-			_ = retry.Sleep(ctx, pause) // its error is that of ctx
+			w.options.Logger.Error("couldn't notify webhooks of what was published; trying again", "err", err, "after", followBackoff)
+			_ = retry.Sleep(ctx, followBackoff) // its error is that of ctx
 		case hooks == 0:
 			select {
 			case <-w.changed:
@@ -209,14 +210,13 @@ func (w *Webhooks) Run(ctx context.Context) {
 	}
 }
 
-// step is how many entries are taken up at a time.
-const step = 256
+// entriesAtOnce is how many entries are read before their messages are scheduled.
+const entriesAtOnce = 256
 
-// follow takes up what the log has from the cursor on. It returns where it stands, and
-// how many webhooks there are.
+// follow schedules the messages about the entries from the cursor on. It returns the new cursor and the number of webhooks.
 func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
-		a, err := w.send(ctx, look{})
+		a, err := w.send(ctx, readAll{})
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
@@ -227,8 +227,7 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 		if err := w.enqueue(ctx, due); err != nil {
 			return cursor, 0, err
 		}
-		// Refused where the webhooks have changed meanwhile: then again, which sends
-		// nothing twice.
+		// If webhooks were added meanwhile, the registry ignores this, and the entries are read again, which sends nothing twice.
 		if _, err := w.send(ctx, advance{to: cursor, version: a.version}); err != nil {
 			return cursor, 0, err
 		}
@@ -236,7 +235,7 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 }
 
 // due returns the messages of the next entries, and the cursor after them.
-func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
+func (w *Webhooks) due(a response) (cursor int64, due []message, err error) {
 	cursor = a.cursor
 	for e, err := range logs.Entries(w.options.Store, cursor) {
 		if err != nil {
@@ -253,14 +252,14 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 			}
 			due = append(due, message{h, messageID(h.ID, e.Index), body})
 		}
-		if cursor-a.cursor >= step {
+		if cursor-a.cursor >= entriesAtOnce {
 			break
 		}
 	}
 	return cursor, due, nil
 }
 
-// wants reports whether a webhook is told of an entry.
+// wants reports whether a webhook subscribes to an entry.
 func (h hook) wants(e logs.Indexed) bool {
 	if h.Room != "" || e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
 		return false
@@ -268,7 +267,7 @@ func (h hook) wants(e logs.Indexed) bool {
 	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
 }
 
-// newMessage is what a webhook is told of an entry.
+// newMessage returns the message about an entry.
 func (h hook) newMessage(e logs.Indexed) Message {
 	m := Message{Type: "release.published", Timestamp: e.Time, Data: Release{
 		Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index, Manifest: e.Manifest,
@@ -291,13 +290,13 @@ func (h hook) newMessage(e logs.Indexed) Message {
 	return m
 }
 
-// NotifyRoom notifies the webhooks of a waiting room of what happened there; about is its status in JSON.
-func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, about any) error {
-	a, err := w.send(ctx, look{})
+// NotifyRoom notifies the webhooks of a waiting room of an event there. The message has the status as JSON.
+func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, status any) error {
+	a, err := w.send(ctx, readAll{})
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(RoomMessage{Type: kind, Timestamp: at.UTC(), Data: about})
+	body, err := json.Marshal(RoomMessage{Type: kind, Timestamp: at.UTC(), Data: status})
 	if err != nil {
 		return err
 	}
@@ -310,18 +309,18 @@ func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Ti
 	return w.enqueue(ctx, due)
 }
 
-// A message is to be sent to a webhook.
+// A message is a message for a webhook.
 type message struct {
 	hook hook
 	id   string
 	body []byte
 }
 
-// messageID is the same whenever the same entry is sent to the same webhook.
+// messageID returns the id of the message about an entry, the same at each attempt.
 func messageID(hook string, entry int64) string { return fmt.Sprintf("%s-%d", hook, entry) }
 
 // hookOf returns the webhook that a message belongs to.
-func hookOf(message string) string {
+func webhookOf(message string) string {
 	hook, _, _ := strings.Cut(message, "-")
 	return hook
 }
@@ -342,7 +341,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
 		if err == nil && state.Status != Waiting {
-			_, err = w.send(ctx, settled{m.id}) // an earlier process had sent it, and told of it
+			_, err = w.send(ctx, completed{m.id}) // an earlier process has sent it and recorded the attempt
 		}
 		if err != nil {
 			return err
@@ -353,7 +352,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 
 // sign completes an attempt to send a message.
 func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
-	a, err := w.send(ctx, get{hookOf(id)})
+	a, err := w.send(ctx, get{webhookOf(id)})
 	if errors.Is(err, ErrNoWebhook) {
 		return fmt.Errorf("%w: the webhook was removed", ErrGone)
 	}
@@ -371,9 +370,9 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 	return nil
 }
 
-// tell notes how an attempt went.
-func (w *Webhooks) tell(ctx context.Context, id string, s State) error {
-	_, err := w.send(ctx, result{id, s})
+// recordAttempt records the result of an attempt.
+func (w *Webhooks) recordAttempt(ctx context.Context, id string, s State) error {
+	_, err := w.send(ctx, attempted{id, s})
 	if errors.Is(err, ErrNoWebhook) {
 		return nil
 	}

@@ -84,12 +84,12 @@ func (r *receiver) want(t *testing.T, want ...string) {
 // A rig is a store with a log, and a process at work on it.
 type rig struct {
 	*testing.T
-	store   *kvstore.Store
-	log     *logs.Log
-	place   *receiver
-	runtime *durable.Runtime
-	hooks   *Webhooks
-	end     func()
+	store    *kvstore.Store
+	log      *logs.Log
+	receiver *receiver
+	runtime  *durable.Runtime
+	hooks    *Webhooks
+	end      func()
 }
 
 func newRig(t *testing.T) *rig {
@@ -102,7 +102,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{T: t, store: store, log: log, place: &receiver{secrets: make(map[string]string)}}
+	r := &rig{T: t, store: store, log: log, receiver: &receiver{secrets: make(map[string]string)}}
 	r.begin()
 	return r
 }
@@ -111,7 +111,7 @@ func (r *rig) begin() {
 	r.Helper()
 	r.runtime = durable.New(r.store, durable.Options{})
 	var err error
-	r.hooks, err = OpenWebhooks(WebhookOptions{Runtime: r.runtime, Store: r.store, Log: r.log, Transport: r.place})
+	r.hooks, err = OpenWebhooks(WebhookOptions{Runtime: r.runtime, Store: r.store, Log: r.log, Transport: r.receiver})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -148,9 +148,9 @@ func (r *rig) add(path, pkg string) Webhook {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.place.mu.Lock()
-	r.place.secrets[path] = secret
-	r.place.mu.Unlock()
+	r.receiver.mu.Lock()
+	r.receiver.secrets[path] = secret
+	r.receiver.mu.Unlock()
 	return h
 }
 
@@ -177,10 +177,10 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 		all, vue := r.add("/all", ""), r.add("/vue", "vue")
 		r.publish("vue", "1.0.0")
 		r.publish("react", "2.0.0")
-		r.place.want(t, "/all vue 1.0.0", "/vue vue 1.0.0", "/all react 2.0.0")
+		r.receiver.want(t, "/all vue 1.0.0", "/vue vue 1.0.0", "/all react 2.0.0")
 		late := r.add("/late", "")
 		r.publish("vue", "1.1.0")
-		r.place.want(t, "/all vue 1.1.0", "/vue vue 1.1.0", "/late vue 1.1.0")
+		r.receiver.want(t, "/all vue 1.1.0", "/vue vue 1.1.0", "/late vue 1.1.0")
 		if h := r.hook(all.ID); h.Delivered != 3 || h.Pending != 0 || h.Failures != 0 || h.Answer != 200 {
 			t.Errorf("got %+v", h)
 		}
@@ -191,7 +191,7 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		r.publish("vue", "1.2.0")
-		r.place.want(t, "/all vue 1.2.0", "/vue vue 1.2.0")
+		r.receiver.want(t, "/all vue 1.2.0", "/vue vue 1.2.0")
 		if h := r.hook(vue.ID); h.Delivered != 3 || h.Package != "vue" {
 			t.Errorf("got %+v", h)
 		}
@@ -211,7 +211,7 @@ func TestWatching(t *testing.T) {
 		r.add("/watch", "vue")
 		r.add("/watch-all", "")
 		r.publish("react", "2.0.0")
-		r.place.want(t, "/watch-all release.published react 2.0.0 was published /ajax/libs/react/2.0.0/")
+		r.receiver.want(t, "/watch-all release.published react 2.0.0 was published /ajax/libs/react/2.0.0/")
 		err := r.log.Update(func(tx *logs.Tx) error {
 			for _, e := range []logs.Entry{
 				{Kind: logs.UpstreamChanged, Package: "vue", Version: "1.0.0", Reason: "upstream has another archive"},
@@ -236,7 +236,7 @@ func TestWatching(t *testing.T) {
 				path+" package.removed vue left the catalogue: what is published stays, and nothing follows ",
 				path+" log.key-changed the log is signed with another key from here on, which the one before has named: k ")
 		}
-		r.place.want(t, want...)
+		r.receiver.want(t, want...)
 	})
 }
 
@@ -245,7 +245,7 @@ func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		h, gone := r.add("/a", ""), r.add("/gone", "")
-		r.place.fail = true
+		r.receiver.fail = true
 		r.publish("vue", "1.0.0")
 		time.Sleep(time.Minute)
 		if h := r.hook(h.ID); h.Pending != 1 || h.Failures < 4 || h.Answer != 503 || h.Problem != "127.0.0.1:1 answered 503 Service Unavailable" {
@@ -254,17 +254,17 @@ func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
 		if err := r.hooks.Remove(t.Context(), gone.ID); err != nil {
 			t.Error(err)
 		}
-		r.place.mu.Lock()
-		r.place.fail = false
-		r.place.mu.Unlock()
+		r.receiver.mu.Lock()
+		r.receiver.fail = false
+		r.receiver.mu.Unlock()
 		time.Sleep(10 * time.Minute)
-		r.place.want(t, "/a vue 1.0.0")
+		r.receiver.want(t, "/a vue 1.0.0")
 		if h := r.hook(h.ID); h.Pending != 0 || h.Failures != 0 || h.Delivered != 1 {
 			t.Errorf("got %+v", h)
 		}
-		r.place.mu.Lock()
-		r.place.fail = true
-		r.place.mu.Unlock()
+		r.receiver.mu.Lock()
+		r.receiver.fail = true
+		r.receiver.mu.Unlock()
 		r.publish("vue", "1.1.0")
 		time.Sleep(4 * 24 * time.Hour)
 		if h := r.hook(h.ID); h.Pending != 0 || h.GivenUp != 1 || h.Delivered != 1 {
@@ -284,7 +284,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rooms[path], r.place.secrets[path] = h, secret
+			rooms[path], r.receiver.secrets[path] = h, secret
 		}
 		status := func(name string) any { return map[string]string{"name": name} }
 		for _, happened := range []struct{ room, kind string }{{"shop", "room.queue_began"}, {"shop", "room.full"}, {"gallery", "room.full"}} {
@@ -293,21 +293,21 @@ func TestWebhooksOfRooms(t *testing.T) {
 			}
 		}
 		r.publish("vue", "1.0.0")
-		r.place.want(t, "/releases vue 1.0.0", "/shop room.queue_began shop", "/shop room.full shop",
+		r.receiver.want(t, "/releases vue 1.0.0", "/shop room.queue_began shop", "/shop room.full shop",
 			"/all room.queue_began shop", "/all room.full shop", "/all room.full gallery")
 		at := time.Now()
-		r.place.fail = true
+		r.receiver.fail = true
 		for range 2 { // told again, as after a crash
 			if err := r.hooks.NotifyRoom(t.Context(), "shop", "room.changed", at, status("shop")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Minute)
-		r.place.mu.Lock()
-		r.place.fail = false
-		r.place.mu.Unlock()
+		r.receiver.mu.Lock()
+		r.receiver.fail = false
+		r.receiver.mu.Unlock()
 		time.Sleep(10 * time.Minute)
-		r.place.want(t, "/shop room.changed shop", "/all room.changed shop")
+		r.receiver.want(t, "/shop room.changed shop", "/all room.changed shop")
 		if h := r.hook(rooms["/shop"].ID); h.Delivered != 3 || h.Pending != 0 || h.Room != "shop" {
 			t.Errorf("got %+v", h)
 		}
@@ -326,26 +326,26 @@ func TestFollowingResumesWhereItWas(t *testing.T) {
 		r := newRig(t)
 		h := r.add("/a", "")
 		r.publish("vue", "1.0.0")
-		r.place.want(t, "/a vue 1.0.0")
+		r.receiver.want(t, "/a vue 1.0.0")
 		r.end()
 		r.publish("vue", "1.1.0")
 		r.begin()
-		r.place.want(t, "/a vue 1.1.0")
+		r.receiver.want(t, "/a vue 1.1.0")
 		// It ended after the messages were posted, and before that was noted.
-		a, err := r.hooks.send(t.Context(), list{})
+		a, err := r.hooks.send(t.Context(), listPending{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.end()
 		r.publish("vue", "1.2.0")
 		r.begin()
-		r.place.want(t, "/a vue 1.2.0")
+		r.receiver.want(t, "/a vue 1.2.0")
 		if _, err := r.hooks.send(t.Context(), advance{to: a.cursor, version: a.version}); err != nil {
 			t.Fatal(err)
 		}
 		r.end()
 		r.begin()
-		r.place.want(t)
+		r.receiver.want(t)
 		if h := r.hook(h.ID); h.Delivered != 3 || h.Pending != 0 {
 			t.Errorf("got %+v", h)
 		}

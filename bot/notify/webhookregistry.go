@@ -14,42 +14,42 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A command is what the registry, the object that has all webhooks, is told to do.
+// A command is a command to the registry, the object that has all webhooks.
 type command interface {
-	do(ctx context.Context, s *durable.State) (answer, error)
+	do(ctx context.Context, s *durable.State) (response, error)
 }
 
 type (
-	add     struct{ hook hook }
-	remove  struct{ id string }
-	get     struct{ id string }
-	look    struct{}
-	list    struct{}                    // look, with what is pending
-	expect  struct{ messages []string } // they count as pending
-	advance struct {
+	add         struct{ hook hook }
+	remove      struct{ id string }
+	get         struct{ id string }
+	readAll     struct{}
+	listPending struct{}                    // readAll, with the number of pending messages
+	expect      struct{ messages []string } // counts them as pending
+	advance     struct {
 		to      int64
-		version int // of the webhooks that were told
+		version int // of the webhooks for which messages were scheduled
 	}
-	settled struct{ message string } // it is no longer pending
-	result  struct {
+	completed struct{ message string } // does not count it as pending any more
+	attempted struct {
 		message string
 		state   State
 	}
 )
 
-type answer struct {
+type response struct {
 	hooks   []hook
-	cursor  int64 // the next entry of the log to look at
-	version int   // another one whenever a webhook is added
+	cursor  int64 // the next entry of the log to read
+	version int   // changes when a webhook is added
 }
 
-// object is the registry. Its rows:
+// registry is the handler of the registry. Its rows:
 //
 //	cursor            the next entry of the log
 //	version           how many webhooks were ever added
 //	hook/{id}         a hook
-//	pending/{message} a message that is under way
-type object struct{ durable.NoAlarm }
+//	pending/{message} a message that is not delivered yet
+type registry struct{ durable.NoAlarm }
 
 const (
 	cursorKey     = "cursor"
@@ -59,50 +59,50 @@ const (
 )
 
 // Handle implements [durable.Handler].
-func (object) Handle(ctx context.Context, s *durable.State, c command) (answer, error) {
+func (registry) Handle(ctx context.Context, s *durable.State, c command) (response, error) {
 	return c.do(ctx, s)
 }
 
-func (c add) do(ctx context.Context, s *durable.State) (answer, error) {
-	a, err := read(ctx, s)
+func (c add) do(ctx context.Context, s *durable.State) (response, error) {
+	a, err := readRegistry(ctx, s)
 	switch {
 	case err != nil:
-		return answer{}, err
-	case len(a.hooks) >= MaxHooks:
-		return answer{}, fmt.Errorf("there are %d webhooks, and there may be no more: remove one", MaxHooks)
+		return response{}, err
+	case len(a.hooks) >= MaxWebhooks:
+		return response{}, fmt.Errorf("there are %d webhooks, and there may be no more: remove one", MaxWebhooks)
 	case len(a.hooks) == 0: // no webhook has followed the log
 		err = durable.PutJSON(ctx, s, cursorKey, c.hook.From)
 	}
-	return answer{}, errors.Join(err,
+	return response{}, errors.Join(err,
 		durable.PutJSON(ctx, s, versionKey, a.version+1),
 		durable.PutJSON(ctx, s, hookPrefix+c.hook.ID, c.hook))
 }
 
-func (c remove) do(ctx context.Context, s *durable.State) (answer, error) {
-	if _, err := one(ctx, s, c.id); err != nil {
-		return answer{}, err
+func (c remove) do(ctx context.Context, s *durable.State) (response, error) {
+	if _, err := readHook(ctx, s, c.id); err != nil {
+		return response{}, err
 	}
 	pending, err := s.List(ctx, durable.ListOptions{Prefix: pendingPrefix + messagePrefix(c.id)})
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	for _, e := range pending {
 		if err := s.Delete(ctx, e.Key); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
-	return answer{}, s.Delete(ctx, hookPrefix+c.id)
+	return response{}, s.Delete(ctx, hookPrefix+c.id)
 }
 
-// messagePrefix is what the ids of a webhook's messages begin with.
+// messagePrefix is the prefix of the ids of a webhook's messages.
 func messagePrefix(hook string) string { return hook + "-" }
 
-func (c get) do(ctx context.Context, s *durable.State) (answer, error) {
-	h, err := one(ctx, s, c.id)
-	return answer{hooks: []hook{h}}, err
+func (c get) do(ctx context.Context, s *durable.State) (response, error) {
+	h, err := readHook(ctx, s, c.id)
+	return response{hooks: []hook{h}}, err
 }
 
-func one(ctx context.Context, s *durable.State, id string) (hook, error) {
+func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	h, found, err := durable.GetJSON[hook](ctx, s, hookPrefix+id)
 	if err == nil && !found {
 		err = ErrNoWebhook
@@ -110,10 +110,12 @@ func one(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
-func (look) do(ctx context.Context, s *durable.State) (answer, error) { return read(ctx, s) }
+func (readAll) do(ctx context.Context, s *durable.State) (response, error) {
+	return readRegistry(ctx, s)
+}
 
-func (list) do(ctx context.Context, s *durable.State) (answer, error) {
-	a, err := read(ctx, s)
+func (listPending) do(ctx context.Context, s *durable.State) (response, error) {
+	a, err := readRegistry(ctx, s)
 	if err != nil {
 		return a, err
 	}
@@ -123,7 +125,7 @@ func (list) do(ctx context.Context, s *durable.State) (answer, error) {
 	}
 	count := make(map[string]int)
 	for _, e := range pending {
-		count[hookOf(strings.TrimPrefix(e.Key, pendingPrefix))]++
+		count[webhookOf(strings.TrimPrefix(e.Key, pendingPrefix))]++
 	}
 	for i := range a.hooks {
 		a.hooks[i].Pending = count[a.hooks[i].ID]
@@ -131,8 +133,8 @@ func (list) do(ctx context.Context, s *durable.State) (answer, error) {
 	return a, nil
 }
 
-// read returns the webhooks, and where following them stands.
-func read(ctx context.Context, s *durable.State) (a answer, err error) {
+// readRegistry returns the webhooks, the cursor and the version.
+func readRegistry(ctx context.Context, s *durable.State) (a response, err error) {
 	if a.cursor, _, err = durable.GetJSON[int64](ctx, s, cursorKey); err != nil {
 		return a, err
 	}
@@ -144,7 +146,7 @@ func read(ctx context.Context, s *durable.State) (a answer, err error) {
 		return a, err
 	}
 	for _, e := range entries {
-		h, err := one(ctx, s, strings.TrimPrefix(e.Key, hookPrefix))
+		h, err := readHook(ctx, s, strings.TrimPrefix(e.Key, hookPrefix))
 		if err != nil {
 			return a, err
 		}
@@ -153,43 +155,43 @@ func read(ctx context.Context, s *durable.State) (a answer, err error) {
 	return a, nil
 }
 
-func (c expect) do(ctx context.Context, s *durable.State) (answer, error) {
+func (c expect) do(ctx context.Context, s *durable.State) (response, error) {
 	for _, message := range c.messages {
-		// Not of one that was removed since.
-		if _, err := one(ctx, s, hookOf(message)); errors.Is(err, ErrNoWebhook) {
+		// The webhook may have been removed meanwhile.
+		if _, err := readHook(ctx, s, webhookOf(message)); errors.Is(err, ErrNoWebhook) {
 			continue
 		} else if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if err := s.Put(ctx, pendingPrefix+message, nil, durable.NoCache); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
-	return answer{}, nil
+	return response{}, nil
 }
 
-func (c advance) do(ctx context.Context, s *durable.State) (answer, error) {
+func (c advance) do(ctx context.Context, s *durable.State) (response, error) {
 	version, _, err := durable.GetJSON[int](ctx, s, versionKey)
 	if err != nil || version != c.version {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{}, durable.PutJSON(ctx, s, cursorKey, c.to)
+	return response{}, durable.PutJSON(ctx, s, cursorKey, c.to)
 }
 
-func (c settled) do(ctx context.Context, s *durable.State) (answer, error) {
-	return answer{}, s.Delete(ctx, pendingPrefix+c.message)
+func (c completed) do(ctx context.Context, s *durable.State) (response, error) {
+	return response{}, s.Delete(ctx, pendingPrefix+c.message)
 }
 
-func (c result) do(ctx context.Context, s *durable.State) (answer, error) {
-	h, err := one(ctx, s, hookOf(c.message))
+func (c attempted) do(ctx context.Context, s *durable.State) (response, error) {
+	h, err := readHook(ctx, s, webhookOf(c.message))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	h.Last, h.LastMessage, h.Answer, h.Problem = c.state.Last, c.message, c.state.Answer, c.state.Problem
-	over := c.state.Status != Waiting
+	done := c.state.Status != Waiting
 	_, pending, err := s.Get(ctx, pendingPrefix+c.message)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	switch {
 	case c.state.Status == Delivered:
@@ -199,14 +201,14 @@ func (c result) do(ctx context.Context, s *durable.State) (answer, error) {
 		}
 	default:
 		h.Failures++
-		if over && pending {
+		if done && pending {
 			h.GivenUp++
 		}
 	}
-	if over {
+	if done {
 		err = s.Delete(ctx, pendingPrefix+c.message)
 	}
-	return answer{}, errors.Join(err, durable.PutJSON(ctx, s, hookPrefix+h.ID, h))
+	return response{}, errors.Join(err, durable.PutJSON(ctx, s, hookPrefix+h.ID, h))
 }
 
 // The headers of a message.
@@ -216,7 +218,7 @@ const (
 	headerSignature = "Webhook-Signature"
 )
 
-// secretPrefix tells a reader of a log or a file that a text is a secret.
+// secretPrefix marks a text in a log or a file as a secret.
 const secretPrefix = "whsec_"
 
 // newSecret returns 32 random bytes, as text.

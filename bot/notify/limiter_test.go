@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// A town has a receiver that answers at once, and one that does not answer before a time.
-type town struct {
+// receivers are one that responds at once, and one that does not respond before a time.
+type receivers struct {
 	open  time.Time
 	mu    sync.Mutex
-	alive []time.Time    // when it was sent something
-	dead  map[string]int // deliveries by path
-	now   int            // how many are under way
+	alive []time.Time    // times of the requests to the first
+	dead  map[string]int // deliveries to the second by path
+	now   int            // requests to the second under way
 	most  int            // likewise, at most
 }
 
-func (w *town) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := &http.Response{StatusCode: 204, Body: http.NoBody, Request: r}
+func (w *receivers) RoundTrip(r *http.Request) (*http.Response, error) {
+	response := &http.Response{StatusCode: 204, Body: http.NoBody, Request: r}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.URL.Host == "alive" {
 		w.alive = append(w.alive, time.Now())
-		return answer, nil
+		return response, nil
 	}
 	w.now++
 	w.most = max(w.most, w.now)
@@ -41,37 +41,35 @@ func (w *town) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	}
 	w.dead[r.URL.Path]++
-	return answer, nil
+	return response, nil
 }
 
-// sent returns when the one that answers was sent something, and how many requests the
-// other one had at most at once.
-func (w *town) sent() (alive []time.Time, most int) {
+// sent returns the times of the requests to the first receiver, and the most concurrent requests to the second.
+func (w *receivers) sent() (alive []time.Time, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.alive), w.most
 }
 
-// deliveries returns how often the other one took what was sent to path.
-func (w *town) deliveries(path string) int {
+// deliveries returns how many requests to path the second receiver has accepted.
+func (w *receivers) deliveries(path string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dead[path]
 }
 
-// One receiver that is dead, and has more to be sent than there are turns, delays no other
-// else; what is for it comes when it is back.
-func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
+// A receiver that does not respond delays no other one, even with more requests than are sent at once. It gets its requests when it responds again.
+func TestDeadReceiverDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
-		w := &town{open: begun.Add(time.Hour), dead: make(map[string]int)}
+		startedAt := time.Now()
+		w := &receivers{open: startedAt.Add(time.Hour), dead: make(map[string]int)}
 		s := start(t, SchedulerOptions{Transport: w})
-		const pending = 2 * turns
+		const pending = 2 * maxConcurrent
 		for i := range pending {
 			post(t, s, fmt.Sprintf("dead-%04d", i), Request{URL: fmt.Sprintf("http://dead/%d", i)})
 		}
 		for i := range 6 {
-			at := begun.Add(time.Duration(i)*10*time.Minute + time.Second)
+			at := startedAt.Add(time.Duration(i)*10*time.Minute + time.Second)
 			post(t, s, fmt.Sprint("alive-", i), Request{URL: "http://alive/", TriggerAt: at.UnixMilli()})
 			time.Sleep(time.Until(at))
 			synctest.Wait()
@@ -79,7 +77,7 @@ func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
 				t.Fatalf("request %d: was sent %v, want another one at %v", i, alive, at)
 			}
 		}
-		if _, most := w.sent(); most > atOnce {
+		if _, most := w.sent(); most > maxPerReceiver {
 			t.Errorf("%d requests at once for one receiver", most)
 		}
 		time.Sleep(time.Until(w.open) + 3*time.Hour)
@@ -92,45 +90,45 @@ func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
 	})
 }
 
-func TestShares(t *testing.T) {
+func TestLimiter(t *testing.T) {
 	now := time.Unix(0, 0)
-	var s shares
-	for i := range atOnce {
-		if ok, _ := s.take("a", now); !ok {
-			t.Fatalf("turn %d was refused", i)
+	var l limiter
+	for i := range maxPerReceiver {
+		if ok, _ := l.acquire("a", now); !ok {
+			t.Fatalf("request %d was refused", i)
 		}
 	}
 	last := now
 	for range 3 {
-		ok, again := s.take("a", now)
-		if want := last.Add(firstPace / atOnce); ok || !again.Equal(want) {
-			t.Errorf("got %v, %v; want %v", ok, again, want)
+		ok, retryAt := l.acquire("a", now)
+		if want := last.Add(initialDuration / maxPerReceiver); ok || !retryAt.Equal(want) {
+			t.Errorf("got %v, %v; want %v", ok, retryAt, want)
 		}
-		last = again
+		last = retryAt
 	}
-	if ok, _ := s.take("b", now); !ok {
+	if ok, _ := l.acquire("b", now); !ok {
 		t.Error("another receiver was refused")
 	}
-	for range atOnce {
-		s.leave("a", time.Minute, true)
+	for range maxPerReceiver {
+		l.release("a", time.Minute, true)
 	}
-	first, _ := s.take("a", now)
-	second, _ := s.take("a", now)
+	first, _ := l.acquire("a", now)
+	second, _ := l.acquire("a", now)
 	if !first || second {
-		t.Error("a failing receiver has one turn")
+		t.Error("a failing receiver does not get one request")
 	}
 	for range 100 {
-		if _, again := s.take("a", now); again.After(now.Add(longestAway)) {
-			t.Fatalf("sent away until %v", again)
+		if _, retryAt := l.acquire("a", now); retryAt.After(now.Add(maxDelay)) {
+			t.Fatalf("delayed until %v", retryAt)
 		}
 	}
-	s.leave("a", 0, false)
-	s.leave("b", 0, false)
-	for i := range keptShares {
-		s.take(fmt.Sprint(i), now)
-		s.leave(fmt.Sprint(i), 0, false)
+	l.release("a", 0, false)
+	l.release("b", 0, false)
+	for i := range maxReceivers {
+		l.acquire(fmt.Sprint(i), now)
+		l.release(fmt.Sprint(i), 0, false)
 	}
-	if n := len(s.of); n > keptShares {
+	if n := len(l.receivers); n > maxReceivers {
 		t.Errorf("%d receivers are remembered", n)
 	}
 }
@@ -138,7 +136,7 @@ func TestShares(t *testing.T) {
 // What a request may have at most fits into its rows, whatever becomes of it.
 func TestLargestRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &place{begun: time.Now(), answers: []int{0}}
+		p := &virtualReceiver{startedAt: time.Now(), answers: []int{0}}
 		s := start(t, SchedulerOptions{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			if _, err := p.RoundTrip(r); err != nil {
 				return nil, errors.New(strings.Repeat("<", 64<<10))
@@ -168,7 +166,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestImpossibleIDs(t *testing.T) {
-	s := start(t, SchedulerOptions{Transport: &place{}})
+	s := start(t, SchedulerOptions{Transport: &virtualReceiver{}})
 	for _, id := range []string{"a\x00b", strings.Repeat("x", 513)} {
 		if _, err := s.Get(t.Context(), id); !errors.Is(err, ErrNoRequest) {
 			t.Errorf("Get: %v", err)
