@@ -180,11 +180,8 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	c.snapshot = store.Snapshot()
 	defer c.snapshot.Close()
 	c.decoding.SetLimit(o.Workers)
-	if c.summary.Since = c.verifiedBefore(signed); c.summary.Since > 0 {
-		err = c.runSince(ctx, signed, c.summary.Since)
-	} else {
-		err = c.run(ctx, signed)
-	}
+	c.summary.Since = c.verifiedBefore(signed)
+	err = c.run(ctx, signed, c.summary.Since)
 	c.decoding.Wait() // returns at once unless the check failed
 	if err == nil && o.Record {
 		c.writeRecord(signed)
@@ -252,12 +249,20 @@ func (c *check) reportUnderivable(kind Kind, where string, err error) {
 	}
 }
 
-func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
-	c.reportDamagedFiles()
-	if err := c.readOtherRows(ctx); err != nil {
-		return err
+// run checks the entries from an index on and everything that they change: contents, views, and the map of live releases. With an
+// index above 0, what it reads does not depend on how many entries there are before.
+func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) error {
+	compareView, compareLive := c.compareChanged, c.compareChangedLive
+	if from == 0 {
+		compareView, compareLive = c.compareView, c.compareLive
 	}
-	if err := c.checkEntries(ctx, 0); err != nil {
+	c.reportDamagedFiles()
+	if from == 0 {
+		if err := c.readOtherRows(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.checkEntries(ctx, from); err != nil {
 		return err
 	}
 	c.checkContinues("signed", "the last signed checkpoint", signed)
@@ -268,13 +273,13 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
 	if err := c.reportSharedFiles(ctx); err != nil {
 		return err
 	}
-	if err := c.compareViews(ctx); err != nil {
+	if err := c.compareViews(ctx, compareView); err != nil {
 		return err
 	}
-	if err := c.compareLive(ctx); err != nil {
+	if err := compareLive(ctx); err != nil {
 		return err
 	}
-	if err := c.reportMissing(ctx); err != nil {
+	if err := c.reportMissing(ctx); err != nil || from > 0 {
 		return err
 	}
 	return c.countOrphans()

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,36 +66,6 @@ func (c *check) writeRecord(signed logs.Checkpoint) {
 	}
 }
 
-// runSince checks the entries from an index on and everything that they change: contents, views, and the map of live releases. What
-// it reads does not depend on how many entries there are before.
-func (c *check) runSince(ctx context.Context, signed logs.Checkpoint, from int64) error {
-	c.reportDamagedFiles()
-	if err := c.checkEntries(ctx, from); err != nil {
-		return err
-	}
-	c.checkContinues("signed", "the last signed checkpoint", signed)
-	c.checkContinues("seen", "the checkpoint that was seen before", c.options.Seen)
-	if err := c.reportSharedFiles(ctx); err != nil {
-		return err
-	}
-	for _, view := range names {
-		rows := Rows{View: view.name}
-		damage, err := c.compareChanged(ctx, view.ns, &rows)
-		c.summary.Rows += rows.Rows
-		c.summary.Views = append(c.summary.Views, rows)
-		if err != nil {
-			return err
-		}
-		if damage != nil {
-			c.found(View, view.name, "%v", damage)
-		}
-	}
-	if err := c.compareChangedLive(ctx); err != nil {
-		return err
-	}
-	return c.reportMissing(ctx)
-}
-
 // replayEarlier replays the earlier entries of a release before the first new entry about it: the views of the release follow from all of
 // them.
 func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) error {
@@ -147,20 +116,14 @@ func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return nil, err
 		}
-		rows.Rows++
-		value, err := c.snapshot.Get(ns, want.Key)
-		have := kvstore.Item{Key: want.Key, Value: value}
-		switch {
-		case errors.Is(err, kvstore.ErrNotFound):
-			rows.Missing++
-			err = c.reportRow(ns, want, true, "the row is missing")
-		case err != nil:
+		var have *kvstore.Item
+		switch value, err := c.snapshot.Get(ns, want.Key); {
+		case err == nil:
+			have = &kvstore.Item{Key: want.Key, Value: value}
+		case !errors.Is(err, kvstore.ErrNotFound):
 			return err, nil
-		case !bytes.Equal(value, want.Value) && !(ns == kvstore.States && isTransient(have) && isTransient(want)):
-			rows.Differing++
-			err = c.reportRow(ns, want, true, difference(ns, have, want))
 		}
-		if err != nil {
+		if err := c.compareRow(ns, have, &want, rows); err != nil {
 			return nil, err
 		}
 	}
@@ -185,14 +148,12 @@ func (c *check) reportUnexplained(ctx context.Context, ns kvstore.Namespace, id 
 		if err != nil {
 			return err, nil
 		}
-		other := len(have.Key) > len(prefix) && have.Key[len(prefix)] != 0 // 1.0.0-beta begins as 1.0.0 does
-		if other || ns == kvstore.States && isTransient(have) {
+		if len(have.Key) > len(prefix) && have.Key[len(prefix)] != 0 { // 1.0.0-beta begins as 1.0.0 does
 			continue
 		}
 		_, err := c.derived.store.Get(ns, have.Key)
 		if errors.Is(err, kvstore.ErrNotFound) {
-			rows.Unexplained++
-			err = c.reportRow(ns, have, false, "no entry of the log explains this row")
+			err = c.compareRow(ns, &have, nil, rows)
 		}
 		if err != nil {
 			return nil, err

@@ -153,11 +153,11 @@ func (s *second) added(rows int) error {
 }
 
 // compareViews compares all views with the second set, and replaces what differs if this
-// is a repair.
-func (c *check) compareViews(ctx context.Context) error {
+// is a repair. compare is compareView or compareChanged.
+func (c *check) compareViews(ctx context.Context, compare func(context.Context, kvstore.Namespace, *Rows) (damage, err error)) error {
 	for _, view := range names {
 		rows := Rows{View: view.name}
-		damage, err := c.compareView(ctx, view.ns, &rows)
+		damage, err := compare(ctx, view.ns, &rows)
 		c.summary.Rows += rows.Rows
 		c.summary.Views = append(c.summary.Views, rows)
 		if err != nil {
@@ -202,14 +202,11 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 		var err error
 		switch {
 		case order > 0:
-			rows.Missing++
-			err = c.reportRow(ns, want.row, true, "the row is missing")
-		case order < 0 && !(ns == kvstore.States && isTransient(have.row)):
-			rows.Unexplained++
-			err = c.reportRow(ns, have.row, false, "no entry of the log explains this row")
-		case order == 0 && !bytes.Equal(have.row.Value, want.row.Value) && !(ns == kvstore.States && isTransient(have.row) && isTransient(want.row)):
-			rows.Differing++
-			err = c.reportRow(ns, want.row, true, difference(ns, have.row, want.row))
+			err = c.compareRow(ns, nil, &want.row, rows)
+		case order < 0:
+			err = c.compareRow(ns, &have.row, nil, rows)
+		default:
+			err = c.compareRow(ns, &have.row, &want.row, rows)
 		}
 		if err != nil {
 			return nil, err
@@ -218,11 +215,32 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 			have.step()
 		}
 		if order >= 0 {
-			rows.Rows++
 			want.step()
 		}
 	}
 	return nil, nil
+}
+
+// compareRow compares a row in use with the row of that key in the second set, counts it, and reports a difference. Either row is nil if
+// it does not exist.
+func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows *Rows) error {
+	if want != nil {
+		rows.Rows++
+	}
+	switch {
+	case have == nil:
+		rows.Missing++
+		return c.reportRow(ns, *want, true, "the row is missing")
+	case want != nil && bytes.Equal(have.Value, want.Value):
+		return nil
+	case ns == kvstore.States && isTransient(*have) && (want == nil || isTransient(*want)):
+		return nil
+	case want == nil:
+		rows.Unexplained++
+		return c.reportRow(ns, *have, false, "no entry of the log explains this row")
+	}
+	rows.Differing++
+	return c.reportRow(ns, *want, true, difference(ns, *have, *want))
 }
 
 // reportRow reports a row, and in a repair sets it, or removes it unless it is wanted.
