@@ -39,8 +39,8 @@ type FeedState struct {
 	Next    time.Time `json:"next,omitzero"`
 }
 
-// Tell writes it as a line for people, "" for nil.
-func (s *FeedState) Tell() string {
+// Describe returns a line of text about the state, "" for nil.
+func (s *FeedState) Describe() string {
 	switch {
 	case s == nil:
 		return ""
@@ -50,7 +50,7 @@ func (s *FeedState) Tell() string {
 	case s.Answered.IsZero():
 		return fmt.Sprintf("The change feed %s has not answered yet.\n", s.URL)
 	}
-	return fmt.Sprintf("The change feed %s has told of %s of packages that are here, and answered last at %s.\n",
+	return fmt.Sprintf("The change feed %s has reported %s of packages that are here, and answered last at %s.\n",
 		s.URL, text.Count(int(s.Named), "change", "changes"), s.Answered.Local().Format(time.DateTime))
 }
 

@@ -76,8 +76,8 @@ func TestFeed(t *testing.T) {
 	if whole != 1 {
 		t.Errorf("it began anew %d times", whole)
 	}
-	if f, _ := r.bot.Feed(); !strings.Contains(f.Tell(), "has told of 1 change of packages that are here") {
-		t.Errorf("status says %s", f.Tell())
+	if f, _ := r.bot.Feed(); !strings.Contains(f.Describe(), "has reported 1 change of packages that are here") {
+		t.Errorf("status says %s", f.Describe())
 	}
 }
 
@@ -110,8 +110,8 @@ func TestFeedThatMisbehaves(t *testing.T) {
 	stop := r.run()
 	r.published(1)
 	r.wait(func() (int, bool) { n := int(asked.Load()); return n, n >= 4 })
-	if f, _ := r.bot.Feed(); !strings.Contains(f.Problem, "its sequence goes back") || !strings.Contains(f.Tell(), "cannot be followed since") {
-		t.Errorf("status says %s", f.Tell())
+	if f, _ := r.bot.Feed(); !strings.Contains(f.Problem, "its sequence goes back") || !strings.Contains(f.Describe(), "cannot be followed since") {
+		t.Errorf("status says %s", f.Describe())
 	}
 	r.registry.Add("a", "2.0.0", hour(2), map[string]string{"a.js": "a2"})
 	close(good)

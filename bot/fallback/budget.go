@@ -141,7 +141,7 @@ type asked struct {
 }
 
 // ask looks for a release, if the origin may be asked now.
-func (o *asked) ask(ctx context.Context, id release, path string) (*found, error) {
+func (o *asked) ask(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
 	now := o.now()
 	until := o.until

@@ -60,15 +60,15 @@ type Options struct {
 
 // The bounds.
 const (
-	patience   = 2 * time.Second  // that a client waits
-	flightTime = 10 * time.Minute // that a release may take
-	mostFlight = 8                // releases under way
-	mostAsking = 64               // clients' requests that wait
-	atOnce     = 2                // files of a release
-	mostHops   = 4                // Larders that a request came through
-	mostFile   = 32 << 20         // bytes of a file
-	mostFiles  = 50_000           // of a release
-	stall      = 10 * time.Second // that an origin may say nothing
+	clientTimeout = 2 * time.Second  // that a client waits
+	flightTime    = 10 * time.Minute // that a release may take
+	mostFlight    = 8                // releases under way
+	mostAsking    = 64               // clients' requests that wait
+	atOnce        = 2                // files of a release
+	mostHops      = 4                // Larders that a request came through
+	mostFile      = 32 << 20         // bytes of a file
+	mostFiles     = 50_000           // of a release
+	stall         = 10 * time.Second // that an origin may say nothing
 )
 
 // HopsField says which Larders a request came through.
@@ -90,11 +90,11 @@ var errQuota = errors.New("the quota of bytes from other origins is used up")
 type origin interface {
 	String() string
 	// find looks for a release because of one of its files. What it does not have is [fetch.ErrNotFound].
-	find(ctx context.Context, pkg, version, path string) (*found, error)
+	find(ctx context.Context, pkg, version, path string) (*offer, error)
 }
 
-// found is a release that an origin has.
-type found struct {
+// An offer is a release that an origin has.
+type offer struct {
 	manifest *logs.Manifest
 	mirror   logs.Mirror
 	// files are those to be fetched; of an origin with a log as the manifest has them.
@@ -145,7 +145,7 @@ func New(o Options) (*Fallback, error) {
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
 		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
-	f.follow = follower{Fallback: f, pauses: map[release]pause{}, heard: map[release]bool{}, heeded: map[release]int64{}, stale: map[string]bool{}}
+	f.follow = follower{Fallback: f, backoffs: map[release]backoff{}, caughtUp: map[release]bool{}, applied: map[release]int64{}, stale: map[string]bool{}}
 	for _, text := range o.Origins {
 		made, err := f.parse(text)
 		if err != nil {
@@ -180,7 +180,7 @@ func (f *Fallback) Close() {
 	f.getter.Close()
 }
 
-// What clients are told.
+// The responses to clients.
 var (
 	notThere = &answers.Failure{Status: http.StatusNotFound, Caching: answers.For(10 * time.Second),
 		Message: "No such file, neither here nor at the origins that are asked. Names, versions and paths are case-sensitive, and versions are exact."}
@@ -220,9 +220,9 @@ func (f *Fallback) seek(r *http.Request, id release, path, hops string) ([]byte,
 	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), clientTimeout)
 	defer cancel()
-	ctx, leave, err := f.asking.Enter(ctx, r.RemoteAddr, patience)
+	ctx, leave, err := f.asking.Enter(ctx, r.RemoteAddr, clientTimeout)
 	if err != nil {
 		return nil, errBusy
 	}
@@ -265,7 +265,7 @@ func header(ctx context.Context) http.Header {
 	return http.Header{HopsField: {hops}}
 }
 
-// join returns the flight of a release, and begins it where there is none and may be one.
+// join returns the flight of a release. It starts one unless one is under way or the limits forbid it.
 func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,7 +326,7 @@ func (f *Fallback) count() error {
 	return nil
 }
 
-// recount has the bytes be added up anew where more are counted than a look found. What is under way is counted as it comes.
+// recount has the bytes be added up anew where more are counted than a check found. What is under way is counted as it comes.
 func (f *Fallback) recount(found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,7 +28,7 @@ func TestSelfAssertedThenConfirmed(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "alert(1)" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 	v, err := views.LookupVersion(r.Store, "a", "1.0.0")
 	if err != nil || !v.Mirror.Provisional() || v.Files != 3 || v.Default != "a.js" {
@@ -46,13 +46,13 @@ func TestSelfAssertedThenConfirmed(t *testing.T) {
 	}
 	asked := c.count()
 
-	r.fallback.Look(t.Context()) // npm does not have it yet
+	r.fallback.CheckMirrored(t.Context()) // npm does not have it yet
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 	r.registry.Add("a", "1.0.0", testkit.Released, map[string]string{"a.js": "alert(1)"})
-	r.fallback.Look(t.Context()) // too soon
+	r.fallback.CheckMirrored(t.Context()) // too soon
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
-	r.pass(firstPause)
-	r.fallback.Look(t.Context())
+	r.pass(minBackoff)
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Confirmed)
 	r.wantCaching("public, max-age=30672000, immutable")
 	if _, got := r.proven("1.0.0"); got.Outcome != verify.Proven || got.Confirmed == nil {
@@ -70,9 +70,9 @@ func TestOtherBytesAtNpmTakeTheirPlace(t *testing.T) {
 	if got, _ := r.ask("1.0.0", "a.js"); got != "a lie" {
 		t.Fatalf("got %q", got)
 	}
-	r.settle()
+	r.waitIdle()
 	r.registry.Add("a", "1.0.0", testkit.Released, map[string]string{"a.js": "the truth", "b.js": "b"})
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Processed, logs.Replaced)
 	if release, got := r.proven("1.0.0"); got.Outcome != verify.Proven || release.Published.Kind != logs.Replaced || got.Mirror != nil {
 		t.Errorf("verified: %+v", got)
@@ -93,12 +93,12 @@ func TestComparedAtOnceWhereNpmHasIt(t *testing.T) {
 	r.registry.Add("a", "1.0.0", testkit.Released, map[string]string{"a.js": "same"})
 	r.registry.Add("a", "2.0.0", testkit.Released, map[string]string{"a.js": "the truth"})
 	r.ask("1.0.0", "a.js")
-	r.settle()
+	r.waitIdle()
 	if v, err := views.LookupVersion(r.Store, "a", "1.0.0"); err != nil || v.Mirror == nil || v.Mirror.Proof != logs.ProofNpm {
 		t.Errorf("%+v, %v", v, err)
 	}
 	r.ask("2.0.0", "a.js")
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Processed, logs.Published) // npm's
 }
 
@@ -110,7 +110,7 @@ func TestWhatIsNotAsPromisedIsRefused(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "" || failure != mismatch {
 		t.Errorf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored) // without that file
 	if _, err := views.LookupFile(r.Store, "a", "1.0.0", "a.js"); err == nil {
 		t.Error("the wrong file is served")
@@ -123,7 +123,7 @@ func TestWhatIsNotAsPromisedIsRefused(t *testing.T) {
 		if got, failure := r.ask("2.0.0", "a.js"); got != "" || failure != mismatch {
 			t.Errorf("%s: got %q, %+v", lie, got, failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 }
 
@@ -155,12 +155,12 @@ func TestStaysInTheHouse(t *testing.T) {
 	}
 	c.front = func(_ http.ResponseWriter, q *http.Request) bool {
 		if got := q.Header.Get(HopsField); got != "x, "+r.fallback.id {
-			t.Errorf("the origin was told of the hops %q", got)
+			t.Errorf("the origin received the hops %q", got)
 		}
 		return false
 	}
 	r.ask("3.0.0", "a.js", HopsField+": x")
-	r.settle()
+	r.waitIdle()
 }
 
 // A request that was about to begin with a release while another one brought it finds it here.
@@ -171,12 +171,12 @@ func TestPublishedMeanwhile(t *testing.T) {
 	if _, failure := r.ask("1.0.0", "a.js"); failure != nil {
 		t.Fatal(failure)
 	}
-	r.settle()
+	r.waitIdle()
 	data, err := r.fallback.seek(httptest.NewRequest(http.MethodGet, "/", nil), release{"a", "1.0.0"}, "a.js", "")
 	if data != nil || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}
-	r.settle()
+	r.waitIdle()
 	if err := r.fallback.memory.recall(release{"a", "1.0.0"}); err != nil {
 		t.Errorf("it is remembered that a release is not to be had which is here: %v", err)
 	}
@@ -196,7 +196,7 @@ func TestFloods(t *testing.T) {
 		})
 	}
 	all.Wait()
-	r.settle()
+	r.waitIdle()
 	if n := c.count(); n != 4 { // what there is of it, where files are, two files
 		t.Errorf("the origin was asked %d times", n)
 	}
@@ -240,19 +240,19 @@ func TestQuota(t *testing.T) {
 	c.files["1.0.0"], c.files["2.0.0"] = map[string]string{"a.js": strings.Repeat("a", 600<<10)}, map[string]string{"a.js": strings.Repeat("b", 600<<10)}
 	r := newRig(t, c.origin())
 	r.ask("1.0.0", "a.js")
-	r.settle()
+	r.waitIdle()
 	if _, failure := r.ask("2.0.0", "a.js"); failure != crowded {
 		t.Errorf("%+v", failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 
-	// What is erased makes room, at the next look.
+	// Erased files free the quota at the next check.
 	desk := withdrawal.New(r.Store, r.Log, r.clock)
 	if _, _, err := desk.End(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	if got := r.fallback.State().Bytes; got != 0 {
 		t.Errorf("%d bytes are counted of what was erased", got)
 	}
@@ -260,21 +260,21 @@ func TestQuota(t *testing.T) {
 	if got, failure := r.ask("2.0.0", "a.js"); len(got) != 600<<10 || failure != nil {
 		t.Errorf("%d bytes, %+v", len(got), failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Erased, logs.Mirrored)
 	if got := r.fallback.State().Bytes; got != 600<<10 {
 		t.Errorf("%d bytes are counted", got)
 	}
 }
 
-// A mirrored release without a row, as a mirror has one that it leaves out, does not end the look.
+// A mirrored release without a row, as a mirror has one that it leaves out, does not end the check.
 func TestMirroredReleaseWithoutARow(t *testing.T) {
 	c := newCDN(t)
 	c.files["1.0.0"], c.files["2.0.0"] = map[string]string{"a.js": "one"}, map[string]string{"a.js": "two"}
 	r := newRig(t, c.origin())
 	for _, version := range []string{"1.0.0", "2.0.0"} {
 		r.ask(version, "a.js")
-		r.settle()
+		r.waitIdle()
 	}
 	err := r.Log.Update(func(tx *logs.Tx) error {
 		tx.Batch.Delete(kvstore.Versions, kvstore.Key("a", "2.0.0"))
@@ -295,7 +295,7 @@ func TestMirroredReleaseWithoutARow(t *testing.T) {
 	}
 }
 
-// An origin that is slow has clients told to come again, and one that is dead or asks for mercy is left alone.
+// For an origin that is slow, clients get a time to retry, and one that is dead or asks for mercy is left alone.
 func TestSlowDeadAndLimiting(t *testing.T) {
 	c := newCDN(t)
 	c.files["1.0.0"] = map[string]string{"a.js": "a"}
@@ -317,7 +317,7 @@ func TestSlowDeadAndLimiting(t *testing.T) {
 		t.Errorf("slow: %q, %+v", data, failure)
 	}
 	close(held)
-	r.settle() // it comes although no client waits
+	r.waitIdle() // it comes although no client waits
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 
 	c.mu.Lock()
@@ -332,7 +332,7 @@ func TestSlowDeadAndLimiting(t *testing.T) {
 		if _, failure := r.ask(fmt.Sprintf("3.0.%d", i), "a.js"); failure == nil || failure.Status != http.StatusServiceUnavailable {
 			t.Errorf("limiting: %+v", failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	if n := c.count() - before; n != 1 {
 		t.Errorf("an origin that asks for mercy was asked %d times", n)

@@ -137,7 +137,7 @@ func (fl *flight) take(ctx context.Context) error {
 }
 
 // bring fetches all files and publishes the release.
-func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *found) (err error) {
+func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *offer) (err error) {
 	if len(got.files) == 0 || len(got.files) > mostFiles {
 		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
 	}
@@ -192,7 +192,7 @@ func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *found) (err 
 }
 
 // keep fetches a file and keeps it. The error ends the release.
-func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *found, s *slot) (size int64, err error) {
+func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *offer, s *slot) (size int64, err error) {
 	defer close(s.ready)
 	data, err := got.fetch(ctx, s.File)
 	if err == nil {
@@ -221,7 +221,7 @@ func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *found, s *slo
 }
 
 // fetch returns the verified bytes of a file: those of the hash in the origin's log, or of the integrity that its API states.
-func (got *found) fetch(ctx context.Context, f logs.File) ([]byte, error) {
+func (got *offer) fetch(ctx context.Context, f logs.File) ([]byte, error) {
 	w := replication.Wanted{Hash: f.SHA256, Limit: mostFile, Manifest: got.manifest, File: &f}
 	if got.strict {
 		w.Limit = max(f.Size, 1)

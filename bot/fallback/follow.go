@@ -16,42 +16,42 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// How often mirrored releases are looked after.
+// How often mirrored releases are checked.
 const (
-	lookEvery  = time.Minute
-	firstPause = time.Minute // between two comparisons of a release with npm
-	mostPause  = 6 * time.Hour
+	checkInterval = time.Minute
+	minBackoff    = time.Minute // between two comparisons of a release with npm
+	maxBackoff    = 6 * time.Hour
 )
 
-// A follower looks after releases that were mirrored: what their origin withdraws or restores is withdrawn or
-// restored, and those for which nothing but its word vouches are compared with npm. It is for one goroutine.
+// A follower follows the origins of mirrored releases: it withdraws and restores what they withdraw and restore, and compares
+// releases that nothing else proves with npm. It is for one goroutine.
 type follower struct {
 	*Fallback
-	pauses map[release]pause
-	heard  map[release]bool  // of which what follows the cursor is enough
-	heeded map[release]int64 // the origin's entry that was heeded last
-	stale  map[string]bool   // origins whose log is reported to be too old
+	backoffs map[release]backoff
+	caughtUp map[release]bool  // releases for which the entries after the cursor are enough
+	applied  map[release]int64 // the last entry of the origin's log that was applied
+	stale    map[string]bool   // origins whose log is reported to be too old
 }
 
-type pause struct {
+type backoff struct {
 	until time.Time
 	last  time.Duration
 }
 
-// Run looks after mirrored releases until ctx ends.
+// Run checks mirrored releases until ctx ends.
 func (f *Fallback) Run(ctx context.Context) {
 	for {
-		f.Look(ctx)
+		f.CheckMirrored(ctx)
 		select {
-		case <-time.After(lookEvery):
+		case <-time.After(checkInterval):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// Look looks after all mirrored releases once. It is called by one goroutine at a time.
-func (f *Fallback) Look(ctx context.Context) {
+// CheckMirrored applies the changes of the origins to mirrored releases, and compares releases with npm, once. One goroutine at a time calls it.
+func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
 	var sum int64
 	for v, err := range f.mirrored() {
@@ -82,7 +82,7 @@ func (f *Fallback) Look(ctx context.Context) {
 			source.forgetAge()
 			continue
 		}
-		if err := f.follow.heed(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
+		if err := f.follow.applyChanges(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
 			f.o.Logger.Warn("couldn't learn what an origin has withdrawn and restored", "origin", source.String(), "err", err)
 		}
 		f.follow.reportAge(source)
@@ -143,33 +143,33 @@ func (f *Fallback) mirroredHere(id release) (v views.Version, here bool, err err
 	return v, !erased, err
 }
 
-// compare holds a release against npm's, if it is time.
+// compare compares a release with npm's, if its backoff is over.
 func (f *follower) compare(ctx context.Context, id release) {
 	now := f.o.Now()
-	p := f.pauses[id]
+	p := f.backoffs[id]
 	if now.Before(p.until) {
 		return
 	}
-	settled, err := f.o.Bot.Compare(ctx, id.pkg, id.version)
-	if settled || ctx.Err() != nil {
-		delete(f.pauses, id)
+	compared, err := f.o.Bot.Compare(ctx, id.pkg, id.version)
+	if compared || ctx.Err() != nil {
+		delete(f.backoffs, id)
 		return
 	}
 	f.o.Logger.Debug("not compared with npm yet", "package", id.pkg, "version", id.version, "err", err)
-	p.last = min(max(2*p.last, firstPause), mostPause)
+	p.last = min(max(2*p.last, minBackoff), maxBackoff)
 	p.until = now.Add(p.last)
-	f.pauses[id] = p
+	f.backoffs[id] = p
 }
 
-// heed withdraws what an origin's log has withdrawn since a release was taken from it, and restores what it has restored
-// of that.
-func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.Version) error {
+// applyChanges withdraws the releases that the origin has withdrawn since they were taken from it, and restores those that it has
+// restored.
+func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release]views.Version) error {
 	log, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
 	cursor, err := f.cursor(o)
-	first := errors.Is(err, kvstore.ErrNotFound) // the first look ever
+	first := errors.Is(err, kvstore.ErrNotFound) // the first check
 	switch {
 	case first:
 		cursor = log.Size()
@@ -178,7 +178,7 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 	}
 	from := cursor
 	for id, v := range ours {
-		if !f.heard[id] {
+		if !f.caughtUp[id] {
 			from = min(from, v.Mirror.Size)
 		}
 	}
@@ -199,7 +199,7 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 		switch e.Kind {
 		case logs.Withdrawn:
 			at := e.Time
-			if e.Index >= cursor && e.Index != f.heeded[id] { // news since the last look, whatever the origin's clock says
+			if e.Index >= cursor && e.Index != f.applied[id] { // new since the last check, whatever the origin's clock says
 				at = f.o.Now()
 			}
 			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, at, reason)
@@ -209,10 +209,10 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 		if err != nil {
 			return err
 		}
-		f.heeded[id] = e.Index
+		f.applied[id] = e.Index
 	}
 	for id := range ours {
-		f.heard[id] = true
+		f.caughtUp[id] = true
 	}
 	if !first && cursor == log.Size() {
 		return nil

@@ -54,7 +54,7 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "a" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	v, err := views.LookupVersion(r.Store, "a", "1.0.0")
 	if err != nil || v.Mirror == nil || v.Mirror.Proof != logs.ProofLog || v.Mirror.Entry != 0 || v.Mirror.Size < 1 || !strings.HasPrefix(v.Mirror.Key, "cdn.example.com/log+") {
 		t.Fatalf("%+v, %v", v.Mirror, err)
@@ -65,13 +65,13 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	if got, failure := r.ask("2.0.0", "a.js"); got != "" || failure != mismatch {
 		t.Errorf("a lie: %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 
 	// What is withdrawn there is withdrawn here.
 	s.Shelf.Withdraw("a", "1.0.0", "malware")
 	for !slices.Contains(r.kinds(), logs.Withdrawn) { // the checkpoint has to be signed
-		r.fallback.Look(t.Context())
+		r.fallback.CheckMirrored(t.Context())
 	}
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn)
 	v, err = views.LookupVersion(r.Store, "a", "1.0.0")
@@ -80,14 +80,14 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	}
 }
 
-// follows looks after what was mirrored until the log has n entries; what the origin did has to be signed first.
+// follows checks mirrored releases until the log has n entries; what the origin did has to be signed first.
 func (r *rig) follows(n int) {
 	r.Helper()
 	for deadline := time.Now().Add(time.Minute); len(r.kinds()) < n; {
 		if time.Now().After(deadline) {
 			r.Fatalf("the log has %v, want %d entries", r.kinds(), n)
 		}
-		r.fallback.Look(r.Context())
+		r.fallback.CheckMirrored(r.Context())
 	}
 }
 
@@ -102,7 +102,7 @@ func TestOriginDoesNotUndoTheOperator(t *testing.T) {
 		if got, failure := r.ask(version, "a.js"); got != version || failure != nil {
 			t.Fatalf("got %q, %+v", got, failure)
 		}
-		r.settle()
+		r.waitIdle()
 		s.Shelf.Withdraw("a", version, "a mistake")
 	}
 	r.follows(7)
@@ -130,7 +130,7 @@ func TestOriginDoesNotUndoTheOperator(t *testing.T) {
 	}
 	before := len(r.kinds())
 	r.follows(before + 1)
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	if got := r.kinds()[before:]; !slices.Equal(got, []logs.Kind{logs.Restored}) {
 		t.Errorf("after the origin restored all: %v", got)
 	}
@@ -149,12 +149,12 @@ func withdrawnAtItsOrigin(t *testing.T) (*rig, *lardertest.Larder) {
 	s.Shelf.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "a"})
 	r := newRig(t, "larder:"+s.URL)
 	r.ask("1.0.0", "a.js")
-	r.settle()
+	r.waitIdle()
 	s.Shelf.Withdraw("a", "1.0.0", "a mistake")
 	return r, s
 }
 
-// A withdrawal that the origin's log did not have at the last look is new, whatever the origin's clock says.
+// A withdrawal that the origin's log did not have at the last check is new, whatever the origin's clock says.
 func TestOriginWithASlowClock(t *testing.T) {
 	r, s := withdrawnAtItsOrigin(t)
 	r.follows(3)
@@ -163,15 +163,15 @@ func TestOriginWithASlowClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.pass(time.Minute)
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.open(r.fallback.o) // it starts again
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored)
 	s.Shelf.Restore("a", "1.0.0", "it was none")
 	s.Shelf.Withdraw("a", "1.0.0", "malware")
 	awaitSigned(t, s)
 	r.open(r.fallback.o) // it did not run meanwhile
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored, logs.Withdrawn)
 }
 
@@ -191,14 +191,14 @@ func awaitSigned(t *testing.T, s *lardertest.Larder) {
 	}
 }
 
-// What the first look ever finds is heeded once, and what comes after it is new at the next one.
+// What the first check finds is applied once, and what comes after it is new at the next check.
 func TestFirstLookAtAnOrigin(t *testing.T) {
 	r, s := withdrawnAtItsOrigin(t)
 	awaitSigned(t, s)
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn)
 	s.Shelf.Restore("a", "1.0.0", "it was none")
 	awaitSigned(t, s)
-	r.fallback.Look(t.Context())
+	r.fallback.CheckMirrored(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored)
 }

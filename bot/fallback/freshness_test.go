@@ -63,15 +63,15 @@ func TestOriginReplays(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "a" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	check := func(stale, inLog bool) {
 		t.Helper()
 		logged.Reset()
-		r.fallback.Look(t.Context())
+		r.fallback.CheckMirrored(t.Context())
 		state := r.fallback.State()
-		told := state.Tell()
-		if got := state.Origins[0]; (got.Stale != "") != stale || got.Cosigned.IsZero() || (r.stale() == 1) != stale || strings.Contains(told, "may be missing") != stale {
-			t.Errorf("%+v, %s", got, told)
+		description := state.Describe()
+		if got := state.Origins[0]; (got.Stale != "") != stale || got.Cosigned.IsZero() || (r.stale() == 1) != stale || strings.Contains(description, "may be missing") != stale {
+			t.Errorf("%+v, %s", got, description)
 		}
 		if strings.Contains(logged.String(), "withdrawals of an origin may be missing here") != inLog {
 			t.Errorf("logged: %s", logged.String())
@@ -86,7 +86,7 @@ func TestOriginReplays(t *testing.T) {
 	if got, failure := r.ask("2.0.0", "a.js"); got != "two" || failure != nil {
 		t.Errorf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Mirrored)
 	r.pass(-25 * time.Hour)
 	check(false, false)

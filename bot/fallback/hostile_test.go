@@ -31,7 +31,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		if got, failure := r.ask(version, "a.js"); got != "a "+version || failure != nil {
 			t.Fatalf("got %q, %+v", got, failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	withdrawn := func(version string) bool {
 		t.Helper()
@@ -41,12 +41,12 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		}
 		return v.Withdrawn != nil
 	}
-	// heeded returns when the rig has followed all that the shop's log has now.
-	heeded := func() {
+	// caughtUp returns when the rig has followed all that the shop's log has now.
+	caughtUp := func() {
 		t.Helper()
 		for read := int64(-1); read < s.Log.Checkpoint().Size; { // the checkpoint has to be signed
-			r.fallback.Look(t.Context())
-			read, _ = r.fallback.follow.cursor(r.fallback.origins[0].origin.(*larder)) // none before the first look
+			r.fallback.CheckMirrored(t.Context())
+			read, _ = r.fallback.follow.cursor(r.fallback.origins[0].origin.(*larder)) // none before the first check
 		}
 	}
 	desk := withdrawal.New(r.Store, r.Log, r.clock)
@@ -61,7 +61,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		s.Shelf.Withdraw("a", version, "malware")
 	}
 	decide(func() (withdrawal.Outcome, error) { return desk.Withdraw(t.Context(), "a", "4.0.0", "not here") })
-	heeded()
+	caughtUp()
 	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0", "4.0.0"} {
 		if !withdrawn(version) {
 			t.Errorf("%s is served", version)
@@ -73,14 +73,14 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 	s.Shelf.Restore("a", "1.0.0", "it was none")
 	s.Shelf.Withdraw("a", "4.0.0", "malware")
 	s.Shelf.Restore("a", "4.0.0", "it was none")
-	heeded()
+	caughtUp()
 	// The next start reads what the origin has said since the beginning.
 	for range 2 {
 		if withdrawn("1.0.0") || withdrawn("2.0.0") || !withdrawn("3.0.0") || !withdrawn("4.0.0") {
 			t.Errorf("withdrawn: %v, %v, %v, %v", withdrawn("1.0.0"), withdrawn("2.0.0"), withdrawn("3.0.0"), withdrawn("4.0.0"))
 		}
 		r.open(r.fallback.o)
-		heeded()
+		caughtUp()
 	}
 	if f, err := views.LookupFile(r.Store, "a", "1.0.0", "a.js"); err != nil {
 		t.Errorf("the restored file: %+v, %v", f, err)
@@ -94,7 +94,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		return withdrawal.Outcome{}, err
 	})
 	s.Shelf.Restore("a", "3.0.0", "it was none")
-	heeded()
+	caughtUp()
 	if !withdrawn("3.0.0") {
 		t.Error("what was erased is served")
 	}
@@ -108,7 +108,7 @@ func TestModulesAreFound(t *testing.T) {
 	if _, failure := r.ask("1.0.0", "a.js"); failure != nil {
 		t.Fatalf("%+v", failure)
 	}
-	r.settle()
+	r.waitIdle()
 	for path, want := range map[string]string{"a.js": `<script type="module" `, "b.js": `<script src=`, "c.css": `<link rel="stylesheet" `} {
 		f, err := views.LookupFile(r.Store, "a", "1.0.0", path)
 		if err != nil {
@@ -148,7 +148,7 @@ func TestTwoThatAskEachOther(t *testing.T) {
 		t.Errorf("%q, %+v", data, failure)
 	}
 	for i := range rigs {
-		rigs[i].settle()
+		rigs[i].waitIdle()
 		if n := asked[i].Load(); n != 1 {
 			t.Errorf("the Larder %d was asked %d times", i, n)
 		}
@@ -173,7 +173,7 @@ func TestEndlessAnswers(t *testing.T) {
 	if data, failure := r.ask("1.0.0", "a.js"); data != "" || failure != down {
 		t.Errorf("an endless list: %d bytes, %+v", len(data), failure)
 	}
-	r.settle()
+	r.waitIdle()
 	// A file is left out of its release.
 	c.mu.Lock()
 	c.files["1.0.0"] = map[string]string{"a.js": "a", "b.js": "b"}
@@ -185,7 +185,7 @@ func TestEndlessAnswers(t *testing.T) {
 	if data, failure := r.ask("1.0.0", "a.js"); data != "a" || failure != nil {
 		t.Errorf("%q, %+v", data, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 	if _, err := views.LookupFile(r.Store, "a", "1.0.0", "b.js"); err == nil {
 		t.Error("the endless file is served")
@@ -202,7 +202,7 @@ func TestFloodOfManyClients(t *testing.T) {
 		if _, failure := r.fallback.Answer(q, "a", fmt.Sprintf("0.0.%d", i), "a.js"); failure != notThere && failure != crowded && failure != later {
 			t.Fatalf("%+v", failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	if n := c.count(); n != originBurst {
 		t.Errorf("the origin was asked %d times", n)
@@ -211,8 +211,8 @@ func TestFloodOfManyClients(t *testing.T) {
 	if s.Releases[Absent] != originBurst || s.Releases[Budget] != 4*originBurst || s.UnderWay != 0 || s.Waiting != 0 || s.Origins[0].Budget != 0 {
 		t.Errorf("%+v", s)
 	}
-	if told := s.Tell(); !strings.Contains(told, "0 of 200 releases that clients asked for") || !strings.Contains(told, "as many releases as it may be") {
-		t.Errorf("it tells\n%s", told)
+	if description := s.Describe(); !strings.Contains(description, "0 of 200 releases that clients asked for") || !strings.Contains(description, "as many releases as it may be") {
+		t.Errorf("the state is\n%s", description)
 	}
 	r.pass(time.Second)
 	if n := r.fallback.State().Origins[0].Budget; n != originRate {
@@ -233,10 +233,10 @@ func TestState(t *testing.T) {
 	r.ask("2.0.0", "a.js")
 	r.ask("3.0.0", "a.js")
 	r.ask("4.0.0", "a.js", HopsField+": "+r.fallback.id)
-	r.settle()
+	r.waitIdle()
 	c.Close()
 	r.ask("5.0.0", "a.js")
-	r.settle()
+	r.waitIdle()
 	s := r.fallback.State()
 	if s.Releases[Filled] != 1 || s.Releases[Mismatch] != 1 || s.Releases[Absent] != 1 || s.Releases[Failed] != 1 || s.Requests[Looped] != 1 || s.Bytes != int64(len("alert(1)")) {
 		t.Errorf("%+v", s)
@@ -245,13 +245,13 @@ func TestState(t *testing.T) {
 	if !o.Rests.After(r.clock()) || o.Problem == "" || o.Budget != originBurst-4 {
 		t.Errorf("%+v", o)
 	}
-	told := s.Tell()
+	description := s.Describe()
 	for _, want := range []string{"taken from " + c.origin(), "1 of 4 releases", "8 B of 1.0 MiB", "mismatch 1", "is left alone until"} {
-		if !strings.Contains(told, want) {
-			t.Errorf("it does not tell %q:\n%s", want, told)
+		if !strings.Contains(description, want) {
+			t.Errorf("the state lacks %q:\n%s", want, description)
 		}
 	}
-	if got := (*State)(nil).Tell(); got != "" {
+	if got := (*State)(nil).Describe(); got != "" {
 		t.Errorf("without: %q", got)
 	}
 }
@@ -308,14 +308,14 @@ func TestLogsThatLie(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "a 1.0.0" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	for name, s := range map[string]*lardertest.Larder{"another key": other, "a fork": twin} {
 		behind.Store(s)
 		r.pass(longPause)
 		if got, failure := r.ask("2.0.0", "a.js"); got != "" || failure == nil || failure == notThere {
 			t.Errorf("%s: got %q, %+v", name, got, failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 	evidence, err := filepath.Glob(filepath.Join(filepath.Dir(r.fallback.o.Known), "fork-*.json"))
@@ -330,5 +330,5 @@ func TestLogsThatLie(t *testing.T) {
 	if got, failure := r.ask("2.0.0", "a.js"); got != "a 2.0.0" || failure != nil {
 		t.Errorf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 }

@@ -83,7 +83,7 @@ func (o *cdnjs) String() string { return "cdnjs:" + o.base }
 
 const mostListing = 16 << 20 // bytes of what an API says of a release
 
-func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*found, error) {
+func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error) {
 	api := o.base + "/libraries/" + url.PathEscape(pkg)
 	data, err := o.get(ctx, api+"/"+url.PathEscape(version)+"?fields=name,version,rawFiles,files,sri", mostListing)
 	if err != nil {
@@ -97,7 +97,7 @@ func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*found, error
 	if err != nil {
 		return nil, err
 	}
-	return &found{
+	return &offer{
 		mirror: logs.Mirror{Source: o.String(), Proof: logs.ProofSelfAsserted},
 		manifest: &logs.Manifest{
 			Package: pkg, Version: version, Released: o.o.Now().UTC().Truncate(time.Second),
@@ -238,7 +238,7 @@ func (o *larder) String() string { return "larder:" + o.base }
 // own, appears in its log.
 var appearing = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
 
-func (o *larder) find(ctx context.Context, pkg, version, path string) (*found, error) {
+func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, error) {
 	// The file first: what is not there costs one request, and an origin that has an origin of its own looks there.
 	if _, err := o.get(ctx, o.base+assetPath(pkg, version, path), mostFile); err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (o *larder) find(ctx context.Context, pkg, version, path string) (*found, e
 }
 
 // prove finds a release in the origin's log.
-func (o *larder) prove(ctx context.Context, pkg, version string) (*found, error) {
+func (o *larder) prove(ctx context.Context, pkg, version string) (*offer, error) {
 	log, err := o.open(ctx)
 	if err != nil {
 		return nil, err
@@ -278,10 +278,10 @@ func (o *larder) prove(ctx context.Context, pkg, version string) (*found, error)
 		}
 	}
 	mirror := logs.Mirror{Source: o.String(), Proof: logs.ProofLog, Key: log.Key(), Entry: r.Published.Index, Size: log.Size()}
-	if r.Confirmed == nil && r.Published.Mirror.Provisional() { // its log proves no more than that it was told so
+	if r.Confirmed == nil && r.Published.Mirror.Provisional() { // the log proves only what another origin stated
 		mirror.Proof = logs.ProofSelfAsserted
 	}
-	return &found{
+	return &offer{
 		strict: true, mirror: mirror, manifest: r.Manifest, files: r.Manifest.Files, contents: o.contents,
 	}, nil
 }

@@ -47,7 +47,7 @@ func TestPolicyOfFallback(t *testing.T) {
 				r.registry.Add("sigstore", "1.3.0", testkit.Released, nil, tt.options...)
 			}
 			data, failure := r.ask("1.3.0", file)
-			r.settle()
+			r.waitIdle()
 			if published := tt.want[len(tt.want)-1] == logs.Published; data != "" || (failure == nil) != published {
 				t.Errorf("served %q, %+v", data, failure)
 			}
@@ -93,7 +93,7 @@ func TestPolicyOfRestoredAtOrigin(t *testing.T) {
 		if got, failure := r.ask(version, "a.js"); got != want || failure != nil {
 			t.Fatalf("got %q, %+v", got, failure)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	s.Shelf.Withdraw("a", "1.0.0", "malware")
 	r.follows(4)

@@ -125,7 +125,7 @@ func (r *rig) ask(version, path string, fields ...string) (string, *answers.Fail
 }
 
 // settle waits until nothing is under way.
-func (r *rig) settle() {
+func (r *rig) waitIdle() {
 	r.fallback.mu.Lock()
 	under := slices.Collect(maps.Values(r.fallback.flights))
 	r.fallback.mu.Unlock()

@@ -24,13 +24,13 @@ func TestOriginAfterTheft(t *testing.T) {
 	if got, failure := r.ask("1.0.0", "a.js"); got != "1" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)
 	}
-	r.settle()
+	r.waitIdle()
 	for range 2 {
 		open(s.Thief)
 		if got, failure := r.ask("6.6.6", "a.js"); failure == nil {
 			t.Errorf("the thief's file was taken: %q", got)
 		}
-		r.settle()
+		r.waitIdle()
 	}
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 }

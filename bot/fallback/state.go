@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// An Outcome says what came of a request, or of a release that was looked for.
+// An Outcome says what came of a request, or of a release that was requested for.
 type Outcome string
 
 // The outcomes.
@@ -57,7 +57,7 @@ func outcomeOf(err error) Outcome {
 	return Failed
 }
 
-// failures are what clients are told.
+// failures are the responses to clients by outcome.
 var failures = map[Outcome]*answers.Failure{
 	Absent: notThere, Looped: notThere, Mismatch: mismatch, Budget: crowded, Quota: crowded, Later: later, Failed: down,
 }
@@ -121,7 +121,7 @@ func (f *Fallback) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.UnderWay = len(f.flights)
-	s.Bytes = max(0, f.stored) // Look counts
+	s.Bytes = max(0, f.stored) // CheckMirrored counts
 	return s
 }
 
@@ -143,8 +143,8 @@ func (o *asked) state() OriginState {
 	return s
 }
 
-// Tell says in lines of text how it stands, nothing of a nil State.
-func (s *State) Tell() string {
+// Describe returns lines of text about the state, "" for nil.
+func (s *State) Describe() string {
 	if s == nil {
 		return ""
 	}
@@ -153,12 +153,12 @@ func (s *State) Tell() string {
 	for _, o := range s.Origins {
 		names = append(names, o.Origin)
 	}
-	var looked int64
+	var requested int64
 	for _, n := range s.Releases {
-		looked += n
+		requested += n
 	}
 	fmt.Fprintf(&b, "What is not here is taken from %s: %d of %s that clients asked for, %s of %s used; %s under way, and %s.\n",
-		strings.Join(names, ", then "), s.Releases[Filled], text.Count(int(looked), "release", "releases"),
+		strings.Join(names, ", then "), s.Releases[Filled], text.Count(int(requested), "release", "releases"),
 		humanize.IBytes(uint64(max(0, s.Bytes))), humanize.IBytes(uint64(s.Quota)), text.Count(s.UnderWay, "is", "are"), text.Count(s.Waiting, "request waits", "requests wait"))
 	var refused []string
 	for _, o := range slices.Sorted(maps.Keys(s.Requests)) {

@@ -72,7 +72,7 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if s.Unsigned != "" {
 		fmt.Fprintf(w, "The log's newest entries are not signed, so they cannot be verified: %s.\n", s.Unsigned)
 	}
-	fmt.Fprint(w, s.Following.Tell(), s.Fallback.Tell())
+	fmt.Fprint(w, s.Following.Describe(), s.Fallback.Describe())
 	for _, dispute := range s.Disputes {
 		fmt.Fprintf(w, "The log is disputed: %s.\n", dispute)
 	}
@@ -86,7 +86,7 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	}
 	s.printLogPush(w, now)
 	s.printCatalogue(w, now)
-	fmt.Fprint(w, s.Feed.Tell())
+	fmt.Fprint(w, s.Feed.Describe())
 	if len(s.Packages) == 0 && s.Degraded != "" {
 		return nil // rows may be missing, so nothing is said about them
 	}

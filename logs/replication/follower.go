@@ -79,19 +79,19 @@ type State struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Tell says in lines of text how far it has come, nothing of a nil State.
-func (s *State) Tell() string {
+// Describe returns lines of text about the state, "" for nil.
+func (s *State) Describe() string {
 	if s == nil {
 		return ""
 	}
-	told := fmt.Sprintf("It follows %s and has %d of %d log entries.\n", s.Source, s.Entries, s.Of)
+	description := fmt.Sprintf("It follows %s and has %d of %d log entries.\n", s.Source, s.Entries, s.Of)
 	if s.Problem != "" {
-		told += fmt.Sprintf("Nothing more is taken over: %s.\n", text.Plain(s.Problem))
+		description += fmt.Sprintf("Nothing more is taken over: %s.\n", text.Plain(s.Problem))
 	}
 	if s.Stale != "" {
-		told += fmt.Sprintf("What is here may be out of date: %s.\n", text.Plain(s.Stale))
+		description += fmt.Sprintf("What is here may be out of date: %s.\n", text.Plain(s.Stale))
 	}
-	return told
+	return description
 }
 
 // A Follower has a store follow a source. Its methods are safe for concurrent use; Once,
@@ -126,13 +126,13 @@ func Open(o Options) (*Follower, error) {
 	}
 	o.Trust.Now = o.Now
 	f := &Follower{Options: o, record: record, manifests: semaphore.NewWeighted(manifestMemory), memory: semaphore.NewWeighted(contentMemory)}
-	if err := f.recall(); err != nil {
+	if err := f.restoreState(); err != nil {
 		return nil, errors.Join(err, record.Close())
 	}
 	return f, nil
 }
 
-// MakeKeys makes a key folder, as [Open] does, for what is to be kept in it before.
+// MakeKeys creates the key folder, as [Open] does, so that files can be put into it before.
 func MakeKeys(dir string) error {
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
 		return fmt.Errorf("couldn't make the key folder: %w", err)
@@ -140,8 +140,8 @@ func MakeKeys(dir string) error {
 	return nil
 }
 
-// recall reads what was seen and taken over before.
-func (f *Follower) recall() (err error) {
+// restoreState reads what was seen and taken over before.
+func (f *Follower) restoreState() (err error) {
 	if f.known, err = verify.ReadKnown(filepath.Join(f.Keys, KnownFile)); err != nil {
 		return err
 	}
@@ -202,16 +202,16 @@ func (e *RefusedError) Error() string {
 // Unwrap returns what is wrong.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// The pauses after failures. The first is short, for a source that is several nodes behind one address, of which one may be a
+// The backoff after failures. The first is short, for a source that is several nodes behind one address, of which one may be a
 // moment behind the one that was asked before.
 const (
-	firstRest   = 250 * time.Millisecond
-	longestRest = time.Minute
-	// shortTrouble is how many failures in a row may be such a moment: some fifteen seconds.
-	shortTrouble = 6
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = time.Minute
+	// transientFailures is how many failures in a row may be such a moment: some fifteen seconds.
+	transientFailures = 6
 )
 
-// Run follows the source until ctx ends. It is told by State what keeps it from that.
+// Run follows the source until ctx ends. If it cannot, [Follower.State] has the reason.
 func (f *Follower) Run(ctx context.Context) {
 	var improving sync.WaitGroup
 	defer improving.Wait()
@@ -234,17 +234,17 @@ func (f *Follower) Run(ctx context.Context) {
 		}
 		f.failed(err)
 		failures++
-		rest := retry.After(failures, firstRest, longestRest)
-		f.Logger.Log(ctx, f.gravity(failures), "couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
+		rest := retry.After(failures, minBackoff, maxBackoff)
+		f.Logger.Log(ctx, f.failureLevel(failures), "couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
 		if retry.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
 }
 
-// gravity is how the log tells so many failures in a row.
-func (f *Follower) gravity(failures int) slog.Level {
-	if failures > shortTrouble || f.State().Evidence != "" {
+// failureLevel returns the level at which so many failures in a row are logged.
+func (f *Follower) failureLevel(failures int) slog.Level {
+	if failures > transientFailures || f.State().Evidence != "" {
 		return slog.LevelError
 	}
 	return slog.LevelWarn
@@ -330,8 +330,8 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if firstUse {
 		f.change(func(s *State) { s.Key, s.FirstUse = log.Key(), true })
 	}
-	if doubt := log.Doubt(); doubt != nil {
-		return nil, &RefusedError{doubt}
+	if contradiction := log.Doubt(); contradiction != nil {
+		return nil, &RefusedError{contradiction}
 	}
 	if err := log.Contains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
 		return nil, &RefusedError{fmt.Errorf("the log of %d entries that is here is not that of %s: %w; a data folder follows one log for good, so follow this one into another (--data, --keys)", local.Size, f.Source.Name(), err)}
