@@ -117,8 +117,8 @@ func describeRepair(r app.RepairResult) []string {
 		lines = append(lines, fmt.Sprintf("From %s: %s, %s of %s%s.", text.Plain(s.Name), count(int(s.Entries), "log entry", "log entries"),
 			count(int(s.Contents), "content", "contents"), humanize.Bytes(uint64(s.Bytes)), cost))
 	}
-	if r.Mended > 0 {
-		lines = append(lines, fmt.Sprintf("%s had damaged encodings, which the bot makes again.", count(int(r.Mended), "content", "contents")))
+	if r.Damaged > 0 {
+		lines = append(lines, fmt.Sprintf("%s had damaged encodings, which the bot makes again.", count(int(r.Damaged), "content", "contents")))
 	}
 	if r.Damage == "" {
 		lines = append(lines, describeViews(r.Summary))

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// acceptLoss repairs what is there without the lost end, and has the log go on as a new one.
+// acceptLoss repairs the store without the lost end of the log, and starts a new log that succeeds it.
 func (e *engine) acceptLoss(ctx context.Context) error {
 	accepting := newEngine(e.RepairOptions)
 	// Nothing is compared with what was signed: less than that is there.

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// A backup that is older than what was signed is no dead end, wherever the end is had from.
+// A backup that is older than what was signed can be repaired, whichever source has the end.
 func TestTheLogsEnd(t *testing.T) {
 	for _, lost := range []string{"a backup", "the write-ahead log", "everything"} {
 		for _, source := range []string{"folder", "peer"} {

@@ -64,7 +64,7 @@ type Progress struct {
 	Decoded int64 `json:"decoded,omitempty"` // bytes of contents
 }
 
-// A Progress is told after so many entries, and after so many decoded bytes.
+// Options.Progress is called after so many entries, and after so many decoded bytes.
 const (
 	entriesPerProgress = 256
 	bytesPerProgress   = 16 << 20
@@ -92,7 +92,7 @@ type Finding struct {
 	Repaired bool   `json:"repaired,omitempty"` // by a repair
 }
 
-// A Summary counts what was checked and tells what it was checked against.
+// A Summary counts what was checked, and names what it was checked against.
 type Summary struct {
 	Entries  int64  `json:"entries"`
 	Releases int64  `json:"releases"`
@@ -103,15 +103,15 @@ type Summary struct {
 	Views    []Rows `json:"views"`
 	Findings int64  `json:"findings"`
 	Repaired int64  `json:"repaired"` // of the findings
-	// Sound tells that tree and entries are as they were hashed, and continue what was
+	// Sound says that tree and entries are as they were hashed, and continue what was
 	// signed and seen.
 	Sound bool `json:"sound"`
 	// Checkpoint is that of the log, to be kept as Seen if Sound is true.
 	Checkpoint logs.Checkpoint `json:"checkpoint"`
-	// KeyMissing tells that the log was signed and the key folder has no key: what was
+	// KeyMissing says that the log was signed and the key folder has no key: what was
 	// signed is not known, so the log is not sound, whatever else is right.
 	KeyMissing bool `json:"keyMissing,omitempty"`
-	// Signed is the size of the last signed checkpoint, 0 if there is none.
+	// Signed is the size of the last signed checkpoint, 0 without one.
 	Signed int64  `json:"signed"`
 	Origin string `json:"origin,omitempty"` // the log's name in the signature
 	// Seen is the size of Options.Seen.
@@ -443,7 +443,7 @@ func (c *check) checkOrder(e logs.Indexed) {
 	c.updateStanding(e)
 }
 
-// updateStanding notes what an entry makes of its release.
+// updateStanding records whether the entry's release is served after it.
 func (c *check) updateStanding(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]

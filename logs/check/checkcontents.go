@@ -157,7 +157,7 @@ func (c *check) reportMissing(ctx context.Context) error {
 	}
 	for _, h := range slices.SortedFunc(maps.Keys(c.gone), func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) }) {
 		if _, ok := erased[h]; !ok {
-			c.found(Content, c.gone[h], "it is not in the store, and no entry says that it was erased")
+			c.found(Content, c.gone[h], "it is not in the store, and no entry erases it")
 			delete(c.gone, h)
 		}
 	}

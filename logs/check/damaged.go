@@ -27,7 +27,7 @@ type damagedStore struct {
 	tail   *tree           // all entries that it had, also those that were not signed yet
 }
 
-// scanStore scans the store of the data folder, nil where there is none.
+// scanStore scans the store of the data folder. It returns nil if the folder has no store.
 func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

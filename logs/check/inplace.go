@@ -14,17 +14,17 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A NotInPlaceError says why a store cannot be healed in place, and that nothing in its log
+// A NotInPlaceError says why a store cannot be repaired in place, and that nothing in its log
 // and views was changed.
 type NotInPlaceError struct{ Why error }
 
 func (e *NotInPlaceError) Error() string {
-	return fmt.Sprintf("this cannot be healed in place: %v; `larder repair` builds a new store while no process runs", e.Why)
+	return fmt.Sprintf("this cannot be repaired in place: %v; stop the process and run `larder repair`, which builds a new store", e.Why)
 }
 
 func (e *NotInPlaceError) Unwrap() error { return e.Why }
 
-// RepairInPlace heals a store that is open, whose tables, MANIFEST and write-ahead log are sound.
+// RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound.
 // Others may use it meanwhile; those who have read views must read again what Report tells
 // of. It returns a [*NotInPlaceError] where a new store is needed.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
@@ -38,7 +38,7 @@ func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o R
 	return e.finishResult(begun), err
 }
 
-// findDamage says why a new store has to be built, nil where it can be healed in place.
+// findDamage says why a new store has to be built, nil where it can be repaired in place.
 func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func readable(ctx context.Context, store *kvstore.Store) error {
 	return err
 }
 
-// openInPlace opens the store to heal it in place.
+// openInPlace opens the store to repair it in place.
 func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	o := e.storeOptions()
 	o.Mark = e.Mark
@@ -115,7 +115,7 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	return e.inPlace(ctx)
 }
 
-// inPlace heals the store. It returns why it can't, if that is so.
+// inPlace repairs the store. It returns why it can't, if that is so.
 func (e *engine) inPlace(ctx context.Context) (why, err error) {
 	if why, err := e.lacksEntries(e.store); why != nil || err != nil {
 		return why, err
@@ -150,7 +150,7 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 		return summary, err
 	})
 	if errors.Is(err, ErrUnderivable) && len(e.result.Lost) > 0 {
-		err = nil // the views cannot be compared without what is lost, and that is told
+		err = nil // the views cannot be compared without what is lost, which is reported
 	}
 	return nil, err
 }

@@ -109,13 +109,13 @@ func (e *engine) buildLog(ctx context.Context) error {
 		return e.errNothingLeft()
 	}
 	attempts := sourceOrders(first, e.RepairOptions.Sources)
-	if e.signed.Size == 0 { // nothing would tell what an earlier repair has left there
+	if e.signed.Size == 0 { // nothing would prove what an earlier repair has left there
 		if err := os.RemoveAll(e.path(buildingName)); err != nil {
 			return err
 		}
 	}
 	if _, err := os.Stat(e.path(buildingName)); err == nil && len(attempts) > 0 {
-		attempts = append(attempts[:1:1], attempts...) // the first one goes on with what is there
+		attempts = append(attempts[:1:1], attempts...) // the first one continues the interrupted build
 	} else if err := os.RemoveAll(e.path(buildingName)); err != nil {
 		return err
 	}

@@ -77,22 +77,22 @@ type RepairProgress struct {
 	Of   int64  `json:"of"`
 }
 
-// A RepairResult tells what was healed, and what could not be.
+// A RepairResult says what was repaired, and what could not be.
 type RepairResult struct {
-	// Summary is that of the check at the end. It counts what was healed before, too.
+	// Summary is that of the check at the end. It counts what was repaired before, too.
 	Summary
-	// Damage is why a new store was built, "" where the store was healed in place.
+	// Damage is why a new store was built, "" where the store was repaired in place.
 	Damage string `json:"damage,omitempty"`
 	// Kept is where the damaged store is now.
 	Kept string `json:"kept,omitempty"`
-	// Finished tells that an earlier repair was interrupted, and what was done about it.
+	// Finished says that an earlier repair was interrupted, and what was done about it.
 	Finished string `json:"finished,omitempty"`
-	Carried  int64  `json:"carried,omitempty"` // contents that the damaged store still had
-	Mended   int64  `json:"mended,omitempty"`  // contents of which some codings were damaged
-	Tail     int64  `json:"tail,omitempty"`    // entries that were not signed yet and that the damaged store still had
-	// Sources tells what each of the sources gave.
+	Carried  int64  `json:"carried,omitempty"`         // contents that the damaged store still had
+	Damaged  int64  `json:"damagedContents,omitempty"` // contents of which some encodings were damaged
+	Tail     int64  `json:"tail,omitempty"`            // entries that were not signed yet and that the damaged store still had
+	// Sources says what each of the sources gave.
 	Sources []Use `json:"sources,omitempty"`
-	// Lost is what could not be healed.
+	// Lost is what could not be repaired.
 	Lost []Lost `json:"lost,omitempty"`
 	// NotCarried are rows that are in no log, and that the damaged store has lost.
 	NotCarried []string `json:"notCarried,omitempty"`
@@ -111,7 +111,7 @@ type Use struct {
 	Received int64  `json:"received"` // bytes of answers
 }
 
-// Lost is one thing that could not be healed.
+// Lost is one thing that could not be repaired.
 type Lost struct {
 	Where   string `json:"where"` // the path of a file's URL, or an entry of the log
 	Problem string `json:"problem"`
@@ -128,7 +128,7 @@ func (r *RepairResult) Err() error {
 	case len(r.Lost) == 0:
 		return errors.New(what)
 	case len(r.Sources) > 0:
-		return fmt.Errorf("%s, nor had from these sources: %s; another source may have what these lack: another Larder, a backup, or upstream; what was imported by hand has to be imported from where it came", what, text.Count(len(r.Lost), "is lost", "are lost"))
+		return fmt.Errorf("%s, nor do these sources have it: %s; another source may have what these lack: another Larder, a backup, or upstream; what was imported by hand has to be imported from where it came", what, text.Count(len(r.Lost), "is lost", "are lost"))
 	}
 	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
 }
@@ -194,7 +194,7 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 }
 
 // finishResult completes the result.
-func (e *engine) finishResult(begun time.Time) RepairResult {
+func (e *engine) finishResult(start time.Time) RepairResult {
 	for _, s := range e.RepairOptions.Sources {
 		u := e.result.use(s)
 		if s, ok := s.(interface {
@@ -203,7 +203,7 @@ func (e *engine) finishResult(begun time.Time) RepairResult {
 			u.Requests, u.Received = s.Spent()
 		}
 	}
-	e.result.Seconds = e.Now().Sub(begun).Seconds()
+	e.result.Seconds = e.Now().Sub(start).Seconds()
 	return e.result
 }
 
@@ -230,7 +230,7 @@ func (e *engine) addLost(h kvstore.Hash, l Lost) {
 	e.addFinding(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
 }
 
-// showProgress tells the progress, a few times a second.
+// showProgress reports the progress, a few times a second.
 func (e *engine) showProgress(step string, done, of int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -295,11 +295,11 @@ func (o *RepairOptions) storeOptions() kvstore.Options {
 	return kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger}
 }
 
-// Run repairs the store of a data folder that no process has open. The result is there with
+// Repair repairs the store of a data folder that no process has open. It returns the result with
 // an error too, as far as it got.
 func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
-	begun := e.Now()
+	start := e.Now()
 	err := os.MkdirAll(o.Data, 0o700)
 	if err == nil {
 		e.result.Finished, err = FinishRepair(o.Data, o.Mark)
@@ -309,11 +309,11 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	}
 	if e.AcceptLoss && errors.As(err, new(*LossError)) {
 		if e.unsure != nil {
-			return e.finishResult(begun), fmt.Errorf("nothing is given up while a source may have it: %w; try again when it answers, or without it", e.unsure)
+			return e.finishResult(start), fmt.Errorf("nothing is given up while a source may have it: %w; run the repair again when the source responds, or without that source", e.unsure)
 		}
 		err = e.acceptLoss(ctx)
 	}
-	return e.finishResult(begun), err
+	return e.finishResult(start), err
 }
 
 func (e *engine) run(ctx context.Context) error {

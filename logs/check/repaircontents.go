@@ -45,7 +45,7 @@ func (e *engine) contents(size int64) *contents {
 	return &contents{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
-// repairDocuments heals what the entries name themselves.
+// repairDocuments repairs the contents that the entries name themselves.
 func (c *contents) repairDocuments(ctx context.Context) error {
 	return c.forEachEntry(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {
@@ -54,7 +54,7 @@ func (c *contents) repairDocuments(ctx context.Context) error {
 	})
 }
 
-// repairFiles heals the files of all releases, but for those that were erased.
+// repairFiles repairs the files of all releases, but for those that were erased.
 func (c *contents) repairFiles(ctx context.Context) error {
 	erased, err := c.readErasures(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *contents) forEachEntry(ctx context.Context, step string, fn func(contex
 	return ctx.Err()
 }
 
-// startRepair heals a content, unless that is done.
+// startRepair repairs a content, unless that is done.
 func (c *contents) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
@@ -146,7 +146,7 @@ func (c *contents) repairContent(ctx context.Context, w replication.Wanted) erro
 	case err == nil && len(dropped) == 0:
 		return nil
 	case err == nil:
-		c.updateResult(func(r *RepairResult) { r.Mended++ })
+		c.updateResult(func(r *RepairResult) { r.Damaged++ })
 		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
 		return nil
 	case !errors.Is(err, kvstore.ErrCorrupt) && !errors.Is(err, kvstore.ErrNotFound):
@@ -185,7 +185,7 @@ func (c *contents) repairContent(ctx context.Context, w replication.Wanted) erro
 	}
 	c.updateResult(func(r *RepairResult) { r.use(source).Contents++; r.use(source).Bytes += int64(len(identity)) })
 	if c.result.Damage == "" { // else there would be a line for everything
-		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; had from " + source.Name(), Repaired: true})
+		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; fetched from " + source.Name(), Repaired: true})
 	}
 	return nil
 }

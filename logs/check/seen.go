@@ -24,7 +24,7 @@ type Seen struct {
 	Time time.Time `json:"time"`
 }
 
-// ReadSeen reads the file at path. If there is none, it returns the zero value.
+// ReadSeen reads the file at path. It returns the zero value if the file does not exist.
 func ReadSeen(path string) (s Seen, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,10 +36,10 @@ func ReadSeen(path string) (s Seen, err error) {
 		}
 	}
 	if err == nil && (s.Size < 0 || s.Root == tlog.Hash{} || s.Time.IsZero()) { // which no checkpoint has
-		err = errors.New("it is not as it was written")
+		err = errors.New("the file is damaged")
 	}
 	if err != nil {
-		return s, fmt.Errorf("couldn't read the checkpoint that was seen before, in %s: %w; put a good copy there, or remove it to begin anew", path, err)
+		return s, fmt.Errorf("couldn't read the checkpoint that was seen before, in %s: %w; put a good copy there, or delete the file to start without one", path, err)
 	}
 	return s, nil
 }

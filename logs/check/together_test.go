@@ -103,7 +103,7 @@ func TestLeftoverWhereNothingWasSigned(t *testing.T) {
 	}
 }
 
-// What is published while the store is healed in place stays, and the views follow from it.
+// What is published while the store is repaired in place stays, and the views follow from it.
 func TestPublicationWhileHealingInPlace(t *testing.T) {
 	r := newRig(t, 2)
 	allCodings(r)

@@ -256,8 +256,8 @@ func (c *check) reportRow(ns kvstore.Namespace, row kvstore.Item, wanted bool, p
 	return c.repair.replace(ns, row, wanted)
 }
 
-// isTransient reports whether a row is a state that the bot may write by itself. Of a
-// version that is not published, refused or withdrawn the log says at most that it
+// isTransient reports whether a row is a state that the bot may write by itself. The log says of a
+// version that is not published, refused or withdrawn only whether it
 // was detected; what was tried since, and the time of the next attempt, is the bot's.
 func isTransient(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
