@@ -361,7 +361,7 @@ func (s *FileScan) place(sum Hash, at location, value []byte) error {
 	return s.flush()
 }
 
-// indexOf returns the index of s. It is no method, so that the methods of s do not mention Pebble's types: see handle.
+// indexOf returns the index of s. It is a function, so that the methods of s do not mention Pebble's types: see handle.
 func indexOf(s *FileScan) *pebble.DB { return s.index.(*pebble.DB) }
 
 // changesOf returns the changes of the index that s gathers.

@@ -15,7 +15,7 @@ import (
 )
 
 // Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
-// that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] where there is none. It is safe for
+// that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] if none was found. It is safe for
 // concurrent use.
 func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
 	if squeezed, found = s.codings(h, limit); found == nil {

@@ -13,7 +13,7 @@ const verifiedFile = "VERIFIED"
 // maxVerified bounds the file, which may be damaged.
 const maxVerified = 4 << 10
 
-// ReadVerified returns the record of the last check of this store, nil if there is none. A store that is [Behind] is older than
+// ReadVerified returns the record of the last check of this store, nil without one. A store that is [Behind] is older than
 // the record may be, so it has none.
 func (s *Store) ReadVerified() ([]byte, error) {
 	if s.Behind() != nil {

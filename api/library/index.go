@@ -41,8 +41,8 @@ type Options struct {
 	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
-	// Changes is notified of each library that new log entries concern. Whoever changes what is read of a library besides the log
-	// notifies it too. Default: one that no other knows.
+	// Changes is notified of each library that new log entries concern. Code that changes other rows that a library is read from
+	// notifies it too. Default: a new one.
 	Changes *Changes
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -322,7 +322,7 @@ func newListing(before, changed map[string]*Library) *Listing {
 	return l
 }
 
-// Library returns the one with that name, nil where there is none.
+// Library returns the library with that name, nil if it does not exist.
 func (l *Listing) Library(name string) *Library { return l.byName[name] }
 
 // Listing returns the libraries as they are now. The pointer stays the same as long as

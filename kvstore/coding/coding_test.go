@@ -156,9 +156,7 @@ func TestBestIsSmaller(t *testing.T) {
 	}
 }
 
-// Equal input gives equal output, whatever a reused encoder did before and
-// however many run at once.
-// TestFastSuitsPages holds that pages in the coding of responses are about as small as in the coding of files.
+// TestFastSuitsPages tests that Fast, the effort for responses, makes pages about as small as Quick does.
 func TestFastSuitsPages(t *testing.T) {
 	var page bytes.Buffer
 	for i, r := 0, rand.New(rand.NewPCG(1, 2)); i < 50; i++ {
@@ -171,6 +169,8 @@ func TestFastSuitsPages(t *testing.T) {
 	}
 }
 
+// Equal input gives equal output, whatever a reused encoder did before and
+// however many run at once.
 func TestDeterministic(t *testing.T) {
 	src := script(30_000)
 	for _, c := range compressed {

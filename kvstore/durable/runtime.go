@@ -51,7 +51,7 @@
 //
 // # How it is enforced
 //
-// A State works in the event that it was given to, while that has the turn; before, in
+// A State works only in its own event, while that has the turn; before, in
 // a call and afterwards it refuses everything. [State.Client] is an HTTP client whose
 // every request passes the output gate, and an Object that is sent to with
 // the context of an event does, too. So a Handler should be made of values, and of
@@ -88,7 +88,7 @@ import (
 type Options struct {
 	// Now is the clock that alarms go by; default [time.Now].
 	Now func() time.Time
-	// Logger gets what no caller is told: alarms that fail, and panics. Default: none.
+	// Logger gets what no caller receives: alarms that fail, and panics. Default: none.
 	Logger *slog.Logger
 	// Quiet fires no alarms: for a process that has a look, and is gone.
 	Quiet bool

@@ -23,21 +23,21 @@ const (
 	Former = "former writer"
 )
 
-// A Member is what a node tells of itself to those who look after the cluster, and its JSON form. It is
-// nobody's ground for deciding anything.
+// A Member is the state of a node that it reports to the operators of the cluster, and its JSON form. No node decides
+// anything by it.
 type Member struct {
-	Name    string    `json:"name"`          // what tells it from the others
+	Name    string    `json:"name"`          // unique in the cluster
 	URL     string    `json:"url,omitempty"` // for the other nodes
 	Role    string    `json:"role"`
 	Epoch   int64     `json:"epoch,omitempty"` // in which it writes
 	Version string    `json:"version"`
 	Entries int64     `json:"entries"`         // of its log
-	Root    string    `json:"root"`            // of its log's tree, as far as it tells two apart
+	Root    string    `json:"root"`            // of its log's tree, shortened
 	Newest  time.Time `json:"newest,omitzero"` // the time of the last entry
-	Lacks   int64     `json:"lacks"`           // signed entries that it was seen to lack
+	Lacks   int64     `json:"lacks"`           // known signed entries that are missing there
 	Behind  float64   `json:"behind"`          // seconds since all was there that there was; -1 where it never was
 	Since   time.Time `json:"since"`           // when it took up its role, by its own clock
-	Heard   time.Time `json:"heard"`           // when it told this, by its own clock
+	Heard   time.Time `json:"heard"`           // when it reported this, by its own clock
 	Problem string    `json:"problem,omitempty"`
 	// Evidence is the file there that proves that the log has forked.
 	Evidence string `json:"evidence,omitempty"`
@@ -48,11 +48,11 @@ const (
 	maxMember    = 64 << 10
 	maxMembers   = 1000
 	forgotten    = 24 * time.Hour
-	// silence is three times as long as the pause between two words of a node.
+	// silence is three times as long as the interval between two reports of a node.
 	silence = 90 * time.Second
 )
 
-// Silent reports whether a node has told nothing for so long that it does not run, or does not reach the bucket.
+// Silent reports whether the last report of a node is so old that the node does not run, or does not reach the bucket.
 func (m *Member) Silent(now time.Time) bool { return now.Sub(m.Heard) > silence }
 
 func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
@@ -68,12 +68,12 @@ func (n *Node) PutMember(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
-// Forget removes a node's word, when that has been told to end.
+// Forget deletes a node's report when the node stops.
 func (n *Node) Forget(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, memberKey(name))
 }
 
-// Members returns what the nodes have told that were heard of in the last day, the writer first.
+// Members returns the nodes' reports of the last day, the leader first.
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	now := time.Now()
 	var all []Member
@@ -107,7 +107,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	return all, nil
 }
 
-// arrange sorts members, and calls only that one the writer which may be it.
+// arrange sorts members, and leaves the role of leader only to the one that may have it.
 func arrange(all []Member, latest int64, now time.Time) {
 	for i := range all {
 		if m := &all[i]; m.Role == Writer && (m.Epoch != latest || m.Silent(now)) {

@@ -67,8 +67,8 @@ type target struct {
 	file  file         // what a proof is about
 }
 
-// caching is how long caches may keep what is there. A partial tile never changes either, but
-// only clients of one checkpoint ask for it, and the full one takes its place.
+// caching returns how long caches may keep the response. A partial tile never changes either, but
+// only clients of one checkpoint request it, and the full one takes its place.
 func (t target) caching() answers.Caching {
 	if t.width == Width || t.kind == content {
 		return answers.Immutable(answers.Forever)

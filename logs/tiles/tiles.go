@@ -28,7 +28,7 @@ import (
 type Options struct {
 	// Store holds the entries, the tree and what the entries name. Required.
 	Store Store
-	// Signer tells what is signed. Required.
+	// Signer has the signed checkpoint. Required.
 	Signer Signer
 	// KeyList reads the list of the log's keys that an offline root key has signed, or returns [fs.ErrNotExist]. Default: there
 	// is no list.
@@ -38,7 +38,7 @@ type Options struct {
 	Turns *client.Shares
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
-	// Registerer gets the metrics. Default: nobody.
+	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
 }
 
@@ -96,7 +96,7 @@ type handler struct {
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A verifier may be a script in a page of somebody else.
+	// A verifier may be a script in a page of another origin.
 	answers.Set(w.Header(), answers.AnyOrigin...)
 	answers.NoStore.Set(w.Header())
 	t := parse(requests.RawPath(r.URL))
