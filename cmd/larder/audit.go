@@ -49,8 +49,11 @@ proven.`,
 	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
 	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.Folder == "" || o.OpenTimeout <= 0 {
-			return errors.New("audit needs a folder of the auditor's own in --dir, and a --timeout over 0")
+		if o.Folder == "" {
+			return errors.New("--dir is missing: name a folder for the auditor's key, state and statements, such as --dir ./audit")
+		}
+		if o.OpenTimeout <= 0 {
+			return errors.New("--timeout must be over 0, such as 1m")
 		}
 		if err := settings.Base(&o.Server).Set(args[0]); err != nil {
 			return fmt.Errorf("%q: %w", args[0], err)

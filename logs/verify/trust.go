@@ -146,7 +146,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 		case !unsigned && !wrong: // such as the page of a proxy
 			return checkpoint{}, "", nil, fmt.Errorf("the answer in the place of the checkpoint is no signed note: %w", err)
 		case unsigned && origin != pinned.Name():
-			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q", origin, pinned.Name())
+			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q, whose key is pinned or was seen at this server first; if the server has another log on purpose, pin that log's key (--key, with log.pub of its key folder)", origin, pinned.Name())
 		case unsigned:
 			return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s", key)
 		}
