@@ -100,8 +100,8 @@ type Options struct {
 	// Elsewhere answers for files of versions that the store does not know. Default: these are
 	// not there.
 	Elsewhere Elsewhere
-	// Page returns where browsers find the page of what is no file, a folder for instance, by its path below [Prefix] as
-	// it came; programs get 404. Default: browsers, too.
+	// Page returns the URL of the page about a path below [Prefix] that is not a file, such as a folder. Browsers are redirected to it,
+	// programs get 404. Default: browsers get 404 too.
 	Page func(path string) string
 	// Usage counts the requests that are answered with a file, or
 	// could be: ranges, HEAD and 304 too. Default: none.

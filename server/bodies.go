@@ -25,7 +25,7 @@ type body struct {
 	sum   kvstore.Hash
 	bytes []byte
 	all   *bodies
-	owner netip.Prefix // the client that it was read for
+	owner netip.Prefix // the client whose request read it
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
 }

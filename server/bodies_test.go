@@ -139,7 +139,7 @@ func TestSendBudget(t *testing.T) {
 		b.release(y)
 		wantSending(t, b, 0)
 
-		// What is over the limit on its own gets through alone.
+		// A body that exceeds the limit on its own is read alone.
 		sumC, n, readC := sized(5000, 'c')
 		z := b.mustAcquire(t, sumC, n, readC)
 		b.release(z)

@@ -90,13 +90,13 @@ func (c *Certificate) load() error {
 	return nil
 }
 
-// How long before the end of a certificate logger is told, where that is no more than a third of its life, and how often.
+// The time before the end of a certificate at which warnings start, at most a third of its lifetime, and their interval.
 const (
 	endsSoon    = 7 * 24 * time.Hour
 	endsWarning = 24 * time.Hour
 )
 
-// warn tells logger of a certificate that has ended or does so soon. Clients get it all the same: some may not mind.
+// warn logs that the certificate has expired or does so soon. Clients get it anyway: some may accept it.
 func (c *Certificate) warn() {
 	now, until := c.now(), c.current.Leaf.NotAfter
 	if c.warned = now; now.After(until) {

@@ -45,9 +45,9 @@ type HTTPOptions struct {
 	// StallTimeout is how long a client may take for 64 KiB of prepared answers, over HTTP/2 of all
 	// of them together. Default 30 s.
 	StallTimeout time.Duration
-	// MaxConnections is what the listener has been given. Above nine tenths of it
-	// the client with the most connections gives way, or where no client has many, the
-	// connection that has waited longest for its next request. Default: that never happens.
+	// MaxConnections is the limit of the listener. Above nine tenths of it the server closes
+	// connections of the client with the most, or if no client has many, the one that has
+	// been idle for longest. Default: no limit.
 	MaxConnections int
 	// Proxies are those that are trusted: their connections are not counted as one client's.
 	// Default: none.
@@ -233,12 +233,12 @@ func (s *Server) Relinquish(ctx context.Context) error {
 // lingering is how long Stop waits for handlers whose clients are gone.
 const lingering = 10 * time.Second
 
-// Stop ends the server. It takes no more requests, and gives clients that long
-// for what is being sent to them; the others are cut off, and it returns how many
-// that were. Then it waits until no handler runs; the error says that some still
-// do after 10 s, so that what they use must stay.
-func (s *Server) Stop(patience time.Duration) (cutOff int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// Stop ends the server. It accepts no more requests, and waits up to timeout until clients
+// have received their responses. It closes the other connections and returns their number.
+// Then it waits until no handler runs. The error reports that some still run after 10 s:
+// the caller must not close what they use.
+func (s *Server) Stop(timeout time.Duration) (cutOff int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if s.Shutdown(ctx) != nil {
 		cutOff = s.connections.busy()
@@ -362,8 +362,8 @@ func Listen(ctx context.Context, address string, maxConnections int) (net.Listen
 
 // Open is Listen without a limit, which is for [Limit] to set.
 //
-// What the kernel queues before it sends is kept short, so that deadlines
-// measure the client and not a buffer of megabytes, and memory is not spent on it.
+// The kernel's send queues are short, so that deadlines measure the client instead of a
+// buffer of megabytes, and to save memory.
 //
 // A Unix socket takes the place of one on which no process listens any more, and any user may connect to it: the
 // permissions of its folder say who can.

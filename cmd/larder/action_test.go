@@ -199,7 +199,7 @@ func TestAction(t *testing.T) {
 	s.write("packages/o/old.json", strings.NewReplacer(`"name": "demo"`, `"name": "old"`, `"target": "demo"`, `"target": "old"`).Replace(actionPackage))
 	base := s.commit()
 
-	// What is wrong is told beside its line.
+	// Errors are annotations of their lines.
 	s.write("packages/d/demo.json", strings.Replace(actionPackage, `"basePath"`, `"basepath"`, 1))
 	s.commit()
 	output, summary, ok := s.check(step, base)

@@ -52,7 +52,7 @@ func TestBackupCrash(t *testing.T) {
 		c.complete()
 	}
 
-	// Where the backup is all that the process does.
+	// A process that only makes a backup.
 	backups := t.TempDir()
 	start = time.Now()
 	c.run(0, "backup", filepath.Join(backups, "first"))

@@ -272,7 +272,7 @@ func TestClusterFounding(t *testing.T) {
 	}
 }
 
-// What is wrong with a bucket, or a key folder, is said at the start.
+// The start reports an error of a bucket or a key folder.
 func TestClusterMistakes(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t)
@@ -355,8 +355,8 @@ func TestClusterEmptyCatalogue(t *testing.T) {
 	one.writes()
 }
 
-// What docs/cluster.md says to do when something is lost is done here, and works. With LARDER_TEST_WHOLE, which `make cluster`
-// sets, it is all of it.
+// The steps that docs/cluster.md has for lost data work. With LARDER_TEST_WHOLE, which `make cluster`
+// sets, it does all of them.
 func TestClusterLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")

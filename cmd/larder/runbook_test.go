@@ -54,7 +54,7 @@ func TestRunbook(t *testing.T) {
 			d.until(503, "1.0.0")
 			d.run(0, 0, "Built a new store", "Not in the log, and lost: schedules, webhooks", "0 wrong")
 			d.until(200, "1.0.0")
-			// What was signed after the backup is in no copy.
+			// No copy has the entries that were signed after the backup.
 			d.shell(0, "larder withdraw demo 1.1.0 --reason 'a test'", "is withdrawn")
 			d.end()
 			d.must(os.RemoveAll(d.in("data")))

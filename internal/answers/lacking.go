@@ -5,7 +5,7 @@ import "net/http"
 // Missing is the response for what is not found while the store lacks some published data: it may
 // have been published.
 var Missing = &Failure{Status: http.StatusServiceUnavailable, Retry: 60,
-	Message: "This is not here at the moment: the service has lost some of its data and is to be repaired. Try again later."}
+	Message: "This is not here at the moment: the service has lost some of its data and needs a repair. Try again later."}
 
 // Lacking returns a handler that answers as next does, but with [Missing] where that finds
 // nothing. What it finds may lack something too, so that nothing may be kept.

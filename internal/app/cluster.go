@@ -31,13 +31,13 @@ import (
 
 // Times of a node that changes its role.
 const (
-	leadRest       = 5 * time.Minute        // longest backoff of a takeover that fails again and again
-	showBackoff    = time.Second            // after the bucket did not take what is to be shown
-	signedLook     = 100 * time.Millisecond // between two looks at what the signer has signed
-	leaveTimeout   = 5 * time.Second        // that the bucket has at the end, to be notified of it
-	reconcileFirst = time.Minute            // after it has begun to write: what the writer before it had under way has landed by then
-	reconcileEvery = 6 * time.Hour
-	formsEvery     = 10 * time.Second // between two looks for smaller codings that other nodes have found
+	maxTakeoverBackoff = 5 * time.Minute
+	publishBackoff     = time.Second            // after the bucket refused an update of the published view
+	signedInterval     = 100 * time.Millisecond // between two checks for a newer checkpoint of the signer
+	leaveTimeout       = 5 * time.Second        // of the last update of the bucket
+	reconcileFirst     = time.Minute            // after the start as a leader: the last writes of the leader before it have ended by then
+	reconcileEvery     = 6 * time.Hour
+	encodingsInterval  = 10 * time.Second // between two exchanges of smaller encodings with other nodes
 )
 
 // ClusterIntervals are how long a node of a cluster waits between two attempts. A field that is 0 has its default.
@@ -210,8 +210,8 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	return n, view, nil
 }
 
-// meet finds out whose log the bucket has. A node that has yet to join it needs an answer, and probes it. In a bucket
-// without a log it founds one: the key is made where there is none.
+// meet returns the name of the log in the bucket, "" if the bucket does not respond. A node that has yet to join needs a response, and probes
+// the bucket. In a bucket without a log it founds one, and creates the key of the log if it is missing.
 func (n *clusterNode) meet(ctx context.Context, w *Writer) (founds bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
@@ -295,7 +295,7 @@ func (n *clusterNode) mayServe() bool {
 
 // exchangeEncodings gives the other nodes the smaller codings that are found here, and takes over theirs.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
-	for retry.Sleep(ctx, formsEvery) == nil {
+	for retry.Sleep(ctx, encodingsInterval) == nil {
 		_, err := n.cluster.TakeForms(ctx)
 		for shared := 1; shared > 0 && err == nil; {
 			shared, err = n.cluster.ShareForms(ctx)

@@ -84,7 +84,7 @@ func TestNodeTLS(t *testing.T) {
 	}
 }
 
-// What the node that writes has to do arrives at the next one, in the place of what that has, and nothing else does.
+// The next leader gets the outbox of the leader in place of its own, and nothing else.
 func TestOutboxTravels(t *testing.T) {
 	from, to := testkit.NewShelf(t).Store, testkit.NewShelf(t).Store
 	set := func(s *kvstore.Store, ns kvstore.Namespace, key, value string) {

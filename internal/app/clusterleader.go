@@ -47,7 +47,7 @@ func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBa
 	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 		b.failures++
 	}
-	b.after = time.Now().Add(retry.Doubled(max(1, b.failures), first, leadRest))
+	b.after = time.Now().Add(retry.Doubled(max(1, b.failures), first, maxTakeoverBackoff))
 	return b
 }
 
@@ -167,9 +167,9 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 		return err
 	}
 	for ctx.Err() == nil {
-		rest := signedLook
+		rest := signedInterval
 		if err := bring(ctx); err != nil && ctx.Err() == nil {
-			rest = showBackoff
+			rest = publishBackoff
 			l.run.logger.Warn("couldn't update the published view in the bucket; trying again", "err", err)
 		}
 		retry.Sleep(ctx, rest) //nolint:errcheck // the loop sees that ctx has ended

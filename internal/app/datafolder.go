@@ -118,7 +118,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 	return folder, readable, nil
 }
 
-// addSigner opens the signer of the log, which creates the key if there is none. Nothing that the settings may have wrong comes later.
+// addSigner opens the signer of the log, which creates the key if it is missing. All checks of the settings come before.
 func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
 		return r.asReadOnly(err)

@@ -78,7 +78,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	// What would publish, withdraw or sign has to be requested from the source.
+	// Only the source publishes, withdraws and signs.
 	all := refusing(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
 	r.addRepairInPlace(all, w.folder)
 	r.serveAdmin(socket, w.folder, r.withConsole(all, w.folder), e.Schedule.Handler(schedulePath), s.check)

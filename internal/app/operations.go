@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// What the bot is asked for.
+// Requests to the bot.
 type (
 	// AddRequest names a release.
 	AddRequest struct {
@@ -111,7 +111,7 @@ func (w *Writer) operations() operations {
 	})
 	answer(all, OpUnsigned, func(context.Context, struct{}, func(any)) (string, error) { return w.signature.problem(), nil })
 	answer(all, OpRotateKey, func(context.Context, struct{}, func(any)) (Rotation, error) { return w.signature.rotate() })
-	// Where no process serves, what is in the log is in force.
+	// Without a process that serves, the log is in force at once.
 	withdrawals{w, func(context.Context) error { return nil }, false}.operations(all)
 	return all
 }

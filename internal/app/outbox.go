@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/notify"
-
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
@@ -33,7 +32,7 @@ func (r *roleRun) addOutbox(folder *Reader) error {
 // schedulePath is where the schedule is on the admin socket.
 const schedulePath = "/schedule"
 
-// What `larder schedule` asks.
+// Requests of `larder schedule`.
 type (
 	// ScheduleListRequest asks for some requests on the schedule.
 	ScheduleListRequest struct {
@@ -59,7 +58,7 @@ type (
 	}
 )
 
-// Operations about what is sent.
+// Operations of the outbox.
 const (
 	OpScheduleAdd    Operation[notify.Request, any, notify.State]        = "schedule-add"
 	OpScheduleList   Operation[ScheduleListRequest, any, []notify.State] = "schedule-list"
@@ -70,7 +69,7 @@ const (
 	OpWebhookRemove  Operation[IDRequest, any, any]                      = "webhook-remove"
 )
 
-// scheduleAtOnce is how many requests one answer has.
+// scheduleAtOnce is how many requests a response lists at most.
 const scheduleAtOnce = 100
 
 func (r *Reader) outboxOperations(all operations) {

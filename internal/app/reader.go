@@ -35,8 +35,8 @@ import (
 //
 //	store/      the key-value store
 //	catalogue/  the last good catalogue, where that is from a git repository
-//	tmp/        downloads and the like; emptied when the folder is opened to be written
-//	admin.sock  where the process that has it open listens for commands
+//	tmp/        downloads and other temporary files; emptied when the folder is opened for writing
+//	admin.sock  the socket on which the process that has it open listens for commands
 type Reader struct {
 	settings  *settings.Settings
 	logger    *slog.Logger

@@ -22,7 +22,7 @@ import (
 
 // The reasons that clients of the log get.
 const (
-	lostPublicly     = "the service has lost some of its data and is to be repaired"
+	lostPublicly     = "the service has lost some of its data and needs a repair"
 	unsignedPublicly = "the service cannot sign at the moment"
 )
 

@@ -139,7 +139,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 		public = answers.Lacking(public)
 	}
 	r.supervisor.private.site.Store(&public)
-	handler := server.Route(assets, server.RouteContents(contents, tiles.Route(log, withHooks(o.hooks, forAll(public)))))
+	handler := server.Route(assets, server.RouteContents(contents, tiles.Route(log, withHooks(o.hooks, hideOperatorPages(public)))))
 	for _, wrap := range o.inFront {
 		handler = wrap(what, handler)
 	}
@@ -163,7 +163,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 		h.TLS = certificates.TLS()
 	}
 	made := server.NewHTTPServer(handler, h)
-	made.OnLeave(func() { close(stopping) }) // what never ends by itself
+	made.OnLeave(func() { close(stopping) }) // for responses that never end by themselves
 	return made, what, nil
 }
 
@@ -209,7 +209,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	return api.Public(a), nil
 }
 
-// withHooks puts webhooks in front of what else answers.
+// withHooks puts webhooks in front of another handler.
 func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hook, ok := hooks[r.URL.Path]; ok {
@@ -220,13 +220,13 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	})
 }
 
-// forOperator says where pages are, and answers, that only the operator sees, and what they show.
-var forOperator = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
+// operatorPages are the paths of pages that only the private address has, and the beginning of the message about each.
+var operatorPages = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
 
-// forAll has them not be there.
-func forAll(next http.Handler) http.Handler {
+// hideOperatorPages responds 404 to requests for operatorPages.
+func hideOperatorPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for path, what := range forOperator {
+		for path, what := range operatorPages {
 			if rest, ok := strings.CutPrefix(r.URL.Path, path); ok && (rest == "" || rest[0] == '/' || rest[0] == '.') {
 				hidden := answers.Failure{Status: http.StatusNotFound, Message: what + " shown on the private address only (--private-listen)."}
 				hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
@@ -263,7 +263,7 @@ func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 // return withdrawn releases meanwhile: releases are looked up.
 const indexTimeout = 10 * time.Second
 
-// awaitLog returns when what is served goes by all that is in the log.
+// awaitLog waits until the site follows all entries of the log.
 func (p *published) awaitLog(ctx context.Context) error {
 	entries := p.folder.log.Checkpoint().Size
 	if err := p.follower.Wait(ctx, entries); err != nil {
@@ -272,7 +272,7 @@ func (p *published) awaitLog(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, indexTimeout)
 	defer cancel()
 	if err := p.libraries.Wait(limited, entries); err != nil && ctx.Err() == nil {
-		p.logger.Warn("search and lists may show for a while what was withdrawn", "err", err)
+		p.logger.Warn("search and lists may still show a withdrawn release for a while", "err", err)
 	}
 	return ctx.Err()
 }

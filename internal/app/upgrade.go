@@ -31,7 +31,7 @@ import (
 //	ends; or where the other did, opens
 //	the store again and serves on
 //
-// Where one of them dies, the other notices that the pair is closed.
+// If one of them dies, the other one notices that the pair is closed.
 
 // A message is what one of the two sends the other.
 type message struct {
@@ -108,7 +108,7 @@ type newer struct {
 	died     error        // why; set before
 }
 
-// program is where this program is; what is there later may be another one.
+// program is the path of this program as of the start. A later file at that path may be another program.
 var program = findProgram()
 
 func findProgram() string {

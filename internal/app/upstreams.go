@@ -147,7 +147,7 @@ func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission
 	return submission.NewDraft(ctx, u.Sources["npm"], target, name)
 }
 
-// What a page may cost: less than the bot takes, because any visitor can request it.
+// Limits of a page with a draft, below those of the bot, because any visitor can request it.
 const (
 	draftPackument = 64 << 20 // bytes, read as a stream
 	draftTarball   = 32 << 20 // bytes

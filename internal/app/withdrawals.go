@@ -13,16 +13,16 @@ import (
 	"github.com/larder-cdn/larder/server/purge"
 )
 
-// What `larder withdraw` and `larder restore` ask.
+// Requests of `larder withdraw` and `larder restore`.
 type (
-	// WithdrawRequest names a release that is no longer to be served.
+	// WithdrawRequest names a release to withdraw.
 	WithdrawRequest struct {
 		Package string `json:"package"`
 		Version string `json:"version"`
 		Reason  string `json:"reason"`
 		Erase   bool   `json:"erase,omitempty"`
 	}
-	// RestoreRequest names one that is to be served again.
+	// RestoreRequest names a withdrawn release to restore.
 	RestoreRequest struct {
 		Package string `json:"package"`
 		Version string `json:"version"`
@@ -51,7 +51,7 @@ type Withdrawn struct {
 	Written
 }
 
-// What the purge hook does about a withdrawal.
+// When the purge hook is called after a withdrawal.
 const (
 	HookCalled = "called" // by this process
 	HookLater  = "later"  // by the next process that serves

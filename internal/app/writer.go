@@ -47,7 +47,7 @@ type writing struct {
 // Signing says whether the log is signed by a [Writer].
 type Signing int
 
-// What a Writer does about the signature.
+// How a Writer signs.
 const (
 	Unsigned    Signing = iota // nothing: it does not append to the log
 	SignedIfKey                // it signs if the key is there, and reports why it cannot otherwise
@@ -60,8 +60,7 @@ type WriterOptions struct {
 	Signing  Signing
 }
 
-// OpenWriter opens a data folder to be written, and makes it where there is none. Other commands that only look are answered
-// meanwhile.
+// OpenWriter opens a data folder for writing, and creates it if it is missing. Meanwhile it serves other commands that only read.
 func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err

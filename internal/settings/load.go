@@ -208,7 +208,7 @@ func (s *Settings) checkACME() error {
 	}
 	for _, name := range []string{"acme-email", "acme-directory"} {
 		if s.Given(name) {
-			return fmt.Errorf("%s needs --acme-domain too: for what there is to be a certificate", s.Origin(name))
+			return fmt.Errorf("%s needs --acme-domain too: the domain of the certificate", s.Origin(name))
 		}
 	}
 	return nil
@@ -274,7 +274,7 @@ func (s *Settings) Environment(name string) bool {
 	})
 }
 
-// HookSecret returns the secret of webhooks, "" where there is none.
+// HookSecret returns the secret of incoming webhooks, "" without one.
 func (s *Settings) HookSecret() (string, error) {
 	secret, from := "", SecretVariable
 	for _, pair := range s.environ {

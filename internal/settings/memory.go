@@ -24,7 +24,7 @@ func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logg
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},
-		// What Go has of the system, and what of that is the heap's.
+		// The memory that Go has from the system, and the parts of it that are the heap's.
 		{Name: "/memory/classes/total:bytes"},
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"},

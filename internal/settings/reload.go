@@ -50,8 +50,8 @@ type Changes struct {
 	Run   bool     // some need another run of the role
 }
 
-// Replace prepares settings that were reloaded to come into force in place of others, and compares the two. Settings that a process
-// cannot change get the value that they had.
+// Replace prepares reloaded settings to replace the old ones, and returns the differences. Settings that a process cannot change keep
+// their old values.
 func (s *Settings) Replace(old *Settings) (c Changes) {
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		before := old.Flags.Lookup(f.Name)

@@ -40,7 +40,7 @@ type Settings struct {
 	// Listen are the public addresses; port 0 picks a free one, and unix:PATH is a Unix socket. Default: 127.0.0.1:8080.
 	Listen []string
 	// PrivateListen is the address of metrics and profiles, or [Off]. They reveal everything, so it must not be exposed. Default:
-	// 127.0.0.1:8081; where that is taken and was not asked for, there is none.
+	// 127.0.0.1:8081, or no address if another process listens there.
 	PrivateListen string
 	// PrivateHosts are the names by which that address is reached, beside addresses and localhost. Default: none.
 	PrivateHosts []string

@@ -130,7 +130,7 @@ func TestMistakes(t *testing.T) {
 		{"base of another scheme", nil, []string{"LARDER_SITE_BASE=ftp://example.com"}, "", []string{`LARDER_SITE_BASE="ftp://example.com": must be a URL`}},
 		{"base with a query", nil, nil, "asset-base: https://example.com/?v=1\n", []string{"larder.yaml:1: asset-base:", "no query and no fragment"}},
 		{"base with a fragment", nil, nil, "asset-base: \"https://example.com#\"\n", []string{"no query and no fragment"}},
-		{"base with a password", []string{"--site-base", "https://me:secret@example.com"}, nil, "", []string{"would be told to every visitor"}},
+		{"base with a password", []string{"--site-base", "https://me:secret@example.com"}, nil, "", []string{"would be sent to every visitor"}},
 		{"base with a bad port", []string{"--site-base", "https://example.com:99999"}, nil, "", []string{`"99999" is not a port`}},
 		{"base that moves", []string{"--site-base", "https://example.com/a/../b"}, nil, "", []string{"a browser leaves as it is"}},
 		{"host with a scheme", []string{"--api-host", "https://api.example.com"}, nil, "", []string{"must be a host such as api.example.com"}},

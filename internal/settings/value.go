@@ -221,7 +221,7 @@ func parseBase(s string) (string, error) {
 	case err != nil || u.Opaque != "" || u.Host == "" || u.Scheme != "http" && u.Scheme != "https": // url.Parse has lowered the scheme
 		return "", errors.New(want)
 	case u.User != nil:
-		return "", fmt.Errorf("%s; a name or password would be told to every visitor", want)
+		return "", fmt.Errorf("%s; a name or password would be sent to every visitor", want)
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
 		return "", fmt.Errorf("%s; paths are put behind it, so it can have no query and no fragment", want)
 	}

@@ -17,7 +17,7 @@ import (
 // MostDays is the most days that a report is about: two years.
 const MostDays = 731
 
-// A Report is how much a package, or a version of it, was asked for.
+// A Report has the requests for a package, or for a version of it.
 type Report struct {
 	// From and To are the first and the last day, in UTC. The last one is today, and not over yet.
 	From, To time.Time
@@ -33,7 +33,7 @@ func (a *Amount) add(n count) {
 	a.Bytes += n.bytes
 }
 
-// A Version is how much a version was asked for.
+// A Version has the requests for a version.
 type Version struct {
 	Version string
 	Amount
@@ -46,8 +46,8 @@ type File struct {
 	Requests, AtLeast float64
 }
 
-// Of reports how much a package was asked for on the last days, today included: at least one, at most [MostDays]. With a
-// version it is about that one alone.
+// Of returns the report on a package for the last days, today included: at least one, at most [MostDays]. With a version it
+// covers that version only.
 func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
 	s := u.look(pkg)
 	defer s.close()

@@ -21,7 +21,7 @@ import (
 //	'V', month, package, 0, version, 0, store days of a version as another store has reported them
 //	'i'                              what this store is called
 //	'r' store                        another one that has reported, and the last day of its reports
-//	't', 'h'                         the days from which on it tells, and hears
+//	't', 'h'                         the days from which on it reports, and receives reports
 const (
 	kindPackage = 'p'
 	kindVersion = 'v'
@@ -166,7 +166,7 @@ func (u *Usage) write(counts map[slot]count, saves uint64, files []byte) error {
 		if row == nil {
 			var err error
 			if row, err = readDaily(u.store, key); errors.Is(err, errDamaged) {
-				u.logger.Warn("usage: counts of a month cannot be read, and begin anew", "package", at.pkg, "version", at.version)
+				u.logger.Warn("usage: the counts of a month are damaged; they start again at 0", "package", at.pkg, "version", at.version)
 				row = new(daily)
 			} else if err != nil {
 				return err
@@ -198,7 +198,7 @@ func (u *Usage) write(counts map[slot]count, saves uint64, files []byte) error {
 	return batch.Commit()
 }
 
-// readDaily returns the row of that key, an empty one where there is none.
+// readDaily returns the row of that key, or an empty one if it is missing.
 func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	value, err := from.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -211,8 +211,8 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	return &d, err
 }
 
-// expire removes the oldest months where more are kept than are to be. It goes by how many there are, and not by the
-// clock: one that is wrong costs a month at most.
+// expire removes the oldest months beyond mostMonths. It counts the months instead of reading the clock, because a wrong clock costs
+// one month at most then.
 func (u *Usage) expire() error {
 	var months []int
 	for _, kind := range []byte{kindPackage, kindOthersPackage} {
@@ -281,6 +281,6 @@ func (u *Usage) remove(prefix []byte) error {
 // versionOf is the version in the key of a version's row.
 func versionOf(key []byte) string {
 	_, rest, _ := strings.Cut(string(key[3:]), "\x00")
-	version, _, _ := strings.Cut(rest, "\x00") // of others' rows, the store follows
+	version, _, _ := strings.Cut(rest, "\x00") // in rows of other stores, the name of the store follows
 	return version
 }

@@ -30,7 +30,7 @@ const (
 // errMalformed says that the report of another process is not what this package writes.
 var errMalformed = errors.New("usage: the counts of another node are malformed")
 
-// Name tells the counts of this store from those of others. It is made when it is first asked for.
+// Name returns the name of this store in reports. The first call creates it.
 func (u *Usage) Name() (string, error) {
 	name, err := u.store.Get(kvstore.Usage, []byte{kindName})
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -70,7 +70,7 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 		}
 	}
 	reached, err := u.reportDays(from, today, put)
-	// What was counted before midnight may be written after it.
+	// Counts from before midnight may be written after it.
 	if reached = min(reached, today-1); reached > from {
 		err = errors.Join(err, u.mark(kindReported, reached))
 	}
@@ -104,7 +104,7 @@ func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byt
 	return reached, nil
 }
 
-// marked returns the day of a mark, -1 where there is none.
+// marked returns the day of a mark, -1 if it is missing.
 func (u *Usage) marked(kind byte) (int, error) {
 	row, err := u.store.Get(kvstore.Usage, []byte{kind})
 	if errors.Is(err, kvstore.ErrNotFound) {

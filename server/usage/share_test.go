@@ -151,7 +151,7 @@ func TestTellAfterAWrongClock(t *testing.T) {
 	}
 }
 
-// What is not what this package tells changes nothing, and the stores of whom counts are kept are bounded.
+// Malformed reports change nothing, and the number of stores whose counts are stored is bounded.
 func TestTakeIsBounded(t *testing.T) {
 	at := noon()
 	c := &counting{fs: vfs.NewMem()}

@@ -312,7 +312,7 @@ func firstOf(month int) int {
 	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
 }
 
-// fade is what is left of 1 after so many days.
+// fade returns the weight of a request after so many days.
 func fade(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
 
 // errDamaged says that a row is not what was written.

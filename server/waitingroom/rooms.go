@@ -27,11 +27,11 @@ type Options struct {
 	Keys *Keyring
 	// Runtime runs the rooms' objects and keeps their state. Required.
 	Runtime *durable.Runtime
-	// Cluster is there on a node of a cluster: its rooms are those of the cluster, except where each node has a
-	// room by itself. Nil: this is the only node.
+	// Cluster shares the rooms with the other nodes of a cluster, except those that each node has by itself.
+	// Nil: this is the only node.
 	Cluster *Cluster
-	// Known reports whether a room had state before, so that where there is none it has
-	// been lost. Nil: every room without state is new.
+	// Known reports whether a room had state before, so that missing state has been lost.
+	// Nil: every room without state is new.
 	Known func(room string) bool
 	// Frozen has the rooms decide nothing and write nothing, for a store that is not to be
 	// written: users with a session pass, and the parts of their pages; all others wait. [Rooms.Run] must not
@@ -41,7 +41,7 @@ type Options struct {
 	Notify func(context.Context, Notification) error
 	// Revision returns which version of the settings the rooms follow. Default: none is displayed.
 	Revision func() Revision
-	// Versions returns the history of the settings, newest first. Default: there is none.
+	// Versions returns the history of the settings, newest first. Default: no history.
 	Versions func() []Version
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time

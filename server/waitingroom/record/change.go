@@ -102,7 +102,7 @@ func unknownRoom(rooms []config.Room, name string) error {
 // owner changes the record in this process.
 type owner struct{ record *Record }
 
-// start seeds the record if there is none, and offers the rooms file.
+// start seeds the record if it has no version, and offers the rooms file.
 func (o owner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
@@ -138,7 +138,7 @@ func (o owner) firstVersion() (c configstore.Change, err error) {
 	return configstore.Change{Origin: o.record.origin("", origin), File: o.record.file.Hash(), Content: content}, nil
 }
 
-// seed creates the first version if there is none.
+// seed creates the first version if the record has none.
 func (o owner) seed(ctx context.Context) error {
 	if _, ok := o.record.store.Get(); ok {
 		return nil

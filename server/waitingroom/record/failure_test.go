@@ -200,7 +200,7 @@ func TestStartWithBrokenRoomsFile(t *testing.T) {
 	}
 }
 
-// What Larder 0.1.0 had set is taken over once.
+// The fields that Larder 0.1.0 had set are taken over once.
 func TestLegacyFileIsTakenOverOnce(t *testing.T) {
 	f := newFixture(t)
 	legacy := filepath.Join(f.data(), legacyFile)

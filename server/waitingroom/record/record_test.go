@@ -237,7 +237,7 @@ func TestInvalidRoomsFile(t *testing.T) {
 	f.shop(2, 20)
 }
 
-// What cannot be stored does not count, and can be changed when it can be stored again.
+// A change that cannot be stored is refused, and succeeds when it can be stored again.
 func TestRoomChangeThatCannotBeStored(t *testing.T) {
 	f := newFixture(t)
 	f.start()
@@ -258,7 +258,7 @@ func TestRoomChangeThatCannotBeStored(t *testing.T) {
 	f.shop(2, 20)
 }
 
-// Of operators who change one version at the same time, one succeeds, and the others are told what to do.
+// If operators change one version at the same time, one succeeds, and the errors of the others say what to do.
 func TestRoomChangesAtTheSameTime(t *testing.T) {
 	f := newFixture(t)
 	f.start()
