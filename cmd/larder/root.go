@@ -45,10 +45,6 @@ type verdict struct {
 func (v verdict) Unwrap() error { return v.failure }
 
 // run executes one command line and returns the exit code. It prints each error once.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	return newCLI(environ, stdout, stderr).run(ctx, args)
-}
-
 func (a *cli) run(ctx context.Context, args []string) int {
 	stderr := a.stderr
 	root := newRoot(a)

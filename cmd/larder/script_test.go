@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -62,6 +63,11 @@ type upstream struct {
 }
 
 type upstreamKey struct{}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	return newCLI(environ, stdout, stderr).run(ctx, args)
+}
 
 // TestScripts runs testdata/script, whole processes of the real program, each script with an npm registry of its own.
 // Besides what testscript knows, they may say:

@@ -37,9 +37,6 @@ func (r *Regexp) FindString(s string) string { return r.Get().FindString(s) }
 // FindStringSubmatch is regexp.Regexp.FindStringSubmatch.
 func (r *Regexp) FindStringSubmatch(s string) []string { return r.Get().FindStringSubmatch(s) }
 
-// FindStringSubmatchIndex is regexp.Regexp.FindStringSubmatchIndex.
-func (r *Regexp) FindStringSubmatchIndex(s string) []int { return r.Get().FindStringSubmatchIndex(s) }
-
 // ReplaceAllString is regexp.Regexp.ReplaceAllString.
 func (r *Regexp) ReplaceAllString(src, repl string) string {
 	return r.Get().ReplaceAllString(src, repl)

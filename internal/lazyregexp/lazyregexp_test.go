@@ -70,7 +70,7 @@ func TestRegexp(t *testing.T) {
 		t.Error("New compiled the pattern")
 	}
 	if !r.MatchString("aab") || r.MatchString("b") || r.FindString("aac") != "aa" || len(r.FindStringSubmatch("aab")) != 3 ||
-		r.FindStringSubmatchIndex("aab")[3] != 2 || r.ReplaceAllString("aab", "$2") != "b" || r.ReplaceAllStringFunc("aab!", strings.ToUpper) != "AAB!" {
+		r.Get().FindStringSubmatchIndex("aab")[3] != 2 || r.ReplaceAllString("aab", "$2") != "b" || r.ReplaceAllStringFunc("aab!", strings.ToUpper) != "AAB!" {
 		t.Error("the results are not those of package regexp")
 	}
 	if first := r.Get(); first != r.Get() {

@@ -14,9 +14,6 @@ var fixed = map[string]bool{
 	"bucket": true, "bucket-endpoint": true, "node-url": true,
 }
 
-// Reloadable reports whether a running process can change a setting.
-func Reloadable(name string) bool { return !fixed[name] }
-
 // copied is a value that can be that of another setting.
 type copied interface {
 	takeFrom(pflag.Value) (same bool)

@@ -97,9 +97,9 @@ func TestReload(t *testing.T) {
 			now := fresh.Flags.Lookup(f.Name).Value.String()
 			switch {
 			case want == nil:
-			case Reloadable(f.Name) && (len(restart) > 0 || now == old.Flags.Lookup(f.Name).Value.String()):
+			case !fixed[f.Name] && (len(restart) > 0 || now == old.Flags.Lookup(f.Name).Value.String()):
 				t.Errorf("it is %s, and %q need a restart", now, restart)
-			case !Reloadable(f.Name) && (!slices.Equal(restart, want) || now != old.Flags.Lookup(f.Name).Value.String()):
+			case fixed[f.Name] && (!slices.Equal(restart, want) || now != old.Flags.Lookup(f.Name).Value.String()):
 				t.Errorf("it is %s, and %q need a restart", now, restart)
 			}
 			write("name: x\n" + f.Name + "s: 1\n")
