@@ -215,7 +215,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	if seen.Outcome != "" {
 		found.Outcome, found.Problem, found.Evidence = seen.Outcome, seen.Problem, seen.Evidence
 	}
-	if log != nil && log.Doubt() == nil {
+	if log != nil && log.Unverified() == nil {
 		found.Size = log.Size()
 		audited := f.continueOn(ctx, log)
 		known := audited == nil // whether the entries that were audited before are those of this log

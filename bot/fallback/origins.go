@@ -304,8 +304,8 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	o.aging.Lock()
 	o.opened, o.cosigned = true, log.Cosigned()
 	o.aging.Unlock()
-	if d := log.Doubt(); d != nil {
-		return nil, d
+	if err := log.Unverified(); err != nil {
+		return nil, err
 	}
 	return log, nil
 }

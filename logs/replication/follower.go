@@ -330,8 +330,8 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if firstUse {
 		f.change(func(s *State) { s.Key, s.FirstUse = log.Key(), true })
 	}
-	if contradiction := log.Doubt(); contradiction != nil {
-		return nil, &RefusedError{contradiction}
+	if err := log.Unverified(); err != nil {
+		return nil, &RefusedError{err}
 	}
 	if err := log.Contains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
 		return nil, &RefusedError{fmt.Errorf("the log of %d entries that is here is not that of %s: %w; a data folder follows one log for good, so follow this one into another (--data, --keys)", local.Size, f.Source.Name(), err)}

@@ -193,8 +193,8 @@ func (l *Log) readStatement(ctx context.Context, a Auditor) (*AuditStatement, er
 	switch {
 	case s.To > seen.Size:
 		return nil, fmt.Errorf("the auditor's statement is about %d entries, under a checkpoint of %d", s.To, seen.Size)
-	case seen.Size > l.tree.N && l.doubt == nil:
-		err = l.isStale(ctx, seen)
+	case seen.Size > l.tree.N && l.unverified == nil:
+		err = l.markStale(ctx, seen)
 	case seen.Size <= l.tree.N:
 		err = l.contains(ctx, seen)
 	}

@@ -149,8 +149,8 @@ func (l *Log) Bytes(ctx context.Context, data []byte, name Name) Result {
 func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)
-	if errors.Is(err, errNoRelease) && l.doubt != nil {
-		return r.failed(&Doubt{l.doubt.Outcome, l.doubt.Problem + "; in this one, " + err.Error()})
+	if errors.Is(err, errNoRelease) && l.unverified != nil {
+		return r.failed(&UnverifiedError{l.unverified.Outcome, l.unverified.Problem + "; in this one, " + err.Error()})
 	}
 	if err != nil {
 		return r.failed(err)
@@ -181,8 +181,8 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: it is not among the live ones, and the server does not tell which entry withdrew it"
 		return r
 	}
-	if l.doubt != nil {
-		return r.failed(l.doubt)
+	if l.unverified != nil {
+		return r.failed(l.unverified)
 	}
 	r.Outcome = Proven
 	if l.options.Upstream != nil {
@@ -385,24 +385,24 @@ func (e *ForkError) Error() string {
 	return text
 }
 
-// A Doubt is why nothing that a log says is proven, though nothing in it is wrong.
-type Doubt struct {
+// An UnverifiedError says why nothing that a log says is proven, though nothing in it is wrong.
+type UnverifiedError struct {
 	Outcome Outcome // Stale, Expired or Unproven
 	Problem string
 }
 
-func (d *Doubt) Error() string { return d.Problem }
+func (e *UnverifiedError) Error() string { return e.Problem }
 
-// OutcomeOf is what an error comes to.
+// OutcomeOf returns the outcome that an error of this package has; [Unproven] for any other error.
 func OutcomeOf(err error) Outcome {
-	var doubt *Doubt
+	var unverified *UnverifiedError
 	switch {
 	case errors.As(err, new(*ForkError)):
 		return Forked
 	case errors.As(err, new(*Difference)):
 		return Differs
-	case errors.As(err, &doubt):
-		return doubt.Outcome
+	case errors.As(err, &unverified):
+		return unverified.Outcome
 	}
 	return Unproven
 }

@@ -17,8 +17,8 @@ import (
 const maxKept = 16
 
 // follow compares the log with the checkpoints of it that were seen before. It returns a
-// [ForkError] where they contradict each other. Where the log is the smaller one, it has a
-// doubt. What cannot be compared yet is kept.
+// [ForkError] if they contradict each other. If the log is smaller than one of them, it is
+// stale. It keeps those that it cannot compare yet.
 func (l *Log) follow(ctx context.Context) error {
 	known, ok := l.remembered()
 	if !ok {
@@ -34,7 +34,7 @@ func (l *Log) follow(ctx context.Context) error {
 		}
 		l.seen = seen.Size
 		if seen.Size > l.tree.N {
-			err = l.isStale(ctx, seen)
+			err = l.markStale(ctx, seen)
 		} else if err = l.contains(ctx, seen); err != nil && OutcomeOf(err) != Forked {
 			err = fmt.Errorf("couldn't prove that the log contains what was seen before: %w", err)
 		}
@@ -125,18 +125,18 @@ func (l *Log) contains(ctx context.Context, seen signing.Signed) error {
 	return l.compare(seen, l.shown(), l.hashes(ctx))
 }
 
-// isStale gives the log a doubt, because it is smaller than what was seen. The server may
-// not have the tiles of the larger one, so the comparison may have to wait.
-func (l *Log) isStale(ctx context.Context, seen signing.Signed) error {
-	l.doubt = &Doubt{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.tree.N, seen.Size)}
+// markStale records that the log is smaller than what was seen. The server may not have the tiles of the larger one, so the
+// comparison may have to wait.
+func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
+	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.tree.N, seen.Size)}
 	larger := l.tiles(ctx, map[tlog.Tile][]byte{}).of(tlog.Tree{N: seen.Size, Hash: seen.Root})
 	switch err := l.compare(l.shown(), seen, larger); {
 	case err == nil:
-		l.doubt.Problem += ", which contains it"
+		l.unverified.Problem += ", which contains it"
 	case OutcomeOf(err) == Forked || ctx.Err() != nil:
 		return err
 	default:
-		l.doubt.Problem += "; it is kept, and compared with that as soon as the tiles can be had"
+		l.unverified.Problem += "; it is kept, and compared with that as soon as the tiles can be had"
 		l.keep(string(l.note))
 	}
 	return nil

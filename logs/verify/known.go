@@ -122,8 +122,8 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 }
 
 // Remember writes what was verified: the log under a server was trusted by a key,
-// which may have led to another one, and has this checkpoint. One of which there is a
-// doubt is not gone by later, but what is to be compared with the log is kept.
+// which may have led to another one, and has this checkpoint. If the log
+// is unverified, its checkpoint does not replace the last one, and is kept to be compared with the log.
 func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
 	return k.update(func(fresh *Known) { fresh.add(server, trusted, l, now) })
 }
@@ -195,7 +195,7 @@ func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 	if known.Key == "" {
 		known.Key = l.Key()
 	}
-	if l.doubt != nil {
+	if l.unverified != nil {
 		return
 	}
 	for _, former := range []string{known.Key, trusted} {

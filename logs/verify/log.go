@@ -58,7 +58,8 @@ type Log struct {
 	changes  []signing.KeyChange // as the server tells them; they carry their own proofs
 	trusted  []string            // verifier keys by which checkpoints count, the oldest first
 	seen     int64
-	doubt    *Doubt
+	// unverified is why nothing that the log says is proven, nil if it may be.
+	unverified *UnverifiedError
 	kept     []string // signed checkpoints that are still to be compared with the log
 	settled  []string // those that were kept and that it contains
 	audits   []audit
@@ -101,8 +102,8 @@ func (o Options) remote() *remote {
 	return r
 }
 
-// Open fetches the log's checkpoint and verifies it. Where that is right, but nothing is
-// proven by it, the log has a [Log.Doubt]. The caller bounds the time that it takes.
+// Open fetches the log's checkpoint and verifies it. If it is right, but proves
+// nothing, [Log.Unverified] says why. The caller bounds the time that it takes.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{options: o, remote: o.remote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
 	if err := l.readKeys(ctx); err != nil {
@@ -125,13 +126,13 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 			return nil, err
 		}
 	}
-	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.doubt == nil {
-		l.doubt = &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
+	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.unverified == nil {
+		l.unverified = &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
 		l.keep(string(l.note))
 	}
-	if o.Trust.MaxAge > 0 && l.doubt == nil {
+	if o.Trust.MaxAge > 0 && l.unverified == nil {
 		if err := CheckAge(l.cosigned, o.Trust.now(), o.Trust.MaxAge); err != nil {
-			l.doubt = &Doubt{Expired, err.Error()}
+			l.unverified = &UnverifiedError{Expired, err.Error()}
 			l.keep(string(l.note))
 		}
 	}
@@ -203,8 +204,8 @@ func (l *Log) Root() tlog.Hash { return l.tree.Hash }
 // Note is the signed checkpoint, for the next time.
 func (l *Log) Note() []byte { return l.note }
 
-// Doubt is why nothing that this log says is proven, or nil.
-func (l *Log) Doubt() *Doubt { return l.doubt }
+// Unverified returns why nothing that the log says is proven, nil if it may be.
+func (l *Log) Unverified() *UnverifiedError { return l.unverified }
 
 // Cosigned returns as of when the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
 func (l *Log) Cosigned() time.Time { return l.cosigned }

@@ -146,7 +146,7 @@ func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
 		case c.N > ended.End.Size:
 			return checkpoint{}, "", differs("the checkpoint of %d entries is signed with %s, which the root key ended at %d entries: that key may be stolen", c.N, ended.Key, ended.End.Size)
 		default:
-			l.doubt = &Doubt{Stale, fmt.Sprintf("the server shows a log of %d entries, signed with a key that ended at %d", c.N, ended.End.Size)}
+			l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, signed with a key that ended at %d", c.N, ended.End.Size)}
 			return c, key, nil
 		}
 	}
@@ -161,16 +161,16 @@ func listedKeys(list *signing.KeyList) (keys []string) {
 	return keys
 }
 
-// checkList gives the log a doubt if the list has expired, and returns an error if the log does not contain the last trees that
-// former keys may have signed.
+// checkList records that the log is unverified if the list has expired or the log is smaller than the list says, and returns an
+// error if the log does not contain the last trees that former keys may have signed.
 func (l *Log) checkList(ctx context.Context) error {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {
 			continue
 		}
 		if listed.End.Size > l.tree.N {
-			if l.doubt == nil {
-				l.doubt = &Doubt{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.tree.N, listed.End.Size)}
+			if l.unverified == nil {
+				l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.tree.N, listed.End.Size)}
 			}
 			continue
 		}
@@ -178,8 +178,8 @@ func (l *Log) checkList(ctx context.Context) error {
 			return fmt.Errorf("couldn't prove that the log contains the last tree of the key %s, as the root key says: %w", listed.Key, err)
 		}
 	}
-	if now := l.options.Trust.now(); l.doubt == nil && now.After(l.keyList.Expires) {
-		l.doubt = &Doubt{Unproven, fmt.Sprintf("the list of keys has expired on %s; the operator has not signed another one, or the server withholds it", l.keyList.Expires.Format(time.DateOnly))}
+	if now := l.options.Trust.now(); l.unverified == nil && now.After(l.keyList.Expires) {
+		l.unverified = &UnverifiedError{Unproven, fmt.Sprintf("the list of keys has expired on %s; the operator has not signed another one, or the server withholds it", l.keyList.Expires.Format(time.DateOnly))}
 		l.keep(string(l.note))
 	}
 	return nil

@@ -121,7 +121,7 @@ func (s *Session) open(ctx, limited context.Context, server string) (*SessionLog
 	s.logs = append(s.logs, l)
 	err := s.read(limited, l)
 	if err == nil {
-		if d := l.log.doubt; d != nil {
+		if d := l.log.unverified; d != nil {
 			l.Outcome, l.Problem = d.Outcome, d.Problem
 		}
 		err = s.Known.Remember(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())

@@ -234,12 +234,12 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 		return err
 	}
 	if missing := t.Need - len(c.cosignatures); missing > 0 {
-		return &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the proof's checkpoint, and %d are required", len(c.cosignatures), t.Need)}
+		return &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the proof's checkpoint, and %d are required", len(c.cosignatures), t.Need)}
 	}
 	r.Cosigned = c.cosigned
 	if t.MaxAge > 0 {
 		if err := CheckAge(c.cosigned, t.now(), t.MaxAge); err != nil {
-			return &Doubt{Expired, err.Error()}
+			return &UnverifiedError{Expired, err.Error()}
 		}
 	}
 	var extra logs.FileProof

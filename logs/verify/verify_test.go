@@ -267,7 +267,7 @@ func TestStale(t *testing.T) {
 
 	// Its tiles show that it is part of what was seen.
 	l := r.open(o)
-	if d := l.Doubt(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "a log of 5 entries, and one of 6 was signed and seen before, which contains it") {
+	if d := l.Unverified(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "a log of 5 entries, and one of 6 was signed and seen before, which contains it") {
 		t.Errorf("%+v", d)
 	}
 	if got := r.url(o, "vue/3.0.0/vue.js"); got.Outcome != verify.Stale {
@@ -287,7 +287,7 @@ func TestStale(t *testing.T) {
 	// They are missing: it is kept, and compared later.
 	r.lies["/log/tile/0/000.p/6"], r.lies["/log/tile/0/000"] = gone, gone
 	l = r.open(o)
-	if d := l.Doubt(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "it is kept") {
+	if d := l.Unverified(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "it is kept") {
 		t.Errorf("without tiles: %+v", d)
 	}
 	if k := remember(l); len(k.Kept) != 1 || k.Checkpoint != string(newer.Note()) {
@@ -295,7 +295,7 @@ func TestStale(t *testing.T) {
 	}
 	// Wrong tiles prove nothing either.
 	r.lies["/log/tile/0/000.p/6"] = flip
-	if d := r.open(o).Doubt(); d == nil || d.Outcome != verify.Stale {
+	if d := r.open(o).Unverified(); d == nil || d.Outcome != verify.Stale {
 		t.Errorf("with wrong tiles: %+v", d)
 	}
 	// Another one of its size contradicts what is kept.
@@ -336,7 +336,7 @@ func TestStaleFromBeforeAKeyChange(t *testing.T) {
 	r.lies["/log/keys"] = instead([]byte(`{"changes":[]}`))
 	r.lies["/log/checkpoint"] = instead(first.Note())
 	l := r.open(o)
-	if d := l.Doubt(); d == nil || d.Outcome != verify.Stale {
+	if d := l.Unverified(); d == nil || d.Outcome != verify.Stale {
 		t.Errorf("%+v", d)
 	}
 	known, err := verify.ReadKnown(filepath.Join(t.TempDir(), "known-logs"))
@@ -470,7 +470,7 @@ func TestWitnesses(t *testing.T) {
 		o.Trust.Need = need
 		l := r.open(o)
 		if need > 2 {
-			if d := l.Doubt(); d == nil || d.Outcome != verify.Unproven || !strings.Contains(d.Problem, "2 of the given witnesses have signed the checkpoint, and 3 are required") {
+			if d := l.Unverified(); d == nil || d.Outcome != verify.Unproven || !strings.Contains(d.Problem, "2 of the given witnesses have signed the checkpoint, and 3 are required") {
 				t.Errorf("3 needed: %+v", d)
 			}
 			if got := r.url(o, "vue/3.0.0/vue.js"); got.Outcome != verify.Unproven {
@@ -478,7 +478,7 @@ func TestWitnesses(t *testing.T) {
 			}
 			continue
 		}
-		if d := l.Doubt(); d != nil {
+		if d := l.Unverified(); d != nil {
 			t.Errorf("%d needed: %+v", need, d)
 		}
 		got := l.Cosignatures()
@@ -494,7 +494,7 @@ func TestWitnesses(t *testing.T) {
 	}
 	twice := []note.Signer{r.key(), cosigners[0], cosigners[0]}
 	r.lies["/log/checkpoint"] = instead(r.checkpoint(origin, r.Log.Checkpoint(), twice...))
-	if d := r.open(o).Doubt(); d == nil || d.Outcome != verify.Unproven {
+	if d := r.open(o).Unverified(); d == nil || d.Outcome != verify.Unproven {
 		t.Errorf("one witness twice: %+v", d)
 	}
 }

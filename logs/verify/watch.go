@@ -207,7 +207,7 @@ func (w *Watcher) Look(ctx context.Context) (WatchResult, error) {
 	if seen.Outcome != "" {
 		found.Outcome, found.Problem = seen.Outcome, seen.Problem
 	}
-	if log != nil && log.Doubt() == nil {
+	if log != nil && log.Unverified() == nil {
 		w.state.Cosigned = log.Cosigned()
 		limited, cancel := context.WithTimeout(ctx, w.o.Timeout)
 		defer cancel()

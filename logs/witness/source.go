@@ -107,8 +107,8 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 	if err != nil {
 		return err
 	}
-	if doubt := log.Doubt(); doubt != nil {
-		return doubt
+	if err := log.Unverified(); err != nil {
+		return err
 	}
 	if !slices.Contains(s.keys, log.Key()) { // which the log has proven
 		if err := w.remember(s, log.Key()); err != nil {
