@@ -121,15 +121,21 @@ func (a *audited) sign() {
 	}
 }
 
-// check verifies a file as a client that trusts these auditors.
+// check verifies a file as a client that requires all of these auditors.
 func (a *audited) check(name string, auditors ...verify.Auditor) (*verify.SessionLog, verify.Result) {
+	a.Helper()
+	return a.checkNeeding(len(auditors), name, auditors...)
+}
+
+// checkNeeding verifies a file as a client that requires so many of these auditors.
+func (a *audited) checkNeeding(need int, name string, auditors ...verify.Auditor) (*verify.SessionLog, verify.Result) {
 	a.Helper()
 	known, err := verify.ReadKnown(filepath.Join(a.TempDir(), "known"))
 	if err != nil {
 		a.Fatal(err)
 	}
 	s := verify.Session{Known: known, Timeout: time.Minute, Options: verify.Options{
-		Trust: verify.Trust{Key: a.cdn.Signer.Key()}, Auditors: auditors, NeedAuditors: len(auditors),
+		Trust: verify.Trust{Key: a.cdn.Signer.Key()}, Auditors: auditors, NeedAuditors: need,
 	}}
 	parsed, err := verify.ParseName(name)
 	if err != nil {
@@ -306,6 +312,31 @@ func TestStatementIsLimited(t *testing.T) {
 	found, err := f.Poll(t.Context())
 	if err != nil || found.Outcome != verify.Proven || found.Audited != releases+1 {
 		t.Errorf("%s, %d entries, %q, %v", found.Outcome, found.Audited, found.Problem, err)
+	}
+}
+
+// An auditor that is named twice counts once, whichever of its statements says that a file is upstream's.
+func TestAuditorsCountOnce(t *testing.T) {
+	a := newAudited(t)
+	publish(t, a.cdn.Shelf, a.addSimple("1.0.0", "left()", "left()"), "left()")
+	a.sign()
+	a.poll(a.cdn.URL)
+	const name = "left/1.0.0/left.js"
+	one := a.trusted()
+	copied := verify.Auditor{Key: one.Key, Statement: filepath.Join(a.folder, audit.AuditPublicFolder, audit.AuditStatement)}
+	missing := verify.Auditor{Key: one.Key, Statement: copied.Statement + "-missing"}
+	other := a.statement(func(*verify.AuditStatement) {})
+	a.want(name, verify.Unproven, "1 of the given auditors", one, one)
+	a.want(name, verify.Unproven, "1 of the given auditors", one, copied)
+	a.want(name, verify.Proven, "", one, other)
+	for _, tt := range []struct {
+		auditors []verify.Auditor
+		want     int
+	}{{nil, 0}, {[]verify.Auditor{one, one, copied, missing}, 1}, {[]verify.Auditor{one, other, missing}, 2}} {
+		count := verify.CountAuditors(tt.auditors)
+		if _, got := a.checkNeeding(count, name, tt.auditors...); count != tt.want || got.Outcome != verify.Proven {
+			t.Errorf("%d auditors, %s, %q; want %d", count, got.Outcome, got.Problem, tt.want)
+		}
 	}
 }
 

@@ -102,8 +102,8 @@ func (f fileVerdict) Print(w io.Writer) {
 	if u := f.Upstream; u != nil {
 		printComparison(w, f)
 	}
-	for _, word := range f.Audits {
-		writeAuditWord(w, word)
+	for _, audited := range f.Audits {
+		writeAuditVerdict(w, audited)
 	}
 	if c := f.Changed; c != nil {
 		fmt.Fprintf(w, "  note: entry %d on %s says: %s\n", c.Entry, c.Time.Local().Format(time.DateTime), text.Plain(c.Reason))
@@ -118,15 +118,15 @@ func (f fileVerdict) Print(w io.Writer) {
 	}
 }
 
-// writeAuditWord describes what an auditor says of a file.
-func writeAuditWord(w io.Writer, word verify.AuditWord) {
-	switch word.Outcome {
+// writeAuditVerdict describes what an auditor says of a file.
+func writeAuditVerdict(w io.Writer, v verify.AuditVerdict) {
+	switch v.Outcome {
 	case verify.Proven:
-		fmt.Fprintf(w, "  the auditor %s found it to be upstream's, in an audit of %s\n", text.Plain(word.Auditor), text.Count(int(word.Size), "entry", "entries"))
+		fmt.Fprintf(w, "  the auditor %s found it to be upstream's, in an audit of %s\n", text.Plain(v.Auditor), text.Count(int(v.Size), "entry", "entries"))
 	case verify.Differs:
-		fmt.Fprintf(w, "  the auditor %s says that the release differs from its upstream\n", text.Plain(word.Auditor))
+		fmt.Fprintf(w, "  the auditor %s says that the release differs from its upstream\n", text.Plain(v.Auditor))
 	default:
-		fmt.Fprintf(w, "  the auditor %s says nothing of it: %s\n", text.Plain(word.Auditor), text.Plain(word.Problem))
+		fmt.Fprintf(w, "  the auditor %s says nothing of it: %s\n", text.Plain(v.Auditor), text.Plain(v.Problem))
 	}
 }
 

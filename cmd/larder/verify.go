@@ -145,8 +145,8 @@ larder fsck. See docs/audit-log.md.`,
 		if !f.Changed("witnesses") {
 			v.need = len(v.witnesses)
 		}
-		if !f.Changed("auditors") {
-			v.audits = len(v.auditors)
+		if err := v.prepareAuditors(f.Changed("auditors")); err != nil {
+			return err
 		}
 		if v.proof != "" && !f.Changed("max-age") {
 			v.maxAge = 0
@@ -261,9 +261,6 @@ func (v *verification) prepareTrust() error {
 	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
 		return fmt.Errorf("--witness: %w", err)
 	}
-	if err := v.prepareAuditors(); err != nil {
-		return err
-	}
 	if v.need > len(v.witnesses) {
 		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
 	}
@@ -285,8 +282,8 @@ func readRoot(argument, key string) (string, error) {
 	return root, nil
 }
 
-// prepareAuditors reads the auditors.
-func (v *verification) prepareAuditors() error {
+// prepareAuditors reads the auditors. All of them are required unless --auditors is given.
+func (v *verification) prepareAuditors(given bool) error {
 	for _, argument := range v.auditors {
 		auditor, err := verify.ParseAuditor(argument)
 		if err != nil {
@@ -294,8 +291,12 @@ func (v *verification) prepareAuditors() error {
 		}
 		v.audited = append(v.audited, auditor)
 	}
-	if v.audits > len(v.audited) {
-		return fmt.Errorf("--auditors asks for %d, and %s given with --auditor", v.audits, count(len(v.audited), "is", "are"))
+	auditors := verify.CountAuditors(v.audited)
+	if !given {
+		v.audits = auditors
+	}
+	if v.audits > auditors {
+		return fmt.Errorf("--auditors requires %d, and --auditor names %s; each key counts once, whatever statements it has signed", v.audits, count(auditors, "auditor", "auditors"))
 	}
 	return nil
 }

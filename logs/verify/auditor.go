@@ -135,23 +135,32 @@ func ParseAuditor(argument string) (a Auditor, err error) {
 	return a, err
 }
 
-// An AuditWord is what an auditor says of a file.
-type AuditWord struct {
+// CountAuditors returns how many auditors there are, by their keys: one may publish several statements, such as of several logs.
+func CountAuditors(auditors []Auditor) int {
+	keys := make(map[string]bool)
+	for _, a := range auditors {
+		keys[a.Key] = true
+	}
+	return len(keys)
+}
+
+// An AuditVerdict is what an auditor says of a file.
+type AuditVerdict struct {
 	Auditor string  `json:"auditor"`           // the name of its key
 	Outcome Outcome `json:"outcome"`           // [Proven], [Differs] or [Unproven]
 	Problem string  `json:"problem,omitempty"` // why it is not proven
 	Size    int64   `json:"size,omitempty"`    // entries of the log up to which it has audited
 }
 
-// readAudits reads what the auditors say of the log. A statement about another log, by the same key, is a fork.
+// readAudits reads the auditors' statements about the log. One about another log that the same key has signed proves a fork.
 func (l *Log) readAudits(ctx context.Context) error {
 	for _, a := range l.options.Auditors {
 		name, _, _ := strings.Cut(a.Key, "+")
-		read := audit{word: AuditWord{Auditor: name, Outcome: Unproven}}
+		read := audit{key: a.Key, verdict: AuditVerdict{Auditor: name, Outcome: Unproven}}
 		s, err := l.readStatement(ctx, a)
 		if err == nil {
-			read.statement, read.word.Size = s, s.To
-		} else if read.word.Problem = err.Error(); OutcomeOf(err) == Forked || ctx.Err() != nil {
+			read.statement, read.verdict.Size = s, s.To
+		} else if read.verdict.Problem = err.Error(); OutcomeOf(err) == Forked || ctx.Err() != nil {
 			return err
 		}
 		l.audits = append(l.audits, read)
@@ -159,9 +168,10 @@ func (l *Log) readAudits(ctx context.Context) error {
 	return nil
 }
 
-// An audit is what an auditor says of the log; statement is nil where the word says why there is none.
+// An audit has the statement of an auditor, or nil and a verdict that says why it does not count.
 type audit struct {
-	word      AuditWord
+	key       string
+	verdict   AuditVerdict
 	statement *AuditStatement
 }
 
@@ -204,24 +214,25 @@ func (l *Log) readStatement(ctx context.Context, a Auditor) (*AuditStatement, er
 	return s, nil
 }
 
-// askAuditors compares a proven file with what the auditors say. One that says it differs is enough.
-func (l *Log) askAuditors(r *Result, published logs.Indexed) {
-	agree := 0
+// checkAudits compares a proven file with the statements of the auditors. One auditor that found a difference is enough for
+// [Differs].
+func (l *Log) checkAudits(r *Result, published logs.Indexed) {
+	var agree []Auditor
 	for _, a := range l.audits {
-		word := a.word
+		verdict := a.verdict
 		if a.statement != nil {
-			word.Outcome, word.Problem = a.statement.judge(published.Index, r.Path)
+			verdict.Outcome, verdict.Problem = a.statement.judge(published.Index, r.Path)
 		}
-		r.Audits = append(r.Audits, word)
+		r.Audits = append(r.Audits, verdict)
 		switch {
-		case word.Outcome == Proven:
-			agree++
-		case word.Outcome == Differs && r.Outcome != Differs:
-			r.Outcome, r.Problem = Differs, fmt.Sprintf("the auditor %s says that it is not upstream's: %s", word.Auditor, word.Problem)
+		case verdict.Outcome == Proven:
+			agree = append(agree, Auditor{Key: a.key})
+		case verdict.Outcome == Differs && r.Outcome != Differs:
+			r.Outcome, r.Problem = Differs, fmt.Sprintf("the auditor %s says that it is not upstream's: %s", verdict.Auditor, verdict.Problem)
 		}
 	}
-	if need := l.options.NeedAuditors; agree < need && r.Outcome == Proven {
-		r.Outcome, r.Problem = Unproven, fmt.Sprintf("%d of the given auditors have found it to be upstream's, and %d are required", agree, need)
+	if agreed, need := CountAuditors(agree), l.options.NeedAuditors; agreed < need && r.Outcome == Proven {
+		r.Outcome, r.Problem = Unproven, fmt.Sprintf("%d of the given auditors have found it to be upstream's, and %d are required", agreed, need)
 	}
 }
 

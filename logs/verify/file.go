@@ -113,7 +113,7 @@ type Result struct {
 	// proven before.
 	Upstream *Comparison `json:"upstream,omitempty"`
 	// Audits are what the given auditors say of it.
-	Audits []AuditWord `json:"audits,omitempty"`
+	Audits []AuditVerdict `json:"audits,omitempty"`
 }
 
 // An Event is an entry of the log, in short.
@@ -188,7 +188,7 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 	if l.options.Upstream != nil {
 		l.askUpstream(ctx, &r, release)
 	}
-	l.askAuditors(&r, release.Published)
+	l.checkAudits(&r, release.Published)
 	return r
 }
 

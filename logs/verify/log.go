@@ -34,7 +34,7 @@ type Options struct {
 	// find to be the same is not [Proven].
 	Upstream Upstream
 	// Auditors are those whose statements are compared with what the log says of files, of which NeedAuditors must have found
-	// a file to be upstream's.
+	// a file to be upstream's. One with several statements counts once: [CountAuditors].
 	Auditors     []Auditor
 	NeedAuditors int
 	// Progress, where set, is called while entries are read.
@@ -53,21 +53,21 @@ type Log struct {
 	options Options
 	remote  *remote
 	checkpoint
-	tree     tlog.Tree
-	key      string
-	changes  []signing.KeyChange // as the server tells them; they carry their own proofs
-	trusted  []string            // verifier keys by which checkpoints count, the oldest first
-	seen     int64
+	tree    tlog.Tree
+	key     string
+	changes []signing.KeyChange // as the server tells them; they carry their own proofs
+	trusted []string            // verifier keys by which checkpoints count, the oldest first
+	seen    int64
 	// unverified is why nothing that the log says is proven, nil if it may be.
 	unverified *UnverifiedError
-	kept     []string // signed checkpoints that are still to be compared with the log
-	settled  []string // those that were kept and that it contains
-	audits   []audit
-	keyList  *signing.KeyList // nil if no root key is pinned
-	proof    map[tlog.Tile][]byte
-	releases map[[2]string]*Release
-	history  *history // nil before the log was read whole
-	last     struct {
+	kept       []string // signed checkpoints that are still to be compared with the log
+	settled    []string // those that were kept and that it contains
+	audits     []audit
+	keyList    *signing.KeyList // nil if no root key is pinned
+	proof      map[tlog.Tile][]byte
+	releases   map[[2]string]*Release
+	history    *history // nil before the log was read whole
+	last       struct {
 		n       int64
 		entries []logs.Indexed
 	}
