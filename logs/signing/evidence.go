@@ -164,6 +164,22 @@ func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, 
 	return Signed{c, data}, nil
 }
 
+// OpenWithAny does the same by any of several verifier keys.
+func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error) {
+	err := errors.New("no key is given")
+	for _, key := range keys {
+		var v note.Verifier
+		if v, err = note.NewVerifier(key); err != nil {
+			continue
+		}
+		var signed Signed
+		if signed, err = OpenWith(data, v, changes); err == nil {
+			return signed, nil
+		}
+	}
+	return Signed{}, err
+}
+
 // Encode returns the file that holds the evidence.
 func (e *Evidence) Encode() ([]byte, error) {
 	e.Format = evidenceFormat

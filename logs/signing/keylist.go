@@ -54,13 +54,21 @@ func (l *KeyList) Valid() (keys []string) {
 	return keys
 }
 
+// All returns all keys of the list.
+func (l *KeyList) All() (keys []string) {
+	for _, k := range l.Keys {
+		keys = append(keys, k.Key)
+	}
+	return keys
+}
+
 // Equal reports whether two lists have the same content. Their notes may differ in signatures of other keys.
 func (l *KeyList) Equal(other *KeyList) bool { return l.text() == other.text() }
 
 // Sign returns the list as a note (https://c2sp.org/signed-note) that a root key has signed.
 func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	text := l.text()
-	if parsed, err := parseKeyList(text); err != nil || parsed.text() != text {
+	if _, err := parseKeyList(text); err != nil {
 		return nil, fmt.Errorf("signing: couldn't sign the list of keys: %w", err)
 	}
 	return note.Sign(&note.Note{Text: text}, root)
@@ -80,9 +88,6 @@ func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 		return nil, fmt.Errorf("the list of keys is not signed with the root key %s: %w", root, err)
 	}
 	l, err := parseKeyList(n.Text)
-	if err == nil && l.text() != n.Text {
-		err = errors.New("it is not in the only form")
-	}
 	if err != nil {
 		return nil, fmt.Errorf("the root key has signed what is not a list of keys: %w", err)
 	}
@@ -117,6 +122,7 @@ func (l *KeyList) text() string {
 	return b.String()
 }
 
+// parseKeyList reads a list in the only form that text returns.
 func parseKeyList(text string) (*KeyList, error) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if len(lines) < 5 || len(lines) > 4+mostListed || lines[0] != keyListHeader {
@@ -144,6 +150,9 @@ func parseKeyList(text string) (*KeyList, error) {
 	}
 	if l.Valid() == nil {
 		return nil, errors.New("all of its keys have ended")
+	}
+	if l.text() != text {
+		return nil, errors.New("it is not written as Larder writes it")
 	}
 	return l, nil
 }
@@ -178,20 +187,12 @@ func (l *KeyList) EndKey(key string, last []byte) error {
 		if l.Keys[i].Key != key {
 			continue
 		}
-		var problem error
-		for _, by := range l.Keys {
-			v, err := note.NewVerifier(by.Key)
-			if err != nil {
-				return err
-			}
-			signed, err := OpenWith(last, v, nil)
-			if err == nil {
-				l.Keys[i].End = &signed.Checkpoint
-				return nil
-			}
-			problem = err
+		signed, err := OpenWithAny(last, l.All(), nil)
+		if err != nil {
+			return fmt.Errorf("the checkpoint is not signed with a key of the list: %w", err)
 		}
-		return fmt.Errorf("the checkpoint is not signed with a key of the list: %w", problem)
+		l.Keys[i].End = &signed.Checkpoint
+		return nil
 	}
 	return fmt.Errorf("the list does not have the key %s", key)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/logs"
@@ -102,17 +101,8 @@ func (l *Log) olderKey(signed []byte) (checkpoint, string, bool) {
 
 // openSeen verifies a checkpoint that was verified when it was seen, because the file that
 // remembers it may have been changed.
-func (l *Log) openSeen(head string) (seen signing.Signed, err error) {
-	for _, key := range l.trusted {
-		var v note.Verifier
-		if v, err = note.NewVerifier(key); err != nil {
-			continue
-		}
-		if seen, err = signing.OpenWith([]byte(head), v, l.changes); err == nil {
-			break
-		}
-	}
-	return seen, err
+func (l *Log) openSeen(head string) (signing.Signed, error) {
+	return signing.OpenWithAny([]byte(head), l.trusted, l.changes)
 }
 
 // shown is the log's checkpoint.

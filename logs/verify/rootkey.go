@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/mod/sumdb/note"
-
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -68,7 +66,7 @@ func (l *Log) readKeyList(ctx context.Context) error {
 	signed, err := l.remote.get(ctx, "/log/key-list", signing.MaxKeyList)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && seen == nil:
-		return errors.New("the server has no list of keys that the root key has signed, and none was seen before")
+		return errors.New("the server has no list of keys that the root key has signed, and none was seen before; ask the log's operator to sign one (larder key sign) and to copy it into the key folder, as key-list")
 	case errors.Is(err, fs.ErrNotExist):
 		l.keyList = seen
 		return nil
@@ -111,7 +109,7 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 func (l *Log) openShown(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
 	if l.keyList != nil {
 		c, key, err := l.openByList(signed)
-		l.options.Trust.Key, l.trusted = key, listedKeys(l.keyList)
+		l.options.Trust.Key, l.trusted = key, l.keyList.All()
 		return c, key, nil, err
 	}
 	c, key, used, err := l.options.Trust.open(signed, l.changes)
@@ -153,14 +151,6 @@ func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
 	return checkpoint{}, "", problem
 }
 
-// listedKeys returns all keys of a list.
-func listedKeys(list *signing.KeyList) (keys []string) {
-	for _, k := range list.Keys {
-		keys = append(keys, k.Key)
-	}
-	return keys
-}
-
 // checkList records that the log is unverified if the list has expired or the log is smaller than the list says, and returns an
 // error if the log does not contain the last trees that former keys may have signed.
 func (l *Log) checkList(ctx context.Context) error {
@@ -188,11 +178,10 @@ func (l *Log) checkList(ctx context.Context) error {
 // withinList returns what is remembered of the log without a checkpoint that a former key has signed after its end.
 func (l *Log) withinList(known KnownLog) KnownLog {
 	for _, listed := range l.keyList.Keys {
-		v, err := note.NewVerifier(listed.Key)
-		if err != nil || listed.End == nil {
+		if listed.End == nil {
 			continue
 		}
-		if seen, err := signing.OpenWith([]byte(known.Checkpoint), v, nil); err == nil && seen.Size > listed.End.Size {
+		if seen, err := signing.OpenWithAny([]byte(known.Checkpoint), []string{listed.Key}, nil); err == nil && seen.Size > listed.End.Size {
 			known.Checkpoint = ""
 		}
 	}
@@ -201,7 +190,7 @@ func (l *Log) withinList(known KnownLog) KnownLog {
 
 // rememberedByList returns what is remembered of the log by any key of the list.
 func (l *Log) rememberedByList() (KnownLog, bool) {
-	for _, key := range listedKeys(l.keyList) {
+	for _, key := range l.keyList.All() {
 		if known, ok := l.options.Known(key); ok {
 			return l.withinList(known), true
 		}

@@ -148,7 +148,7 @@ func TestKeyListOfServer(t *testing.T) {
 func TestServerWithoutKeyList(t *testing.T) {
 	r := newRootRig(t)
 	folder := t.TempDir()
-	r.want(r.Honest, folder, "1.0.0", verify.Unproven, "has no list of keys")
+	r.want(r.Honest, folder, "1.0.0", verify.Unproven, "the server has no list of keys that the root key has signed, and none was seen before; ask the log's operator to sign one (larder key sign)")
 	response, err := http.Get(r.Honest.URL + lardertest.KeyListPath)
 	if err != nil {
 		t.Fatal(err)
