@@ -316,7 +316,7 @@ func (c *comparison) judge(remake string, made []bool, results []error) error {
 		case f.Origin != logs.Minified:
 			problem(differs("%s has no file with the bytes of %s at a path like that", c.found.Where, text.Short(f.Path, 300)))
 		case c.at[f.From] == "":
-			problem(differs("%s is said to be made from %s, which is no file of upstream's", text.Short(f.Path, 300), text.Short(f.From, 300)))
+			problem(differs("%s is said to be made from %s, which upstream does not have", text.Short(f.Path, 300), text.Short(f.From, 300)))
 		case remake != "":
 			c.unchecked[f.Path] = remake
 		case !made[i]:
@@ -386,7 +386,7 @@ func (c *comparison) provenance(ctx context.Context) error {
 	}
 	kept := c.claim.Entry.Provenance
 	if kept != nil && kept.Publish.Outcome == logs.AttestationVerified {
-		if err := c.publication(ctx, kept.Publish); err != nil {
+		if err := c.verifyPublication(ctx, kept.Publish); err != nil {
 			return err
 		}
 	}
@@ -408,7 +408,7 @@ func (c *comparison) provenance(ctx context.Context) error {
 		return nil
 	}
 	if kept.Outcome == logs.AttestationVerified && (build.Repository != kept.Repository || build.Commit != kept.Commit || build.Workflow != kept.Workflow) {
-		return differs("the log says that it was built from %s at commit %s, and the attestation says %s at %s", text.Short(kept.Repository, 200), kept.Commit, build.Repository, build.Commit)
+		return differs("the log names the repository %s at commit %s, and the attestation %s at %s", text.Short(kept.Repository, 200), kept.Commit, build.Repository, build.Commit)
 	}
 	c.found.Provenance = &build
 	for what, named := range map[string]string{"its package.json at npm": repository(c.own), "the package JSON of the catalogue": repository(c.claim.PackageJSON)} {
@@ -420,8 +420,8 @@ func (c *comparison) provenance(ctx context.Context) error {
 	return nil
 }
 
-// publication verifies the registry's own attestation, which the log says was verified.
-func (c *comparison) publication(ctx context.Context, kept logs.Publish) error {
+// verifyPublication verifies the registry's own attestation, which the log says was verified.
+func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) error {
 	source := c.claim.Manifest.Source
 	if c.claim.Publish == nil {
 		return differs("the log says that the registry's own attestation was verified, and does not keep it")

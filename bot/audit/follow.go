@@ -86,7 +86,7 @@ const (
 	maxFindings = 850_000
 )
 
-// OpenFollower reads an auditor's folder, in which it creates a key if there is none.
+// OpenFollower reads an auditor's folder, and creates its key if it has none.
 func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now

@@ -36,7 +36,8 @@ func newKeyInit(a *cli) *cobra.Command {
 		Use:   "init --root FOLDER",
 		Short: "Create a root key",
 		Long: `Create a root key in FOLDER: root.key, which must stay secret and offline, and root.pub, the verifier key, for those who
-verify. Keep copies of the folder: without the key, nobody can replace a stolen key of the log for clients that pin it.`,
+verify. Keep copies of the folder: without the key, a stolen key of the log cannot be
+replaced for clients that pin it.`,
 		Example: "  larder key init --root ./root --name cdn.example.com/root",
 		Args:    arguments(0, 0),
 	}

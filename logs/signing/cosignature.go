@@ -27,7 +27,7 @@ func (k *key) cosign(text string, at time.Time) []byte {
 	return fmt.Appendf(nil, "— %s %s\n", k.signer.Name(), base64.StdEncoding.EncodeToString(signature))
 }
 
-// splitCosignatures returns when a key of the ring cosigned a note last, zero if none has, and the signatures of others.
+// splitCosignatures returns when a key of the ring cosigned a note last, zero if none has, and the signatures by other keys.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
 		own := false

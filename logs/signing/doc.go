@@ -16,7 +16,7 @@
 //     than what was shown.
 //   - Clients see a checkpoint once it has the cosignatures that the policy asks for,
 //     and what they have seen is not taken away, whatever becomes of signing. No
-//     witness ends signing by what it says; what it proves is kept and told.
+//     witness ends signing by what it says; what it proves is stored and reported.
 //
 // It must not know what the entries say, except that it appends the one that
 // announces a new key, nor how checkpoints are served.

@@ -26,7 +26,7 @@ const MaxSize = 1 << 40
 
 // Evidence proves that a log has forked: its key has signed two checkpoints that cannot
 // both be of one log. Anyone can check it without a network, and without trusting the
-// client that kept it. Each field is to be believed only after Check.
+// client that kept it. No field counts before Check has verified it.
 type Evidence struct {
 	Format int `json:"format"`
 	// Key is a verifier key of the log, from which Changes lead to the keys that signed.

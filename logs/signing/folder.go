@@ -301,8 +301,7 @@ func isPublicFile(dir string, v note.Verifier, key string) bool {
 	return err == nil && string(data) == written(v, key)
 }
 
-// CheckKey returns why the private key of a folder cannot sign, nil where it can, or where there is none because the folder is
-// that of a follower.
+// CheckKey returns why the private key of a folder cannot sign; nil if it can, or if the folder is a follower's, which has none.
 func CheckKey(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, keyFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -55,7 +55,7 @@ var lies = []lie{
 	}, context.DeadlineExceeded.Error()},
 	{"elsewhere", 302, "", text(""), "302 Found"},
 	{"not at home", 404, "", text("no\nsuch log"), `404 Not Found: \"no\\nsuch log\"`},
-	{"what it was told", 409, "Text/X.tlog.size; a=b", text("0\n"), "it has seen 0 entries, which is what it was told"},
+	{"the size of the request", 409, "Text/X.tlog.size; a=b", text("0\n"), "it reports the size 0, which is the one that the request named"},
 	{"no continuation", 422, "", text(""), "it says that this log does not continue the one that it has cosigned"},
 	{"no size", 409, "text/x.tlog.size", text("-1\n"), "entries"},
 	{"no size at all", 409, "text/x.tlog.size", text(""), "entries"},

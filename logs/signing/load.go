@@ -116,8 +116,8 @@ func (s *Signer) makeKey() ([]byte, error) {
 }
 
 // signedKey is the row of LogState with the last checkpoint that was signed of the log in
-// the store. So a store that was taken back, or a lost key folder, does not leave in doubt
-// which of the entries were signed.
+// the store. So it is known which of the entries were signed, even after the store was
+// restored from a backup or the key folder was lost.
 var signedKey = kvstore.Key("signed")
 
 // restoreCheckpoint says what to do about a checkpoint that is lost.
@@ -155,8 +155,8 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 }
 
 // recall reads what was signed and shown before, and shows the newest that clients have seen.
-// It returns the last signed checkpoint as it is in the key folder, nil where there is none, and
-// why it cannot be read.
+// It returns the last signed checkpoint as it is in the key folder, nil for none, and why it
+// cannot be read.
 func (s *Signer) recall() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 	last, _, unreadable := s.renew(data)
 	s.held = held.Checkpoint
 	shown.Note = append(shown.Note, cosignatures...)
-	for _, c := range []Signed{shown, last, held} { // the newest that clients have seen, else what is left
+	for _, c := range []Signed{shown, last, held} { // the newest that clients have seen, else the newest of the rest
 		if c.Note != nil {
 			s.expose(c, nil)
 			break
@@ -218,7 +218,7 @@ func ofAnotherLog(data []byte, keys keyring) bool {
 }
 
 // renew reads a checkpoint that was signed here, and signs it again with the present keys,
-// which also cosign it as of the time that it had. The signatures of others come as their lines.
+// which also cosign it as of the time that it had. It returns the signatures by other keys as lines.
 func (s *Signer) renew(data []byte) (Signed, []byte, error) {
 	signed, n, err := open(data, s.origin, s.keys.verifiers())
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *Signer) keep(c logs.Checkpoint, at time.Time) error {
 // checkpoint.
 func (s *Signer) follows(c logs.Checkpoint) error {
 	const remedy = ", as after restoring an old backup or damage to the end of the store; bring a store that has those entries, from a newer backup or from a follower of the log, " +
-		"or choose another key folder, which begins a log with a new key that every client has to be told"
+		"or choose another key folder, which starts a log with a new key that every client has to pin"
 	last := s.last.Checkpoint
 	if c.Size < last.Size {
 		return &RefusedError{Reason: fmt.Sprintf("the store has %d log entries, but a checkpoint of %d was signed before%s", c.Size, last.Size, remedy)}
@@ -348,7 +348,7 @@ func (s *Signer) thaw(refused *RefusedError) error {
 // store.
 var signedByKey = kvstore.Key("signed-by")
 
-// StoredNote returns the last signed checkpoint that a store has of its log, nil if there is none. Nothing of it is verified.
+// StoredNote returns the last signed checkpoint that a store has of its log, nil for none. Nothing of it is verified.
 func StoredNote(store kvstore.Getter) ([]byte, error) {
 	data, err := store.Get(kvstore.LogState, signedKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -358,7 +358,7 @@ func StoredNote(store kvstore.Getter) ([]byte, error) {
 }
 
 // PublishedNote returns the last signed checkpoint that clients have seen of the log in a store, and the key that signed it;
-// neither if there is none. It has the cosignatures that are in the key folder dir.
+// neither if clients have seen none. It has the cosignatures that are in the key folder dir.
 func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, err error) {
 	if key, err = SignedBy(store); err != nil || key == "" {
 		return nil, "", err

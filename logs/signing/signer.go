@@ -24,7 +24,7 @@ import (
 
 // Options are what a Signer needs.
 type Options struct {
-	// Dir is the key folder. It is made where there is none. Required.
+	// Dir is the key folder, which is created if it does not exist. Required.
 	Dir string
 	// Origin is what the log is called. Default: what its key says, and
 	// "larder.local/" with 8 random digits for a new one.
@@ -108,7 +108,7 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
-// Open opens the key folder, and makes a key where there is none.
+// Open opens the key folder, and creates a key if it has none.
 //
 // Where the tree does not contain the last signed checkpoint, there is no error:
 // the Signer is one that refuses, see [Signer.Checkpoint], so that everything else
@@ -325,7 +325,7 @@ func (s *Signer) sign() error {
 	return s.publish()
 }
 
-// maySign returns why nothing new is to be signed.
+// maySign returns why the signer may not sign anything new.
 func (s *Signer) maySign() error {
 	if err := s.refused(); err != nil || s.sure {
 		return err

@@ -41,7 +41,7 @@ type witness struct {
 
 	// Guarded by Signer.mu.
 	on     logs.Checkpoint // what lines are about
-	note   []byte          // the note that it was sent, which has other lines of the log each hour
+	note   []byte          // the note that was sent to it, which has another cosignature of the log each hour
 	lines  []byte          // its cosignatures
 	agrees bool            // whether it gave them to this Signer, and not to one before
 	err    error           // why it did not at the last attempt
@@ -136,7 +136,7 @@ func (s *Signer) ask(ctx context.Context, w *witness) error {
 		case seen == w.seen && seen == signed.Size:
 			return s.examine(ctx, w, &claim{fmt.Sprintf("it says that it has cosigned another log of %d entries", seen)})
 		case seen == w.seen:
-			return fmt.Errorf("it says that it has seen %d entries, which is what it was told", seen)
+			return fmt.Errorf("it reports the size %d, which is the one that the request named", seen)
 		}
 		w.seen = seen
 	}

@@ -1,5 +1,5 @@
 // Package verify proves from outside what a server of files serves. It takes the
-// server's word for nothing: it trusts a verifier key that somebody pinned, and
+// server's word for nothing: it trusts a verifier key that the caller has pinned, and
 // what follows from that.
 //
 // What is proven of a file, step by step:

@@ -133,7 +133,7 @@ func (l *Log) URL(ctx context.Context, address string, name Name) Result {
 	})
 }
 
-// Bytes verifies bytes that somebody has.
+// Bytes verifies bytes from anywhere.
 func (l *Log) Bytes(ctx context.Context, data []byte, name Name) Result {
 	return l.verify(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
 		if !known {

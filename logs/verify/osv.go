@@ -139,7 +139,7 @@ func (a *Advisories) read(data []byte) error {
 			records = append(records, one.osvRecord)
 		}
 		if records == nil && !bytes.Contains(trimmed, []byte(`"vulns"`)) && !bytes.Equal(trimmed, []byte("{}")) {
-			return errors.New("it is no OSV record, no list of them, and no answer of an OSV API")
+			return errors.New("it must be an OSV record, a list of them, or the response of an OSV API")
 		}
 	}
 	for _, r := range records {

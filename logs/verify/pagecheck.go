@@ -55,7 +55,7 @@ type Referred struct {
 // A PageReport is what verifying a page came to.
 type PageReport struct {
 	Page    string        `json:"page"`
-	Outcome Outcome       `json:"outcome"` // the worst of the references; own if none is proven, nothing if there is none
+	Outcome Outcome       `json:"outcome"` // the worst of the references; own if none is proven, nothing for a page without references
 	Logs    []*SessionLog `json:"logs"`
 	// Errors counts the findings that are errors.
 	Errors     int        `json:"errors"`

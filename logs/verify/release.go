@@ -30,7 +30,7 @@ type Release struct {
 	// Published is the entry that names the manifest.
 	Published logs.Indexed
 	// Confirmed is the entry that says that upstream has the bytes of a release which only another
-	// origin vouched for, nil where there is none.
+	// origin vouched for, nil for none.
 	Confirmed *logs.Indexed
 	Manifest  *logs.Manifest
 	// Live tells that the release is served at the end of the log.
@@ -39,7 +39,7 @@ type Release struct {
 	// served, or where the server does not tell.
 	Withdrawn *logs.Indexed
 	// Changed is the entry that says last that upstream has changed or removed what the release was published from, nil
-	// where there is none.
+	// for none.
 	Changed *logs.Indexed
 	// Complete tells that every entry of the log was read, and that each says what is
 	// live as the entries up to it do. Else that is the signer's word.

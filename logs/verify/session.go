@@ -17,9 +17,9 @@ type Session struct {
 	Known   *Known
 	// Timeout bounds what a server may take for one thing, with its log for the first one.
 	Timeout time.Duration
-	// Idle, where set, is called when something was verified, before the caller hears of it.
+	// Idle, where set, is called when something was verified, before Verify returns.
 	Idle func()
-	// Opened, where set, is told of each log.
+	// Opened, where set, is called with each log.
 	Opened func(*SessionLog)
 
 	logs []*SessionLog

@@ -224,10 +224,10 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 		return fmt.Errorf("the proof has over %d bytes", MaxProof)
 	}
 	if err := p.Unmarshal(data); err != nil {
-		return fmt.Errorf("it is no proof as in https://c2sp.org/tlog-proof: %w", err)
+		return fmt.Errorf("not a proof as in https://c2sp.org/tlog-proof: %w", err)
 	}
 	if !bytes.Equal(p.Marshal(), data) || p.Index > signing.MaxSize {
-		return errors.New("it is no proof as in https://c2sp.org/tlog-proof: it is not as it was written")
+		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in the only form that the format has")
 	}
 	c, _, _, err := t.open(p.Checkpoint, nil)
 	if err != nil {

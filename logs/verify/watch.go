@@ -150,7 +150,7 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 		err = fmt.Errorf("it is for watching %s of %s", cmp.Or(strings.Join(w.state.Packages, ", "), "everything"), w.state.Server)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("couldn't read where the last look ended, in %s: %w; put it right, or move it away to begin anew", o.State, err)
+		return nil, fmt.Errorf("couldn't read where the last look ended, in %s: %w; restore it from a backup, or move it away to start watching from now on", o.State, err)
 	}
 	if w.state.Last == nil {
 		w.state.Last = map[string]logs.Entry{}

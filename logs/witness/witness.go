@@ -161,7 +161,7 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.add(rw, r)
 	case r.URL.Path == "/add-checkpoint":
 		rw.Header().Set("Allow", http.MethodPost)
-		http.Error(rw, "a log is told of with POST", http.StatusMethodNotAllowed)
+		http.Error(rw, "send a checkpoint of a log with POST", http.StatusMethodNotAllowed)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		w.show(rw, r)
 	default:
