@@ -132,7 +132,7 @@ func recovered(logger *slog.Logger) gin.HandlerFunc {
 			if cause == nil {
 				return
 			}
-			if cause == http.ErrAbortHandler { // how a handler says that the connection is to be cut
+			if cause == http.ErrAbortHandler { // how a handler has net/http close the connection
 				panic(cause)
 			}
 			f := unexpected()

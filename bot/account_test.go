@@ -16,7 +16,7 @@ func TestEveryVersionIsAccountedFor(t *testing.T) {
 	p := testPackage(t, `"*-nightly*"`)
 	upstream := Upstream{Package: "a", Source: npmType, Target: "a"}
 	look := func(states []views.State, listed ...string) {
-		got := plan(survey{pkg: p, listed: releasedAt(listed...), states: states, known: upstream, newest: 5, now: hour(100)})
+		got := plan(planInput{pkg: p, listed: releasedAt(listed...), states: states, known: upstream, newest: 5, now: hour(100)})
 		upstream.Seen, upstream.Gone, upstream.Ignored, upstream.Filled = got.seen, got.gone, got.ignored, true
 	}
 	state := func(version string, kind views.StateKind, reason string) views.State {

@@ -56,7 +56,7 @@ const maxCrashes = 3
 // parts, and a release may have 50,000 of them that are each just within MinifyTimeout.
 const maxMinifying = 30 * time.Minute
 
-// assemble walks the archive twice: first to see what is there, because the
+// assemble walks the archive twice: first for the list of names, because the
 // selection and the minified files depend on all names, then to read what is
 // selected. Only selected files are in memory, and only while they are worked on.
 func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
@@ -165,7 +165,7 @@ func (a *assembly) read(ctx context.Context) error {
 	return err
 }
 
-// childMemory is what the child may have that looks for a file's format or minifies it; 0 where there is none.
+// childMemory is what the child may have that looks for a file's format or minifies it; 0 if the file needs no child.
 func (a *assembly) childMemory(e archive.Entry) int64 {
 	child := e.Size <= maxModule && strings.EqualFold(path.Ext(e.Name), ".js")
 	for _, path := range a.selected.Targets[e.Name] {

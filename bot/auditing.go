@@ -77,7 +77,7 @@ type ReleaseName struct {
 	Version string `json:"version"`
 }
 
-// An agendaOfAudits is what is left to be done of a day's share.
+// An agendaOfAudits is the rest of a day's share of audits.
 type agendaOfAudits struct {
 	Next     time.Time     `json:"next"` // when the next share begins
 	Packages []string      `json:"packages,omitempty"`
@@ -123,7 +123,7 @@ func (b *Bot) auditForever(ctx context.Context) error {
 }
 
 // Audit holds what is published against upstream, as far as that is due, and returns when more is. The first share is
-// due a day after the first call. What is left of a share is in the store, so a restart goes on with it. The error is for what stops the bot.
+// due a day after the first call. The rest of a share is in the store, so a restart goes on with it. The error is for what stops the bot.
 func (b *Bot) Audit(ctx context.Context) (next time.Time, err error) {
 	todo, err := b.readAudits()
 	if err != nil {

@@ -152,7 +152,7 @@ func TestAuditGoesOn(t *testing.T) {
 	if err != nil || next != r.clock().Add(time.Hour) {
 		t.Errorf("next at %v, %v", next, err)
 	}
-	r.registry.Mend()
+	r.registry.ClearFaults()
 	if got := r.auditNow(); got[bot.Audited] != 10 {
 		t.Errorf("after an outage: %v", got)
 	}

@@ -84,16 +84,16 @@ type Options struct {
 	// Workers is how many files are processed at once; default: one for each
 	// processor.
 	Workers int
-	// Runtime has the agenda: when each package's upstream is to be asked. Default: one
+	// Runtime has the agenda: when each package's upstream is polled. Default: one
 	// of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
-	// Squeezed, where set, is told of each content that has got smaller codings, from several goroutines.
+	// Squeezed, if set, is called for each content that has got smaller encodings, from several goroutines.
 	Squeezed func(kvstore.Hash)
 	// Changed is notified of each package of which something has changed that is in no log: a release's state, what upstream has. It is
 	// called from several goroutines. Default: nothing is notified.
 	Changed func(pkg string)
-	// Events, where set, is told what happens, from several goroutines.
+	// Events, if set, is called for each event, from several goroutines.
 	Events func(Event)
 	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.
 	Now   func() time.Time
@@ -449,7 +449,7 @@ type EventKind string
 // The kinds of events.
 const (
 	Checking  EventKind = "checking"  // a package's upstream is asked
-	Checked   EventKind = "checked"   // it answered; Waiting releases of the package are to be fetched
+	Checked   EventKind = "checked"   // upstream responded; Waiting releases of the package have to be fetched
 	Releasing EventKind = "release"   // a release is being fetched and processed
 	Published EventKind = "published" // it is served: Files files of Bytes bytes
 	Refused   EventKind = "refused"   // it will not be published, for Reason

@@ -185,7 +185,7 @@ func TestStars(t *testing.T) {
 		t.Errorf("failed: %v; fig has %+v, apple %+v", failed, known("fig").GitHub, known("apple").GitHub)
 	}
 	r.now = r.now.Add(25 * time.Hour)
-	hub.Mend()
+	hub.ClearFaults()
 	if got := ask(); !slices.Equal(got, []string{"fig", "apple"}) {
 		t.Errorf("a day later, those asked about are %q", got)
 	}

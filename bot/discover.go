@@ -118,9 +118,9 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	if row.Next.IsZero() && !before.Next.IsZero() { // it was enrolled anew during the look
 		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
 	}
-	for _, version := range row.Mended {
-		if !slices.Contains(before.Mended, version) {
-			upstream.Mended, upstream.Filled = append(upstream.Mended, version), false
+	for _, version := range row.Retry {
+		if !slices.Contains(before.Retry, version) {
+			upstream.Retry, upstream.Filled = append(upstream.Retry, version), false
 		}
 	}
 	// Only now, when what the answer says is durable, may its validators be used.
@@ -157,7 +157,7 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	if err := b.watch(ctx, p.Name, here, look{from: here, listing: listed}, states); err != nil {
 		return nil, err
 	}
-	plan := plan(survey{
+	plan := plan(planInput{
 		pkg: p, listed: listed.versions, latest: listed.latest, states: states, known: *upstream,
 		newest: b.options.Releases, force: in.force, now: b.options.Now(),
 		named: in.named || len(upstream.Seen) == 0 && !upstream.Named.IsZero(), // the event's own look failed
@@ -176,7 +176,7 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.validators, plan.seen, plan.tried, plan.fresh
 	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, deprecations(listed.versions)
 	if !upstream.Filled {
-		upstream.Filled, upstream.Looked, upstream.Mended = plan.filled, plan.looked, plan.mended
+		upstream.Filled, upstream.Looked, upstream.Retry = plan.filled, plan.looked, plan.retry
 	}
 	if upstream.Filled && upstream.Began.IsZero() {
 		upstream.Began = b.options.Now()

@@ -90,7 +90,7 @@ func TestPlan(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(survey{
+			got := plan(planInput{
 				pkg: testPackage(t, tt.ignore), listed: tt.listed, states: tt.states, newest: tt.newest, now: now,
 				known: Upstream{Seen: strings.Fields(tt.seen), Filled: tt.seen != ""},
 			})
@@ -145,7 +145,7 @@ func TestPlanWhileFilling(t *testing.T) {
 		force  bool
 		tasks  string // with a star where they go ahead of the backlog
 		fresh  string
-		mended string
+		retry  string
 		filled bool
 	}{
 		{"the first look, because of an event", five, "", Upstream{}, nil, true, false, "1.4.0* 1.3.0", "1.4.0", "", false},
@@ -168,18 +168,18 @@ func TestPlanWhileFilling(t *testing.T) {
 			[]views.State{failed("1.4.0", 200), state("1.3.0", views.Detected, 3)}, true, false, "1.3.0*", "1.3.0", "", false},
 		{"it is back, while others are missing", five, "", Upstream{Seen: five},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), back}, false, false, "1.2.0", "", "", false},
-		{"a mended JSON has the newest tried again", five, "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0", "1.1.0", "1.0.0"}},
+		{"a corrected JSON has the newest tried again", five, "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0", "1.1.0", "1.0.0"}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2), refused("1.1.0", 1), refused("1.0.0", 0)}, false, false, "1.4.0", "", "1.1.0 1.0.0", false},
-		{"a mended JSON does not have others of the backlog be new", five, "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0"}},
+		{"a corrected JSON does not have others of the backlog be new", five, "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0"}},
 			[]views.State{refused("1.4.0", 4), state("1.3.0", views.Detected, 3), published("1.2.0", 2)}, false, false, "1.4.0 1.3.0", "", "", false},
-		{"a release comes with the mended JSON", append(five, "2.0.0"), "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0"}},
+		{"a release comes with the corrected JSON", append(five, "2.0.0"), "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0"}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "2.0.0* 1.4.0", "2.0.0", "", false},
-		{"a mended JSON did not help", five, "", Upstream{Seen: five, Began: hour(50)},
+		{"a corrected JSON did not help", five, "", Upstream{Seen: five, Began: hour(50)},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "", "", "", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(survey{
+			got := plan(planInput{
 				pkg: testPackage(t, ""), listed: releasedAt(tt.listed...), latest: tt.latest, states: tt.states, newest: 2,
 				known: tt.known, named: tt.named, force: tt.force, now: hour(100),
 			})
@@ -194,7 +194,7 @@ func TestPlanWhileFilling(t *testing.T) {
 			for _, c := range []struct{ what, got, want string }{
 				{"tasks", strings.Join(tasks, " "), tt.tasks},
 				{"fresh", strings.Join(got.fresh, " "), tt.fresh},
-				{"mended", strings.Join(got.mended, " "), tt.mended},
+				{"retry", strings.Join(got.retry, " "), tt.retry},
 			} {
 				if c.got != c.want {
 					t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
@@ -220,7 +220,7 @@ func versionsOf(changes []stateChange, kind views.StateKind) string {
 func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	p := testPackage(t, "")
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
-	look := survey{pkg: p, states: states, newest: 1, now: hour(100), known: Upstream{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}, Filled: true}}
+	look := planInput{pkg: p, states: states, newest: 1, now: hour(100), known: Upstream{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}, Filled: true}}
 	look.listed = releasedAt("1.2.0")
 	look.known.Seen = plan(look).seen
 	look.listed = map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
@@ -232,7 +232,7 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 // Tags cost nothing, so they must not fill the log, nor what is remembered.
 func TestPlanIsBounded(t *testing.T) {
 	p := testPackage(t, "")
-	s := survey{pkg: p, newest: 10, now: hour(100), states: []views.State{{Package: "a", Version: "1.0.0", Kind: views.Published}}}
+	s := planInput{pkg: p, newest: 10, now: hour(100), states: []views.State{{Package: "a", Version: "1.0.0", Kind: views.Published}}}
 	for look := range 4 {
 		s.listed = map[string]candidate{"1.0.0": {name: "1.0.0"}}
 		for i := range 9_000 {

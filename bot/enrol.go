@@ -142,9 +142,9 @@ func (b *Bot) remove(ctx context.Context, known views.Package) error {
 	return nil
 }
 
-// enrol records packages whose JSON is new or has changed. A change may mend what
-// a release was refused for, so refused releases are looked at again: those among which a new
-// package would begin, and those that are newer.
+// enrol records packages whose JSON is new or has changed. A change may remove the reason
+// why a release was refused, so the bot tries refused releases again: those with which a new
+// package starts, and those that are newer.
 func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
 	pins := b.store.Pin()
 	defer pins.Release()
@@ -209,8 +209,8 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 		return err
 	}
 	for _, s := range states {
-		if s.Kind == views.Refused && packages.ValidVersion(s.Version) && !slices.Contains(upstream.Mended, s.Version) {
-			upstream.Mended, upstream.Filled = append(upstream.Mended, s.Version), false
+		if s.Kind == views.Refused && packages.ValidVersion(s.Version) && !slices.Contains(upstream.Retry, s.Version) {
+			upstream.Retry, upstream.Filled = append(upstream.Retry, s.Version), false
 		}
 	}
 	if err := setUpstream(tx.Batch, upstream); err != nil {

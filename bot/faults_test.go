@@ -87,7 +87,7 @@ func TestChangingWrongBytesAreNotRefused(t *testing.T) {
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.open()
 	for i := range 8 {
-		r.registry.Mend()
+		r.registry.ClearFaults()
 		for j := range 3 {
 			r.registry.Fail(npmtest.Fault{Path: "/a/-/", Body: fmt.Sprintf("<p>Request %d is not answered.", 3*i+j), Times: 1})
 		}
@@ -97,7 +97,7 @@ func TestChangingWrongBytesAreNotRefused(t *testing.T) {
 		}
 		r.setNow(r.now.Add(7 * time.Hour))
 	}
-	r.registry.Mend()
+	r.registry.ClearFaults()
 	if sum := r.once(); sum.Published != 1 {
 		t.Errorf("in the end: %+v", sum)
 	}
@@ -189,7 +189,7 @@ func TestRegistryIsAway(t *testing.T) {
 	if first > bot.PollsAtOnce+3 {
 		t.Errorf("%d requests to a registry that is down", first)
 	}
-	r.registry.Mend()
+	r.registry.ClearFaults()
 	published := r.wait(func() (int, bool) {
 		r.bot.Probe()
 		n := strings.Count(r.states(""), "published")

@@ -244,7 +244,7 @@ func TestSetCatalogue(t *testing.T) {
 	r.registry.Add("b", "2.0.0", hour(10), map[string]string{"b.js": "b"})
 	r.registry.Fail(npmtest.Fault{Path: "/b/-/", Status: 503})
 	r.poll()
-	r.registry.Mend()
+	r.registry.ClearFaults()
 	if s := r.state("b", "2.0.0"); s.Kind != views.Failed {
 		t.Fatalf("%+v", s)
 	}
@@ -287,7 +287,7 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 	r.sound()
 }
 
-// A package JSON that is mended while its upstream is being asked has what was refused by the old one tried again.
+// A package JSON that is corrected while its upstream is being asked has what was refused by the old one tried again.
 func TestMendedWhileAsking(t *testing.T) {
 	r := newRig(t)
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"dist/a.js": "a"})
@@ -298,10 +298,10 @@ func TestMendedWhileAsking(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	r.settle()
-	mended := false
+	corrected := false
 	r.during = func(e bot.Event) {
-		if e.Kind == bot.Checked && !mended { // what is remembered of upstream is not written yet
-			mended = true
+		if e.Kind == bot.Checked && !corrected { // what is remembered of upstream is not written yet
+			corrected = true
 			r.enrol("a", fromNpm("a", "dist/*.js"))
 			r.setCatalogue()
 		}
@@ -311,7 +311,7 @@ func TestMendedWhileAsking(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	r.once()
-	if s := r.state("a", "1.0.0"); s.Kind != views.Published || !mended {
+	if s := r.state("a", "1.0.0"); s.Kind != views.Published || !corrected {
 		t.Errorf("%+v", s)
 	}
 	r.sound()

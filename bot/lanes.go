@@ -70,8 +70,8 @@ func (w *idleWorkers) finish(owner string) {
 // hugeSize is the size in bytes above which a content is huge.
 const hugeSize = 2 << 20
 
-// slotMemory is the bytes that contents of the usual sizes need, on average, where all slots
-// are to be filled with them.
+// slotMemory is the bytes that contents of the usual sizes need, on average, where they fill
+// all slots.
 const slotMemory = 32 << 20
 
 // mostKept bounds the memory that only fresh releases may have.

@@ -21,7 +21,7 @@ import (
 
 // Why a release is not taken from another origin.
 var (
-	// ErrStays says that nothing about a version is to be asked elsewhere: it is or was published here,
+	// ErrStays says that no other origin is asked about a version: it is or was published here,
 	// was refused, or is of no package of the catalogue.
 	ErrStays = errors.New("it is not looked for elsewhere")
 	// ErrInHand says that the bot is publishing the version right now.
@@ -111,8 +111,8 @@ func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool,
 	return m.bot.fresh.isModule(ctx, releaseID(m.pkg.Name, m.version), path, data)
 }
 
-// npmPatience is how long a release waits to be compared with npm before it is published.
-const npmPatience = 30 * time.Second
+// npmTimeout is how long a release waits to be compared with npm before it is published.
+const npmTimeout = 30 * time.Second
 
 // Publish publishes the release, whose files are all kept. What only the origin vouches for is compared with npm
 // first, if that can be asked now; where npm has other bytes, its files are published instead.
@@ -122,7 +122,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 		return nil, err
 	}
 	if mirror.Provisional() {
-		patient, cancel := context.WithTimeout(ctx, npmPatience)
+		patient, cancel := context.WithTimeout(ctx, npmTimeout)
 		own, entry, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
 		cancel()
 		switch {
@@ -330,7 +330,7 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence lo
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time; where it is known to be
+// WithdrawMirrored withdraws a release because the origin that it was copied from did, at that time; where it is known to be
 // news, that is when it came. What an operator has restored here since stays.
 func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)

@@ -125,7 +125,7 @@ func (b *Bot) addChosen(ctx context.Context, p *packages.Package, override strin
 	return b.releaseAll(ctx, tasks)
 }
 
-// choose finds one version upstream and records that it is to be fetched.
+// choose finds one version upstream and records it as detected.
 func (b *Bot) choose(p *packages.Package, version string, listed *listing) (task, error) {
 	v, ok := listed.versions[version]
 	if !ok {
@@ -145,8 +145,8 @@ func (b *Bot) choose(p *packages.Package, version string, listed *listing) (task
 	return task{pkg: p, version: v, released: released, actor: actorOperator}, nil
 }
 
-// releaseAll releases the tasks now. Those that the schedule has in hand it waits
-// for, and tells how they ended.
+// releaseAll releases the tasks now. It waits for those that the schedule
+// is releasing, and reports how they ended.
 func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(b.options.Downloads)
@@ -236,7 +236,7 @@ type Status struct {
 	// one, only those that failed or were refused.
 	Versions   []views.Account `json:"versions"`
 	Unsqueezed int             `json:"unsqueezed"` // contents that wait for their best compression
-	Squeezing  Squeezing       `json:"squeezing"`  // what is left of that, and how long it takes
+	Squeezing  Squeezing       `json:"squeezing"`  // the contents in that queue, and how long they take
 }
 
 // ChangedUpstream tells of a published release that upstream has changed or removed.

@@ -132,7 +132,7 @@ func TestQueueTakesWhatIsFreshFirst(t *testing.T) {
 
 // What has appeared since the first look is fresh until it is done, also where the package still gets those that it starts with.
 func TestPlanTellsWhatIsFresh(t *testing.T) {
-	s := survey{pkg: testPackage(t, ""), newest: 2, now: hour(100), listed: releasedAt("1.0.0", "1.1.0", "1.2.0")}
+	s := planInput{pkg: testPackage(t, ""), newest: 2, now: hour(100), listed: releasedAt("1.0.0", "1.1.0", "1.2.0")}
 	freshOf := func(p planned) string {
 		var all []string
 		for _, t := range p.tasks {

@@ -86,7 +86,7 @@ func TestEveryFaultPasses(t *testing.T) {
 					}
 				}
 				r.setNow(r.now.Add(tt.asked))
-				r.registry.Mend()
+				r.registry.ClearFaults()
 				for end := r.now.Add(2 * time.Minute); strings.Count(r.states(""), "published") < 2*all; r.setNow(r.now.Add(10 * time.Second)) {
 					if r.once(); r.now.After(end) {
 						t.Fatalf("two minutes later: %s", r.states(""))
@@ -137,7 +137,7 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 				r.setNow(r.clock().Add(24 * time.Hour))
 				r.bot.Probe()
 			}
-			r.registry.Mend()
+			r.registry.ClearFaults()
 			back := r.clock()
 			r.wait(func() (int, bool) {
 				if r.clock().Before(back.Add(2 * time.Minute)) {
@@ -197,7 +197,7 @@ func TestWrongWordsPass(t *testing.T) {
 	r.sound()
 }
 
-// A mended package JSON brings the releases with which a package begins, and those that came since, not all that were
+// A corrected package JSON brings the releases with which a package begins, and those that came since, not all that were
 // refused by the old one.
 func TestMendedPackageJSONBringsTheNewest(t *testing.T) {
 	r := newRig(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A survey is what a plan is made from.
-type survey struct {
+// A planInput is what a plan is made from.
+type planInput struct {
 	pkg    *packages.Package
 	listed map[string]candidate
 	latest string // the version that upstream calls so; "" where it calls none
@@ -27,20 +27,20 @@ type survey struct {
 type planned struct {
 	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
 	tasks   []task        // to be fetched now, newest first
-	// What is to be remembered, see [Upstream].
+	// The next values of fields of [Upstream].
 	seen    []string
 	ignored []string
 	gone    int
 	filled  bool
 	looked  int
 	tried   map[string]string
-	mended  []string
+	retry   []string
 	fresh   []string
 }
 
 // planning is a plan while it is made.
 type planning struct {
-	survey
+	planInput
 	out    planned
 	first  *packages.Start
 	before map[string]bool // versions that upstream had when it was last looked at
@@ -55,8 +55,8 @@ type planning struct {
 // versions that upstream had before. A new package starts with its newest releases that can
 // be published, and with the one that upstream calls latest; a known one takes every release that has
 // appeared since and is newer than the newest known one, by time or by version. It is a pure function.
-func plan(s survey) planned {
-	p := &planning{survey: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
+func plan(s planInput) planned {
+	p := &planning{planInput: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
 	states := make(map[string]views.State, len(s.states))
 	for _, state := range s.states {
 		states[state.Version] = state
@@ -68,15 +68,15 @@ func plan(s survey) planned {
 	for _, r := range releases(s.pkg, s.listed) {
 		p.out.seen = append(p.out.seen, r.name)
 		if state, ok := states[r.name]; ok {
-			p.lookAgain(r, state)
+			p.planKnown(r, state)
 			delete(states, r.name)
 		} else {
-			p.lookFirst(r)
+			p.planNew(r)
 		}
 	}
 	p.out.filled, p.out.looked = !p.pending && len(p.out.seen) > 0, p.first.Looked()
 	if !p.out.filled {
-		p.out.mended = slices.DeleteFunc(slices.Clone(s.known.Mended), func(version string) bool { return chosen(p.out.changes, version) })
+		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return chosen(p.out.changes, version) })
 	}
 	for _, state := range s.states {
 		if _, missing := states[state.Version]; missing && !state.Kind.Final() {
@@ -97,8 +97,8 @@ func setOf(versions []string) map[string]bool {
 	return set
 }
 
-// lookAgain plans for a version that has a state.
-func (p *planning) lookAgain(r release, state views.State) {
+// planKnown plans for a version that has a state.
+func (p *planning) planKnown(r release, state views.State) {
 	if p.retries(r, state) {
 		p.detect(r, state)
 		return
@@ -109,7 +109,7 @@ func (p *planning) lookAgain(r release, state views.State) {
 	case state.Kind == views.Refused && r.valid:
 		p.out.tried[r.name] = r.version.hash
 	case state.Kind.Final():
-	case state.Next.After(p.now) && !p.force && !p.mended(r):
+	case state.Next.After(p.now) && !p.force && !p.hashChanged(r):
 		if slices.Contains(p.known.Fresh, r.name) {
 			p.out.fresh = append(p.out.fresh, r.name)
 		}
@@ -124,12 +124,12 @@ func (p *planning) retries(r release, state views.State) bool {
 	if state.Kind != views.Refused || !r.valid {
 		return false
 	}
-	again := slices.Contains(p.known.Mended, r.name) && (p.begins(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
-	return again || state.Reason == gone || refusedImport(state) || p.mended(r)
+	again := slices.Contains(p.known.Retry, r.name) && (p.begins(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
+	return again || state.Reason == gone || refusedImport(state) || p.hashChanged(r)
 }
 
-// lookFirst plans for a version without a state.
-func (p *planning) lookFirst(r release) {
+// planNew plans for a version without a state.
+func (p *planning) planNew(r release) {
 	switch {
 	case !p.wants(r):
 	case r.valid:
@@ -204,8 +204,8 @@ func chosen(changes []stateChange, version string) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
-// mended reports whether upstream states another hash of a release than when that was refused.
-func (s *survey) mended(r release) bool {
+// hashChanged reports whether upstream states another hash of a release than at the last attempt to fetch it.
+func (s *planInput) hashChanged(r release) bool {
 	tried, ok := s.known.Tried[r.name]
 	return ok && r.version.hash != "" && tried != r.version.hash
 }

@@ -157,7 +157,7 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	if err := b.enrol(ctx, m.pkg); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, npmPatience)
+	limited, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
 	own, entry, err := b.fromNpm(limited, m.pkg, m.version, m.pins)
 	if err == nil {

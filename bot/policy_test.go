@@ -89,7 +89,7 @@ func policyWaits(t *testing.T, status int) {
 	if s := r.state("sigstore", "1.3.0"); s.Kind != views.Failed || s.Next.IsZero() || len(r.entries(logs.Refused))+len(r.entries(logs.Published)) > 0 {
 		t.Errorf("%d: state %+v, log:\n%s", status, s, r.kinds())
 	}
-	r.registry.Mend()
+	r.registry.ClearFaults()
 	r.setNow(r.clock().Add(24 * time.Hour))
 	r.settle()
 	r.one(logs.Published)

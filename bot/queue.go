@@ -180,7 +180,7 @@ func (b *Bot) drain(ctx context.Context, q *queue, patient bool) error {
 			if patient && !b.outages.admit(archivesOf(t.pkg), t.id(), func() { q.putBack(t) }) {
 				continue
 			}
-			// One that an operator's command has in hand is left to it.
+			// A release that an operator's command is publishing is left to that.
 			_, err = b.release(ctx, t)
 			q.done(t)
 			if err != nil {

@@ -22,7 +22,7 @@ import (
 // tempPattern names the files of downloads under way; never an upstream's name.
 const tempPattern = "download-*"
 
-// A refusal is an error that trying again does not mend.
+// A refusal is an error that occurs again at each attempt.
 type refusal struct {
 	reason string
 	cause  error // may be nil
@@ -51,8 +51,8 @@ func refused(err error) (string, bool) {
 	return "", false
 }
 
-// release fetches and publishes one version, or records why not. Where another
-// goroutine has it in hand, wait is closed once that is done. The error is for what stops
+// release fetches and publishes one version, or records why not. If another
+// goroutine is releasing it, wait is closed once that is done. The error is for what stops
 // the bot.
 func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err error) {
 	b.recovered()

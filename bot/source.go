@@ -35,7 +35,7 @@ type source interface {
 	// fetch gets a version into dst, and verifies it.
 	fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error)
 	// same compares what a listing states of a version's archive with the hash of
-	// what was published. Where they have nothing in common, that cannot be told.
+	// what was published. known is false if they have no algorithm in common.
 	same(v candidate, published string) (same, known bool)
 }
 
@@ -43,7 +43,7 @@ type source interface {
 type candidate struct {
 	name      string
 	published time.Time // zero where the source does not say
-	hash      string    // of its archive, or of the commit that it is; "" where there is none
+	hash      string    // of its archive, or of the commit that it is; "" if upstream states none
 	ref       any       // what the source knows it by
 
 	deprecated string // why upstream warns of it, "" where it does not
@@ -254,8 +254,8 @@ type Upstream struct {
 	Looked int  `json:"looked,omitempty"`
 	// Began is when it had them first. What was refused since is new to the package.
 	Began time.Time `json:"began,omitzero"`
-	// Mended are the versions that were refused by an earlier package JSON, and not looked at again yet.
-	Mended []string `json:"mended,omitempty"`
+	// Retry are the versions that an earlier package JSON had refused, and for which the bot has not applied the current one yet.
+	Retry []string `json:"mended,omitempty"`
 	// Tried has the hashes, as upstream states them, of the archives of versions that were refused or are about to be
 	// fetched. With another one a refused version is tried again.
 	Tried map[string]string `json:"tried,omitempty"`
@@ -311,7 +311,7 @@ func (u Upstream) follows(p *packages.Package) bool {
 // filledBy reports whether a package whose upstream was asked before has chosen the releases that it starts with: where
 // none of those was refused, no other has to take its place.
 func (u *Upstream) filledBy(states []views.State, newest int) bool {
-	refused := len(u.Mended) > 0
+	refused := len(u.Retry) > 0
 	if !u.Filled && len(u.Seen) > 0 && !refused {
 		first := packages.NewStart(newest)
 		pending := false
@@ -334,11 +334,11 @@ func (u Upstream) publishesSame(other Upstream) bool {
 func (u *Upstream) forget() {
 	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
 	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
-	u.Began, u.Mended = time.Time{}, nil
+	u.Began, u.Retry = time.Time{}, nil
 	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
 }
 
-// due returns when the upstream is to be asked again. Next was written down under the interval
+// due returns when the upstream is polled next. Next was written down under the interval
 // of that time; one that is shorter now brings it forward, unless it waits for another reason.
 func (u Upstream) due(interval time.Duration) time.Time {
 	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {

@@ -18,10 +18,10 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// tellLeft is how often Squeeze tells what is left.
-const tellLeft = time.Minute
+// reportInterval is how often Squeeze reports the length of the queue.
+const reportInterval = time.Minute
 
-// Squeeze works off the whole queue, and what was given up before. It tells the report of ctx now and then what is left.
+// Squeeze works off the whole queue, and what was given up before. It passes the length of the queue to the report of ctx now and then.
 func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 	if err := b.squeezeAgain(); err != nil {
 		return SqueezeSummary{}, err
@@ -33,7 +33,7 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 		}
 		return err
 	}
-	told := b.options.Now()
+	reportedAt := b.options.Now()
 	if err := tell(); err != nil {
 		return SqueezeSummary{}, err
 	}
@@ -46,9 +46,9 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 			sum.Contents++
 			sum.Before += s.before
 			sum.After += s.after
-			due := b.options.Now().Sub(told) >= tellLeft
+			due := b.options.Now().Sub(reportedAt) >= reportInterval
 			if due {
-				told = b.options.Now()
+				reportedAt = b.options.Now()
 			}
 			mu.Unlock()
 			if due {
@@ -58,7 +58,7 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 		if err != nil || !b.squeeze.anyBusy() {
 			left, leftErr := ReadSqueezing(b.store)
 			if err == nil && leftErr == nil && left.Contents > 0 && isClosed(wake) {
-				continue // what Run had in hand has come back into the queue
+				continue // what Run was working on has come back into the queue
 			}
 			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
 			return sum, errors.Join(err, leftErr)
@@ -108,7 +108,7 @@ type squeezing struct {
 }
 
 // squeezeAll works off the queue, newest release first, until nothing is left in it
-// that no other goroutine has in hand.
+// that no other goroutine works on.
 func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	s := &squeezing{Bot: b, done: done, group: group}
@@ -278,7 +278,7 @@ func (b *Bot) squeezeOne(ctx context.Context, owner string, h kvstore.Hash, done
 	data, err := b.store.Identity(h)
 	if err != nil {
 		// Others must not wait for a content that is damaged; `larder fsck
-		// --deep` and clients that ask for it are told.
+		// --deep` and clients that request it report the damage.
 		b.logger.Error("not squeezed", "content", h, "err", err)
 		return nil, nil
 	}

@@ -147,7 +147,7 @@ func (a Author) String() string {
 	return s
 }
 
-// LaidOut returns the package for releases that are laid out as they are to be served: all of their files are published,
+// LaidOut returns the package for releases that are laid out as they are served: all of their files are published,
 // at the paths that they have, and no minified copies are made.
 func (p *Package) LaidOut() *Package {
 	laid := *p

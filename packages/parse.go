@@ -303,7 +303,7 @@ var compiledSchema = sync.OnceValue(func() *jsonschema.Schema {
 })
 
 // schemaAt returns the part of the schema that speaks about the value at
-// location, nil where there is none.
+// location, nil if no part does.
 func schemaAt(location []string) *jsonschema.Schema {
 	s := compiledSchema()
 	for _, step := range location {

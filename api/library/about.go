@@ -59,7 +59,7 @@ func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	return x.downloads(name)
 }
 
-// MainSizes returns the size of the main file in each of a library's versions, 0 where there is none.
+// MainSizes returns the size of the main file in each of a library's versions, 0 for a version without one.
 func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -80,7 +80,7 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 	return sizes, nil
 }
 
-// OfNPM returns the library whose releases are those of an npm package, nil where there is none. Of several it is the
+// OfNPM returns the library whose releases are those of an npm package, nil if no library has them. Of several it is the
 // one that has the package's name, or else the first.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 

@@ -41,7 +41,7 @@ type Advisory struct {
 	Summary  string
 	Severity string // such as "moderate", "" where unknown
 	Fixed    string // the version that has it no more, "" where none is known
-	Link     string // where more is told
+	Link     string // to the details
 }
 
 type advisory struct {
@@ -270,11 +270,11 @@ func (r osvRecord) addTo(found map[string][]advisory) {
 	if r.Withdrawn != "" || r.ID == "" || len(r.ID) > 100 {
 		return
 	}
-	told := Advisory{ID: text.Plain(r.ID), Summary: text.Short(cmp.Or(r.Summary, r.Details, "No summary is given."), 300), Severity: strings.ToLower(text.Short(r.Specific.Severity, 20))}
-	told.Link = "https://osv.dev/vulnerability/" + escape(r.ID)
+	details := Advisory{ID: text.Plain(r.ID), Summary: text.Short(cmp.Or(r.Summary, r.Details, "No summary is given."), 300), Severity: strings.ToLower(text.Short(r.Specific.Severity, 20))}
+	details.Link = "https://osv.dev/vulnerability/" + escape(r.ID)
 	for _, alias := range r.Aliases {
 		if strings.HasPrefix(alias, "CVE-") && len(alias) < 30 {
-			told.Alias = alias
+			details.Alias = alias
 			break
 		}
 	}
@@ -282,7 +282,7 @@ func (r osvRecord) addTo(found map[string][]advisory) {
 		if affected.Package.Ecosystem != "npm" {
 			continue
 		}
-		known := advisory{Advisory: told, versions: affected.Versions}
+		known := advisory{Advisory: details, versions: affected.Versions}
 		for _, events := range affected.Ranges {
 			if events.Type == "SEMVER" || events.Type == "ECOSYSTEM" {
 				known.ranges = append(known.ranges, events.Events)

@@ -126,13 +126,13 @@ type AboutFile struct {
 
 // How long a command waits for a process that has just started to have read all libraries.
 const (
-	searchPatience = 30 * time.Second
-	hintPatience   = 5 * time.Second // for the names that an error suggests
+	searchTimeout = 30 * time.Second
+	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
 // Search finds libraries.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
-	ctx, cancel := context.WithTimeout(ctx, searchPatience)
+	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	answer := Found{Results: []Brief{}}
 	index, err := d.Index()
@@ -141,7 +141,7 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	}
 	found, err := index.Search(ctx, r.Text, nil)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return answer, fmt.Errorf("the libraries are still being read after %s; try again in a moment", searchPatience)
+		return answer, fmt.Errorf("the libraries are still being read after %s; try again in a moment", searchTimeout)
 	}
 	if err != nil {
 		return answer, err
@@ -162,10 +162,10 @@ func (d Directory) brief(l *Library) Brief {
 	return found
 }
 
-// mostProblems is how many versions that failed or were refused are told of.
+// mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info tells all about a library or a release.
+// Info returns all about a library or a release.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -174,23 +174,23 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 		if err != nil {
 			return Info{}, err
 		}
-		told, err := d.describe(release)
-		return Info{Release: told}, err
+		about, err := d.describe(release)
+		return Info{Release: about}, err
 	}
 	l, versions, err := d.library(ctx, snapshot, r.Library)
 	if err != nil {
 		return Info{}, err
 	}
-	told := &About{
+	about := &About{
 		Brief: d.brief(l), Released: l.Released, Filename: l.Filename, SRI: l.SRI, License: l.License,
 		Homepage: l.Homepage, Author: l.Author, Keywords: append([]string{}, l.Keywords...), Autoupdate: l.Autoupdate,
 		Versions: []AboutVersion{}, Problems: []views.State{},
 	}
 	if l.Repository != nil {
-		told.Repository = l.Repository.URL
+		about.Repository = l.Repository.URL
 	}
 	for _, v := range versions {
-		told.Versions = append(told.Versions, AboutVersion{v.Version, v.Released, v.Files, v.Bytes})
+		about.Versions = append(about.Versions, AboutVersion{v.Version, v.Released, v.Files, v.Bytes})
 	}
 	states, err := views.States(snapshot, r.Library)
 	if err != nil {
@@ -198,15 +198,15 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	}
 	slices.SortFunc(states, func(a, b views.State) int { return packages.CompareVersions(b.Version, a.Version) })
 	for _, state := range states {
-		if (state.Kind == views.Failed || state.Kind == views.Refused) && len(told.Problems) < mostProblems {
-			told.Problems = append(told.Problems, state)
+		if (state.Kind == views.Failed || state.Kind == views.Refused) && len(about.Problems) < mostProblems {
+			about.Problems = append(about.Problems, state)
 		}
 	}
-	return Info{Library: told}, nil
+	return Info{Library: about}, nil
 }
 
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
-	told := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
+	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	for _, file := range r.Files {
 		content, err := d.Store.Content(file.Hash)
 		if err != nil {
@@ -220,9 +220,9 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 		if d.AssetBase != "" {
 			described.URL = d.AssetBase + AssetPath(r.Library, r.Version, file.Path)
 		}
-		told.Files = append(told.Files, described)
+		about.Files = append(about.Files, described)
 	}
-	return told, nil
+	return about, nil
 }
 
 // Snippets returns what a page needs of each file, in the order of the request.
@@ -309,7 +309,7 @@ func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (
 	return l, versions, err
 }
 
-// release reads a release, or tells why there is none and which there are.
+// release reads a release, or returns why that is impossible and which releases exist.
 func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	l, versions, err := d.library(ctx, r, name)
 	if err != nil {
@@ -364,7 +364,7 @@ func didYouMean(names []string) string {
 }
 
 func (d Directory) nearLibraries(ctx context.Context, name string) []string {
-	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	index, err := d.Index()
 	if err != nil {

@@ -25,7 +25,7 @@ type Graph struct {
 	Imports map[string]string
 	// Problems say in words what the graph lacks.
 	Problems []string
-	// Libraries are those that it was made of, [Catalogue] among them where one is missing.
+	// Libraries are the inputs of the graph, [Catalogue] among them where one is missing.
 	Libraries []string
 	// Pending says that what some modules import is not known yet, so the graph lacks that.
 	Pending bool
@@ -251,7 +251,7 @@ func (w *walk) bare(p place, i document.Import) error {
 	return nil
 }
 
-// releaseOf returns the release of a library that a file's package wants, nil where there is none.
+// releaseOf returns the release of a library that a file's package wants, nil if the library has none that fits.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil

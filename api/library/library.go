@@ -254,7 +254,7 @@ func AssetPath(name, version, file string) string {
 func escape(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
 // readRelease reads one published version with its files: ErrNoLibrary,
-// ErrNoVersion or a *WithdrawnError where there is none.
+// ErrNoVersion or a *WithdrawnError if it is not published.
 func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	v, err := readVersion(r, name, version)
 	if err != nil {
@@ -290,7 +290,7 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 
 // Lookup reads one library and its published versions, newest first, for a caller that needs
 // that one alone and should not wait until an Index has read all of them. It
-// returns ErrNoLibrary where there is none.
+// returns ErrNoLibrary if the library does not exist.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary

@@ -24,7 +24,7 @@ type downloads struct {
 type dependency struct {
 	Name, Range string
 	Peer        bool
-	Library     string // "" where there is none
+	Library     string // "" if it is not here
 	Version     string // the newest that fits
 	Fits        bool   // else it is the newest there is
 	Address     string

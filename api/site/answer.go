@@ -44,7 +44,7 @@ type answer struct {
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// setSafety keeps pages and what they are made with to this origin: scripts of others have the API, under whose fields
+// setSafety keeps pages and what they are made with to this origin: scripts of other origins use the API, under whose fields
 // the site is mounted.
 func setSafety(h http.Header) {
 	h.Del("Access-Control-Allow-Origin")
@@ -111,10 +111,10 @@ type failed struct {
 	Status         int
 	Title, Message string
 	Reference      string // under which the log has it
-	// Missing is the library that there is none of, Near those that it may be mistaken for.
+	// Missing is the name of a library that does not exist, Near those that it may be mistaken for.
 	Missing string
 	Near    []*library.Library
-	// Addable is a name that may be one of a package, and that a command can be told as it is.
+	// Addable is a name that may be one of a package, and that can be an argument of a command as it is.
 	Addable string
 	// Library and Version are what could not be shown of a library that is there.
 	Library, Version string

@@ -28,23 +28,23 @@ type libraryPage struct {
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
 
-	Chosen     *use   // the file whose tags are shown, nil for none
-	Wanted     string // path of the file that was asked for, "" for none
-	Lacks      bool   // the release does not have it
-	Modules    []fileLink
-	Files      []fileRow
-	Shown      string // what the list of files is filtered by
-	Pager      pager
-	FileCount  int
-	LeftOut    []logs.LeftOut // some of the files that were selected and are not published
-	LeftOuts   int            // how many there are
-	Notes      []string       // what went wrong without stopping the release
-	Troubles   []views.State  // newest versions that are not published
-	HasWaiting bool           // some of them will be tried
-	Usage      *usageChart    // nil where there is nothing to show
-	Downloads  *downloads     // from npm, too
-	Sizes      *sizeChart     // too
-	Readme     *readme        // too
+	Chosen      *use   // the file whose tags are shown, nil for none
+	Wanted      string // path of the file that was asked for, "" for none
+	Lacks       bool   // the release does not have it
+	Modules     []fileLink
+	Files       []fileRow
+	Shown       string // what the list of files is filtered by
+	Pager       pager
+	FileCount   int
+	LeftOut     []logs.LeftOut // some of the files that were selected and are not published
+	LeftOuts    int            // how many there are
+	Notes       []string       // what went wrong without stopping the release
+	Unpublished []views.State  // newest versions that are not published
+	HasWaiting  bool           // some of them will be tried
+	Usage       *usageChart    // nil where there is nothing to show
+	Downloads   *downloads     // from npm, too
+	Sizes       *sizeChart     // too
+	Readme      *readme        // too
 
 	Dependencies     []dependency
 	MoreDependencies int    // that are not shown
@@ -81,12 +81,12 @@ func newOrigin(l *library.Library) origin {
 }
 
 const (
-	filesShown    = 50 // on a page
-	troublesShown = 3
-	modulesShown  = 4
-	leftOutShown  = 20
-	notesShown    = 5
-	mostManifest  = 2000 // files of a release whose manifest is read for its page
+	filesShown       = 50 // on a page
+	unpublishedShown = 3
+	modulesShown     = 4
+	leftOutShown     = 20
+	notesShown       = 5
+	mostManifest     = 2000 // files of a release whose manifest is read for its page
 )
 
 // showLibrary shows the latest release, or, for the version picker of a browser
@@ -117,7 +117,7 @@ func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) 
 	if err != nil {
 		return nil, err
 	}
-	page.addTroubles(states)
+	page.addUnpublished(states)
 	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Kind == views.Withdrawn }); i >= 0 {
 		page.Withdrawn = &states[i]
 	}
@@ -197,7 +197,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		if err != nil {
 			return nil, err
 		}
-		page.addTroubles(states)
+		page.addUnpublished(states)
 	}
 	return &answer{
 		view: "library", title: l.Name + " " + version, section: "/search", description: describe(l), data: page,
@@ -237,8 +237,8 @@ func describe(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
-// addTroubles adds the newest versions, newer than what is published, that are not.
-func (page *libraryPage) addTroubles(states []views.State) {
+// addUnpublished adds the newest versions, newer than what is published, that are not.
+func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
 			break
@@ -249,8 +249,8 @@ func (page *libraryPage) addTroubles(states []views.State) {
 		case views.Detected, views.Processing:
 			page.HasWaiting = true
 		}
-		if len(page.Troubles) < troublesShown {
-			page.Troubles = append(page.Troubles, state)
+		if len(page.Unpublished) < unpublishedShown {
+			page.Unpublished = append(page.Unpublished, state)
 		}
 	}
 }
@@ -264,7 +264,7 @@ type unpublishedError struct {
 
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
 
-// release reads a release, or finds out why there is none.
+// release reads a release, or finds out why it is not published.
 func (s *Site) release(q *request, name, version string) (*library.Release, error) {
 	r, err := s.library.Release(q.Context(), name, version)
 	if !errors.Is(err, library.ErrNoVersion) {

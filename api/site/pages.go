@@ -51,8 +51,8 @@ type inputs struct {
 const (
 	mostKept      = 1000
 	mostKeptBytes = 32 << 20
-	// renderPatience is how long a page waits for what is being rendered, before it shows plain text.
-	renderPatience = 4 * time.Second
+	// renderTimeout is how long a page waits for what is being rendered, before it shows plain text.
+	renderTimeout = 4 * time.Second
 )
 
 // use has the page depend on libraries. What is read of them is read afterwards.
@@ -171,7 +171,7 @@ func (p *page) keepable() bool {
 
 // makeRendered makes a page. If some of it is being rendered, it waits a moment for that without a turn, and makes the page again.
 func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
-	ctx, cancel := context.WithTimeout(q.Context(), s.renderPatience)
+	ctx, cancel := context.WithTimeout(q.Context(), s.renderTimeout)
 	defer cancel()
 	for {
 		again := *q
@@ -246,7 +246,7 @@ func (s *Site) make(q *request, path string) (*page, error) {
 	return p, err
 }
 
-// rendered returns what comes of a document. Without an error, ok is false where plain text is to be shown in its place, now or for good.
+// rendered returns what comes of a document. Without an error, ok is false if the page has to show plain text instead, now or for good.
 func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError

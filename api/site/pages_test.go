@@ -192,7 +192,7 @@ func TestUnrenderedPages(t *testing.T) {
 	s := newSite(t, shelf, func(o *Options) {
 		o.Renderer, o.SiteBase, o.AssetBase = renderer, "http://larder.example", "http://larder.example"
 	})
-	s.renderPatience = time.Millisecond
+	s.renderTimeout = time.Millisecond
 	targets := map[string]string{
 		"/library/barrel":                                    "<pre># &lt;Barrel&gt;",
 		"/files/barrel/1.0.0/barrel.js":                      "<code>const a = 1;",
@@ -225,7 +225,7 @@ func TestUnrenderedPages(t *testing.T) {
 		<-done
 	}()
 	close(finish)
-	s.renderPatience = time.Minute
+	s.renderTimeout = time.Minute
 	check("no-cache")
 	for target := range targets {
 		if strings.Contains(get(t, s, target).Body.String(), "in a moment") {

@@ -87,7 +87,7 @@ type Site struct {
 	flights   flights
 	now       func() time.Time
 
-	renderPatience time.Duration
+	renderTimeout time.Duration
 }
 
 // New returns the site. It fails only where what is embedded is broken.
@@ -98,7 +98,7 @@ func New(o Options) (*Site, error) {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Patience}, now: time.Now, renderPatience: renderPatience}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Patience}, now: time.Now, renderTimeout: renderTimeout}
 	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {

@@ -25,7 +25,7 @@ const roomRests = 4 * time.Minute
 
 // judge looks at what was seen, and then at everything that is there.
 func (p *play) judge(ctx context.Context) []check {
-	p.registry.Mend()
+	p.registry.ClearFaults()
 	var failed []string
 	for _, e := range p.notes.events {
 		if e.Failed != nil {

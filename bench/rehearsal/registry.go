@@ -71,7 +71,7 @@ func (r *registry) run(ctx context.Context) (published, poisoned, faulty int) {
 	releases, fault := time.NewTicker(r.every), time.NewTicker(faultEvery)
 	defer releases.Stop()
 	defer fault.Stop()
-	defer r.Mend()
+	defer r.ClearFaults()
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,7 +89,7 @@ func (r *registry) run(ctx context.Context) (published, poisoned, faulty int) {
 			f.Path = []string{"/", "/" + packageName(r.random.IntN(packages)), "/_changes"}[r.random.IntN(3)]
 			r.Fail(f)
 			faulty++
-			time.AfterFunc(faultLasts, r.Mend)
+			time.AfterFunc(faultLasts, r.ClearFaults)
 		}
 	}
 }

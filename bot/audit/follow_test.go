@@ -210,7 +210,7 @@ func TestAuditRetries(t *testing.T) {
 		t.Errorf("audited without npm: %+v", found)
 	}
 	a.want("left/1.0.0/left.js", verify.Unproven, "", a.trusted())
-	a.registry.Mend()
+	a.registry.ClearFaults()
 	if found := a.poll(a.cdn.URL); found.Audited != 3 || found.Compared != 1 || len(found.Uncompared) != 1 || found.Uncompared[0].Version != "0.9.0" {
 		t.Errorf("audited again: %+v", found)
 	}
@@ -236,7 +236,7 @@ func TestRetryIsInterrupted(t *testing.T) {
 		t.Errorf("audited: %+v", found)
 	}
 	a.want("left/1.0.0/left.js", verify.Unproven, "", a.trusted())
-	a.registry.Mend()
+	a.registry.ClearFaults()
 	a.poll(a.cdn.URL)
 	a.want("left/1.0.0/left.js", verify.Differs, "", a.trusted())
 }

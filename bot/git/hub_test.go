@@ -223,7 +223,7 @@ func TestGitHubTrouble(t *testing.T) {
 		{githubtest.Fault{Path: "/owner/name", Status: 403, Message: "Repository access blocked"}, "Repository access blocked"},
 		{githubtest.Fault{Path: "/owner/name", Lose: true}, "EOF"},
 	} {
-		r.Mend()
+		r.ClearFaults()
 		r.Break(tt.fault)
 		_, err := r.Tags(t.Context(), target, "")
 		if err == nil {

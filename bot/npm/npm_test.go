@@ -119,18 +119,18 @@ func TestPackumentFaults(t *testing.T) {
 	for _, fault := range []npmtest.Fault{
 		{Times: 2, Status: 500}, {Times: 1, Status: 429, RetryAfter: "1"}, {Times: 2, Truncate: true}, {Times: 1, Hang: true},
 	} {
-		r.Mend()
+		r.ClearFaults()
 		r.Fail(fault)
 		if err := get(); err != nil {
 			t.Errorf("%+v: %v", fault, err)
 		}
 	}
-	r.Mend()
+	r.ClearFaults()
 	r.Fail(npmtest.Fault{Truncate: true})
 	if err := get(); !temporary(err) || IsPermanent(err) {
 		t.Errorf("always cut off: %v", err)
 	}
-	r.Mend()
+	r.ClearFaults()
 	r.SetPackument("a", []byte(`{"readme":"`+strings.Repeat("x", 10_000)+`"}`))
 	if err := get(); !errors.Is(err, fetch.ErrTooLarge) || !IsPermanent(err) {
 		t.Errorf("too large: %v", err)

@@ -89,7 +89,7 @@ func (d *Draft) Lint() (problems []string) {
 	return problems
 }
 
-// DescribeDraftError says why there is no draft of an npm package, in words for whoever named it. about is false if the registry could not be
+// DescribeDraftError says why a draft of an npm package cannot be made, for the person who requested it. about is false if the registry could not be
 // requested, which says nothing about the package.
 func DescribeDraftError(name string, err error) (text string, about bool) {
 	var invalid *npm.NameError

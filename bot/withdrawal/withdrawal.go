@@ -25,14 +25,14 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// MaxReason bounds a reason, in bytes. Every client that asks for the release is told
-// it.
+// MaxReason bounds a reason, in bytes. Responses to requests for the release
+// have it.
 const MaxReason = 1000
 
 // actor does all this, as the log says it.
 const actor = "operator"
 
-// A Desk is where an operator says what is to be withdrawn. Its methods may be
+// A Desk is where an operator says which releases to withdraw. Its methods may be
 // called at the same time.
 type Desk struct {
 	store *kvstore.Store
@@ -45,7 +45,7 @@ func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Desk {
 	return &Desk{store: store, log: log, now: now}
 }
 
-// ErrAlready says that a release which is to be withdrawn was before.
+// ErrAlready says that a release has been withdrawn before.
 var ErrAlready = errors.New("is withdrawn already")
 
 // An Outcome says what became of a release.

@@ -26,7 +26,7 @@ func probeLandlock() error {
 
 func probeFilter() error {
 	if architecture == 0 {
-		return fmt.Errorf("there is none for %s", runtime.GOARCH)
+		return fmt.Errorf("Larder has no filter for %s", runtime.GOARCH)
 	}
 	action := uint32(unix.SECCOMP_RET_ERRNO)
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action))); errno != 0 {
@@ -158,7 +158,7 @@ func filter() error {
 	return nil
 }
 
-// lowerPriority gives way to every other process. On Linux a priority belongs to a thread.
+// lowerPriority gives the process the lowest priority. On Linux a priority belongs to a thread.
 func lowerPriority() error {
 	if _, _, errno := psx.Syscall3(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 19); errno != 0 {
 		return errno

@@ -153,7 +153,7 @@ var minifying = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// silent are the warnings about style sheets, which nobody reads. Making them takes the square of their number.
+// silent are the warnings about style sheets. Larder does not use them, and esbuild takes the square of their number to make them.
 var silent = map[string]api.LogLevel{
 	"css-syntax-error": api.LogLevelSilent, "invalid-calc": api.LogLevelSilent, "js-comment-in-css": api.LogLevelSilent,
 	"unsupported-css-property": api.LogLevelSilent, "unsupported-css-nesting": api.LogLevelSilent, "invalid-@import": api.LogLevelSilent,
@@ -230,7 +230,7 @@ func metadata(data []byte) (input, error) {
 		Metafile: true,
 
 		MinifyWhitespace:  true,
-		MinifyIdentifiers: true, // nobody reads the output, and without it names of nested functions take the square of their number
+		MinifyIdentifiers: true, // only the metafile is used, and without it names of nested functions take the square of their number
 		Format:            api.FormatESModule,
 		Target:            api.ESNext,
 		TreeShaking:       api.TreeShakingFalse,

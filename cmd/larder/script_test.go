@@ -162,7 +162,7 @@ func scriptHang(ts *testscript.TestScript, neg bool, args []string) {
 	registry := ts.Value(upstreamKey{}).(*upstream).registry
 	switch {
 	case neg && len(args) == 0:
-		registry.Mend()
+		registry.ClearFaults()
 	case !neg && len(args) == 1:
 		registry.Fail(npmtest.Fault{Path: args[0], Hang: true})
 	default:

@@ -180,13 +180,13 @@ func Decode(kind Kind, data []byte) (Result, error) {
 	}
 	fields := strings.Split(head, " ")
 	if len(fields) != 4 || fields[0] != string(kind) {
-		return malformed("it begins otherwise")
+		return malformed("not a result of this kind")
 	}
 	added, err1 := strconv.ParseUint(fields[1], 10, 31)
 	removed, err2 := strconv.ParseUint(fields[2], 10, 31)
 	cut, err3 := strconv.ParseBool(fields[3])
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return malformed("it begins otherwise")
+		return malformed("not a result of this kind")
 	}
 	r.Added, r.Removed, r.Cut = int(added), int(removed), cut
 	if kind == Ranges {
@@ -202,7 +202,7 @@ func Decode(kind Kind, data []byte) (Result, error) {
 			specifier, dynamic := strings.CutPrefix(line, "d ")
 			if !dynamic {
 				if specifier, ok = strings.CutPrefix(line, "s "); !ok {
-					return malformed("it is no list of imports")
+					return malformed("not a list of imports")
 				}
 			}
 			r.Imports = append(r.Imports, Import{specifier, dynamic})

@@ -88,7 +88,7 @@ func decodeRanges(body string) ([]Range, error) {
 			for text := range strings.SplitSeq(alternative, " ") {
 				i := slices.IndexFunc(operators, func(operator string) bool { return strings.HasPrefix(text, operator) })
 				if bounds++; i < 0 || bounds > maxBounds {
-					return nil, errors.New("it is no list of ranges")
+					return nil, errors.New("not a list of ranges")
 				}
 				parsed = append(parsed, Bound{operators[i], strings.TrimPrefix(text, operators[i])})
 			}

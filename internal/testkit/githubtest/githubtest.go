@@ -119,8 +119,8 @@ func (s *Server) Break(f Fault) {
 	s.faults = append(s.faults, &f)
 }
 
-// Mend ends all faults.
-func (s *Server) Mend() {
+// ClearFaults removes all faults.
+func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil

@@ -275,8 +275,8 @@ func (r *Registry) Fail(fault Fault) {
 	r.faults = append(r.faults, &fault)
 }
 
-// Mend removes all faults.
-func (r *Registry) Mend() {
+// ClearFaults removes all faults.
+func (r *Registry) ClearFaults() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults = nil
