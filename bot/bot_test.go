@@ -337,7 +337,7 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 		if err := b.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		if dropped, err := r.store.Mend(f.Hash); err != nil || !slices.Equal(dropped, []coding.Coding{coding.Brotli}) {
+		if dropped, err := r.store.RepairContent(f.Hash); err != nil || !slices.Equal(dropped, []coding.Coding{coding.Brotli}) {
 			t.Fatalf("Mend: %v, %v", dropped, err)
 		}
 	}

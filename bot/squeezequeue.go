@@ -18,7 +18,7 @@ import (
 // rows are written with the release that brings the contents, so it survives a
 // restart. A content has two rows: in its turn, which is its release's time, newest
 // first, and by its hash, so that it is queued once. Contents that lost codings to damage go
-// before all others: the store queues them, below kvstore.Mended. One whose encoder was killed
+// before all others: the store queues them, below kvstore.Repaired. One whose encoder was killed
 // comes again after all others, and stands aside once that happened squeezeTries times.
 type squeezeQueue struct {
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ const maxHot = 1024
 func (q *squeezeQueue) open(s *kvstore.Store) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
-	s.OnMended(func() { q.added(1) })
+	s.OnRepaired(func() { q.added(1) })
 	left, err := ReadSqueezing(s)
 	q.added(left.Contents)
 	return err
@@ -116,7 +116,7 @@ var inTurn = []struct {
 	prefix []byte
 	size   int
 }{
-	{kvstore.Mended, 1 + len(kvstore.Hash{})},
+	{kvstore.Repaired, 1 + len(kvstore.Hash{})},
 	{turns, 1 + 8 + len(kvstore.Hash{})},
 }
 

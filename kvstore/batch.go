@@ -125,7 +125,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
 		return err
 	}
-	s.mender.removed(removed...)
+	s.repairer.removed(removed...)
 	return nil
 }
 

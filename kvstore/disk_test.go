@@ -244,7 +244,7 @@ func TestDamagedFiles(t *testing.T) {
 			s, err := Open("store", o)
 			if err == nil {
 				_, err = s.Identity(h)
-				if err := s.Close(); err != nil { // after which nothing is mended, or logged
+				if err := s.Close(); err != nil { // after which nothing is repaired, or logged
 					t.Error(err)
 				}
 			}
@@ -261,7 +261,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// Pebble takes what is damaged near the end of a log for what a crash left there. The look
+// Pebble takes what is damaged near the end of a log for what a crash left there. The inspection
 // before it finds that a bit was flipped.
 func TestDamagedLog(t *testing.T) {
 	const last = 4 // all of which is in one log

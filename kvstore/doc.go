@@ -14,7 +14,7 @@
 //     the later write syncs the earlier one.
 //   - A reader sees a content's codings as one whole, even while they are being
 //     replaced, and never gets bytes that fail their checksum: [ErrCorrupt].
-//   - A content that has a sound coding can be read, and is mended: [Store.Mend].
+//   - A content that has a sound coding can be read, and is repaired: [Store.RepairContent].
 //   - A store that is damaged, or has less than it had on the disk, is not opened for
 //     writing, and none of its files are deleted: [DamageError].
 //   - One process owns a folder. A second one gets [ErrLocked].

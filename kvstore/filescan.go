@@ -88,7 +88,7 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	l, err := newLook(dir, o)
+	l, err := newInspection(dir, o)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +116,8 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	return s, s.commit()
 }
 
-// readFiles reads all files of the folder that the look has listed.
-func (s *FileScan) readFiles(ctx context.Context, l *look, progress func(done, of int64)) error {
+// readFiles reads all files of the folder that the inspection has listed.
+func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(done, of int64)) error {
 	sizes := make(map[string]int64, len(l.names))
 	var done, all int64
 	for _, name := range l.names {

@@ -183,7 +183,7 @@ type facts struct {
 
 // facts returns which files count. A MANIFEST that is damaged says nothing, nor does one that is older than the mark, or
 // than a table that is there.
-func (l *look) facts() facts {
+func (l *inspection) facts() facts {
 	f := facts{known: true, sizes: make(map[int64]bool)}
 	switch {
 	case l.reliable():
@@ -203,7 +203,7 @@ func (l *look) facts() facts {
 }
 
 // reliable reports whether the MANIFEST says which files count.
-func (l *look) reliable() bool {
+func (l *inspection) reliable() bool {
 	if l.manifest == "" || l.version.edits == 0 {
 		return false
 	}
@@ -230,7 +230,7 @@ func (f facts) countsTable(name string, size int64) bool {
 func (f facts) countsLog(log uint32) bool { return log >= f.log }
 
 // missingFiles returns the files that count, or have what others refer to, and are not there.
-func (l *look) missingFiles(f facts, there map[string]int64) (missing []Finding) {
+func (l *inspection) missingFiles(f facts, there map[string]int64) (missing []Finding) {
 	for name := range f.tables {
 		if there[name] == 0 {
 			missing = append(missing, Finding{name, -1, "the file is missing"})

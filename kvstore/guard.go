@@ -37,8 +37,8 @@ type guard struct {
 
 	copying atomic.Pointer[copyFS] // the backup that is being made, if there is one
 
-	disk   onDisk
-	looked *look // what was found before the store was opened
+	disk      onDisk
+	inspected *inspection // what was found before the store was opened
 
 	unsound atomic.Bool // whether a block could not be read
 	stuck   atomic.Bool // whether a goroutine of Pebble's has stopped for that
@@ -52,9 +52,9 @@ type guard struct {
 // it, because it tries again at once and for ever.
 const pause = time.Second
 
-func newGuard(dir string, o Options, looked *look) *guard {
+func newGuard(dir string, o Options, inspected *inspection) *guard {
 	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
-		disk: onDisk{files: make(map[string]*extent)}, looked: looked, sizes: looked.version.files()}
+		disk: onDisk{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.files()}
 }
 
 // watch begins to keep errors from Pebble.
@@ -223,8 +223,8 @@ func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory
 // files that are missing: Pebble is to find out by opening them.
 func (fs guardFS) List(dir string) ([]string, error) {
 	names, err := fs.FS.List(dir)
-	names = slices.DeleteFunc(names, func(name string) bool { return fs.guard.looked.hidden[name] })
-	return append(names, fs.guard.looked.missing...), err
+	names = slices.DeleteFunc(names, func(name string) bool { return fs.guard.inspected.hidden[name] })
+	return append(names, fs.guard.inspected.missing...), err
 }
 
 // Open checks blob files and tables. A damaged log, which only a store that is opened read-only may
@@ -236,8 +236,8 @@ func (fs guardFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 		return fs.guard.openBlobFile(base, f, err)
 	case strings.HasSuffix(base, ".sst"):
 		return fs.guard.openTableFile(base, f, err)
-	case err == nil && base == fs.guard.looked.cut:
-		return cutFile{f, io.LimitReader(f, fs.guard.looked.sound)}, nil
+	case err == nil && base == fs.guard.inspected.cut:
+		return cutFile{f, io.LimitReader(f, fs.guard.inspected.sound)}, nil
 	}
 	return f, err
 }

@@ -184,7 +184,7 @@ func (s *Store) startMarker() *marker {
 	}
 	m := &marker{store: s, stop: make(chan struct{}), done: make(chan struct{})}
 	if s.Behind() == nil {
-		m.last = s.guard.looked.mark
+		m.last = s.guard.inspected.mark
 	}
 	go func() {
 		defer close(m.done)

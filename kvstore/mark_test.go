@@ -116,7 +116,7 @@ func TestOlderThanTheMark(t *testing.T) {
 }
 
 // Whatever a loss of power leaves of what was not synced, nothing that was committed is
-// missing, and the look finds no damage.
+// missing, and the inspection finds no damage.
 func TestNoFalseAlarmAfterACrash(t *testing.T) {
 	rounds := 15
 	if sweeps {

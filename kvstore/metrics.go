@@ -56,10 +56,10 @@ var metrics = []metric{
 var failedDesc = prometheus.NewDesc("larder_store_failed", "1 after a disk failure, when the store is read-only until the next start.", nil, nil)
 
 var (
-	mendedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
-	freeDesc   = prometheus.NewDesc("larder_disk_free_bytes", "Free bytes on the data folder's disk.", nil, nil)
-	totalDesc  = prometheus.NewDesc("larder_disk_total_bytes", "Size of the data folder's disk.", nil, nil)
-	lostDesc   = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
+	repairedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
+	freeDesc     = prometheus.NewDesc("larder_disk_free_bytes", "Free bytes on the data folder's disk.", nil, nil)
+	totalDesc    = prometheus.NewDesc("larder_disk_total_bytes", "Size of the data folder's disk.", nil, nil)
+	lostDesc     = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
 )
 
 func gauge(name, help string, value func(*pebble.Metrics) float64) metric {
@@ -77,7 +77,7 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- failedDesc
 	descs <- freeDesc
 	descs <- totalDesc
-	descs <- mendedDesc
+	descs <- repairedDesc
 	descs <- lostDesc
 }
 
@@ -97,8 +97,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(free))
 		out <- prometheus.MustNewConstMetric(totalDesc, prometheus.GaugeValue, float64(total))
 	}
-	mended, lost := c.store.mender.counts()
-	out <- prometheus.MustNewConstMetric(mendedDesc, prometheus.CounterValue, float64(mended))
+	repaired, lost := c.store.repairer.counts()
+	out <- prometheus.MustNewConstMetric(repairedDesc, prometheus.CounterValue, float64(repaired))
 	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))
 }
 

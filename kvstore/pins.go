@@ -142,6 +142,6 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
 		return false, 0, err
 	}
-	s.mender.removed(h)
+	s.repairer.removed(h)
 	return true, bytes, nil
 }

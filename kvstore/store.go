@@ -32,7 +32,7 @@ type Store struct {
 	contents sync.Mutex   // held while a content's row and blobs change
 	reclaim  reclaimer
 	pins     pinned
-	mender   mender
+	repairer repairer
 	marker   *marker
 }
 
@@ -58,14 +58,14 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	looked, damage := newLook(dir, o)
+	inspected, damage := newInspection(dir, o)
 	if damage == nil {
-		damage = looked.verdict()
+		damage = inspected.verdict()
 	}
 	if damage != nil && !o.ReadOnly {
 		return nil, errors.Join(openError(dir, damage), lock.Close())
 	}
-	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o, looked)}
+	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o, inspected)}
 	s.pins.count = make(map[Hash]int)
 	s.users.idle = make(chan struct{}, 1)
 	if err := s.open(); err != nil {
@@ -91,7 +91,7 @@ func (s *Store) open() (err error) {
 		}
 	}()
 	po := pebbleOptions(&s.opts)
-	if has := s.guard.looked.format; has != 0 {
+	if has := s.guard.inspected.format; has != 0 {
 		po.FormatMajorVersion = has // until UseNewestFormat
 	}
 	po.Lock = s.lock.(*pebble.Lock)
@@ -184,7 +184,7 @@ func (s *Store) signProgram() error {
 // was nothing.
 func (s *Store) Damage() *DamageError {
 	var damage *DamageError
-	errors.As(s.guard.looked.verdict(), &damage)
+	errors.As(s.guard.inspected.verdict(), &damage)
 	return damage
 }
 
@@ -194,7 +194,7 @@ func (s *Store) Behind() *Behind {
 	if s.Damage() != nil {
 		return nil
 	}
-	return s.guard.looked.behind()
+	return s.guard.inspected.behind()
 }
 
 func openError(dir string, err error) error {
@@ -387,7 +387,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.guard.close()
-	s.mender.stop()
+	s.repairer.stop()
 	s.stopReclaim()
 	s.users.wait()
 	s.marker.end()

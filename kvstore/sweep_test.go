@@ -25,14 +25,14 @@ var (
 )
 
 // outcomes counts what came of damaged stores.
-type outcomes struct{ unaffected, refused, healed, told, silent int }
+type outcomes struct{ unaffected, refused, restored, reported, silent int }
 
 func (o *outcomes) table(t *testing.T, what string) {
 	t.Helper()
-	t.Logf("%-60s %6d unaffected %6d refused %6d healed %6d told %6d silent", what, o.unaffected, o.refused, o.healed, o.told, o.silent)
+	t.Logf("%-60s %6d unaffected %6d refused %6d restored %6d reported %6d silent", what, o.unaffected, o.refused, o.restored, o.reported, o.silent)
 }
 
-// try opens a damaged store and reads it. What is damaged it mends or heals.
+// try opens a damaged store and reads it. What is damaged it repairs or restores.
 func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, withMark bool) {
 	t.Helper()
 	mark := of.mark
@@ -50,7 +50,7 @@ func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, wit
 		return
 	}
 	if errors.Is(err, ErrCorrupt) { // a table that has to be read for that
-		o.told++
+		o.reported++
 		return
 	}
 	if err != nil {
@@ -68,28 +68,28 @@ func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, wit
 		}
 	}
 	right, corrupt, silent := survey(s, of.releases)
-	healed := corrupt > 0 && heal(t, what, s, of.releases)
+	restored := corrupt > 0 && restoreAll(t, what, s, of.releases)
 	if err := s.Close(); err != nil {
 		t.Errorf("%s: %v", what, err)
 	}
-	if healed {
+	if restored {
 		wantHealed(t, what, mem, of.releases)
 	}
-	o.count(t, what, right, corrupt, silent, healed, behind)
+	o.count(t, what, right, corrupt, silent, restored, behind)
 }
 
-func (o *outcomes) count(t *testing.T, what string, right, corrupt int, silent []string, healed, behind bool) {
+func (o *outcomes) count(t *testing.T, what string, right, corrupt int, silent []string, restored, behind bool) {
 	t.Helper()
 	switch {
 	case behind && !slices.ContainsFunc(silent, func(problem string) bool { return strings.Contains(problem, "other bytes") }):
-		o.told++
+		o.reported++
 	case len(silent) > 0:
 		o.silent++
 		t.Errorf("%s: %d releases are right, %d damaged; silently: %s", what, right, corrupt, silent)
-	case healed:
-		o.healed++
+	case restored:
+		o.restored++
 	case corrupt > 0:
-		o.told++
+		o.reported++
 	default:
 		o.unaffected++
 	}
@@ -126,29 +126,29 @@ func wantRefusedWell(t *testing.T, what string, mem vfs.FS, refusal error, relea
 	}
 }
 
-// heal mends or heals every file that cannot be read, and says whether all is right then. It
+// restoreAll repairs or restores every file that cannot be read, and says whether all is right then. It
 // is not where rows of others are damaged, in tables.
-func heal(t *testing.T, what string, s *Store, releases int) bool {
+func restoreAll(t *testing.T, what string, s *Store, releases int) bool {
 	t.Helper()
 	for n := range releases {
 		for i := range filesOf(n) {
 			identity := fileOf(n, i)
 			h := Sum(identity)
-			_, err := s.Mend(h)
+			_, err := s.RepairContent(h)
 			if errors.Is(err, ErrCorrupt) {
-				err = s.Heal(h, identity)
+				err = s.RestoreContent(h, identity)
 			}
 			if err != nil {
 				t.Errorf("%s: content %s: %v", what, h, err)
 			}
 			if got, err := s.Identity(h); err != nil || !bytes.Equal(got, identity) {
-				t.Errorf("%s: content %s after it was healed: %v", what, h, err)
+				t.Errorf("%s: content %s after it was restored: %v", what, h, err)
 			}
 		}
 	}
 	right, corrupt, silent := survey(s, releases)
 	if len(silent) > 0 {
-		t.Errorf("%s: after it was healed: %s", what, silent)
+		t.Errorf("%s: after it was restored: %s", what, silent)
 	}
 	return right == releases && corrupt == 0
 }
@@ -159,12 +159,12 @@ func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
 	t.Helper()
 	s, err := Open("store", marked(mem))
 	if err != nil {
-		t.Errorf("%s: opened again after it was healed: %v", what, err)
+		t.Errorf("%s: opened again after it was restored: %v", what, err)
 		return
 	}
 	defer s.Close()
 	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {
-		t.Errorf("%s: after it was healed and opened again, %d releases are right; %s", what, right, silent)
+		t.Errorf("%s: after it was restored and opened again, %d releases are right; %s", what, right, silent)
 	}
 	if !strings.Contains(what, ".blob") {
 		return
@@ -172,15 +172,15 @@ func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
 	defer end()
 	if err := database(s).Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
-		t.Errorf("%s: compaction after it was healed: %v", what, err)
+		t.Errorf("%s: compaction after it was restored: %v", what, err)
 	}
 	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {
-		t.Errorf("%s: after it was healed and compacted, %d releases are right; %s", what, right, silent)
+		t.Errorf("%s: after it was restored and compacted, %d releases are right; %s", what, right, silent)
 	}
 }
 
-// tryRunning damages a file while the store is open, read and written, reads it, heals what can
-// be healed, and opens the store once more.
+// tryRunning damages a file while the store is open, read and written, reads it, restores what can
+// be restored, and opens the store once more.
 func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of sample, change func(t *testing.T, mem *vfs.MemFS, name string, content []byte) (what string)) {
 	t.Helper()
 	mem := of.now.disk(t, of.mark)
@@ -221,7 +221,7 @@ func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of samp
 	case !errors.Is(err, ErrCorrupt): // it has to look whether a content is there
 		t.Errorf("%s: publishing: %v", what, err)
 	}
-	healed := corrupt > 0 && heal(t, what, s, releases)
+	restored := corrupt > 0 && restoreAll(t, what, s, releases)
 	if err := s.Close(); err != nil {
 		t.Errorf("%s: %v", what, err)
 	}
@@ -234,14 +234,14 @@ func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of samp
 			return
 		}
 	case errors.Is(err, ErrCorrupt):
-		corrupt, healed = corrupt+1, false
+		corrupt, restored = corrupt+1, false
 	case err != nil:
 		t.Errorf("%s: opened again: %v", what, err)
 	default:
 		again, damaged, more := survey(s, releases)
 		silent = append(silent, more...)
 		if damaged > 0 { // it was in memory before
-			corrupt, healed = damaged, heal(t, what, s, releases)
+			corrupt, restored = damaged, restoreAll(t, what, s, releases)
 		} else if again < releases && s.Behind() == nil {
 			t.Errorf("%s: opened again, %d releases are right", what, again)
 		}
@@ -249,7 +249,7 @@ func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of samp
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	o.count(t, what, right, corrupt, silent, healed, err == nil && s.Behind() != nil)
+	o.count(t, what, right, corrupt, silent, restored, err == nil && s.Behind() != nil)
 }
 
 // written returns the logs of a running store that are in use, up to where they are written.
@@ -266,7 +266,7 @@ func (s *Store) written(files folder) folder {
 }
 
 // Whatever happens to a store's files, stopped or while it runs, it is unaffected, is not
-// opened for writing and left as it is, is healed, or says so when it is opened or where the
+// opened for writing and left as it is, is restored, or says so when it is opened or where the
 // damage is read. Without a mark, single bits are found all the same.
 func TestSweepDamage(t *testing.T) {
 	of := newSample(t)

@@ -82,7 +82,7 @@ func TestDamagedCodingsHeal(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		everyFile()
-		if n := strings.Count(lines.String(), "\n"); n != 13 || strings.Count(lines.String(), "level=WARN msg=\"mended a damaged content\"") != 13 {
+		if n := strings.Count(lines.String(), "\n"); n != 13 || strings.Count(lines.String(), "level=WARN msg=\"repaired a damaged content\"") != 13 {
 			t.Errorf("logged in %d lines, want one for each of 13 contents:\n%s", n, lines)
 		}
 		for _, data := range files {
@@ -96,7 +96,7 @@ func TestDamagedCodingsHeal(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if _, err := store.Get(kvstore.Queue, append(bytes.Clone(kvstore.Mended), h[:]...)); err != nil {
+			if _, err := store.Get(kvstore.Queue, append(bytes.Clone(kvstore.Repaired), h[:]...)); err != nil {
 				t.Errorf("it is not queued to be squeezed: %v", err)
 			}
 		}
@@ -166,7 +166,7 @@ func TestContentDamagedInEveryCoding(t *testing.T) {
 	if n := strings.Count(lines.String(), "level=ERROR"); n != 1 || !strings.Contains(lines.String(), kvstore.Sum(text).String()) {
 		t.Errorf("told %d times:\n%s", n, lines)
 	}
-	if err := store.Heal(kvstore.Sum(text), text); err != nil {
+	if err := store.RestoreContent(kvstore.Sum(text), text); err != nil {
 		t.Fatal(err)
 	}
 	if got := counter(t, registry, "larder_store_contents_damaged", "", ""); got != 0 {

@@ -101,7 +101,7 @@ func (p *peers) close() {
 
 // A signedView is what a node has seen of the log that another node signs.
 type signedView struct {
-	showing *cluster.Showing
+	showing *cluster.PublishedView
 	record  *signing.Record // in the key folder
 }
 
@@ -185,7 +185,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 		return nil, view, err
 	}
 	n.cluster, err = cluster.Open(ctx, cluster.Options{
-		Bucket: n.bucket, Store: n.folder.store, Log: n.folder.log, Origin: name, URL: n.peers.url, Founds: n.candidate,
+		Bucket: n.bucket, Store: n.folder.store, Log: n.folder.log, Origin: name, URL: n.peers.url, Bootstraps: n.candidate,
 		Logger: n.logger.With("part", "cluster"),
 	})
 	if err != nil {
@@ -200,7 +200,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if err != nil {
 		return nil, view, err
 	}
-	view.showing = cluster.NewShowing(n.cluster, key, last, view.record.Keep, func(e *signing.Evidence) string {
+	view.showing = cluster.NewPublishedView(n.cluster, key, last, view.record.Keep, func(e *signing.Evidence) string {
 		file, err := known.KeepEvidence(e)
 		if err != nil {
 			n.logger.Error("couldn't store the evidence of a fork", "err", err)
@@ -296,9 +296,9 @@ func (n *clusterNode) mayServe() bool {
 // exchangeEncodings gives the other nodes the smaller codings that are found here, and takes over theirs.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
-		_, err := n.cluster.TakeForms(ctx)
+		_, err := n.cluster.ApplyEncodings(ctx)
 		for shared := 1; shared > 0 && err == nil; {
-			shared, err = n.cluster.ShareForms(ctx)
+			shared, err = n.cluster.ShareEncodings(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.logger.Warn("couldn't exchange smaller encodings with the other nodes; trying again", "err", err)

@@ -100,7 +100,7 @@ func (n *clusterNode) gate() http.Handler {
 // follow follows the bucket until ctx ends, or the node is to write.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
-		if f.node.cluster.Founding() { // a node that writes has to bring the log there
+		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there
 			f.node.memory.caughtUp.Store(true)
 			return nil
 		}
@@ -114,7 +114,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		if f.view.showing.UpToDate(time.Now()) {
 			return nil
 		}
-		return f.view.showing.Look(ctx)
+		return f.view.showing.Refresh(ctx)
 	}
 	for ctx.Err() == nil {
 		candidate := f.node.candidate
@@ -157,8 +157,8 @@ func (f *clusterFollower) mayLead(ctx context.Context) error {
 		}
 		n.clients.Close()
 	}
-	if !f.node.cluster.Founding() {
-		if err := f.view.showing.Look(ctx); err != nil {
+	if !f.node.cluster.Bootstrapping() {
+		if err := f.view.showing.Refresh(ctx); err != nil {
 			return err
 		}
 	}

@@ -80,10 +80,10 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	n.missing = func() (int64, string) { return 0, "" }
 	l := &clusterLeader{node: n, run: r, writer: w}
 	if err = n.cluster.Lead(ctx, epoch); err == nil {
-		err = view.showing.Look(ctx)
+		err = view.showing.Refresh(ctx)
 	}
 	if err == nil {
-		err = n.cluster.NoteShown(view.showing.Held().Size)
+		err = n.cluster.RecordPublished(view.showing.Held().Size)
 	}
 	if err == nil {
 		err = l.loadOutbox(ctx)
@@ -108,7 +108,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 
 // shareEncoding has the other nodes take over a smaller encoding of a content.
 func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
-	if err := l.node.cluster.NoteForms(h); err != nil {
+	if err := l.node.cluster.QueueEncodings(h); err != nil {
 		l.run.logger.Warn("couldn't share a smaller encoding with the other nodes", "content", h, "err", err)
 	}
 }
@@ -140,7 +140,7 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(func(ctx context.Context) { l.show(ctx, served) })})
 	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(func(ctx context.Context) { l.reconcile(ctx, served) })})
 	r.parts.Add(parts.Part{Name: "writing", Run: parts.Until(func(ctx context.Context) {
-		n.cluster.Hold(ctx)
+		n.cluster.SendHeartbeats(ctx)
 		if ctx.Err() == nil {
 			r.logger.Warn("this node leads no longer; it follows")
 			r.restart(restart{})

@@ -47,7 +47,7 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	e.showProgress("reading", 0, 1)
 	o := e.storeOptions()
 	o.Mark = e.Mark
-	err = kvstore.Look(dir, o)
+	err = kvstore.Inspect(dir, o)
 	if err == nil {
 		err = kvstore.CheckTables(ctx, dir, o)
 	}

@@ -149,7 +149,7 @@ func (r *rig) queued() (n int) {
 		r.Fatal(err)
 	}
 	defer store.Close()
-	for _, err := range store.Scan(kvstore.Queue, kvstore.Range{Prefix: kvstore.Mended}) {
+	for _, err := range store.Scan(kvstore.Queue, kvstore.Range{Prefix: kvstore.Repaired}) {
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -141,7 +141,7 @@ func (c *contents) startRepair(ctx context.Context, w replication.Wanted) {
 
 // repairContent makes one content sound. What cannot be had is no error.
 func (c *contents) repairContent(ctx context.Context, w replication.Wanted) error {
-	dropped, err := c.store.Mend(w.Hash)
+	dropped, err := c.store.RepairContent(w.Hash)
 	switch {
 	case err == nil && len(dropped) == 0:
 		return nil
@@ -217,7 +217,7 @@ func (c *contents) storeContent(h kvstore.Hash, identity []byte, found replicati
 	if absent {
 		return c.store.PutContent(h, size, found.Squeezed, found.Coded)
 	}
-	if err := c.store.Heal(h, identity); err != nil {
+	if err := c.store.RestoreContent(h, identity); err != nil {
 		return err
 	}
 	return c.store.ImproveContent(h, size, found.Squeezed, found.Coded)
@@ -265,7 +265,7 @@ func (c *contents) queueRecompression() error {
 	w := newWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for _, h := range c.unsqueezed {
-		w.batch.Set(kvstore.Queue, append(bytes.Clone(kvstore.Mended), h[:]...), nil)
+		w.batch.Set(kvstore.Queue, append(bytes.Clone(kvstore.Repaired), h[:]...), nil)
 		if err := w.added(1); err != nil {
 			return err
 		}

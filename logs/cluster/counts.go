@@ -17,7 +17,7 @@ import (
 const (
 	countsPrefix = "usage/"
 	maxCounts    = 64 << 20
-	maxCounted   = 1 << 20 // objects that are looked at
+	maxCounted   = 1 << 20 // objects that are listed
 )
 
 // PutCounts stores in the bucket what the node with that name has counted on a day.
@@ -52,13 +52,13 @@ func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take
 	maps.DeleteFunc(h.known, func(key string, _ seen) bool { return key <= after })
 	fresh := countsPrefix + today.AddDate(0, 0, -1).Format(time.DateOnly)
 	unborn := countsPrefix + today.AddDate(0, 0, 2).Format(time.DateOnly) // a clock may be a little ahead, and a wrong one fills years
-	looked := 0
+	listed := 0
 	var failed error
 	for o, err := range h.Node.Bucket.List(ctx, countsPrefix, after) {
 		if err != nil {
 			return err
 		}
-		if looked++; looked > maxCounted {
+		if listed++; listed > maxCounted {
 			return fmt.Errorf("%s has over %d objects below %s", h.Node.Bucket, maxCounted, countsPrefix)
 		}
 		at, name, _ := strings.Cut(strings.TrimPrefix(o.Key, countsPrefix), "/")

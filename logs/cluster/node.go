@@ -27,10 +27,10 @@ type Options struct {
 	Origin string
 	// URL is where the other nodes reach this one.
 	URL string
-	// Founds says that the node has the log's key, so that a bucket which has no log gets this one.
-	Founds bool
-	// Settle is how long an Update waits for a commit in doubt. Default 10 s.
-	Settle time.Duration
+	// Bootstraps says that the node has the log's key, so that a bucket which has no log gets this one.
+	Bootstraps bool
+	// CommitTimeout is how long an Update waits for a commit in doubt. Default 10 s.
+	CommitTimeout time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
 	Rest time.Duration
 	// Beat is how often the node that writes says that it lives. Another takes its place when it has
@@ -54,9 +54,9 @@ type Node struct {
 	latest int64  // the latest epoch that is known
 	since  time.Time
 	status Status
-	// founding is there while the store has a log which the bucket does not have yet, or not all of: the
+	// bootstrap is there while the store has a log which the bucket does not have yet, or not all of: the
 	// first Lead puts it there.
-	founding  *founding
+	bootstrap *bootstrap
 	confirmed bool // that the bucket is the one which the store has followed
 	whole     bool // the bucket was seen to have the last commit that the store has applied
 }
@@ -113,8 +113,8 @@ type state struct {
 // bucket is refused until the node leads. The bucket is asked whose log it has, and told where it has
 // none.
 func Open(ctx context.Context, o Options) (*Node, error) {
-	if o.Settle == 0 {
-		o.Settle = 10 * time.Second
+	if o.CommitTimeout == 0 {
+		o.CommitTimeout = 10 * time.Second
 	}
 	if o.Rest == 0 {
 		o.Rest = 250 * time.Millisecond
@@ -163,7 +163,7 @@ func (n *Node) confirm(ctx context.Context) error {
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
 	}
-	var f *founding
+	var f *bootstrap
 	if string(known) != id {
 		if f, err = n.attach(ctx, id); err != nil {
 			return err
@@ -171,7 +171,7 @@ func (n *Node) confirm(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.founding, n.confirmed = f, true
+	n.bootstrap, n.confirmed = f, true
 	return nil
 }
 
@@ -198,8 +198,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// heed notes how it went to bring the node up to date.
-func (n *Node) heed(err error) {
+// recordResult records whether it was possible to bring the node up to date.
+func (n *Node) recordResult(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err == nil {
@@ -209,11 +209,11 @@ func (n *Node) heed(err error) {
 	}
 }
 
-// Founding reports whether the store has a log that the bucket lacks. A node that writes puts it there.
-func (n *Node) Founding() bool {
+// Bootstrapping reports whether the store has a log that the bucket lacks. A node that writes puts it there.
+func (n *Node) Bootstrapping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.founding != nil
+	return n.bootstrap != nil
 }
 
 // state returns how far the store has applied commits.
@@ -253,7 +253,7 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 		return 0, err
 	}
 	n.mu.Lock()
-	f := n.founding
+	f := n.bootstrap
 	n.mu.Unlock()
 	if f != nil {
 		if err := f.walk(ctx); err != nil || !f.done() {
@@ -357,7 +357,7 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 		if err != nil {
 			return err
 		}
-		if here := before.Size - c.Before.Size; 0 < here && here < int64(len(c.Entries)) { // see founding
+		if here := before.Size - c.Before.Size; 0 < here && here < int64(len(c.Entries)) { // see bootstrap
 			if before, err = n.prefix(c.Before.Size); err != nil {
 				return err
 			}

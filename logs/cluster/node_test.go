@@ -55,7 +55,7 @@ func join(t *testing.T, b bucket.Bucket, name string) *member {
 }
 
 func options(b bucket.Bucket, s *testkit.Shelf, name string) Options {
-	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Founds: true, URL: "https://" + name, Settle: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
+	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Bootstraps: true, URL: "https://" + name, CommitTimeout: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // lead has the member write.
@@ -233,10 +233,10 @@ func TestStoreAway(t *testing.T) {
 	})
 	set := func(to bool) { mu.Lock(); away = to; mu.Unlock() }
 	one := join(t, f, "one")
-	one.Node.Settle = time.Second
+	one.Node.CommitTimeout = time.Second
 	one.lead(t)
 	set(true)
-	one.Node.Settle = 20 * time.Millisecond
+	one.Node.CommitTimeout = 20 * time.Millisecond
 	if err := one.publish("a", "1.0.0"); !errors.Is(err, logs.ErrInDoubt) {
 		t.Fatalf("publishing while the store is away: %v", err)
 	}
@@ -247,7 +247,7 @@ func TestStoreAway(t *testing.T) {
 		t.Error("what is in doubt is served")
 	}
 	set(false)
-	one.Node.Settle = time.Minute
+	one.Node.CommitTimeout = time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := one.Shelf.Log.Wait(ctx, 0); err != nil {
@@ -444,7 +444,7 @@ func storm(t *testing.T, seed uint64, publications int) {
 	var members []*member
 	for i := range 3 {
 		m := join(t, f, fmt.Sprint("node-", i))
-		m.Node.Settle = 5 * time.Millisecond
+		m.Node.CommitTimeout = 5 * time.Millisecond
 		members = append(members, m)
 	}
 	f.SetFaults(buckets.Randomly(seed, 6))

@@ -78,10 +78,10 @@ func (n *Node) Show(ctx context.Context, served http.Handler, signed signing.Sig
 	if err := n.showCheckpoint(ctx, signed); err != nil {
 		return err
 	}
-	return n.noteShown(signed.Size)
+	return n.recordPublished(signed.Size)
 }
 
-func (n *Node) noteShown(size int64) error {
+func (n *Node) recordPublished(size int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
 	b.Set(kvstore.Meta, shownKey, binary.BigEndian.AppendUint64(nil, uint64(size)))

@@ -162,7 +162,7 @@ func TestLookIsOvertaken(t *testing.T) {
 		last = writer.show(t)
 		two.catchUp(t)
 		for range 2 {
-			if err := s.Look(ctx); err != nil {
+			if err := s.Refresh(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}

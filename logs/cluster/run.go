@@ -28,21 +28,21 @@ func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 // for a while. each, which may be nil, is called whenever all was here that there was.
 func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
 	w := watch{heard: time.Now(), patience: missedBeats * n.Beat}
-	var looked time.Time
+	var readAt time.Time
 	for ctx.Err() == nil {
 		_, err := n.CatchUp(ctx)
 		if err == nil && each != nil {
 			err = each(ctx)
 		}
-		if err == nil && candidate && time.Since(looked) >= n.Beat/2 {
-			looked = time.Now()
+		if err == nil && candidate && time.Since(readAt) >= n.Beat/2 {
+			readAt = time.Now()
 			var sign string
 			after, sign, err = n.sign(ctx)
 			if w.dead(time.Now(), sign, err) {
 				return after, true
 			}
 		}
-		n.heed(err)
+		n.recordResult(err)
 		if err != nil && ctx.Err() == nil {
 			n.Logger.Warn("couldn't follow the bucket; trying again", "err", err)
 		}
@@ -51,11 +51,11 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 	return 0, false
 }
 
-// Hold says that this node lives, until it does not write any more, or ctx ends.
-func (n *Node) Hold(ctx context.Context) {
+// SendHeartbeats says that this node lives, until it does not write any more, or ctx ends.
+func (n *Node) SendHeartbeats(ctx context.Context) {
 	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
 		err := n.beat(ctx, beat)
-		n.heed(err)
+		n.recordResult(err)
 		if err != nil && ctx.Err() == nil {
 			n.Logger.Warn("couldn't tell the bucket that this node lives; trying again", "err", err)
 		}

@@ -30,7 +30,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 	}
 	n.setWhole(false) // it is asked again
 	l := &lead{machine: machine{epoch: epoch}}
-	if err := n.found(ctx, &l.machine); err != nil {
+	if err := n.runBootstrap(ctx, &l.machine); err != nil {
 		return err
 	}
 	for {
@@ -125,7 +125,7 @@ func (n *Node) commit(g logs.Growth) error {
 		n.StepDown()
 		return n.notWriter()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), n.Settle)
+	ctx, cancel := context.WithTimeout(context.Background(), n.CommitTimeout)
 	defer cancel()
 	c := Commit{Number: l.machine.number, Epoch: l.machine.epoch, Nonce: newNonce(), Before: g.Before, After: g.After}
 	for _, e := range g.Entries {
@@ -404,7 +404,7 @@ func (e *ForeignError) Error() string {
 // claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
 func (n *Node) claim(ctx context.Context) (id string, err error) {
 	is, err := identify(ctx, n.Bucket)
-	if err == nil && is.ID == "" && !n.Founds {
+	if err == nil && is.ID == "" && !n.Bootstraps {
 		return "", fmt.Errorf("%s has no log yet, and this node has no key to begin one with; start the node first that has the log's key, or name the right bucket with --bucket", n.Bucket)
 	}
 	if err == nil && is.ID == "" {

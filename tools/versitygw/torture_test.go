@@ -59,8 +59,8 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	n, err := cluster.Open(ctx, cluster.Options{
-		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", Founds: true, URL: "https://" + filepath.Base(dir),
-		Settle: 2 * time.Second, Rest: 20 * time.Millisecond, Beat: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", Bootstraps: true, URL: "https://" + filepath.Base(dir),
+		CommitTimeout: 2 * time.Second, Rest: 20 * time.Millisecond, Beat: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -72,7 +72,7 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 func (m *member) write(ctx context.Context) {
 	for ctx.Err() == nil {
 		if after, vacant := m.Follow(ctx, true, nil); vacant && m.Lead(ctx, after) == nil {
-			m.Hold(ctx)
+			m.SendHeartbeats(ctx)
 		}
 	}
 }

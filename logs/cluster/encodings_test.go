@@ -25,7 +25,7 @@ func TestForms(t *testing.T) {
 	h := kvstore.Sum([]byte(text))
 	queued := func(m *member) (n int) {
 		t.Helper()
-		for _, err := range m.Shelf.Store.Scan(kvstore.Queue, kvstore.Range{Prefix: kvstore.Mended}) {
+		for _, err := range m.Shelf.Store.Scan(kvstore.Queue, kvstore.Range{Prefix: kvstore.Repaired}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,10 +54,10 @@ func TestForms(t *testing.T) {
 		t.Helper()
 		err := m.Shelf.Store.ImproveContent(h, int64(len(text)), true, []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}})
 		if err == nil {
-			err = m.NoteForms(h)
+			err = m.QueueEncodings(h)
 		}
 		if err == nil {
-			err = m.NoteForms(kvstore.Sum([]byte("never stored")))
+			err = m.QueueEncodings(kvstore.Sum([]byte("never stored")))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -65,13 +65,13 @@ func TestForms(t *testing.T) {
 	}
 	share := func(m *member, want int) {
 		t.Helper()
-		if shared, err := m.ShareForms(ctx); shared != want || err != nil {
+		if shared, err := m.ShareEncodings(ctx); shared != want || err != nil {
 			t.Errorf("shared %d, want %d; %v", shared, want, err)
 		}
 	}
 	take := func(m *member, want int64) {
 		t.Helper()
-		if next, err := m.TakeForms(ctx); next != want || err != nil {
+		if next, err := m.ApplyEncodings(ctx); next != want || err != nil {
 			t.Errorf("the next codings are %d, want %d; %v", next, want, err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestForms(t *testing.T) {
 	// Codings of other bytes are left out.
 	p := packer{store: one.Shelf.Store, full: func(pack []byte) error {
 		pack[len(pack)-1] ^= 1
-		_, err := b.Create(ctx, formsKey(2), pack)
+		_, err := b.Create(ctx, encodingsKey(2), pack)
 		return err
 	}}
 	if err := p.add(h); err != nil {
@@ -133,7 +133,7 @@ func (m *member) putNoise(t *testing.T) (all []kvstore.Hash) {
 		h := kvstore.Sum(noise)
 		err := put(m.Shelf.Store, string(noise))
 		if err == nil {
-			err = m.NoteForms(h)
+			err = m.QueueEncodings(h)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestFormsOfDamagedContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []int{4, 0} {
-		if shared, err := one.ShareForms(ctx); shared != want || err != nil {
+		if shared, err := one.ShareEncodings(ctx); shared != want || err != nil {
 			t.Errorf("shared %d, want %d; %v", shared, want, err)
 		}
 	}
@@ -188,12 +188,12 @@ func TestFormsAfterFailure(t *testing.T) {
 	one := join(t, b, "one")
 	one.lead(t)
 	one.putNoise(t)
-	b.refuse = func(key string) bool { return key == formsKey(1) }
-	if shared, err := one.ShareForms(ctx); !errors.Is(err, errRefused) {
+	b.refuse = func(key string) bool { return key == encodingsKey(1) }
+	if shared, err := one.ShareEncodings(ctx); !errors.Is(err, errRefused) {
 		t.Errorf("shared %d, %v", shared, err)
 	}
 	b.refuse = nil
-	if shared, err := one.ShareForms(ctx); shared != 2 || err != nil {
+	if shared, err := one.ShareEncodings(ctx); shared != 2 || err != nil {
 		t.Errorf("shared %d, %v", shared, err)
 	}
 	if got := forms(t, b); got != 2 {
@@ -209,14 +209,14 @@ func TestFormsWhileFounding(t *testing.T) {
 	if err := one.publish("a", "1.0.0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := one.NoteForms(kvstore.Sum([]byte("own.js"))); err != nil {
+	if err := one.QueueEncodings(kvstore.Sum([]byte("own.js"))); err != nil {
 		t.Fatal(err)
 	}
 	moved, err := Open(ctx, options(b, one.Shelf, "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if shared, err := moved.ShareForms(ctx); shared != 0 || err != nil || !moved.Founding() {
+	if shared, err := moved.ShareEncodings(ctx); shared != 0 || err != nil || !moved.Bootstrapping() {
 		t.Errorf("shared %d, %v", shared, err)
 	}
 	if got := forms(t, b); got != 0 {

@@ -15,16 +15,16 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// Mend reads a content in every coding and drops those that are damaged. A damaged identity
+// RepairContent reads a content in every coding and drops those that are damaged. A damaged identity
 // is stored again from a sound coding. The content then counts as not squeezed and has a row
-// below [Mended], so that the squeezer makes the dropped codings again. Mend returns the
+// below [Repaired], so that the squeezer makes the dropped codings again. RepairContent returns the
 // codings that were damaged.
 //
 // A store that is open for writing calls it by itself for what its readers find damaged.
 //
-// It returns [ErrCorrupt], and changes nothing, where no coding is sound: then [Store.Heal]
+// It returns [ErrCorrupt], and changes nothing, where no coding is sound: then [Store.RestoreContent]
 // helps. It returns [ErrNotFound] where the content is not stored.
-func (s *Store) Mend(h Hash) (dropped []coding.Coding, err error) {
+func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	for {
 		found, err := s.examine(h)
 		switch {
@@ -44,16 +44,16 @@ func (s *Store) Mend(h Hash) (dropped []coding.Coding, err error) {
 	}
 }
 
-// Heal stores a content again as its identity bytes, whatever is left of it: its row, its
+// RestoreContent stores a content again as its identity bytes, whatever is left of it: its row, its
 // blobs or whole files of blobs may be damaged or missing. Codings that are sound stay, and
-// the content counts as not squeezed, with a row below [Mended]. Heal also stores a content that is not there: the
+// the content counts as not squeezed, with a row below [Repaired]. RestoreContent also stores a content that is not there: the
 // caller makes sure that it was not erased.
 //
 // What is damaged inside a table stays there. Reads find the new rows above it, but scans
 // across it, and compactions of that table, fail until the store is built anew.
-func (s *Store) Heal(h Hash, identity []byte) error {
+func (s *Store) RestoreContent(h Hash, identity []byte) error {
 	if Sum(identity) != h {
-		return fmt.Errorf("content %s can't be healed with the %d bytes of another one", h, len(identity))
+		return fmt.Errorf("content %s can't be restored from the %d bytes of another one", h, len(identity))
 	}
 	for {
 		found, err := s.examine(h)
@@ -161,7 +161,7 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	if err != nil || state != found.state || !bytes.Equal(row, found.row) {
 		return false, err
 	}
-	_, err = s.get(s.db, Queue, mendedKey(h))
+	_, err = s.get(s.db, Queue, repairedKey(h))
 	queued := err == nil
 	b := database(s).NewBatchWithSize(len(found.identity) + 1<<10)
 	err = nil
@@ -176,7 +176,7 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	}
 	slices.SortStableFunc(next.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
 	err = errors.Join(err, b.Set(Contents.physical(h[:]), encodeContent(next), nil),
-		b.Set(Queue.physical(mendedKey(h)), nil, nil))
+		b.Set(Queue.physical(repairedKey(h)), nil, nil))
 	if err != nil {
 		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
@@ -189,49 +189,49 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
 		return false, err
 	}
-	s.mender.restored(h, queued)
+	s.repairer.restored(h, queued)
 	return true, nil
 }
 
-// A mender mends in the background what readers find damaged, and tells the operator once of
+// A repairer repairs in the background what readers find damaged, and logs once for
 // each content, however many readers meet it. A store that is open read-only has none.
-type mender struct {
-	mu      sync.Mutex
-	known   map[Hash]time.Time // contents in hand, or when to try again what could not be mended
-	lost    map[Hash]struct{}  // contents that no coding gives
-	waiting []Hash
-	running bool
-	closed  bool
-	mended  int
-	told    func() // see OnMended
-	done    sync.WaitGroup
+type repairer struct {
+	mu       sync.Mutex
+	known    map[Hash]time.Time // contents being repaired, or when to try again what could not be repaired
+	lost     map[Hash]struct{}  // contents that no coding gives
+	waiting  []Hash
+	running  bool
+	closed   bool
+	repaired int
+	notify   func() // see OnRepaired
+	done     sync.WaitGroup
 }
 
-// mendAgain is how long a content rests that could not be mended, for want of space for one.
-const mendAgain = time.Minute
+// repairRetry is the interval after which a failed repair is tried again, for want of space for one.
+const repairRetry = time.Minute
 
-// maxLost bounds the memory for contents that cannot be mended. What is met beyond it is told
-// of again.
+// maxLost bounds the memory for contents that cannot be repaired. Contents beyond it are logged
+// again.
 const maxLost = 1 << 20
 
-// Mended begins the keys in the Queue namespace of the contents that lost codings when they
-// were mended or healed. The hash follows. The squeezer deletes each when it has made the
+// Repaired begins the keys in the Queue namespace of the contents that lost codings when they
+// were repaired or restored. The hash follows. The squeezer deletes each when it has made the
 // codings again.
-var Mended = []byte("m")
+var Repaired = []byte("m")
 
-func mendedKey(h Hash) []byte { return append(bytes.Clone(Mended), h[:]...) }
+func repairedKey(h Hash) []byte { return append(bytes.Clone(Repaired), h[:]...) }
 
-// OnMended has told called after a row was added below [Mended]. It must not block. There
+// OnRepaired has notify called after a row was added below [Repaired]. It must not block. There
 // is one such function for a store.
-func (s *Store) OnMended(told func()) {
-	s.mender.mu.Lock()
-	defer s.mender.mu.Unlock()
-	s.mender.told = told
+func (s *Store) OnRepaired(notify func()) {
+	s.repairer.mu.Lock()
+	defer s.repairer.mu.Unlock()
+	s.repairer.notify = notify
 }
 
 // met is called by a reader that found a content damaged.
 func (s *Store) met(h Hash) {
-	m := &s.mender
+	m := &s.repairer
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	again, known := m.known[h]
@@ -241,16 +241,16 @@ func (s *Store) met(h Hash) {
 	if m.known == nil {
 		m.known, m.lost = make(map[Hash]time.Time), make(map[Hash]struct{})
 	}
-	m.known[h] = time.Now().Add(1 << 62) // while it is in hand
+	m.known[h] = time.Now().Add(1 << 62) // while it is being repaired
 	m.waiting = append(m.waiting, h)
 	if !m.running {
 		m.running = true
-		m.done.Go(s.mendWaiting)
+		m.done.Go(s.repairWaiting)
 	}
 }
 
-func (s *Store) mendWaiting() {
-	m := &s.mender
+func (s *Store) repairWaiting() {
+	m := &s.repairer
 	for {
 		m.mu.Lock()
 		m.running = len(m.waiting) > 0 && !m.closed
@@ -261,53 +261,53 @@ func (s *Store) mendWaiting() {
 		h := m.waiting[0]
 		m.waiting = m.waiting[1:]
 		m.mu.Unlock()
-		s.mendMet(h)
+		s.repairQueued(h)
 	}
 }
 
-func (s *Store) mendMet(h Hash) {
-	dropped, err := s.Mend(h)
-	m := &s.mender
+func (s *Store) repairQueued(h Hash) {
+	dropped, err := s.RepairContent(h)
+	m := &s.repairer
 	m.mu.Lock()
 	closed := m.closed || s.users.closed.Load()
-	_, inHand := m.known[h] // not where it was healed or removed meanwhile
+	_, repairing := m.known[h] // not where it was restored or removed meanwhile
 	delete(m.known, h)
 	switch {
 	case errors.Is(err, ErrCorrupt):
-		if inHand && len(m.lost) < maxLost {
+		if repairing && len(m.lost) < maxLost {
 			m.lost[h] = struct{}{}
 		}
 	case err != nil && !errors.Is(err, ErrNotFound):
-		m.known[h] = time.Now().Add(mendAgain)
+		m.known[h] = time.Now().Add(repairRetry)
 	}
 	m.mu.Unlock()
 	log := s.opts.Logger
 	switch {
 	case closed || errors.Is(err, ErrNotFound): // it was erased meanwhile
-	case errors.Is(err, ErrCorrupt) && !inHand:
+	case errors.Is(err, ErrCorrupt) && !repairing:
 	case errors.Is(err, ErrCorrupt):
 		log.Error("a content is damaged in every coding: it cannot be served until it is repaired", "content", h, "err", err)
 	case err != nil:
-		log.Warn("couldn't mend a damaged content", "content", h, "err", err, "again", mendAgain)
-	case len(dropped) > 0: // else another goroutine has mended it meanwhile
-		log.Warn("mended a damaged content", "content", h, "dropped", fmt.Sprint(dropped))
+		log.Warn("couldn't repair a damaged content", "content", h, "err", err, "again", repairRetry)
+	case len(dropped) > 0: // else another goroutine has repaired it meanwhile
+		log.Warn("repaired a damaged content", "content", h, "dropped", fmt.Sprint(dropped))
 	}
 }
 
-// restored notes that a content was mended or healed, and whether it was queued before.
-func (m *mender) restored(h Hash, queued bool) {
+// restored records that a content was repaired or restored, and whether it was queued before.
+func (m *repairer) restored(h Hash, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, h)
 	delete(m.lost, h)
-	m.mended++
-	if m.told != nil && !queued {
-		m.told()
+	m.repaired++
+	if m.notify != nil && !queued {
+		m.notify()
 	}
 }
 
-// removed notes that contents are no more.
-func (m *mender) removed(hashes ...Hash) {
+// removed records that contents are gone.
+func (m *repairer) removed(hashes ...Hash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range hashes {
@@ -316,14 +316,14 @@ func (m *mender) removed(hashes ...Hash) {
 	}
 }
 
-func (m *mender) counts() (mended, lost int) {
+func (m *repairer) counts() (repaired, lost int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mended, len(m.lost)
+	return m.repaired, len(m.lost)
 }
 
-// stop returns when no content is being mended. Later, none is.
-func (m *mender) stop() {
+// stop returns when no content is being repaired. Later, none is.
+func (m *repairer) stop() {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()

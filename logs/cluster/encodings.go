@@ -14,32 +14,32 @@ import (
 // Smaller codings of contents are found long after those were published. forms/N is a pack of them, created once, by
 // whichever node has found them. Only what is smaller replaces, so it does no harm if two nodes find the same.
 
-func formsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
+func encodingsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
 
 // Rows of [kvstore.Meta] about smaller codings.
 var (
-	formsRow    = kvstore.Key("cluster", "forms") // the number of the next forms to take over
-	foundPrefix = kvstore.Prefix("cluster", "found")
+	encodingsRow = kvstore.Key("cluster", "forms") // the number of the next forms to take over
+	foundPrefix  = kvstore.Prefix("cluster", "found")
 )
 
-// formsAtOnce bounds the contents whose codings are shared in one go.
-const formsAtOnce = 1000
+// encodingsAtOnce bounds the contents whose codings are shared in one go.
+const encodingsAtOnce = 1000
 
-// NoteForms says that the store has smaller codings of a content by now, for [Node.ShareForms].
-func (n *Node) NoteForms(h kvstore.Hash) error {
+// QueueEncodings says that the store has smaller codings of a content by now, for [Node.ShareEncodings].
+func (n *Node) QueueEncodings(h kvstore.Hash) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
 	b.Set(kvstore.Meta, append(foundPrefix[:len(foundPrefix):len(foundPrefix)], h[:]...), nil)
 	return b.Commit()
 }
 
-// ShareForms puts the codings that were noted where the other nodes take them from, and returns of how many contents.
-func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
-	if err := n.confirm(ctx); err != nil || n.Founding() { // a new bucket has yet to get the contents
+// ShareEncodings puts the codings that were noted where the other nodes take them from, and returns of how many contents.
+func (n *Node) ShareEncodings(ctx context.Context) (contents int, err error) {
+	if err := n.confirm(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err
 	}
 	var done [][]byte // notes of contents that are in the bucket, or cannot be shared
-	unnote := func() error {
+	unqueue := func() error {
 		b := n.Store.NewBatch()
 		defer b.Close()
 		for _, key := range done {
@@ -50,8 +50,8 @@ func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
 	}
 	var failed error
 	p := packer{store: n.Store, full: func(pack []byte) error {
-		if failed = n.createForms(ctx, pack); failed == nil {
-			failed = unnote() // at once: a later pack may fail, and this one must not be created again
+		if failed = n.createEncodings(ctx, pack); failed == nil {
+			failed = unqueue() // at once: a later pack may fail, and this one must not be created again
 		}
 		return failed
 	}}
@@ -59,7 +59,7 @@ func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if contents == formsAtOnce {
+		if contents == encodingsAtOnce {
 			break
 		}
 		err := p.add(kvstore.Hash(item.Key[len(foundPrefix):]))
@@ -73,30 +73,30 @@ func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
 	if err := p.flush(); err != nil {
 		return 0, err
 	}
-	return contents, unnote()
+	return contents, unqueue()
 }
 
-// createForms puts a pack under the next number.
-func (n *Node) createForms(ctx context.Context, pack []byte) error {
+// createEncodings puts a pack under the next number.
+func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	for {
-		next, err := n.TakeForms(ctx)
+		next, err := n.ApplyEncodings(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err = n.Bucket.Create(ctx, formsKey(next), pack); !errors.Is(err, bucket.ErrExists) {
+		if _, err = n.Bucket.Create(ctx, encodingsKey(next), pack); !errors.Is(err, bucket.ErrExists) {
 			return err
 		}
 	}
 }
 
-// TakeForms takes over the smaller codings that other nodes have found, and returns the number of the next ones.
-func (n *Node) TakeForms(ctx context.Context) (next int64, err error) {
+// ApplyEncodings takes over the smaller codings that other nodes have found, and returns the number of the next ones.
+func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	n.forming.Lock()
 	defer n.forming.Unlock()
-	if err := n.confirm(ctx); err != nil || n.Founding() { // a new bucket has none yet
+	if err := n.confirm(ctx); err != nil || n.Bootstrapping() { // a new bucket has none yet
 		return 0, err
 	}
-	row, err := n.Store.Get(kvstore.Meta, formsRow)
+	row, err := n.Store.Get(kvstore.Meta, encodingsRow)
 	switch {
 	case err == nil && len(row) == 8:
 		next = int64(binary.BigEndian.Uint64(row))
@@ -106,7 +106,7 @@ func (n *Node) TakeForms(ctx context.Context) (next int64, err error) {
 		return 0, err
 	}
 	for ; ; next++ {
-		pack, _, err := n.Bucket.Get(ctx, formsKey(next), maxPack)
+		pack, _, err := n.Bucket.Get(ctx, encodingsKey(next), maxPack)
 		if errors.Is(err, bucket.ErrNotFound) {
 			return next, nil
 		}
@@ -117,7 +117,7 @@ func (n *Node) TakeForms(ctx context.Context) (next int64, err error) {
 			err = n.improve(pack, next)
 		}
 		if err != nil {
-			return next, fmt.Errorf("%s: %s: %w", n.Bucket, formsKey(next), err)
+			return next, fmt.Errorf("%s: %s: %w", n.Bucket, encodingsKey(next), err)
 		}
 	}
 }
@@ -138,9 +138,9 @@ func (n *Node) improve(pack []byte, number int64) error {
 	case failed != nil || errors.As(err, new(*FormatError)):
 		return err
 	case err != nil: // what is here already stays as it is
-		n.Logger.Warn("smaller codings in the bucket are not what they say, and are left out", "object", formsKey(number), "err", err)
+		n.Logger.Warn("smaller codings in the bucket are not what they say, and are left out", "object", encodingsKey(number), "err", err)
 	}
-	b.Set(kvstore.Meta, formsRow, binary.BigEndian.AppendUint64(nil, uint64(number+1)))
+	b.Set(kvstore.Meta, encodingsRow, binary.BigEndian.AppendUint64(nil, uint64(number+1)))
 	return b.Commit()
 }
 
@@ -163,5 +163,5 @@ func (n *Node) TakeSqueezed(packed []byte, take func(h kvstore.Hash, size int64,
 
 // roughKey queues a content that is in quick codings only, for the day when this node writes and squeezes.
 func roughKey(h kvstore.Hash) []byte {
-	return append(kvstore.Mended[:len(kvstore.Mended):len(kvstore.Mended)], h[:]...)
+	return append(kvstore.Repaired[:len(kvstore.Repaired):len(kvstore.Repaired)], h[:]...)
 }

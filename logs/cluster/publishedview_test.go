@@ -51,9 +51,9 @@ func (s *showman) show(t *testing.T) signing.Signed {
 	return signed
 }
 
-func showing(n *Node, key string) (s *Showing, kept *signing.Signed, proofs *int) {
+func showing(n *Node, key string) (s *PublishedView, kept *signing.Signed, proofs *int) {
 	kept, proofs = new(signing.Signed), new(int)
-	return NewShowing(n, key, signing.Signed{}, func(_ string, s signing.Signed) error {
+	return NewPublishedView(n, key, signing.Signed{}, func(_ string, s signing.Signed) error {
 		*kept = s
 		return nil
 	}, func(*signing.Evidence) string {
@@ -68,21 +68,21 @@ func TestShowing(t *testing.T) {
 	one.lead(t)
 	writer := perform(t, one, t.TempDir())
 	s, kept, proofs := showing(two.Node, "")
-	if err := s.Look(ctx); err != nil || s.Key() != "" {
+	if err := s.Refresh(ctx); err != nil || s.Key() != "" {
 		t.Errorf("without a checkpoint: %q, %v", s.Key(), err)
 	}
 	if err := one.publish("a", "1.0.0"); err != nil {
 		t.Fatal(err)
 	}
 	first := writer.show(t)
-	if err := s.Look(ctx); err != nil || s.Shown().Note != nil {
+	if err := s.Refresh(ctx); err != nil || s.Shown().Note != nil {
 		t.Errorf("shown before the entries are here: %v, %v", s.Shown().Checkpoint, err)
 	}
 	if lacks, _ := s.Lacks(); lacks != 1 {
 		t.Errorf("it lacks %d entries", lacks)
 	}
 	two.catchUp(t)
-	if err := s.Look(ctx); err != nil || string(s.Shown().Note) != string(first.Note) || s.Key() != writer.Key() || string(kept.Note) != string(first.Note) {
+	if err := s.Refresh(ctx); err != nil || string(s.Shown().Note) != string(first.Note) || s.Key() != writer.Key() || string(kept.Note) != string(first.Note) {
 		t.Errorf("shown: %q, %v", s.Shown().Note, err)
 	}
 	if err := one.publish("a", "1.0.1"); err != nil {
@@ -90,7 +90,7 @@ func TestShowing(t *testing.T) {
 	}
 	second := writer.show(t)
 	two.catchUp(t)
-	if err := s.Look(ctx); err != nil || s.Held() != second.Checkpoint {
+	if err := s.Refresh(ctx); err != nil || s.Held() != second.Checkpoint {
 		t.Errorf("shown: %v, %v", s.Held(), err)
 	}
 	if !s.UpToDate(time.Now()) || s.UpToDate(time.Now().Add(time.Hour)) {
@@ -99,14 +99,14 @@ func TestShowing(t *testing.T) {
 	// The log's cosignature is renewed.
 	writer.ahead = time.Hour
 	renewed := writer.show(t)
-	if err := s.Look(ctx); err != nil || string(renewed.Note) == string(second.Note) || string(s.Shown().Note) != string(renewed.Note) || string(kept.Note) != string(renewed.Note) {
+	if err := s.Refresh(ctx); err != nil || string(renewed.Note) == string(second.Note) || string(s.Shown().Note) != string(renewed.Note) || string(kept.Note) != string(renewed.Note) {
 		t.Errorf("shown: %s, %v", s.Shown().Note, err)
 	}
 	// A late put of an older one is not gone back to.
 	if err := b.Put(ctx, publicPrefix+checkpointPath, first.Note); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Look(ctx); err != nil || s.Held() != second.Checkpoint {
+	if err := s.Refresh(ctx); err != nil || s.Held() != second.Checkpoint {
 		t.Errorf("after a late put: %v, %v", s.Held(), err)
 	}
 	// The same key signs another log.
@@ -122,7 +122,7 @@ func TestShowing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var forked *ForkError
-	if err := s.Look(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.Held() != second.Checkpoint {
+	if err := s.Refresh(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.Held() != second.Checkpoint {
 		t.Errorf("after a fork: %v, %d proofs, %v", s.Held(), *proofs, err)
 	}
 	if _, evidence := s.Lacks(); evidence == "" {
@@ -132,7 +132,7 @@ func TestShowing(t *testing.T) {
 	if err := b.Put(ctx, publicPrefix+checkpointPath, []byte("nobody\n1\nAAAA\n\n— nobody AAAAAA==\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Look(ctx); err == nil || s.Held() != second.Checkpoint {
+	if err := s.Refresh(ctx); err == nil || s.Held() != second.Checkpoint {
 		t.Errorf("after a checkpoint of nobody: %v, %v", s.Held(), err)
 	}
 }
@@ -184,7 +184,7 @@ func TestFormerWriters(t *testing.T) {
 	roles("https://one former writer; https://two former writer; ")
 }
 
-var _ tiles.Signer = (*Showing)(nil)
+var _ tiles.Signer = (*PublishedView)(nil)
 
 // copiedKeys returns a key folder with the key of another one, and nothing signed but an empty log.
 func copiedKeys(t *testing.T, from string) string {

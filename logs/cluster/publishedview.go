@@ -17,10 +17,10 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
-// A Showing is what a node that does not write has of the log's signature: the bucket's newest checkpoint
+// A PublishedView is what a node that does not write has of the log's signature: the bucket's newest checkpoint
 // of which the store has everything. It believes nothing that is not signed with the key and of the log
 // that the commits make, and never goes back to a smaller one.
-type Showing struct {
+type PublishedView struct {
 	node *Node
 	key  string // the verifier key that is trusted; later ones follow from the log
 	keep func(key string, signed signing.Signed) error
@@ -30,15 +30,15 @@ type Showing struct {
 	signed   signing.Signed
 	by       string // the verifier key that signed it
 	of       int64  // entries of the bucket's newest checkpoint
-	looked   time.Time
+	readAt   time.Time
 	evidence string // the file that proves a fork
 }
 
-// NewShowing returns what shows the checkpoints of a node's bucket. last is what was shown before, key
+// NewPublishedView returns what shows the checkpoints of a node's bucket. last is what was shown before, key
 // the verifier key that is trusted; where it is "", the one counts that the bucket names first. keep puts a
 // checkpoint where the next start finds it, and fork the evidence of a fork into a file, whose name it returns.
-func NewShowing(n *Node, key string, last signing.Signed, keep func(string, signing.Signed) error, fork func(*signing.Evidence) string) *Showing {
-	s := &Showing{node: n, key: key, keep: keep, fork: fork, signed: last, of: last.Size}
+func NewPublishedView(n *Node, key string, last signing.Signed, keep func(string, signing.Signed) error, fork func(*signing.Evidence) string) *PublishedView {
+	s := &PublishedView{node: n, key: key, keep: keep, fork: fork, signed: last, of: last.Size}
 	if last.Note != nil {
 		s.by = key
 	}
@@ -59,18 +59,18 @@ func (e *ForkError) Error() string {
 	return text
 }
 
-// lookAgain is how often the checkpoint of an unchanged log is read, which is cosigned every hour.
-const lookAgain = 5 * time.Minute
+// rereadInterval is how often the checkpoint of an unchanged log is read, which is cosigned every hour.
+const rereadInterval = 5 * time.Minute
 
 // UpToDate reports whether the checkpoint of all entries that are here is shown, and was read from the bucket a short time ago.
-func (s *Showing) UpToDate(now time.Time) bool {
+func (s *PublishedView) UpToDate(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.signed.Checkpoint == s.node.Log.Checkpoint() && now.Sub(s.looked) < lookAgain
+	return s.signed.Checkpoint == s.node.Log.Checkpoint() && now.Sub(s.readAt) < rereadInterval
 }
 
-// Look reads the bucket's checkpoint, and shows it if everything is here that it is of.
-func (s *Showing) Look(ctx context.Context) error {
+// Refresh reads the bucket's checkpoint, and shows it if everything is here that it is of.
+func (s *PublishedView) Refresh(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
 	b := s.node.Bucket
 	data, _, err := b.Get(ctx, key, maxNote) // whatever its version: see [bucket.Bucket]
@@ -90,11 +90,11 @@ func (s *Showing) Look(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	last := s.signed
-	s.of, s.looked = max(s.of, signed.Size), time.Now()
+	s.of, s.readAt = max(s.of, signed.Size), time.Now()
 	s.mu.Unlock()
 	here := s.node.Log.Checkpoint()
 	if signed.Size > here.Size {
-		return nil // looked at again when there is more here
+		return nil // it is read again when more entries are here
 	}
 	contained, err := signing.Contains(s.node.Store, here, signed.Checkpoint)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Showing) Look(ctx context.Context) error {
 	return nil
 }
 
-func (s *Showing) forked(last, signed signing.Signed) error {
+func (s *PublishedView) forked(last, signed signing.Signed) error {
 	fork := &ForkError{Why: fmt.Sprintf("%s shows a signed checkpoint of %d entries with root %s, which is not that of the log that its commits make", s.node.Bucket, signed.Size, root(signed.Root))}
 	changes, err := s.KeyChanges()
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Showing) forked(last, signed signing.Signed) error {
 }
 
 // chain returns the verifier keys that count, the trusted one first.
-func (s *Showing) chain(ctx context.Context) ([]string, error) {
+func (s *PublishedView) chain(ctx context.Context) ([]string, error) {
 	if s.key == "" {
 		data, _, err := s.node.Bucket.Get(ctx, publicPrefix+tiles.Prefix+"key", maxEpochRecord)
 		if err != nil {
@@ -173,21 +173,21 @@ func (s *Showing) chain(ctx context.Context) ([]string, error) {
 
 // Lacks returns how many signed entries the bucket was seen to have that are not here, and the file that
 // proves a fork, "" where none was seen.
-func (s *Showing) Lacks() (entries int64, evidence string) {
+func (s *PublishedView) Lacks() (entries int64, evidence string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, s.of-s.node.Log.Checkpoint().Size), s.evidence
 }
 
 // Shown returns the checkpoint that is shown.
-func (s *Showing) Shown() signing.Signed {
+func (s *PublishedView) Shown() signing.Signed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signed
 }
 
 // Checkpoint returns the checkpoint that is shown.
-func (s *Showing) Checkpoint() (signing.Signed, error) {
+func (s *PublishedView) Checkpoint() (signing.Signed, error) {
 	if signed := s.Shown(); signed.Note != nil {
 		return signed, nil
 	}
@@ -195,27 +195,29 @@ func (s *Showing) Checkpoint() (signing.Signed, error) {
 }
 
 // Held is the checkpoint of the entries that are here and signed.
-func (s *Showing) Held() logs.Checkpoint { return s.Shown().Checkpoint }
+func (s *PublishedView) Held() logs.Checkpoint { return s.Shown().Checkpoint }
 
 // Origin is what the log is called.
-func (s *Showing) Origin() string { return s.node.Origin }
+func (s *PublishedView) Origin() string { return s.node.Origin }
 
 // Key is the verifier key by which the shown checkpoint counts, "" where none is shown.
-func (s *Showing) Key() string {
+func (s *PublishedView) Key() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.by
 }
 
 // KeyChanges are the keys that have taken over, as the log says.
-func (s *Showing) KeyChanges() ([]signing.KeyChange, error) { return signing.KeyChanges(s.node.Store) }
+func (s *PublishedView) KeyChanges() ([]signing.KeyChange, error) {
+	return signing.KeyChanges(s.node.Store)
+}
 
-// NoteShown says that public/ has everything that a checkpoint is of which it shows, so that a node that
+// RecordPublished says that public/ has everything that a checkpoint is of which it shows, so that a node that
 // begins to write puts there what is missing only.
-func (n *Node) NoteShown(size int64) error {
+func (n *Node) RecordPublished(size int64) error {
 	shown, err := n.shown()
 	if err != nil || shown >= size {
 		return err
 	}
-	return n.noteShown(size)
+	return n.recordPublished(size)
 }

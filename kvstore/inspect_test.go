@@ -40,16 +40,16 @@ func TestFlippedBitInManifest(t *testing.T) {
 		}
 	}
 	got.table(t, manifest)
-	if got.unaffected+got.told > 0 {
+	if got.unaffected+got.reported > 0 {
 		t.Errorf("%+v: each byte of a MANIFEST counts", got)
 	}
 }
 
-// The look decodes a MANIFEST by itself, and Pebble says what it should have read.
+// The inspection decodes a MANIFEST by itself, and Pebble says what it should have read.
 func TestVersion(t *testing.T) {
 	of := newSample(t)
 	mem := of.now.disk(t, nil)
-	l, err := newLook("store", marked(mem))
+	l, err := newInspection("store", marked(mem))
 	if err != nil || l.verdict() != nil {
 		t.Fatal(err, l.verdict())
 	}
@@ -112,7 +112,7 @@ func BenchmarkLook(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if err := Look(dir+"/store", o); err != nil {
+				if err := Inspect(dir+"/store", o); err != nil {
 					b.Fatal(err)
 				}
 			}

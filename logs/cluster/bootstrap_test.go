@@ -29,12 +29,12 @@ func TestFoundingWithALog(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := &member{n, s}
-	if !one.Founding() {
+	if !one.Bootstrapping() {
 		t.Error("the bucket is not to be founded")
 	}
 	two := join(t, b, "two")
 	one.lead(t)
-	if one.Founding() {
+	if one.Bootstrapping() {
 		t.Error("the bucket is still to be founded")
 	}
 	if err := one.publish("demo", "2.0.0"); err != nil {
@@ -50,7 +50,7 @@ func TestFoundingWithALog(t *testing.T) {
 	}
 }
 
-// A founding that was interrupted goes on, and a store whose log the bucket has all of just follows.
+// A bootstrap that was interrupted goes on, and a store whose log the bucket has all of just follows.
 func TestFoundingGoesOn(t *testing.T) {
 	f := &buckets.Faulty{Bucket: folder(t)}
 	s := old(t)
@@ -69,7 +69,7 @@ func TestFoundingGoesOn(t *testing.T) {
 	}
 	f.SetFaults(nil)
 	one := &member{n, s}
-	if !one.Founding() || len(list(t, f.Bucket)) != 1 {
+	if !one.Bootstrapping() || len(list(t, f.Bucket)) != 1 {
 		t.Fatal("it was not interrupted in between")
 	}
 	if _, err := one.CatchUp(t.Context()); err != nil {
@@ -89,7 +89,7 @@ func TestFoundingGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := &member{n, copied}
-	if three.Founding() {
+	if three.Bootstrapping() {
 		t.Error("the bucket is to be founded again")
 	}
 	three.catchUp(t)
@@ -124,7 +124,7 @@ func TestAnotherBucket(t *testing.T) {
 	one, two = again(one, "one"), again(two, "two")
 	two.catchUp(t) // what it has is not there yet
 	one.catchUp(t)
-	if !one.Founding() || !two.Founding() {
+	if !one.Bootstrapping() || !two.Bootstrapping() {
 		t.Error("the new bucket is not to be founded")
 	}
 	one.lead(t)

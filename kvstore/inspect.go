@@ -80,17 +80,17 @@ func (e *DamageError) Is(target error) bool { return target == ErrDamaged || tar
 // It changes nothing, and reads no table and no blob file: what is damaged inside of those is
 // [ErrCorrupt] to the caller that reads it. No process may have the store open for writing
 // meanwhile. [Open] looks by itself before it opens a store for writing.
-func Look(dir string, o Options) error {
+func Inspect(dir string, o Options) error {
 	o.defaults()
-	l, err := newLook(dir, o)
+	l, err := newInspection(dir, o)
 	if err != nil {
 		return err
 	}
 	return l.verdict()
 }
 
-// look is one look at a stopped store.
-type look struct {
+// inspection is what was found in the files of a stopped store.
+type inspection struct {
 	fs       vfs.FS
 	dir      string
 	mark     mark
@@ -112,13 +112,13 @@ type look struct {
 // missingMarker is what a finding is about where no file names the MANIFEST.
 const missingMarker = "marker.manifest.*"
 
-func newLook(dir string, o Options) (*look, error) {
-	l := &look{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
+func newInspection(dir string, o Options) (*inspection, error) {
+	l := &inspection{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
 	return l, l.all(o)
 }
 
 // verdict returns a [*DamageError] or nil.
-func (l *look) verdict() error {
+func (l *inspection) verdict() error {
 	if len(l.findings) == 0 {
 		return nil
 	}
@@ -126,19 +126,19 @@ func (l *look) verdict() error {
 }
 
 // behind returns what the store lacks of its mark, nil where that is nothing.
-func (l *look) behind() *Behind {
+func (l *inspection) behind() *Behind {
 	if l.less == nil && l.found >= l.mark.Sequence {
 		return nil
 	}
 	return &Behind{Marked: l.mark.Sequence, Found: l.found, Findings: l.less}
 }
 
-func (l *look) add(file string, offset int64, format string, args ...any) {
+func (l *inspection) add(file string, offset int64, format string, args ...any) {
 	l.findings = append(l.findings, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// all looks at everything. Its error is about what could not be looked at.
-func (l *look) all(o Options) error {
+// all inspects all files. Its error is about what could not be inspected.
+func (l *inspection) all(o Options) error {
 	var err error
 	if o.Mark != "" {
 		if l.mark, err = readMark(l.fs, o.Mark); err != nil {
@@ -188,7 +188,7 @@ func (l *look) all(o Options) error {
 
 // absent is about a folder in which no file says which MANIFEST counts. A store that has
 // just begun to be made has no other files yet.
-func (l *look) absent() {
+func (l *inspection) absent() {
 	for _, name := range l.names {
 		if immutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
 			l.add(missingMarker, -1, "the file that names the MANIFEST is missing")
@@ -198,7 +198,7 @@ func (l *look) absent() {
 }
 
 // open opens a file of the store, or finds that it can't be read. Then it returns nil.
-func (l *look) open(name string) vfs.File {
+func (l *inspection) open(name string) vfs.File {
 	f, err := l.fs.Open(l.fs.PathJoin(l.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
 		l.add(name, -1, "the file is missing")
@@ -212,7 +212,7 @@ func (l *look) open(name string) vfs.File {
 }
 
 // readManifest learns the version from the MANIFEST, as far as that is sound.
-func (l *look) readManifest(name string) {
+func (l *inspection) readManifest(name string) {
 	f := l.open(name)
 	if f == nil {
 		return
@@ -236,13 +236,13 @@ func (l *look) readManifest(name string) {
 }
 
 // lacks adds what the mark has and the store has not.
-func (l *look) lacks(file string, offset int64, format string, args ...any) {
+func (l *inspection) lacks(file string, offset int64, format string, args ...any) {
 	l.less = append(l.less, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
 // older takes a MANIFEST that is older than the mark for damage, where files are there that
 // only the newer one may have named: Pebble would delete them. A backup has no such files.
-func (l *look) older() {
+func (l *inspection) older() {
 	files := l.version.files()
 	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
 		_, named := files[name]
@@ -261,7 +261,7 @@ func (l *look) older() {
 }
 
 // files compares what the MANIFEST says of tables and blob files with what there is.
-func (l *look) files() error {
+func (l *inspection) files() error {
 	files := l.version.files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		want := files[name]
@@ -282,7 +282,7 @@ func (l *look) files() error {
 }
 
 // logs reads the write-ahead logs that are needed beside the tables.
-func (l *look) logs() {
+func (l *inspection) logs() {
 	var numbers []uint64
 	for _, name := range l.names {
 		if n, _, ok := wal.ParseLogFilename(name); ok && uint64(n) >= l.version.log {
@@ -328,7 +328,7 @@ func (l *look) logs() {
 
 // readLog reads a log. It returns the number of its first change, or 0, up to where it is
 // sound, and whether that is all that there was.
-func (l *look) readLog(name string, n uint64, latest bool) (first uint64, sound int64, ok bool) {
+func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, sound int64, ok bool) {
 	f := l.open(name)
 	if f == nil {
 		return 0, 0, false
@@ -376,7 +376,7 @@ func logName(n uint64) string { return fmt.Sprintf("%06d.log", n) }
 
 // options reads the latest OPTIONS file as opening does, which refuses a store made with
 // other ones.
-func (l *look) options(name string, o Options) {
+func (l *inspection) options(name string, o Options) {
 	f := l.open(name)
 	if f == nil {
 		return
@@ -396,11 +396,11 @@ func (l *look) options(name string, o Options) {
 
 // CheckTables reads every block of every table that the store in dir needs, and returns a
 // [*DamageError] that names the damaged ones: a compaction of such a table never succeeds,
-// whatever is written above it. Blob files are not read: [Store.Heal] takes the place of
+// whatever is written above it. Blob files are not read: [Store.RestoreContent] takes the place of
 // what is damaged in them. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.defaults()
-	l, err := newLook(dir, o)
+	l, err := newInspection(dir, o)
 	if err != nil {
 		return err
 	}

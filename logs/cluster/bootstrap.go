@@ -18,8 +18,8 @@ import (
 // foundAtOnce is how many entries of a log that is there already go into one commit.
 const foundAtOnce = 256
 
-// A founding brings a log that a store has, and a bucket lacks, into commits.
-type founding struct {
+// A bootstrap brings a log that a store has, and a bucket lacks, into commits.
+type bootstrap struct {
 	*Node
 	id   string          // of the bucket
 	at   logs.Checkpoint // what the commits make so far
@@ -31,14 +31,14 @@ type founding struct {
 }
 
 // attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
-// it, or more, the store follows them from there. Else it returns the founding. Commits of another log are
+// it, or more, the store follows them from there. Else it returns the bootstrap. Commits of another log are
 // refused.
-func (n *Node) attach(ctx context.Context, id string) (*founding, error) {
+func (n *Node) attach(ctx context.Context, id string) (*bootstrap, error) {
 	empty, err := tlog.TreeHash(0, nil)
 	if err != nil {
 		return nil, err
 	}
-	f := &founding{Node: n, id: id, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}
+	f := &bootstrap{Node: n, id: id, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}
 	if err := f.walk(ctx); err != nil || !f.done() {
 		return f, err
 	}
@@ -46,7 +46,7 @@ func (n *Node) attach(ctx context.Context, id string) (*founding, error) {
 }
 
 // done reports whether the commits have all of the store's log.
-func (f *founding) done() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
+func (f *bootstrap) done() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
 
 // prefix returns the store's log as it was with so many entries.
 func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
@@ -55,7 +55,7 @@ func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
 }
 
 // walk goes over the commits that there are, up to the end of the store's log.
-func (f *founding) walk(ctx context.Context) error {
+func (f *bootstrap) walk(ctx context.Context) error {
 	size := f.Log.Checkpoint().Size
 	for !f.done() {
 		c, err := f.read(ctx, f.next.number)
@@ -91,7 +91,7 @@ func (f *founding) walk(ctx context.Context) error {
 
 // contents returns entries, and which contents they need that no commit before has brought. Those that
 // were erased since are not here any more, and nobody needs them.
-func (f *founding) contents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
+func (f *bootstrap) contents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
 	for e, err := range logs.Entries(f.Store, from) {
 		if err != nil {
 			return nil, nil, err
@@ -115,7 +115,7 @@ func (f *founding) contents(from, to int64) (entries []logs.Indexed, wanted []kv
 }
 
 // count notes what a commit has brought, and what its entries have erased again.
-func (f *founding) count(from, to int64) error {
+func (f *bootstrap) count(from, to int64) error {
 	entries, wanted, err := f.contents(from, to)
 	if err != nil {
 		return err
@@ -139,11 +139,11 @@ func (f *founding) count(from, to int64) error {
 }
 
 // found puts the rest of the store's log into the bucket, and has the store follow from there.
-func (n *Node) found(ctx context.Context, m *machine) error {
+func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	n.catching.Lock()
 	defer n.catching.Unlock()
 	n.mu.Lock()
-	f := n.founding
+	f := n.bootstrap
 	n.mu.Unlock()
 	if f == nil {
 		return nil
@@ -168,7 +168,7 @@ func (n *Node) found(ctx context.Context, m *machine) error {
 }
 
 // commit lands the next entries.
-func (f *founding) commit(ctx context.Context, m *machine) error {
+func (f *bootstrap) commit(ctx context.Context, m *machine) error {
 	to := f.at.Size
 	c := Commit{Number: f.next.number, Epoch: m.epoch, Nonce: newNonce(), Before: f.at}
 	for e, err := range logs.Entries(f.Store, f.at.Size) {
@@ -206,7 +206,7 @@ func (f *founding) commit(ctx context.Context, m *machine) error {
 }
 
 // end notes in the store that the commits are applied.
-func (f *founding) end() error {
+func (f *bootstrap) end() error {
 	b := f.Store.NewBatch()
 	defer b.Close()
 	for _, prefix := range [][]byte{contentPrefix, packNames} { // of a bucket before
@@ -222,7 +222,7 @@ func (f *founding) end() error {
 	}
 	b.Set(kvstore.Meta, packsKey, nil)
 	b.Delete(kvstore.Meta, shownKey)
-	b.Delete(kvstore.Meta, formsRow)
+	b.Delete(kvstore.Meta, encodingsRow)
 	b.Set(kvstore.Meta, bucketKey, []byte(f.id))
 	b.Set(kvstore.Meta, stateKey, f.next.row())
 	for h := range f.there {
@@ -233,6 +233,6 @@ func (f *founding) end() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.founding = nil
+	f.bootstrap = nil
 	return nil
 }

@@ -23,7 +23,7 @@ func text(seed uint64, n int) []byte {
 	return []byte(fmt.Sprintf("%x", noise(seed, n/2)))
 }
 
-func TestMend(t *testing.T) {
+func TestRepair(t *testing.T) {
 	identity := text(1, 20_000)
 	h := Sum(identity)
 	br, gz, raw := encode(t, coding.Brotli, coding.Quick, identity), encode(t, coding.Gzip, coding.Quick, identity), Coded{coding.Identity, identity}
@@ -73,18 +73,18 @@ func TestMend(t *testing.T) {
 			}
 			s := damaged()
 			before := slices.Concat(rows(t, s, Contents, Range{}), rows(t, s, Blobs, Range{}))
-			dropped, err := s.Mend(h)
+			dropped, err := s.RepairContent(h)
 			slices.Sort(dropped)
 			if test.left == nil {
 				if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), h.String()) || dropped != nil {
-					t.Errorf("Mend: %v, %v", dropped, err)
+					t.Errorf("RepairContent: %v, %v", dropped, err)
 				}
 				if after := slices.Concat(rows(t, s, Contents, Range{}), rows(t, s, Blobs, Range{})); !slices.Equal(before, after) {
-					t.Error("what cannot be mended was changed")
+					t.Error("what cannot be repaired was changed")
 				}
 			} else {
 				if err != nil || !slices.Equal(dropped, test.want) {
-					t.Errorf("Mend: %v, %v, want %v", dropped, err, test.want)
+					t.Errorf("RepairContent: %v, %v, want %v", dropped, err, test.want)
 				}
 				wantSound(t, s, identity, test.left...)
 				if c, _ := s.Content(h); c.Squeezed != (test.name == "nothing") {
@@ -99,11 +99,11 @@ func TestMend(t *testing.T) {
 				}
 			}
 			s = damaged()
-			if err := s.Heal(h, identity[1:]); err == nil || !strings.Contains(err.Error(), "another one") {
-				t.Errorf("Heal with another content: %v", err)
+			if err := s.RestoreContent(h, identity[1:]); err == nil || !strings.Contains(err.Error(), "another one") {
+				t.Errorf("RestoreContent with another content: %v", err)
 			}
-			if err := s.Heal(h, identity); err != nil {
-				t.Errorf("Heal: %v", err)
+			if err := s.RestoreContent(h, identity); err != nil {
+				t.Errorf("RestoreContent: %v", err)
 			}
 			left := append(slices.DeleteFunc(slices.Clone(test.left), func(c coding.Coding) bool { return c == coding.Identity }), coding.Identity)
 			wantSound(t, s, identity, left...)
@@ -113,11 +113,11 @@ func TestMend(t *testing.T) {
 		})
 	}
 	s := inMemory(t)
-	if _, err := s.Mend(h); !errors.Is(err, ErrNotFound) {
-		t.Errorf("Mend of a content that is not there: %v", err)
+	if _, err := s.RepairContent(h); !errors.Is(err, ErrNotFound) {
+		t.Errorf("RepairContent of a content that is not there: %v", err)
 	}
 	for _, identity := range [][]byte{identity, nil} {
-		if err := s.Heal(Sum(identity), identity); err != nil {
+		if err := s.RestoreContent(Sum(identity), identity); err != nil {
 			t.Error(err)
 		}
 		wantSound(t, s, identity, coding.Identity)
@@ -176,16 +176,16 @@ func unread(t *testing.T, contents int) (s *Store, mem *vfs.MemFS, identities []
 	return s, mem, identities
 }
 
-// mendAll mends what can be mended, and heals the rest.
-func mendAll(t *testing.T, s *Store, identities [][]byte) (mended, healed int) {
+// repairAll repairs what can be repaired, and restores the rest.
+func repairAll(t *testing.T, s *Store, identities [][]byte) (repaired, restored int) {
 	t.Helper()
 	for _, identity := range identities {
-		dropped, err := s.Mend(Sum(identity))
+		dropped, err := s.RepairContent(Sum(identity))
 		if errors.Is(err, ErrCorrupt) {
-			healed++
-			err = s.Heal(Sum(identity), identity)
+			restored++
+			err = s.RestoreContent(Sum(identity), identity)
 		} else if len(dropped) > 0 {
-			mended++
+			repaired++
 		}
 		if err != nil {
 			t.Error(err)
@@ -194,12 +194,12 @@ func mendAll(t *testing.T, s *Store, identities [][]byte) (mended, healed int) {
 			t.Errorf("after that: %v", err)
 		}
 	}
-	return mended, healed
+	return repaired, restored
 }
 
-// Blob files are damaged on the disk of a running store. Once each content is mended or
-// healed, no table names what is damaged, and a compaction of everything succeeds.
-func TestMendBlobFiles(t *testing.T) {
+// Blob files are damaged on the disk of a running store. Once each content is repaired or
+// restored, no table names what is damaged, and a compaction of everything succeeds.
+func TestRepairBlobFiles(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		damage func(t *testing.T, mem *vfs.MemFS)
@@ -222,9 +222,9 @@ func TestMendBlobFiles(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s, mem, identities := unread(t, 16)
 			test.damage(t, mem)
-			mended, healed := mendAll(t, s, identities)
-			t.Logf("%d mended, %d healed", mended, healed)
-			if mended+healed == 0 {
+			repaired, restored := repairAll(t, s, identities)
+			t.Logf("%d repaired, %d restored", repaired, restored)
+			if repaired+restored == 0 {
 				t.Error("nothing was damaged")
 			}
 			if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
@@ -234,8 +234,8 @@ func TestMendBlobFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			s = open(t, "store", small(mem))
-			if mended, healed := mendAll(t, s, identities); mended+healed > 0 {
-				t.Errorf("after a restart %d contents are damaged", mended+healed)
+			if repaired, restored := repairAll(t, s, identities); repaired+restored > 0 {
+				t.Errorf("after a restart %d contents are damaged", repaired+restored)
 			}
 		})
 	}
@@ -243,11 +243,11 @@ func TestMendBlobFiles(t *testing.T) {
 
 // Where a table is damaged, what is written again can be read, by its key. The table goes on
 // being damaged, and Pebble tries for ever to compact it, until the whole store is written anew.
-func TestHealAboveADamagedTable(t *testing.T) {
+func TestRestoreAboveADamagedTable(t *testing.T) {
 	s, mem, identities := unread(t, 16)
 	damage(t, mem, "*.sst", 0.1)
-	_, healed := mendAll(t, s, identities)
-	if healed == 0 {
+	_, restored := repairAll(t, s, identities)
+	if restored == 0 {
 		t.Error("nothing was damaged")
 	}
 	compacting, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -257,7 +257,7 @@ func TestHealAboveADamagedTable(t *testing.T) {
 	}
 }
 
-// What a reader finds damaged is mended, or counts as lost until it is healed or removed.
+// What a reader finds damaged is repaired, or counts as lost until it is restored or removed.
 func TestMetDamage(t *testing.T) {
 	s, mem, identities := unread(t, 16)
 	for i := range 20 {
@@ -269,11 +269,11 @@ func TestMetDamage(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		s.mender.done.Wait()
+		s.repairer.done.Wait()
 	}
-	mended, lost := s.mender.counts()
-	if mended == 0 || lost < 2 {
-		t.Fatalf("%d contents were mended, and %d are lost", mended, lost)
+	repaired, lost := s.repairer.counts()
+	if repaired == 0 || lost < 2 {
+		t.Fatalf("%d contents were repaired, and %d are lost", repaired, lost)
 	}
 	for _, identity := range identities {
 		h := Sum(identity)
@@ -281,7 +281,7 @@ func TestMetDamage(t *testing.T) {
 			continue
 		}
 		if lost%2 == 0 {
-			if err := s.Heal(h, identity); err != nil {
+			if err := s.RestoreContent(h, identity); err != nil {
 				t.Error(err)
 			}
 		} else {
@@ -292,14 +292,14 @@ func TestMetDamage(t *testing.T) {
 			}
 		}
 		lost--
-		if _, now := s.mender.counts(); now != lost {
+		if _, now := s.repairer.counts(); now != lost {
 			t.Errorf("%d contents count as lost, want %d", now, lost)
 		}
 	}
 }
 
-// Readers, the squeezer and the eraser go on while contents are mended and healed.
-func TestMendBesideOthers(t *testing.T) {
+// Readers, the squeezer and the eraser go on while contents are repaired and restored.
+func TestRepairBesideOthers(t *testing.T) {
 	s, mem, identities := unread(t, 12)
 	damage(t, mem, "*.blob", 0.3)
 	damage(t, mem, "*.blob", 0.7)
@@ -338,9 +338,9 @@ func TestMendBesideOthers(t *testing.T) {
 	})
 	for range 2 {
 		each(func(i int, h Hash, identity []byte) error {
-			_, err := s.Mend(h)
+			_, err := s.RepairContent(h)
 			if errors.Is(err, ErrCorrupt) && i%3 > 0 {
-				return s.Heal(h, identity)
+				return s.RestoreContent(h, identity)
 			}
 			if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNotFound) {
 				return nil
@@ -410,7 +410,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 		t.Fatal("nothing was rewritten")
 	}
 	for i := 1; i < contents; i += 2 {
-		if err := s.Heal(Sum(identity(i)), identity(i)); err != nil {
+		if err := s.RestoreContent(Sum(identity(i)), identity(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
