@@ -227,7 +227,7 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 		return fmt.Errorf("not a proof as in https://c2sp.org/tlog-proof: %w", err)
 	}
 	if !bytes.Equal(p.Marshal(), data) || p.Index > signing.MaxSize {
-		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in the only form that the format has")
+		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in its canonical form, or its index is too large")
 	}
 	c, _, _, err := t.open(p.Checkpoint, nil)
 	if err != nil {
