@@ -82,11 +82,11 @@ type clusterNode struct {
 
 // peers is how a node and the others reach one another.
 type peers struct {
-	url    string       // where others reach this one; "" for nowhere
-	at     net.Listener // there; nil for none
-	taking *tls.Config  // how others reach it there
-	asking *tls.Config  // how it reaches them; nil without the cluster's key
-	client *http.Client // by which it does, over connections that are kept
+	url       string       // at which other nodes reach this one; "" for none
+	listener  net.Listener // for that URL; nil for none
+	serverTLS *tls.Config  // of the listener
+	clientTLS *tls.Config  // of requests to other nodes; nil without the cluster's key
+	client    *http.Client // for requests to other nodes over shared connections
 }
 
 // close stops listening for other nodes.
@@ -94,8 +94,8 @@ func (p *peers) close() {
 	if p.client != nil {
 		p.client.CloseIdleConnections()
 	}
-	if p.at != nil {
-		p.at.Close() // harmless where a server has closed it
+	if p.listener != nil {
+		p.listener.Close() // harmless where a server has closed it
 	}
 }
 
@@ -151,7 +151,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if err != nil {
 		return nil, view, err
 	}
-	founds, name, err := n.meet(ctx, w)
+	founds, name, err := n.findLog(ctx, w)
 	if err != nil {
 		return nil, view, err
 	}
@@ -210,9 +210,9 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	return n, view, nil
 }
 
-// meet returns the name of the log in the bucket, "" if the bucket does not respond. A node that has yet to join needs a response, and probes
+// findLog returns the name of the log in the bucket, "" if the bucket does not respond. A node that has yet to join needs a response, and probes
 // the bucket. In a bucket without a log it founds one, and creates the key of the log if it is missing.
-func (n *clusterNode) meet(ctx context.Context, w *Writer) (founds bool, name string, err error) {
+func (n *clusterNode) findLog(ctx context.Context, w *Writer) (founds bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
 		return false, "", err

@@ -105,7 +105,7 @@ func TestOutboxTravels(t *testing.T) {
 	set(to, kvstore.Durable, webhooks, "old")
 	set(to, kvstore.Queue, "p2", "old")
 	set(to, kvstore.Queue, "t2", "stays")
-	demand, err := readDemand(from)
+	demand, err := readDownloadCounts(from)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 			r.restart(restart{})
 		}
 	})})
-	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.Until(l.keepOutbox)})
+	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.Until(l.saveOutboxRegularly)})
 	n.addExchange(r)
 	return nil
 }
@@ -217,15 +217,15 @@ func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
 // commands returns the operations and the schedule for commands on this machine. Changes are acknowledged when the bucket has them.
 func (l *clusterLeader) commands(all operations, schedule http.Handler) (operations, http.Handler) {
-	all = l.saving(maps.Clone(all))
+	all = l.acknowledgeSaved(maps.Clone(all))
 	reportLogSize(all)
-	return all, l.savingHTTP(schedule)
+	return all, l.acknowledgeSavedHTTP(schedule)
 }
 
 // serveOthers serves the other nodes some of the operations, and contents to recompress for f, nil for no bot.
 func (l *clusterLeader) serveOthers(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
-	all = l.saving(maps.Clone(all))
+	all = l.acknowledgeSaved(maps.Clone(all))
 	for _, name := range forwarded {
 		forNodes[name] = all[name]
 	}

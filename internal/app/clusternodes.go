@@ -50,7 +50,7 @@ func (n *clusterNode) listen(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil
 	}
-	if n.peers.taking, n.peers.asking, err = n.key.TLS(); err != nil || n.settings.NodeURL == "" {
+	if n.peers.serverTLS, n.peers.clientTLS, err = n.key.TLS(); err != nil || n.settings.NodeURL == "" {
 		return err
 	}
 	u, err := url.Parse(n.settings.NodeURL)
@@ -61,17 +61,17 @@ func (n *clusterNode) listen(ctx context.Context) (err error) {
 	if net.ParseIP(host) == nil { // a name may be that of what is in front
 		host = ""
 	}
-	if n.peers.at, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, u.Port())); err != nil {
+	if n.peers.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, u.Port())); err != nil {
 		return fmt.Errorf("%s: couldn't listen for the other nodes: %w", n.settings.Origin("node-url"), err)
 	}
-	_, port, err := net.SplitHostPort(n.peers.at.Addr().String())
+	_, port, err := net.SplitHostPort(n.peers.listener.Addr().String())
 	n.peers.url = "https://" + net.JoinHostPort(u.Hostname(), port)
 	return err
 }
 
 // serveNodes answers the other nodes, by operations that this one does for them, and by handlers besides.
 func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]http.Handler) {
-	if n.peers.at == nil {
+	if n.peers.listener == nil {
 		return
 	}
 	logger := r.logger.With("part", "nodes")
@@ -81,10 +81,10 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	for path, handler := range besides {
 		mux.Handle(path, handler)
 	}
-	s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: n.peers.taking, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
+	s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: n.peers.serverTLS, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
 	ctx := r.parts.Context()
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	r.serve("server for nodes", s, []net.Listener{n.peers.at})
+	r.serve("server for nodes", s, []net.Listener{n.peers.listener})
 }
 
 // elsewhere says that another node publishes.

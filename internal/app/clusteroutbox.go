@@ -16,30 +16,29 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// The outbox of a cluster is what the leader has to send at its time, and does not follow from the log: requests on the schedule,
-// webhooks and their messages, withdrawals that caches have yet to drop. The bucket has the rows, encrypted; the node that takes
-// over starts with them, and nodes that follow have none. It also begins with npm's download counts, which take a month to
-// collect again.
+// The outbox of a cluster has what the leader has to send and the log does not say: scheduled requests, webhooks and their messages, and
+// withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader loads them. Followers
+// have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
 
-// outboxKey is the row that says that the outbox here is the cluster's.
+// outboxKey is the row that marks the outbox of this store as the cluster's.
 var outboxKey = kvstore.Key("cluster", "errands")
 
-// outboxEvery is how often progress is saved. A change that a client asked for is saved before it is acknowledged.
+// outboxInterval is the time between two saves of progress. A change that a client asked for is saved before it is acknowledged.
 const (
-	outboxEvery = 5 * time.Second
-	demandEvery = time.Hour // there is much of it, and a little is new every minute
+	outboxInterval = 5 * time.Second
+	countsInterval = time.Hour // the counts are large, and some change every minute
 )
 
-// outboxSaved is what the bucket has.
+// outboxSaved is the outbox as the bucket has it.
 type outboxSaved struct {
 	sync.Mutex
 	sum    kvstore.Hash
-	demand []notify.Row // as it was then
-	read   time.Time
+	counts []notify.Row // download counts, as of readAt
+	readAt time.Time
 }
 
-// readDemand returns the rows of how much packages are in demand.
-func readDemand(store *kvstore.Store) (rows []notify.Row, err error) {
+// readDownloadCounts returns the rows with the download counts of packages.
+func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	for item, err := range store.Scan(kvstore.Upstreams, kvstore.Range{}) {
 		if err != nil {
 			return nil, err
@@ -51,7 +50,7 @@ func readDemand(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// dropOutbox has a node that follows have none. What a machine had before it joined stays, for when it leads.
+// dropOutbox deletes the outbox of a node that follows. A machine that has just joined keeps its own one, for when it leads.
 func dropOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
@@ -62,7 +61,7 @@ func dropOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox replaces the outbox here by that of the leader before.
+// loadOutbox replaces the outbox here by that of the previous leader.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
@@ -82,23 +81,23 @@ func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	defer l.saved.Unlock()
 	l.saved.sum = kvstore.Sum(data)
 	if err := notify.Replace(l.node.folder.store, data, mark); err != nil {
-		return fmt.Errorf("couldn't take over webhooks and schedules of the leader before from %s: %w", l.node.bucket, err)
+		return fmt.Errorf("couldn't take over webhooks and schedules of the previous leader from %s: %w", l.node.bucket, err)
 	}
 	return nil
 }
 
-// saveOutbox has the bucket have the outbox that is here.
+// saveOutbox saves the outbox in the bucket.
 func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	l.saved.Lock()
 	defer l.saved.Unlock()
-	if now := time.Now(); l.saved.read.IsZero() || now.Sub(l.saved.read) >= demandEvery {
-		demand, err := readDemand(l.node.folder.store)
+	if now := time.Now(); l.saved.readAt.IsZero() || now.Sub(l.saved.readAt) >= countsInterval {
+		counts, err := readDownloadCounts(l.node.folder.store)
 		if err != nil {
 			return err
 		}
-		l.saved.demand, l.saved.read = demand, now
+		l.saved.counts, l.saved.readAt = counts, now
 	}
-	data, err := notify.Snapshot(l.node.folder.store, l.saved.demand)
+	data, err := notify.Snapshot(l.node.folder.store, l.saved.counts)
 	if err != nil {
 		return err
 	}
@@ -113,25 +112,25 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	return nil
 }
 
-// keepOutbox saves progress now and then.
-func (l *clusterLeader) keepOutbox(ctx context.Context) {
-	for retry.Sleep(ctx, outboxEvery) == nil {
+// saveOutboxRegularly saves progress until ctx ends.
+func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
+	for retry.Sleep(ctx, outboxInterval) == nil {
 		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
 			l.run.logger.Warn("couldn't save webhooks and schedules for the next leader; trying again", "err", err)
 		}
 	}
 }
 
-// notSharedYet returns the error of a change that is made here, and may be lost with this node.
-func notSharedYet(err error) error {
+// notSharedError returns the error of a change that only this node has.
+func notSharedError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("the change is made on this node, and is lost if another takes over now: %w", err)
+	return fmt.Errorf("the change is made on this node, and is lost if another node takes over before it is saved in the bucket; saving is tried again: %w", err)
 }
 
-// saving has operations that change the outbox be answered when the bucket has the change.
-func (l *clusterLeader) saving(all operations) operations {
+// acknowledgeSaved has operations that change the outbox return when the bucket has the change.
+func (l *clusterLeader) acknowledgeSaved(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
 		all[name] = l.afterSaving(all[name])
 	}
@@ -142,14 +141,14 @@ func (l *clusterLeader) afterSaving(next admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
-			err = notSharedYet(l.saveOutbox(ctx))
+			err = notSharedError(l.saveOutbox(ctx))
 		}
 		return result, err
 	}
 }
 
-// savingHTTP does the same for programs that schedule requests over HTTP.
-func (l *clusterLeader) savingHTTP(next http.Handler) http.Handler {
+// acknowledgeSavedHTTP does the same for requests that are scheduled over HTTP.
+func (l *clusterLeader) acknowledgeSavedHTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			next.ServeHTTP(w, r)
@@ -157,7 +156,7 @@ func (l *clusterLeader) savingHTTP(next http.Handler) http.Handler {
 		}
 		buffered := &bufferedResponse{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(buffered, r)
-		if err := notSharedYet(l.saveOutbox(r.Context())); err != nil {
+		if err := notSharedError(l.saveOutbox(r.Context())); err != nil {
 			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
 			return
 		}
@@ -176,7 +175,7 @@ type bufferedResponse struct {
 func (b *bufferedResponse) WriteHeader(status int)         { b.status = status }
 func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
 
-// noSchedule answers on a node that has no outbox.
+// noSchedule refuses requests for the schedule on a node without an outbox.
 func (n *clusterNode) noSchedule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.elsewhere().Error()}).SendJSON(w, r)

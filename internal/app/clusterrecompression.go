@@ -67,7 +67,7 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 // recompressForLeader recompresses for the leader until ctx ends.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
-	if n.peers.asking == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
+	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
 		return
 	}
 	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})

@@ -23,7 +23,7 @@ const (
 // own, so that dialing detects a lost machine: the response of an operation may come late, and has no other limit.
 func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig: n.peers.asking, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
+		TLSClientConfig: n.peers.clientTLS, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
 		DisableKeepAlives: !keep, MaxIdleConnsPerHost: 8, IdleConnTimeout: nodeIdle,
 	}}
 }
@@ -43,7 +43,7 @@ func (n *clusterNode) cannotRequest(at string) error {
 		return errors.New("the leader of the cluster has no --node-url for requests of other nodes: give it one, or run the command there (larder nodes shows which node it is)")
 	case at == n.peers.url:
 		return &cluster.NotWriterError{}
-	case n.peers.asking == nil:
+	case n.peers.clientTLS == nil:
 		return fmt.Errorf("this node cannot send requests to the leader at %s without the cluster's key: copy cluster.key from the leader's key folder into this one's, or run the command there", at)
 	}
 	return nil
