@@ -330,7 +330,7 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence lo
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because the origin that it was copied from did, at that time; where it is known to be
+// WithdrawMirrored withdraws a release because its origin withdrew it at that time; where it is known to be
 // news, that is when it came. What an operator has restored here since stays.
 func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)

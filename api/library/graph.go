@@ -251,7 +251,7 @@ func (w *walk) bare(p place, i document.Import) error {
 	return nil
 }
 
-// releaseOf returns the release of a library that a file's package wants, nil if the library has none that fits.
+// releaseOf returns the release of a library that a file's package wants, nil if the library has no releases.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil

@@ -106,5 +106,5 @@ func DescribeDraftError(name string, err error) (text string, about bool) {
 	case errors.Is(err, fetch.ErrTooLarge):
 		return fmt.Sprintf("The npm package %q is too large to be looked at from a page; use `larder new`.", name), true
 	}
-	return fmt.Sprintf("The npm registry could not be asked about %q just now. Please try again later.", name), false
+	return fmt.Sprintf("Larder could not request %q from the npm registry. Please try again later.", name), false
 }

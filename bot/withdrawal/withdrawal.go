@@ -86,7 +86,7 @@ func (d *Desk) Restore(ctx context.Context, name, version, reason string, policy
 		case err != nil:
 			return err
 		case before.Manifest != v.Manifest:
-			return fmt.Errorf("%s %s cannot be restored: its row names other files than log entry %d published; `larder repair` mends it", name, version, before.Index)
+			return fmt.Errorf("%s %s cannot be restored: its row names other files than log entry %d published; `larder repair` corrects it", name, version, before.Index)
 		}
 		for _, f := range m.Files {
 			there, err := pins.Has(f.SHA256)
@@ -194,9 +194,9 @@ func checkReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
 	case reason == "":
-		return "", errors.New("a reason is needed: it stands in the log, and is told to every client that asks for the release")
+		return "", errors.New("a reason is needed: it is published in the log and in each response to a request for the release")
 	case len(reason) > MaxReason:
-		return "", fmt.Errorf("the reason has %d bytes; at most %d are told to clients: shorten it, and link to more", len(reason), MaxReason)
+		return "", fmt.Errorf("the reason has %d bytes; at most %d are allowed: shorten it, and link to more", len(reason), MaxReason)
 	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, text.Unprintable):
 		return "", errors.New("the reason must be one line of text, without control characters")
 	}

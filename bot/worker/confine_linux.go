@@ -26,7 +26,7 @@ func probeLandlock() error {
 
 func probeFilter() error {
 	if architecture == 0 {
-		return fmt.Errorf("Larder has no filter for %s", runtime.GOARCH)
+		return fmt.Errorf("not available for processors of type %s", runtime.GOARCH)
 	}
 	action := uint32(unix.SECCOMP_RET_ERRNO)
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action))); errno != 0 {
