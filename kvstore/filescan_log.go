@@ -48,7 +48,7 @@ type logReader struct {
 	begins uint32 // the log of the chunk that the file begins with, 0 if it begins with none
 }
 
-// isOf reports whether the file may have chunks of a log: its own, or an older one that it was written over. In every other file,
+// isOf reports whether the file may have chunks of a log: its own, or an older one whose file it reuses. In every other file,
 // chunks are bytes that someone has published.
 func (l *logReader) isOf(log uint32) bool {
 	if log == 0 || log == l.named || log == l.begins {

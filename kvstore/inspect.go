@@ -17,7 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/wal"
 )
 
-// DamageError says that a store is damaged, and that it was left as it is: opening it for
+// DamageError says that a store is damaged. Open has not changed it: opening it for
 // writing would delete files that the damaged part no longer names. It is both [ErrDamaged]
 // and [ErrCorrupt].
 type DamageError struct {
@@ -102,7 +102,7 @@ type inspection struct {
 	findings []Finding
 	less     []Finding // what the mark has and the store has not
 
-	// What opening read-only leaves out, so that Pebble goes on with what is there.
+	// What opening read-only leaves out, so that Pebble opens the rest.
 	cut     string          // the first log that is damaged, or ""
 	sound   int64           // up to where that is sound
 	hidden  map[string]bool // files
@@ -365,8 +365,8 @@ func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, 
 	return first, sound, false
 }
 
-// ending returns what err says of the end of a file's chunks: whether it is one, and if it is
-// not clean, what is there.
+// ending returns what err says of the end of a file's chunks: whether it is one, and the bad chunk
+// if it is not clean.
 func ending(err error) (bad *badChunk, ended bool) {
 	ended = err == nil || errors.As(err, &bad)
 	return bad, ended

@@ -53,7 +53,7 @@ func (m mark) encode() []byte {
 	return fmt.Appendf(nil, "%s\n%08x\n", line, checksum(line))
 }
 
-// readMark reads a mark. It is empty where there is none.
+// readMark reads a mark. It is empty if the file does not exist.
 func readMark(fs vfs.FS, path string) (mark, error) {
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -168,8 +168,8 @@ type marker struct {
 	done  chan struct{}
 }
 
-// KeepMark begins to keep the mark of a store that was opened [Behind] it, and goes by what is
-// there from now on. Until then the mark stays, so that the next start says the same. It must
+// KeepMark starts to update the mark of a store that was opened [Behind] it, from the changes that the
+// store has. Until then the mark stays, so that the next start reports the same. It must
 // not be called twice.
 func (s *Store) KeepMark() {
 	if s.Behind() != nil {
@@ -177,7 +177,7 @@ func (s *Store) KeepMark() {
 	}
 }
 
-// startMarker goes on with the mark that there is. It returns nil where none is to be kept.
+// startMarker starts to update the mark. It returns nil if the store has no mark or is read-only.
 func (s *Store) startMarker() *marker {
 	if s.opts.Mark == "" || s.opts.ReadOnly {
 		return nil

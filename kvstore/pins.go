@@ -16,7 +16,7 @@ type pinned struct {
 	sync.Mutex
 	count map[Hash]int
 	// spared has what was pinned at any time since the running collection
-	// began, and is nil while there is none.
+	// began, and is nil between collections.
 	spared map[Hash]struct{}
 }
 

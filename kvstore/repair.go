@@ -47,10 +47,10 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 // RestoreContent stores a content again as its identity bytes, whatever is left of it: its row, its
 // blobs or whole files of blobs may be damaged or missing. Codings that are sound stay, and
 // the content counts as not squeezed, with a row below [Repaired]. RestoreContent also stores a content that is not there: the
-// caller makes sure that it was not erased.
+// caller makes sure that no entry erases it.
 //
 // What is damaged inside a table stays there. Reads find the new rows above it, but scans
-// across it, and compactions of that table, fail until the store is built anew.
+// across it, and compactions of that table, fail until the store is rebuilt.
 func (s *Store) RestoreContent(h Hash, identity []byte) error {
 	if Sum(identity) != h {
 		return fmt.Errorf("content %s can't be restored from the %d bytes of another one", h, len(identity))
@@ -67,7 +67,7 @@ func (s *Store) RestoreContent(h Hash, identity []byte) error {
 	}
 }
 
-// condition is what is left of a content.
+// condition says which parts of a content are sound.
 type condition struct {
 	row      []byte
 	state    rowState

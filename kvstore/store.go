@@ -42,10 +42,9 @@ const format = 1
 
 var formatKey, programKey = []byte("format"), []byte("program")
 
-// Open opens the store in dir, which it makes where there is none. It returns
-// [ErrLocked] where another process, or this one, has it open already, and a
-// [*DamageError] where [Look] has found something and it is not to be opened
-// read-only.
+// Open opens the store in dir, and creates it if it does not exist. It returns
+// [ErrLocked] if another process, or this one, has it open already, and a
+// [*DamageError] if [Inspect] finds damage, unless Options.ReadOnly is set.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
@@ -146,7 +145,7 @@ func (s *Store) checkFormat() error {
 			}
 		}
 		// Pebble begins the first log of a new store in its oldest format, in which damage
-		// cannot be told from what a crash left. The next one has the newest.
+		// looks like what a crash left. The next one has the newest.
 		return database(s).Flush()
 	case errors.Is(err, ErrNotFound):
 		return ErrNoStore
@@ -180,7 +179,7 @@ func (s *Store) signProgram() error {
 	return database(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
-// Damage returns what [Look] found before the store was opened read-only, and nil where that
+// Damage returns what [Inspect] found before the store was opened read-only, and nil where that
 // was nothing.
 func (s *Store) Damage() *DamageError {
 	var damage *DamageError
@@ -306,7 +305,7 @@ func (s *Store) Space() (free, total, least int64, err error) {
 }
 
 // UseNewestFormat has the files of the store be written in the newest format that there is, which an older program may not be
-// able to read. Until then a store keeps the format that it was opened in, so that such a program can have it back.
+// able to read. Until then a store keeps the format in which it was opened, so that such a program can open it again.
 func (s *Store) UseNewestFormat() error {
 	if !s.users.enter() {
 		return s.closedError()

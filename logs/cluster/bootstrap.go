@@ -90,7 +90,7 @@ func (f *bootstrap) walk(ctx context.Context) error {
 }
 
 // contents returns entries, and which contents they need that no commit before has brought. Those that
-// were erased since are not here any more, and nobody needs them.
+// were erased since are not in the store, and no node needs them.
 func (f *bootstrap) contents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
 	for e, err := range logs.Entries(f.Store, from) {
 		if err != nil {

@@ -110,8 +110,8 @@ type state struct {
 }
 
 // Open returns the node of a store. The log is shared from here on: what does not come from the
-// bucket is refused until the node leads. The bucket is asked whose log it has, and told where it has
-// none.
+// bucket is refused until the node leads. Open reads which log the bucket has, and claims the bucket if it
+// has none.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	if o.CommitTimeout == 0 {
 		o.CommitTimeout = 10 * time.Second
@@ -185,7 +185,7 @@ type Status struct {
 	Since  time.Time
 	// Current is when all was here that the bucket had; zero where it has yet to be.
 	Current time.Time
-	// Problem says why no more is taken over, or the bucket is not told that the node lives.
+	// Problem says why no more is taken over, or the heartbeat could not be written.
 	Problem string
 }
 

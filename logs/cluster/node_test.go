@@ -535,7 +535,7 @@ func TestWatch(t *testing.T) {
 		{"it was told to end", []string{"1/1", "1/2", "1/gone"}, 2},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
-		w, got := watch{heard: start, patience: 6 * time.Second}, -1
+		w, got := watch{heard: start, timeout: 6 * time.Second}, -1
 		for i, sign := range test.looks {
 			var err error
 			if sign == "!" {

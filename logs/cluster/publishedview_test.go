@@ -62,7 +62,7 @@ func showing(n *Node, key string) (s *PublishedView, kept *signing.Signed, proof
 	}), kept, proofs
 }
 
-func TestShowing(t *testing.T) {
+func TestPublishedView(t *testing.T) {
 	ctx, b := t.Context(), folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
 	one.lead(t)

@@ -17,7 +17,7 @@ import (
 const (
 	missedBeats = 3
 	maxBeat     = 64
-	goodbye     = "gone" // the last beat of one that was told to end
+	goodbye     = "gone" // the last heartbeat of a leader that stops
 	wholeBeats  = 15     // after so many, the writer looks whether the bucket still has what it has published
 )
 
@@ -27,7 +27,7 @@ func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 // writes: there never was one, or the one that did, in the epoch that is returned, has not been heard of
 // for a while. each, which may be nil, is called whenever all was here that there was.
 func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
-	w := watch{heard: time.Now(), patience: missedBeats * n.Beat}
+	w := watch{heard: time.Now(), timeout: missedBeats * n.Beat}
 	var readAt time.Time
 	for ctx.Err() == nil {
 		_, err := n.CatchUp(ctx)
@@ -129,15 +129,15 @@ func (n *Node) sign(ctx context.Context) (latest int64, sign string, err error) 
 	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
-// A watch is what a candidate knows of the life of the writer.
+// A watch is what a candidate knows of the leader's heartbeats.
 type watch struct {
 	last  string
 	heard time.Time // by the candidate's own monotonic clock
 
-	patience time.Duration
+	timeout time.Duration
 }
 
-// dead reports whether the writer has not been heard of for a while. A bucket that does not answer
+// dead reports whether the leader's heartbeat has timed out. A bucket that does not respond
 // says nothing about it.
 func (w *watch) dead(now time.Time, sign string, err error) bool {
 	switch {
@@ -148,5 +148,5 @@ func (w *watch) dead(now time.Time, sign string, err error) bool {
 	case sign != w.last:
 		w.last, w.heard = sign, now
 	}
-	return now.Sub(w.heard) >= w.patience
+	return now.Sub(w.heard) >= w.timeout
 }

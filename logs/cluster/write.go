@@ -332,7 +332,7 @@ func (n *Node) nextEpoch(ctx context.Context, after int64) (int64, error) {
 	return latest + 1, err
 }
 
-// latestEpoch returns the latest epoch, 0 where there is none yet, and remembers which node has it.
+// latestEpoch returns the latest epoch, 0 before the first, and remembers which node has it.
 func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	n.mu.Lock()
 	latest := n.latest
