@@ -218,8 +218,8 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	if log != nil && log.Unverified() == nil {
 		found.Size = log.Size()
 		audited := f.continueOn(ctx, log)
-		known := audited == nil // whether the entries that were audited before are those of this log
-		if known {
+		continued := audited == nil // the state is about this log
+		if continued {
 			audited = errors.Join(f.retry(ctx, log), f.audit(ctx, log))
 		}
 		if ctx.Err() != nil {
@@ -228,7 +228,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 		if audited != nil {
 			found.Outcome, found.Problem = verify.OutcomeOf(audited), audited.Error()
 		}
-		if known {
+		if continued {
 			if err := f.publish(log); err != nil {
 				return found, err
 			}

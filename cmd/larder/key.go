@@ -52,7 +52,7 @@ replaced for clients that pin it.`,
 			return fmt.Errorf("--name %w", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, rootKeyFile)); !errors.Is(err, fs.ErrNotExist) {
-			return failure{errors.Join(fmt.Errorf("%s has a root key already, which is never overwritten", dir), err)}
+			return failure{errors.Join(fmt.Errorf("%s has a root key already, which is never overwritten; give another folder with --root", dir), err)}
 		}
 		err = os.MkdirAll(dir, 0o700)
 		if err == nil {
@@ -169,11 +169,11 @@ func (s keySigning) endKey(list *signing.KeyList) error {
 		return fmt.Errorf("--end: %w", err)
 	}
 	last, err := os.ReadFile(s.at)
-	if err == nil {
-		err = list.EndKey(key, last)
-	}
 	if err != nil {
 		return fmt.Errorf("--at: %w", err)
+	}
+	if err := list.EndKey(key, last); err != nil {
+		return fmt.Errorf("couldn't end the key in --end with the checkpoint in --at: %w", err)
 	}
 	return nil
 }
