@@ -97,14 +97,12 @@ func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
 	}
 	signed := Signed{Keys: true}
 	for i, s := range signatures {
-		key, ok := keys[s.KeyID]
-		if !ok { // perhaps a new one
-			if keys, err = ring.get(ctx, c, keysAgain); err != nil {
-				return Signed{}, err
-			}
-			if key, ok = keys[s.KeyID]; !ok {
-				return Signed{}, fmt.Errorf("its registry signature is by key %.200q, which the registry does not publish", s.KeyID)
-			}
+		key, ok, err := ring.find(ctx, c, s.KeyID)
+		if err != nil {
+			return Signed{}, err
+		}
+		if !ok {
+			return Signed{}, fmt.Errorf("its registry signature is by key %.200q, which the registry does not publish", s.KeyID)
 		}
 		if err := key.verify(v, s.Sig); err != "" {
 			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
@@ -139,26 +137,22 @@ type RegistryKey struct {
 	Expires time.Time        // zero for never
 }
 
-// Key returns the key that the registry for a package publishes under an id. It is not there where ok is false.
+// Key returns the key that the registry for a package publishes under an id. ok is false if it publishes none.
 func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
-	ring := c.keyring(name)
-	for _, age := range []time.Duration{keysFresh, keysAgain} { // the second time for a new key
-		keys, err := ring.get(ctx, c, age)
-		if err != nil {
-			return RegistryKey{}, false, fmt.Errorf("npm package %s: %w", name, err)
-		}
-		if found, ok := keys[id]; ok {
-			key := RegistryKey{ID: id, Key: found.key, Text: found.text}
-			if found.expires == "" {
-				return key, true, nil
-			}
-			if key.Expires = parseTime(found.expires); key.Expires.IsZero() {
-				key.Key = nil // whether it is valid cannot be determined
-			}
-			return key, true, nil
+	found, ok, err := c.keyring(name).find(ctx, c, id)
+	if err != nil {
+		return RegistryKey{}, false, fmt.Errorf("npm package %s: %w", name, err)
+	}
+	if !ok {
+		return RegistryKey{}, false, nil
+	}
+	key = RegistryKey{ID: id, Key: found.key, Text: found.text}
+	if found.expires != "" {
+		if key.Expires = parseTime(found.expires); key.Expires.IsZero() {
+			key.Key = nil // whether it is valid cannot be determined
 		}
 	}
-	return RegistryKey{}, false, nil
+	return key, true, nil
 }
 
 // A publicKey is one of a registry's.
@@ -263,6 +257,20 @@ func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[st
 	}
 	k.asked, k.keys, k.validators = now, keys, validators
 	return keys, nil
+}
+
+// find returns the key with an id. If it is unknown, it may be new, so find requests the keys again unless that was done recently.
+func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey, ok bool, err error) {
+	for _, age := range []time.Duration{keysFresh, keysAgain} {
+		keys, err := k.get(ctx, c, age)
+		if err != nil {
+			return publicKey{}, false, err
+		}
+		if key, ok = keys[id]; ok {
+			break
+		}
+	}
+	return key, ok, nil
 }
 
 // registryKeys asks a registry for its keys.
