@@ -48,8 +48,8 @@ func rangeNotSatisfiable(r *representation) *answers.Failure {
 	}
 }
 
-// failureFor is failureOf for whoever asks: a browser in which a person comes to what is no file is led to its page. No
-// cache may keep that, because many do not tell browsers from programs.
+// failureFor returns the failure for a client: a browser that navigates to a path that is not a file is redirected to its page. Caches must
+// not store that, because many do not distinguish browsers from programs.
 func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
 		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {

@@ -73,8 +73,8 @@ func (r *Rooms) Shared() (names []string) {
 	return names
 }
 
-// patience is how long a visitor is kept for an answer of a global object on another node.
-const patience = nodes.Within
+// globalTimeout is how long a visitor waits for the response of a global object on another node.
+const globalTimeout = nodes.Within
 
 // A remote is a data centre's way to a global object on another node. One report is under
 // way at a time; visits that draw while it is share the next one.
@@ -131,7 +131,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	var a nodes.Answer
 	var lost error
 	err := s.Call(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, globalTimeout)
 		defer cancel()
 		a, lost = r.Carry(ctx, asked.Request)
 		return nil

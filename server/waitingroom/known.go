@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -33,11 +34,7 @@ func AddKnown(keyFolder string, rooms []config.Room) (known []string, err error)
 	if len(all) == len(known) {
 		return known, nil
 	}
-	fresh := file + ".new"
-	if err = os.WriteFile(fresh, []byte(strings.Join(all, "\n")+"\n"), 0o600); err == nil {
-		err = os.Rename(fresh, file)
-	}
-	if err != nil {
+	if err := disk.Replace(file, []byte(strings.Join(all, "\n")+"\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("couldn't write the list of waiting rooms: %w", err)
 	}
 	return known, nil

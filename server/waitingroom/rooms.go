@@ -265,7 +265,7 @@ func (r *Rooms) coversSomewhere(path string) bool { return r.current().table.Cov
 // do has the room's data centre do something. That the client goes away does not end it,
 // because a decision must be whole.
 func (r *room) do(ctx context.Context, t task) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience+time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*globalTimeout+time.Second)
 	defer cancel()
 	_, err := r.centre.Send(ctx, t)
 	return err
