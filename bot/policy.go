@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// importUnattested begins the reason for which the import of a release is refused. The bot tries such a version again if
+// importUnattested is part of the reason for which the import of a release is refused. The bot tries such a version again if
 // upstream has it.
 const importUnattested = "an imported release has no attestation of its build"
 

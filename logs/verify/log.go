@@ -113,7 +113,7 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the log's checkpoint: %w", err)
 	}
-	c, key, used, err := l.openShown(signed)
+	c, key, used, err := l.openServed(signed)
 	if err != nil {
 		return nil, err
 	}

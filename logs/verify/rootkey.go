@@ -73,25 +73,25 @@ func (l *Log) readKeyList(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("couldn't get the list of keys: %w", err)
 	}
-	shown, err := signing.OpenKeyList(signed, root)
+	served, err := signing.OpenKeyList(signed, root)
 	if err != nil {
 		return differs("%v", err)
 	}
 	switch {
-	case seen != nil && seen.Version > shown.Version:
+	case seen != nil && seen.Version > served.Version:
 		l.keyList = seen // an older list may have a key that was stolen since
-	case seen != nil && seen.Version == shown.Version && !seen.Equal(shown):
+	case seen != nil && seen.Version == served.Version && !seen.Equal(served):
 		return differs("the root key has signed two lists of keys with the version %d", seen.Version)
 	default:
-		l.keyList = shown
+		l.keyList = served
 	}
-	if l.options.KeepList != nil && l.keyList == shown {
+	if l.options.KeepList != nil && l.keyList == served {
 		return l.options.KeepList(root, signed)
 	}
 	return nil
 }
 
-// readKeys learns which keys may have signed the log: from the list of the root key if one is pinned, or else from the changes of
+// readKeys reads which keys may have signed the log: from the list of the root key if one is pinned, or else from the changes of
 // the key that the server names.
 func (l *Log) readKeys(ctx context.Context) (err error) {
 	if l.options.Trust.Root != "" {
@@ -105,8 +105,8 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 	return nil
 }
 
-// openShown verifies the checkpoint that the server shows. It returns the changes of the key that led to the one that signed.
-func (l *Log) openShown(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
+// openServed verifies the checkpoint that the server has. It returns the changes of the key that led to the one that signed.
+func (l *Log) openServed(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
 	if l.keyList != nil {
 		c, key, err := l.openByList(signed)
 		l.options.Trust.Key, l.trusted = key, l.keyList.All()
