@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
+
+	"github.com/larder-cdn/larder/internal/disk"
 )
 
 // verifiedFile is in the store's folder beside the files of Pebble, which ignores it. A backup does not have it, because the
@@ -36,11 +38,14 @@ func (s *Store) WriteVerified(record []byte) error {
 	return writeMark(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
 }
 
-// RemoveVerified removes the record of the last check, if there is one.
+// RemoveVerified removes the record of the last check, if there is one. A crash does not bring it back.
 func (s *Store) RemoveVerified() error {
 	err := s.opts.FS.Remove(s.opts.FS.PathJoin(s.dir, verifiedFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return disk.SyncFolder(s.opts.FS, s.dir)
 }
