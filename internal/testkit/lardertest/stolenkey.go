@@ -25,15 +25,16 @@ type StolenKey struct {
 	// Last is the last tree that the old key may sign.
 	Last logs.Checkpoint
 
-	tb     testing.TB
-	signer note.Signer
+	tb      testing.TB
+	signer  note.Signer
+	expires time.Time // of the lists, so that two lists of the same keys are equal
 }
 
 // NewStolenKey returns a log of the releases 1.0.0 of the packages that are named, with a.js in them. The thief adds their release
 // 6.6.6, whose a.js is "evil".
 func NewStolenKey(tb testing.TB, packages ...string) *StolenKey {
 	tb.Helper()
-	s := &StolenKey{tb: tb}
+	s := &StolenKey{tb: tb, expires: time.Now().Add(time.Hour)}
 	private, _, err := signing.NewKey("cdn.example.com/root")
 	if err == nil {
 		s.signer, s.Root, err = signing.ParseKey([]byte(private))
@@ -85,10 +86,10 @@ func (s *StolenKey) sign(l *Larder) {
 	}
 }
 
-// List returns a list of the log's keys that the root key has signed and that expires in an hour.
+// List returns a list of the log's keys that the root key has signed. All lists expire an hour after the log was made.
 func (s *StolenKey) List(version int64, keys ...signing.ListedKey) string {
 	s.tb.Helper()
-	return s.Sign(signing.KeyList{Version: version, Expires: time.Now().Add(time.Hour), Keys: keys})
+	return s.Sign(signing.KeyList{Version: version, Expires: s.expires, Keys: keys})
 }
 
 // Sign signs a list of the log's keys with the root key.
