@@ -22,15 +22,17 @@ func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	return socket, nil
 }
 
-// serveAdmin answers commands, and programs that have something to schedule. Its operations end with the role. check finds the mistakes in
-// settings that a reload reads.
+// serveAdmin serves the admin socket: the operations that commands request, and the schedule over HTTP. The operations end with the
+// role. check validates the settings that a reload reads.
 func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations, schedule http.Handler, check func(*settings.Settings) error) {
-	counted := folder.counted(all)
+	counted := folder.trackOperations(all)
 	r.addProcessOperations(counted, check) // not counted: the folder is closed while an upgrade is under way
 	s := newAdminServer(r.parts.Context(), counted, schedule, acceptForwarded(r.supervisor.late.succession), r.logger)
-	r.serve("admin server", s, []net.Listener{socket})
+	r.addServer("admin server", s, []net.Listener{socket})
 }
 
+// newAdminServer returns the server of the admin socket: schedule serves the schedule, and late the requests that an earlier
+// process forwards. ctx ends the operations.
 func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()

@@ -43,9 +43,9 @@ type BackupResult struct {
 // OpBackup copies the data folder.
 const OpBackup Operation[BackupRequest, BackupProgress, BackupResult] = "backup"
 
-// backup copies the folder to dir, which is complete when it appears; with an error nothing is left there.
-func (r *Reader) backup(ctx context.Context, dir string, report func(BackupProgress)) (result BackupResult, err error) {
-	exists, err := r.vacant(dir)
+// backUp copies the data folder to dir, which appears only when the copy is complete. After an error nothing is left there.
+func (r *Reader) backUp(ctx context.Context, dir string, report func(BackupProgress)) (result BackupResult, err error) {
+	exists, err := r.checkBackupTarget(dir)
 	if err != nil {
 		return result, err
 	}
@@ -83,10 +83,10 @@ func (r *Reader) backup(ctx context.Context, dir string, report func(BackupProgr
 		return result, fmt.Errorf("couldn't back up the settings of the waiting rooms: %w", err)
 	}
 	result = BackupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files, Unfinished: others}
-	if result.Entries, err = entriesIn(storeDir(unfinished)); err != nil {
+	if result.Entries, err = readLogSize(storeDir(unfinished)); err != nil {
 		return result, fmt.Errorf("the backup cannot be read again, so it was removed: %w", err)
 	}
-	if err := finish(unfinished, dir, exists); err != nil {
+	if err := moveBackup(unfinished, dir, exists); err != nil {
 		return result, fmt.Errorf("couldn't give the finished backup its name: %w", err)
 	}
 	return result, nil
@@ -97,17 +97,18 @@ func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// throughProcess adds to a permission error that it is the process, not the command, that could not write.
-func throughProcess(process *Process, err error) error {
+// explainPermission adds to a permission error that the running process, not the command, may not write. It returns other errors
+// unchanged.
+func explainPermission(process *Process, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; the running larder process (%d) writes the file and has no permission", err, process.PID)
 	}
 	return err
 }
 
-// vacant returns an error unless dir can become a backup. It reports whether dir exists.
-func (r *Reader) vacant(dir string) (exists bool, err error) {
-	switch inside, err := r.contains(dir); {
+// checkBackupTarget returns an error unless a backup can be made at dir. It reports whether dir exists.
+func (r *Reader) checkBackupTarget(dir string) (exists bool, err error) {
+	switch inside, err := r.isInDataFolder(dir); {
 	case err != nil:
 		return false, fmt.Errorf("couldn't back up to %s: %w", dir, err)
 	case inside:
@@ -131,8 +132,8 @@ func (r *Reader) vacant(dir string) (exists bool, err error) {
 	return true, nil
 }
 
-// contains reports whether dir, which need not exist, is the data folder or in it, whatever they are called.
-func (r *Reader) contains(dir string) (bool, error) {
+// isInDataFolder reports whether dir, which need not exist, is the data folder or a folder in it. It follows symbolic links.
+func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	data, err := os.Stat(r.settings.Data)
 	if err != nil {
 		return false, err
@@ -161,8 +162,8 @@ func (r *Reader) contains(dir string) (bool, error) {
 	}
 }
 
-// entriesIn opens a store as a process that starts on it would, and returns the size of its log.
-func entriesIn(dir string) (int64, error) {
+// readLogSize opens the store in dir read-only, as a process that starts on it would, and returns how many entries its log has.
+func readLogSize(dir string) (int64, error) {
 	store, err := kvstore.Open(dir, kvstore.Options{ReadOnly: true, CacheBytes: 1 << 20})
 	if err != nil {
 		return 0, err
@@ -171,8 +172,8 @@ func entriesIn(dir string) (int64, error) {
 	return checkpoint.Size, errors.Join(err, store.Close())
 }
 
-// finish gives a backup that is on the disk its name, durably.
-func finish(unfinished, dir string, exists bool) error {
+// moveBackup durably renames a complete backup from its temporary folder to dir. exists says that dir exists already.
+func moveBackup(unfinished, dir string, exists bool) error {
 	if !exists {
 		return errors.Join(os.Rename(unfinished, dir), disk.SyncFolder(vfs.Default, filepath.Dir(dir)))
 	}

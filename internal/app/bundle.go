@@ -27,7 +27,8 @@ type BundleProgress struct {
 // OpBundle writes the log and its contents into one file.
 const OpBundle Operation[BundleRequest, BundleProgress, replication.BundleResult] = "bundle"
 
-func (r *Reader) bundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
+// writeBundle writes the signed log and the contents of its entries into one file.
+func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {
 		return replication.BundleResult{}, err

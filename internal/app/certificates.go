@@ -7,7 +7,8 @@ import (
 	"github.com/larder-cdn/larder/server/acme"
 )
 
-// openCertificates opens the certificates of an ACME server, at first those that are in the data folder; nil is for none.
+// openCertificates opens the ACME client for the domains of the settings, with the certificates that are in the data folder. It
+// returns nil if the settings name no domain.
 func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
@@ -17,8 +18,8 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 		Domains: c.ACMEDomains, Email: c.ACMEEmail, Directory: c.ACMEDirectory, Folder: acme.Folder(c.Data),
 		Logger: r.logger.With("part", "certificates"),
 	}
-	o.TLS = r.supervisor.tcp()
-	if plain := r.supervisor.sockets.only(forPlain); plain != nil {
+	o.TLS = r.supervisor.publicTCPAddr()
+	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		o.HTTP, _ = plain.at.Addr().(*net.TCPAddr)
 	}
 	m, err := acme.New(o)
@@ -31,14 +32,15 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	return m, nil
 }
 
-// openPlainServer answers on the plain address, and gets and renews certificates, once the site answers.
+// openPlainServer serves plain HTTP, which redirects to HTTPS and answers ACME challenges, and starts the renewal of certificates,
+// nil for none. It is called once the site serves.
 func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
-	if plain := r.supervisor.sockets.only(forPlain); plain != nil {
-		l, err := plain.listener()
+	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
+		l, err := plain.newListener()
 		if err != nil {
 			return err
 		}
-		handler := server.RedirectToHTTPS(r.supervisor.tcp())
+		handler := server.RedirectToHTTPS(r.supervisor.publicTCPAddr())
 		if certificates != nil {
 			handler = certificates.Challenges(handler)
 		}
@@ -46,7 +48,7 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 		o := server.HTTPOptions{
 			MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: r.logger.With("part", "plain server"),
 		}
-		r.serve("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
+		r.addServer("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
 	}
 	if certificates != nil {
 		r.parts.Add(certificates.RenewalPart())

@@ -27,7 +27,7 @@ import (
 )
 
 // A node of a cluster has one of two roles for a run: it follows, or it leads. To change its role it starts another run, while
-// connections wait. So a run that follows has nothing that writes.
+// connections wait. So the run of a follower has nothing that writes.
 
 // Times of a node that changes its role.
 const (
@@ -57,12 +57,12 @@ func (i ClusterIntervals) withDefaults() ClusterIntervals {
 
 // nodeMemory is what a node of a cluster remembers from one run of its roles to the next.
 type nodeMemory struct {
-	// caughtUp is whether the node has had all once that the bucket had, or serves what it has without.
+	// caughtUp is whether the node may serve: see [clusterNode.mayServe].
 	caughtUp atomic.Bool
 	rooms    *waitingroom.SharingMemory
 }
 
-// A clusterNode is what a node of a cluster is in both of its roles.
+// A clusterNode is what followers and leaders of a cluster have in common.
 type clusterNode struct {
 	settings  *settings.Settings
 	logger    *slog.Logger
@@ -74,13 +74,13 @@ type clusterNode struct {
 	peers     peers
 	since     time.Time
 	candidate bool                   // it has the log's key
-	first     int64                  // number of the next commit when this run started
+	first     int64                  // number of the next commit when this run started; 0 for a new store
 	refuses   atomic.Pointer[string] // why it may not lead; nil where it may, or has not tried
 	rooms     *waitingroom.Sharing
 	missing   func() (int64, string) // how many signed entries are not here, and the file with the evidence of a fork
 }
 
-// peers is how a node and the others reach one another.
+// peers is how this node and the others send requests to each other.
 type peers struct {
 	url       string       // at which other nodes reach this one; "" for none
 	listener  net.Listener // for that URL; nil for none
@@ -89,7 +89,7 @@ type peers struct {
 	client    *http.Client // for requests to other nodes over shared connections
 }
 
-// close stops listening for other nodes.
+// close closes the listener for other nodes, and idle connections to them.
 func (p *peers) close() {
 	if p.client != nil {
 		p.client.CloseIdleConnections()
@@ -105,9 +105,9 @@ type signedView struct {
 	record  *signing.Record // in the key folder
 }
 
-// setAside puts a store out of the way that lacks what was signed, or is damaged: the bucket has it all. Where the bucket has
-// no log, it may be the only one.
-func (r *roleRun) setAside(b bucket.Bucket, short *Shortfall) error {
+// setAsideStore renames a store that is damaged or lacks signed entries, so that the node starts with a new one, which it fills
+// from the bucket. If the bucket has no log, the store may be the only copy: then it stays, and setAsideStore returns short.
+func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	origin, err := cluster.Origin(ctx, b)
@@ -133,25 +133,27 @@ func (r *roleRun) setAside(b bucket.Bucket, short *Shortfall) error {
 	return err
 }
 
-// openNodeFolder opens the data folder of a node, and the bucket. What is wrong with that shows when it is used.
-func (r *roleRun) openNodeFolder(ctx context.Context, how writing) (*Writer, bucket.Bucket, error) {
+// openNodeFolder opens the data folder of a cluster node, and its bucket. A bucket that does not respond causes an error only when
+// it is used.
+func (r *roleRun) openNodeFolder(ctx context.Context, how writerConfig) (*Writer, bucket.Bucket, error) {
 	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
 	if err != nil {
 		return nil, nil, err
 	}
 	how.node = true
-	w, err := r.openDataFolder(ctx, how, func(short *Shortfall) error { return r.setAside(b, short) })
+	w, err := r.openDataFolder(ctx, how, func(short *Shortfall) error { return r.setAsideStore(b, short) })
 	return w, b, err
 }
 
-// openClusterNode opens the key folder of a node, and the node.
+// openClusterNode opens the key folder of a node, finds the log of its cluster in the bucket, and returns the node, and what it has
+// seen of the signed log.
 func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket) (_ *clusterNode, view signedView, err error) {
 	n := &clusterNode{settings: r.settings, logger: r.logger, memory: &r.supervisor.node, folder: w.folder, bucket: b, since: time.Now().UTC()}
 	folder, err := n.settings.KeyFolder()
 	if err != nil {
 		return nil, view, err
 	}
-	founds, name, err := n.findLog(ctx, w)
+	bootstraps, name, err := n.findLog(ctx, w)
 	if err != nil {
 		return nil, view, err
 	}
@@ -165,11 +167,11 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 		}
 	}()
 	n.candidate = view.record.Own() != ""
-	last, key, err := n.trusted(view.record)
+	last, key, err := n.trustedKey(view.record)
 	if err != nil {
 		return nil, view, err
 	}
-	if has := origin(key); has != "" {
+	if has := originOf(key); has != "" {
 		if name != "" && name != has {
 			return nil, view, &cluster.ForeignError{Bucket: n.bucket.String(), Has: name, Want: has}
 		}
@@ -178,10 +180,10 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if name == "" {
 		return nil, view, fmt.Errorf("%s does not respond, so the log that this node follows is unknown", n.bucket)
 	}
-	if err := n.openKey(folder, founds, view.record); err != nil {
+	if err := n.openClusterKey(folder, bootstraps, view.record); err != nil {
 		return nil, view, err
 	}
-	if err := n.listen(ctx); err != nil {
+	if err := n.listenForNodes(ctx); err != nil {
 		return nil, view, err
 	}
 	n.cluster, err = cluster.Open(ctx, cluster.Options{
@@ -192,7 +194,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 		return nil, view, err
 	}
 	n.peers.client = n.newNodeClient(true)
-	n.rooms = n.newSharing()
+	n.rooms = n.newRoomSharing()
 	if n.first, err = n.cluster.Number(); err != nil {
 		return nil, view, err
 	}
@@ -210,16 +212,16 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	return n, view, nil
 }
 
-// findLog returns the name of the log in the bucket, "" if the bucket does not respond. A node that has yet to join needs a response, and probes
-// the bucket. In a bucket without a log it founds one, and creates the key of the log if it is missing.
-func (n *clusterNode) findLog(ctx context.Context, w *Writer) (founds bool, name string, err error) {
+// findLog returns the name of the log in the bucket, "" if the bucket does not respond. A node that has not joined a cluster yet
+// needs a response. If the bucket has no log, such a node bootstraps one: it creates the log's key if that is missing.
+func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
 		return false, "", err
 	}
 	name, err = cluster.Origin(ctx, n.bucket)
 	if joined && (err != nil || name != "") {
-		return false, name, nil //nolint:nilerr // it is asked again and again
+		return false, name, nil //nolint:nilerr // the bucket is requested again later
 	}
 	if err == nil {
 		err = bucket.Probe(ctx, n.bucket)
@@ -236,8 +238,9 @@ func (n *clusterNode) findLog(ctx context.Context, w *Writer) (founds bool, name
 	return true, "", err
 }
 
-// trusted returns what was shown of the log before, and the key that counts: the node's own, or the one it has seen.
-func (n *clusterNode) trusted(record *signing.Record) (last signing.Signed, key string, err error) {
+// trustedKey returns the last signed checkpoint that the node has seen, and the log's key that it trusts: its own, or else the one
+// it saw first.
+func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, key string, err error) {
 	last, seen, err := record.Last(n.folder.log.Checkpoint())
 	if err != nil {
 		return last, "", err
@@ -252,9 +255,10 @@ func (n *clusterNode) trusted(record *signing.Record) (last signing.Signed, key 
 	return last, key, err
 }
 
-// openKey opens the cluster's key.
-func (n *clusterNode) openKey(folder string, founds bool, record *signing.Record) (err error) {
-	n.key, err = cluster.OpenSideKey(folder, founds && record.Own() != "")
+// openClusterKey opens the cluster's key, by which nodes authenticate each other. A node that bootstraps the log creates the key. A
+// node that only serves may lack it.
+func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *signing.Record) (err error) {
+	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.Own() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case missing && record.Own() != "":
 		return fmt.Errorf("%s has the log's key and not the cluster's: copy cluster.key from the key folder of the node that publishes, or take log.key away for a node that only serves", folder)
@@ -266,23 +270,24 @@ func (n *clusterNode) openKey(folder string, founds bool, record *signing.Record
 	return err
 }
 
-// join has the process show how its node stands.
-func (n *clusterNode) join(r *roleRun, site *siteOptions) {
-	cluster.RegisterMember(r.metrics, n.member)
+// addStatusOutputs adds the status of the node to metrics, readiness, commands and pages.
+func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
+	cluster.RegisterMember(r.metrics, n.ownStatus)
 	r.supervisor.readiness.addCheck(n.checkReadiness)
-	r.console.addStatus(n.status)
-	r.console.addOperations(n.nodesOperation)
-	site.pages.Nodes = n.shownNodes
+	r.console.addStatus(n.addStatus)
+	r.console.addOperations(n.addNodesOperation)
+	site.pages.Nodes = n.listNodes
 }
 
-// addExchange adds what each node shares with the others: its status, smaller encodings and usage.
-func (n *clusterNode) addExchange(r *roleRun) {
+// addExchangeParts adds the parts that exchange data with the other nodes: status, smaller encodings and request counts.
+func (n *clusterNode) addExchangeParts(r *roleRun) {
 	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportStatus)})
 	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.Until(n.exchangeEncodings)})
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
 }
 
-// mayServe reports whether the node has caught up once. One that has something, and cannot, serves what it has.
+// mayServe reports whether the node may serve files: it has caught up with the bucket once, or it has entries and the bucket does
+// not respond.
 func (n *clusterNode) mayServe() bool {
 	if n.memory.caughtUp.Load() {
 		return true
@@ -293,7 +298,7 @@ func (n *clusterNode) mayServe() bool {
 	return n.memory.caughtUp.Load()
 }
 
-// exchangeEncodings gives the other nodes the smaller codings that are found here, and takes over theirs.
+// exchangeEncodings shares smaller encodings that were found here with the other nodes, and applies theirs, until ctx ends.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
 		_, err := n.cluster.ApplyEncodings(ctx)

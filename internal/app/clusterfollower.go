@@ -28,6 +28,7 @@ type followerRole struct {
 	takeover takeoverBackoff
 }
 
+// start opens the parts of a follower, and adds them to the run.
 func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	s := o.server
 	if err := r.removeReadyFile(); err != nil {
@@ -36,7 +37,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	w, b, err := r.openNodeFolder(ctx, s.writing(r))
+	w, b, err := r.openNodeFolder(ctx, s.writerConfig(r))
 	if err != nil {
 		return err
 	}
@@ -51,32 +52,34 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	n := f.node
 	n.serveNodes(r, operations{}, nil)
-	site.putInFrontOfRooms((*siteOptions).delayForLogSize, func(o *siteOptions) { o.addGate(n.gate) })
-	what, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: n})
+	site.putInFrontOfRooms((*siteOptions).delayForLogSize, func(o *siteOptions) { o.addGate(n.gateUntilCaughtUp) })
+	what, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: n})
 	if err != nil {
 		return err
 	}
-	if err := s.announce(r, w.folder); err != nil {
+	if err := s.announceSite(r, w.folder); err != nil {
 		return err
 	}
-	r.serveAdmin(socket, w.folder, f.operations(what), n.noSchedule(), s.check)
+	r.serveAdmin(socket, w.folder, f.operations(what), n.refuseSchedule(), s.checkSettings)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
 	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.Until(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})
-	n.addExchange(r)
-	return r.finish(s.Stopping)
+	n.addExchangeParts(r)
+	return r.markReady(s.Stopping)
 }
 
+// openClusterFollower opens the node as a follower. It returns a [*readOnlyError] if the bucket does not respond and the node has
+// entries to serve.
 func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
-		return nil, r.withoutBucket(err, w, b)
+		return nil, r.asReadOnlyWithoutBucket(err, w, b)
 	}
 	n.missing = view.showing.Lacks
 	site.signer = view.showing
 	if n.first == 0 { // a new store
 		n.memory.caughtUp.Store(false)
 	}
-	n.join(r, site)
+	n.addStatusOutputs(r, site)
 	r.parts.Add(parts.Part{Name: "node", Stop: func() error {
 		n.peers.close()
 		return view.record.Close()
@@ -87,8 +90,8 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 // behind is what clients get until the node has caught up.
 var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
 
-// gate keeps clients from the site until the node has caught up.
-func (n *clusterNode) gate() http.Handler {
+// gateUntilCaughtUp returns a handler that responds 503, nil once the node may serve. It is the node's [gate].
+func (n *clusterNode) gateUntilCaughtUp() http.Handler {
 	if n.mayServe() {
 		return nil
 	}
@@ -97,7 +100,8 @@ func (n *clusterNode) gate() http.Handler {
 	})
 }
 
-// follow follows the bucket until ctx ends, or the node is to write.
+// follow follows the log in the bucket until ctx ends. If no node leads and this one may, it requests a restart of the run as the
+// leader.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there
@@ -106,7 +110,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		}
 		f.node.memory.caughtUp.Store(true)
 		if !f.dropped { // not before it is known that the bucket has them
-			if err := dropOutbox(f.node.folder.store); err != nil {
+			if err := deleteOutbox(f.node.folder.store); err != nil {
 				return err
 			}
 			f.dropped = true
@@ -128,7 +132,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		if !vacant {
 			continue
 		}
-		if err := f.mayLead(ctx); err != nil {
+		if err := f.checkMayLead(ctx); err != nil {
 			text := err.Error()
 			f.node.refuses.Store(&text)
 			f.run.logger.Error("no node leads, and this one cannot take over", "err", err)
@@ -136,13 +140,14 @@ func (f *clusterFollower) follow(ctx context.Context) {
 			continue
 		}
 		f.run.logger.Info("no node leads; this one takes over")
-		f.run.restart(restart{role: leaderRole{f.role.server, after, f.role.takeover}})
+		f.run.requestRestart(restart{role: leaderRole{f.role.server, after, f.role.takeover}})
 		<-ctx.Done()
 	}
 }
 
-// mayLead returns why the node must not write: what it has signed before, or seen signed, is not all in the log.
-func (f *clusterFollower) mayLead(ctx context.Context) error {
+// checkMayLead returns why the node must not lead, nil if it may: another node replaced the log's key, the bot cannot start, or the
+// log lacks entries that this node signed or saw signed.
+func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	changes, err := f.view.showing.KeyChanges()
 	if err != nil {
 		return err

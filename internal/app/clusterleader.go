@@ -23,10 +23,11 @@ type leaderRole struct {
 	takeover takeoverBackoff
 }
 
+// start opens the parts of the leader, and adds them to the run.
 func (o leaderRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
 		var l *clusterLeader
-		how := o.server.writing(r)
+		how := o.server.writerConfig(r)
 		how.squeezed = func(h kvstore.Hash) { l.shareEncoding(h) } // the bot, which calls it, is opened later
 		w, b, err := r.openNodeFolder(ctx, how)
 		if err == nil {
@@ -42,7 +43,8 @@ type takeoverBackoff struct {
 	failures int       // one after the other
 }
 
-// afterFailure returns the backoff after a takeover that failed with err.
+// afterFailure returns the backoff after one more takeover, which failed with err. Another node that was faster does not count as a
+// failure. first is the backoff after the first failure.
 func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBackoff {
 	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 		b.failures++
@@ -51,8 +53,8 @@ func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBa
 	return b
 }
 
-// takeoverOf returns the backoff after a run of a role that ended in order.
-func takeoverOf(ended role) takeoverBackoff {
+// takeoverAfter returns the backoff for the run after one of the role ended, which ended without an error.
+func takeoverAfter(ended role) takeoverBackoff {
 	switch ended := ended.(type) {
 	case followerRole:
 		return ended.takeover
@@ -70,8 +72,9 @@ type clusterLeader struct {
 	saved  outboxSaved
 }
 
-// openClusterLeader has a node lead in place of an epoch, before anything of it publishes: it completes what was committed, and raises the
-// guard against forks to what the bucket shows.
+// openClusterLeader makes the node the leader in place of the leader of epoch, before it publishes anything: it completes committed
+// entries, records the newest checkpoint in the bucket as signed, which protects against forks, and loads the outbox of the
+// previous leader.
 func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket, epoch int64) (*clusterLeader, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -89,32 +92,32 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		err = l.loadOutbox(ctx)
 	}
 	if err != nil {
-		l.leave()
+		l.stepDown()
 		n.peers.close()
 		return nil, errors.Join(err, view.record.Close())
 	}
 	err = view.record.Close() // the signer has the key folder from now on
 	if err != nil {
-		l.leave()
+		l.stepDown()
 		n.peers.close()
 		return nil, err
 	}
 	r.parts.Add(parts.Part{Name: "lead", Stop: parts.Closing(func() {
-		l.leave()
+		l.stepDown()
 		n.peers.close()
 	})})
 	return l, nil
 }
 
-// shareEncoding has the other nodes take over a smaller encoding of a content.
+// shareEncoding queues a smaller encoding of the content h for the other nodes.
 func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
 	if err := l.node.cluster.QueueEncodings(h); err != nil {
 		l.run.logger.Warn("couldn't share a smaller encoding with the other nodes", "content", h, "err", err)
 	}
 }
 
-// leave lets another node write at once.
-func (l *clusterLeader) leave() {
+// stepDown saves the outbox and ends the node's leadership, so that another node can lead at once.
+func (l *clusterLeader) stepDown() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if l.node.cluster.Leads() {
@@ -125,10 +128,11 @@ func (l *clusterLeader) leave() {
 	l.node.cluster.Leave(ctx)
 }
 
-// publish has the bucket show what the leader signs, after its signer is open.
-func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
+// addClusterParts adds the parts that publish the signed log in the bucket, reconcile it there, send heartbeats, save the outbox,
+// and exchange data with other nodes. The signer must be open.
+func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	n, signer := l.node, l.writer.signature.signer
-	n.join(r, site)
+	n.addStatusOutputs(r, site)
 	if _, refused := signer.Checkpoint(); refused != nil { // the leader trusts in what was signed
 		return refused
 	}
@@ -137,22 +141,23 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 	if err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(func(ctx context.Context) { l.show(ctx, served) })})
-	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(func(ctx context.Context) { l.reconcile(ctx, served) })})
+	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(func(ctx context.Context) { l.updatePublishedView(ctx, served) })})
+	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(func(ctx context.Context) { l.reconcilePublishedView(ctx, served) })})
 	r.parts.Add(parts.Part{Name: "writing", Run: parts.Until(func(ctx context.Context) {
 		n.cluster.SendHeartbeats(ctx)
 		if ctx.Err() == nil {
 			r.logger.Warn("this node leads no longer; it follows")
-			r.restart(restart{})
+			r.requestRestart(restart{})
 		}
 	})})
 	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.Until(l.saveOutboxRegularly)})
-	n.addExchange(r)
+	n.addExchangeParts(r)
 	return nil
 }
 
-// show has the bucket show what is signed.
-func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
+// updatePublishedView copies each checkpoint that the leader signs, and its tiles from the handler served, to the published view in
+// the bucket until ctx ends. At the end it signs and copies the last entries.
+func (l *clusterLeader) updatePublishedView(ctx context.Context, served http.Handler) {
 	signer := l.writer.signature.signer
 	var shown signing.Signed
 	bring := func(ctx context.Context) error {
@@ -188,8 +193,9 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 	}
 }
 
-// reconcile removes what earlier writers left in the bucket, and has the bucket show what the log says.
-func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
+// reconcilePublishedView compares the published view in the bucket with the log at intervals, repairs differences, and removes what
+// unfinished publications left, until ctx ends.
+func (l *clusterLeader) reconcilePublishedView(ctx context.Context, served http.Handler) {
 	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
 			switch packs, size, err := l.node.cluster.CollectPacks(ctx); {
@@ -212,20 +218,21 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 	}
 }
 
-// rooms returns the node, whose cluster shares its waiting rooms.
+// rooms returns the node: the cluster shares its waiting rooms.
 func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
-// commands returns the operations and the schedule for commands on this machine. Changes are acknowledged when the bucket has them.
-func (l *clusterLeader) commands(all operations, schedule http.Handler) (operations, http.Handler) {
-	all = l.acknowledgeSaved(maps.Clone(all))
+// localCommands returns the operations and the schedule for commands on this machine. Changes of the outbox return once the bucket
+// has them.
+func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
+	all = l.saveBeforeReturn(maps.Clone(all))
 	reportLogSize(all)
-	return all, l.acknowledgeSavedHTTP(schedule)
+	return all, l.saveBeforeResponse(schedule)
 }
 
-// serveOthers serves the other nodes some of the operations, and contents to recompress for f, nil for no bot.
-func (l *clusterLeader) serveOthers(r *roleRun, all operations, f *filler) {
+// serveOtherNodes serves the other nodes the operations that they forward, and contents of f to recompress; f is nil without a bot.
+func (l *clusterLeader) serveOtherNodes(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
-	all = l.acknowledgeSaved(maps.Clone(all))
+	all = l.saveBeforeReturn(maps.Clone(all))
 	for _, name := range forwarded {
 		forNodes[name] = all[name]
 	}

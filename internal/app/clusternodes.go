@@ -22,10 +22,9 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// Times of what nodes say to one another.
 const (
-	reportInterval      = 30 * time.Second // between two reports for `larder nodes`
-	reportCheckInterval = 3 * time.Second  // and sooner, if there is news
+	reportInterval      = 30 * time.Second // between two reports of the node's status
+	reportCheckInterval = 3 * time.Second  // between two checks whether the status has changed
 	// nodesTimeout is how long a page waits for what the bucket knows of the nodes.
 	nodesTimeout = 3 * time.Second
 )
@@ -36,17 +35,19 @@ type Node = cluster.Member
 // OpNodes lists the nodes.
 const OpNodes Operation[struct{}, any, []Node] = "nodes"
 
-func noNodes(context.Context, struct{}, func(any)) ([]Node, error) {
+// refuseNodes is [OpNodes] of a process that is not a node of a cluster: it returns an error.
+func refuseNodes(context.Context, struct{}, func(any)) ([]Node, error) {
 	return nil, errors.New("the process on this data folder is not a node of a cluster; `larder up --bucket` makes it one")
 }
 
-// forwarded are the operations that any node takes, and the one that writes does.
+// forwarded are the operations that followers forward to the leader.
 var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
 	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove),
 	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
-// listen opens the socket on which other nodes reach this one.
-func (n *clusterNode) listen(ctx context.Context) (err error) {
+// listenForNodes opens the socket on which other nodes reach this one, with TLS by the cluster's key. It opens none without that
+// key or --node-url.
+func (n *clusterNode) listenForNodes(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil
 	}
@@ -58,7 +59,7 @@ func (n *clusterNode) listen(ctx context.Context) (err error) {
 		return err
 	}
 	host := u.Hostname()
-	if net.ParseIP(host) == nil { // a name may be that of what is in front
+	if net.ParseIP(host) == nil { // a host name may be that of a load balancer
 		host = ""
 	}
 	if n.peers.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, u.Port())); err != nil {
@@ -69,7 +70,7 @@ func (n *clusterNode) listen(ctx context.Context) (err error) {
 	return err
 }
 
-// serveNodes answers the other nodes, by operations that this one does for them, and by handlers besides.
+// serveNodes serves the other nodes: the operations in all, and the handlers in besides by their paths.
 func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]http.Handler) {
 	if n.peers.listener == nil {
 		return
@@ -77,30 +78,31 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	logger := r.logger.With("part", "nodes")
 	mux := http.NewServeMux()
 	mux.Handle(waitingroom.SharingPath, n.rooms)
-	mux.Handle("/", admin.Handler(n.folder.counted(all), logger))
+	mux.Handle("/", admin.Handler(n.folder.trackOperations(all), logger))
 	for path, handler := range besides {
 		mux.Handle(path, handler)
 	}
 	s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: n.peers.serverTLS, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
 	ctx := r.parts.Context()
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	r.serve("server for nodes", s, []net.Listener{n.peers.listener})
+	r.addServer("server for nodes", s, []net.Listener{n.peers.listener})
 }
 
-// elsewhere says that another node publishes.
-func (n *clusterNode) elsewhere() error {
+// notLeaderError returns the error that this node does not publish, which names the leader.
+func (n *clusterNode) notLeaderError() error {
 	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
 }
 
-// operations are those of a node that follows: what would publish is passed on to the leader, and what is the site's.
+// operations returns what commands can request from a follower: it forwards what changes the log, the outbox or the rooms to the
+// leader.
 func (f *clusterFollower) operations(what *published) operations {
 	n := f.node
-	all := refusing(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
+	all := refuseWrites(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
 	for _, name := range forwarded {
 		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
-			result, err := n.forward(ctx, name, request, report)
+			result, err := n.forwardToLeader(ctx, name, request, report)
 			if err == nil {
-				f.awaitArrival(ctx, name, sizeIn(result), what)
+				f.awaitArrival(ctx, name, logSizeOf(result), what)
 			}
 			return result, err
 		}
@@ -109,15 +111,16 @@ func (f *clusterFollower) operations(what *published) operations {
 	all[string(OpRotateKey)] = n.refuseExceptOnLeader("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
 	reportLogSize(all)
 	f.run.addRepairInPlace(all, n.folder)
-	return f.run.withConsole(all, n.folder)
+	return f.run.addConsole(all, n.folder)
 }
 
-// awaitArrival waits for a while until this node serves a log of size entries, which an operation of the leader has reported.
+// awaitArrival waits, for a limited time, until this node serves a log of size entries, which an operation has reported that the
+// leader did.
 func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, what *published) {
 	if size == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, arrival)
+	ctx, cancel := context.WithTimeout(ctx, arrivalTimeout)
 	defer cancel()
 	_, err := f.node.folder.log.Wait(ctx, size-1)
 	if err == nil {
@@ -128,7 +131,8 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 	}
 }
 
-// refuseExceptOnLeader refuses an operation that has to be run on the leader's machine, and names the leader.
+// refuseExceptOnLeader returns an operation that fails, since it has to run on the leader's machine. why is the message; it has a
+// %s for the leader's URL.
 func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
@@ -139,8 +143,8 @@ func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
 	}
 }
 
-// forward has the leader do an operation.
-func (n *clusterNode) forward(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
+// forwardToLeader has the leader do an operation, and returns its result.
+func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
 		return nil, err
@@ -148,13 +152,14 @@ func (n *clusterNode) forward(ctx context.Context, name string, request admin.Re
 	writer := admin.Over(n.newNodeClient(false), at+"/")
 	result, err := admin.Forward(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
-		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
+		return nil, explainUnreachable(at, fmt.Errorf("%w (by the node at %s)", err, at))
 	}
 	return result, nil
 }
 
-// unreached says of an error, where the node that writes could not be reached, what comes next.
-func unreached(at string, err error) error {
+// explainUnreachable adds to the error of a failed connection to the leader at a URL what the operator can do. It returns other
+// errors unchanged.
+func explainUnreachable(at string, err error) error {
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		return err
@@ -162,15 +167,15 @@ func unreached(at string, err error) error {
 	return fmt.Errorf("the leader does not respond at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", at, err)
 }
 
-// status adds how the node stands to the process's status.
-func (n *clusterNode) status(s *Status) {
-	s.Degraded = "" // what is missing comes from the bucket
-	m := n.member()
+// addStatus adds the status of the node to that of the process.
+func (n *clusterNode) addStatus(s *Status) {
+	s.Degraded = "" // a node fetches missing entries from the bucket
+	m := n.ownStatus()
 	s.Node = &m
 }
 
-// folderName names the node by its machine and data folder.
-func (n *clusterNode) folderName() string {
+// defaultName returns the name of a node without a URL: its machine and data folder.
+func (n *clusterNode) defaultName() string {
 	host, _ := os.Hostname()
 	data, err := filepath.Abs(n.settings.Data)
 	if err != nil {
@@ -179,11 +184,11 @@ func (n *clusterNode) folderName() string {
 	return host + ":" + data
 }
 
-// member returns the status of the node.
-func (n *clusterNode) member() Node {
+// ownStatus returns the status of this node, as it is listed with those of the others.
+func (n *clusterNode) ownStatus() Node {
 	s := n.cluster.Status()
 	checkpoint := n.folder.log.Checkpoint()
-	m := Node{Name: cmp.Or(n.peers.url, n.folderName()), URL: n.peers.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: n.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
+	m := Node{Name: cmp.Or(n.peers.url, n.defaultName()), URL: n.peers.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: n.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
 	if e, err := logs.ReadEntry(n.folder.store, checkpoint.Size-1); err == nil {
 		m.Newest = e.Time
 	}
@@ -203,11 +208,12 @@ func (n *clusterNode) member() Node {
 	return m
 }
 
-// reportStatus leaves status for other nodes in the bucket, for `larder nodes`, and takes it away at the end.
+// reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, until ctx ends. Then it
+// removes it.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
-	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = reportCheckInterval {
-		m := n.member()
+	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = reportCheckInterval {
+		m := n.ownStatus()
 		if m.Heard.Sub(reported.Heard) < reportInterval && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
 			continue
 		}
@@ -217,14 +223,14 @@ func (n *clusterNode) reportStatus(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := n.cluster.Forget(ctx, n.member().Name); err != nil {
+	if err := n.cluster.Forget(ctx, n.ownStatus().Name); err != nil {
 		n.logger.Debug("couldn't remove the status of this node from the bucket", "err", err)
 	}
 }
 
-// checkReadiness is the readiness check of the node.
+// checkReadiness reports to probes whether the node has caught up, and what is wrong with its cluster.
 func (n *clusterNode) checkReadiness(report *readinessReport) {
-	m := n.member()
+	m := n.ownStatus()
 	note := fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)
 	if m.Problem != "" {
 		note += "; " + m.Problem
@@ -235,36 +241,37 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 	case m.Problem != "":
 		report.cannotPublish(errors.New(note))
 	default:
-		report.note(note)
+		report.addNote(note)
 	}
 }
 
-// shownNodes lists all nodes for the operator's page; where the bucket does not answer, this one.
-func (n *clusterNode) shownNodes(ctx context.Context) ([]site.Node, error) {
-	own := n.member()
+// listNodes returns the status of all nodes for the operator's page. If the bucket does not respond, it returns this node and the
+// error.
+func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
+	own := n.ownStatus()
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	all, err := n.cluster.Members(ctx)
 	if err != nil {
 		all = []Node{own}
 	}
-	shown := make([]site.Node, len(all))
+	nodes := make([]site.Node, len(all))
 	for i, m := range all {
 		if m.Name == own.Name {
 			m = own
 		}
-		shown[i] = site.Node{
+		nodes[i] = site.Node{
 			Name: m.Name, Role: m.Role, Version: m.Version, Entries: m.Entries, Newest: m.Newest, Lacks: m.Lacks, Behind: m.Behind, Since: m.Since, Heard: m.Heard,
 			Leads: m.Role == cluster.Writer, Former: m.Role == cluster.Former, Silent: m.Silent(time.Now()), Problem: m.Problem, Evidence: m.Evidence,
 		}
 	}
-	return shown, err
+	return nodes, err
 }
 
-// nodesOperation lists all nodes, this one with its present status.
-func (n *clusterNode) nodesOperation(all operations) {
-	answer(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
-		if err := n.cluster.PutMember(ctx, n.member()); err != nil {
+// addNodesOperation adds the operation that lists all nodes, this one with its present status.
+func (n *clusterNode) addNodesOperation(all operations) {
+	addOperation(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
+		if err := n.cluster.PutMember(ctx, n.ownStatus()); err != nil {
 			return nil, err
 		}
 		return n.cluster.Members(ctx)

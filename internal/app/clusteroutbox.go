@@ -16,20 +16,20 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// The outbox of a cluster has what the leader has to send and the log does not say: scheduled requests, webhooks and their messages, and
+// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their messages, and
 // withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader loads them. Followers
 // have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
 
 // outboxKey is the row that marks the outbox of this store as the cluster's.
 var outboxKey = kvstore.Key("cluster", "errands")
 
-// outboxInterval is the time between two saves of progress. A change that a client asked for is saved before it is acknowledged.
+// outboxInterval is the time between two saves of progress. A change that a client requested is saved before the response.
 const (
 	outboxInterval = 5 * time.Second
 	countsInterval = time.Hour // the counts are large, and some change every minute
 )
 
-// outboxSaved is the outbox as the bucket has it.
+// outboxSaved is the outbox that was last saved in the bucket.
 type outboxSaved struct {
 	sync.Mutex
 	sum    kvstore.Hash
@@ -50,8 +50,9 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// dropOutbox deletes the outbox of a node that follows. A machine that has just joined keeps its own one, for when it leads.
-func dropOutbox(store *kvstore.Store) error {
+// deleteOutbox deletes the outbox of a follower if it is the cluster's. A node that has just joined keeps its own outbox, for when
+// it leads.
+func deleteOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
 			return err
@@ -61,7 +62,8 @@ func dropOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox replaces the outbox here by that of the previous leader.
+// loadOutbox replaces the outbox in the store by the one that the previous leader saved in the bucket. The first leader keeps its
+// own, and saves it.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
@@ -86,7 +88,7 @@ func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutbox saves the outbox in the bucket.
+// saveOutbox saves the outbox in the bucket if it has changed.
 func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	l.saved.Lock()
 	defer l.saved.Unlock()
@@ -112,7 +114,7 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutboxRegularly saves progress until ctx ends.
+// saveOutboxRegularly saves the outbox at intervals until ctx ends.
 func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, outboxInterval) == nil {
 		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
@@ -121,34 +123,35 @@ func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	}
 }
 
-// notSharedError returns the error of a change that only this node has.
-func notSharedError(err error) error {
+// explainNotShared adds to an error of saving the outbox that only this node has the change. It returns nil for nil.
+func explainNotShared(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("the change is made on this node, and is lost if another node takes over before it is saved in the bucket; saving is tried again: %w", err)
 }
 
-// acknowledgeSaved has operations that change the outbox return when the bucket has the change.
-func (l *clusterLeader) acknowledgeSaved(all operations) operations {
+// saveBeforeReturn makes operations that change the outbox return only once it is saved in the bucket.
+func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = l.afterSaving(all[name])
+		all[name] = l.saveAfter(all[name])
 	}
 	return all
 }
 
-func (l *clusterLeader) afterSaving(next admin.Operation) admin.Operation {
+// saveAfter returns an operation that does next, and then saves the outbox in the bucket.
+func (l *clusterLeader) saveAfter(next admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
-			err = notSharedError(l.saveOutbox(ctx))
+			err = explainNotShared(l.saveOutbox(ctx))
 		}
 		return result, err
 	}
 }
 
-// acknowledgeSavedHTTP does the same for requests that are scheduled over HTTP.
-func (l *clusterLeader) acknowledgeSavedHTTP(next http.Handler) http.Handler {
+// saveBeforeResponse returns a handler that responds to changes of the schedule only once the outbox is saved in the bucket.
+func (l *clusterLeader) saveBeforeResponse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			next.ServeHTTP(w, r)
@@ -156,7 +159,7 @@ func (l *clusterLeader) acknowledgeSavedHTTP(next http.Handler) http.Handler {
 		}
 		buffered := &bufferedResponse{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(buffered, r)
-		if err := notSharedError(l.saveOutbox(r.Context())); err != nil {
+		if err := explainNotShared(l.saveOutbox(r.Context())); err != nil {
 			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
 			return
 		}
@@ -175,9 +178,9 @@ type bufferedResponse struct {
 func (b *bufferedResponse) WriteHeader(status int)         { b.status = status }
 func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
 
-// noSchedule refuses requests for the schedule on a node without an outbox.
-func (n *clusterNode) noSchedule() http.Handler {
+// refuseSchedule returns a handler that responds 503 to requests for the schedule, which only the leader has.
+func (n *clusterNode) refuseSchedule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.elsewhere().Error()}).SendJSON(w, r)
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.notLeaderError().Error()}).SendJSON(w, r)
 	})
 }

@@ -16,18 +16,19 @@ import (
 )
 
 // Followers recompress for the leader: each requests a content, encodes it with the processor time that it has to spare, and sends the encodings
-// with the next request. The leader decodes them, and stores those that are smaller. What a lost follower had taken, the leader does itself.
+// with the next request. The leader decodes them, and stores those that are smaller. The leader itself recompresses the contents of a follower that is lost.
 
 const (
 	squeezePath   = "/squeeze"
 	squeezeFind   = time.Minute      // between two searches for the leader
 	squeezeTime   = 30 * time.Minute // far more than the largest content takes
-	squeezeAsk    = time.Minute      // for the leader to respond
+	squeezeAsk    = time.Minute      // for the response of the leader
 	maxEncodings  = 16 << 20         // bytes of a content's encodings
 	maxConcurrent = 2                // responses that are decoded at a time, which may be large
 )
 
-// serveRecompression serves followers that request a content to recompress.
+// serveRecompression returns the handler for followers that recompress: it stores the encodings that they send, and responds with
+// the hash of the next content to recompress, or 204.
 func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,7 +65,8 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	})
 }
 
-// recompressForLeader recompresses for the leader until ctx ends.
+// recompressForLeader finds the leader and recompresses contents for it until ctx ends, if this node has the cluster's key and
+// enough memory. every is the interval between requests while the leader has no content.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
 	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
@@ -77,14 +79,15 @@ func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Durati
 		if err != nil {
 			continue // other parts log it
 		}
-		if err = n.recompressFor(ctx, every, encoders, to); ctx.Err() == nil {
+		if err = n.recompressContents(ctx, every, encoders, to); ctx.Err() == nil {
 			n.logger.Debug("couldn't recompress for the leader; trying again", "node", to, "err", err)
 		}
 	}
 }
 
-// recompressFor recompresses the contents that a leader offers, and returns why it ended.
-func (n *clusterNode) recompressFor(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
+// recompressContents recompresses the contents that the leader at the URL to offers, one after the other, and returns the error
+// that ended this.
+func (n *clusterNode) recompressContents(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
 		h, ok, err := requestRecompression(ctx, n.peers.client, to, packed)
@@ -104,13 +107,13 @@ func (n *clusterNode) recompressFor(ctx context.Context, every time.Duration, en
 		if contents == 0 && packed == nil {
 			n.logger.Info("recompressing contents for the leader", "node", to)
 		}
-		switch packed, err = n.squeeze(ctx, encoders, h); {
+		switch packed, err = n.recompress(ctx, encoders, h); {
 		case err == nil:
 			contents++
 		case ctx.Err() != nil || errors.As(err, new(*worker.StartError)):
 			return err
 		default: // the leader does it
-			n.logger.Debug("not squeezed", "content", h, "err", err)
+			n.logger.Debug("couldn't recompress a content; the leader does it", "content", h, "err", err)
 			if err := retry.Sleep(ctx, every); err != nil {
 				return err
 			}
@@ -118,9 +121,9 @@ func (n *clusterNode) recompressFor(ctx context.Context, every time.Duration, en
 	}
 }
 
-// squeeze finds the smallest encodings of a content, stores them here, and returns them for the leader.
-func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
-	data, err := n.folder.store.Identity(h) // it is not here yet, if this node is behind
+// recompress finds the smallest encodings of a content, stores them here, and returns them packed for the leader.
+func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
+	data, err := n.folder.store.Identity(h) // not found if this node is behind
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +140,12 @@ func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvst
 	return n.cluster.Squeezed(h)
 }
 
-// requestRecompression sends encodings to the leader, and returns the next content that it offers.
+// requestRecompression sends packed encodings of the content before to the leader, and returns the next content to recompress; ok
+// is false if the leader has none.
 func requestRecompression(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, squeezeAsk)
 	defer cancel()
-	wanted, err := requestNode(ctx, client, to+squeezePath, bytes.NewReader(packed), shortResponse)
+	wanted, err := postToNode(ctx, client, to+squeezePath, bytes.NewReader(packed), shortResponse)
 	if err != nil || len(wanted) == 0 {
 		return h, false, err
 	}

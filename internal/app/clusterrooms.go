@@ -12,7 +12,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
-// recordBackends returns the bucket as the authority of the rooms' settings, if the node has the cluster's key.
+// recordBackends returns where the versions of the rooms' settings are stored: in the bucket, with a copy in folder. Without the
+// cluster's key the node has its own versions in folder.
 func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
 	if n.key == nil {
 		return record.Isolated(folder)
@@ -20,16 +21,17 @@ func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
 	return record.Shared(folder, n.bucket, cluster.RecordSealer{Key: n.key, Record: "rooms"})
 }
 
-// recordLeader has the leader change the rooms' settings, if this node follows.
+// recordLeader returns what has the leader change the rooms' settings, nil if this node leads.
 func (n *clusterNode) recordLeader() record.Changer {
 	if n.cluster.Leads() {
 		return nil
 	}
-	return forwardedRooms{n}
+	return remoteRooms{n}
 }
 
-// share has the node share its rooms with the cluster.
-func (n *clusterNode) share(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
+// shareState returns the options of waiting rooms whose state the cluster shares, and what runs beside the rooms. alone are the
+// options of rooms that share nothing, and known the rooms of which the process has had state.
+func (n *clusterNode) shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
 	keys, err := n.ticketKeys(alone.Keys)
 	if err != nil {
 		return alone, nil, err
@@ -40,24 +42,24 @@ func (n *clusterNode) share(ctx context.Context, alone waitingroom.Options, know
 	return shared, n.rooms.Run, nil
 }
 
-// newSharing returns what shares the rooms of the node with its cluster.
-func (n *clusterNode) newSharing() *waitingroom.Sharing {
+// newRoomSharing returns what exchanges the state of the waiting rooms with the other nodes.
+func (n *clusterNode) newRoomSharing() *waitingroom.Sharing {
 	return waitingroom.NewSharing(waitingroom.SharingOptions{
-		Name: n.dataCentre(), Memory: n.memory.rooms, Node: n.cluster, Logger: n.logger,
+		Name: n.nodeName(), Memory: n.memory.rooms, Node: n.cluster, Logger: n.logger,
 		Request: func(ctx context.Context, leader string, message []byte) ([]byte, error) {
-			if err := n.cannotRequest(leader); err != nil {
+			if err := n.checkLeaderURL(leader); err != nil {
 				return nil, err
 			}
-			return requestNode(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
+			return postToNode(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
 		},
 	})
 }
 
-// ticketKeys returns the keys by which a ticket of one node passes at all of them: they follow from the cluster's.
-// Tickets from before the node joined are read as well.
+// ticketKeys returns the keys of waiting-room tickets, which are derived from the cluster's key, so that all nodes accept the same
+// tickets. It also accepts tickets signed with own, from before the node joined the cluster.
 func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
 	if n.key == nil {
-		return own, nil // it cannot ask the others either
+		return own, nil // without the key it shares no rooms either
 	}
 	secret, err := n.key.Derive("tickets of waiting rooms")
 	if err != nil {
@@ -66,11 +68,11 @@ func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring
 	return own.Under(secret)
 }
 
-// dataCentre is the name of the node in its rooms: the same after a restart, and no other node's, even where its data
+// nodeName returns the name of the node in its waiting rooms. It stays the same after a restart, and is unique even if the data
 // folder was copied.
-func (n *clusterNode) dataCentre() string {
+func (n *clusterNode) nodeName() string {
 	if n.peers.url != "" && n.peers.url == strings.TrimSuffix(n.settings.NodeURL, "/") { // else its port changes
 		return n.peers.url
 	}
-	return n.folderName()
+	return n.defaultName()
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// usageEvery is the interval at which nodes exchange download counts, and usageKept how long the bucket has them.
+// usageInterval is the interval at which nodes exchange request counts, and usageRetention how long the bucket has them.
 const (
-	usageEvery = 2 * time.Minute
-	usageKept  = (usage.MostDays + 31) * 24 * time.Hour
+	usageInterval  = 2 * time.Minute
+	usageRetention = (usage.MostDays + 31) * 24 * time.Hour
 )
 
-// shareUsage has the counts of requests be those of all nodes, on each of them, until ctx ends.
+// shareUsage exchanges counts of requests with the other nodes until ctx ends, so that each node has the counts of all.
 func (n *clusterNode) shareUsage(ctx context.Context) {
 	counts := n.folder.usage()
 	var reader cluster.CountsReader
@@ -41,9 +41,9 @@ func (n *clusterNode) shareUsage(ctx context.Context) {
 			return err
 		}
 		dropped = now
-		return n.cluster.DeleteCounts(ctx, now.Add(-usageKept).UTC())
+		return n.cluster.DeleteCounts(ctx, now.Add(-usageRetention).UTC())
 	}
-	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = usageEvery {
+	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = usageInterval {
 		if err := each(time.Now()); err != nil && ctx.Err() == nil {
 			n.logger.Warn("couldn't exchange counts of requests with the other nodes; trying again", "err", err)
 		}

@@ -14,19 +14,19 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// attend has a command answer other commands while it works, as far as they only look. Where the socket cannot be made,
-// they get the error that the folder is in use. tell adds to the status.
-func (r *Reader) attend(tell func(*Status)) {
+// serveReaders opens the admin socket and serves other commands that only read, until the folder is closed. Without the socket they
+// get the error that the folder is in use. addStatus completes the status.
+func (r *Reader) serveReaders(addStatus func(*Status)) {
 	l, err := admin.Listen(r.settings.Data)
 	if err != nil {
 		r.logger.Debug("couldn't open the socket for other commands that only read", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := server.NewHTTPServer(admin.Handler(r.counted(r.lookedAt(ctx, tell)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
+	s := server.NewHTTPServer(admin.Handler(r.trackOperations(r.readersOperations(ctx, addStatus)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	go s.Serve(l) //nolint:errcheck // it ends with Stop
-	r.unattend = func() error {
+	r.stopReaders = func() error {
 		err := l.Close() // first: once the folder is closed, the socket may be another process's
 		cancel()
 		_, stopErr := s.Stop(time.Second)
@@ -34,17 +34,18 @@ func (r *Reader) attend(tell func(*Status)) {
 	}
 }
 
-// lookedAt are the operations for other commands. Those that are under way when ctx ends say that this command has ended.
-func (r *Reader) lookedAt(ctx context.Context, tell func(*Status)) operations {
+// readersOperations returns the operations for other commands while this command works. Those that run when ctx ends return the
+// error that this command has ended.
+func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status)) operations {
 	self := Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()}
-	all := refusing(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))
-	answer(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
-		status, err := r.status(q.Package)
+	all := refuseWrites(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))
+	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
+		status, err := r.readStatus(q.Package)
 		if err != nil {
 			return nil, err
 		}
 		status.Process = &self
-		tell(status)
+		addStatus(status)
 		return status, nil
 	})
 	for name, do := range all {
@@ -68,16 +69,16 @@ func (e *lockedError) Error() string {
 
 func (e *lockedError) Unwrap() error { return kvstore.ErrLocked }
 
-// The time that a process has the folder open and does not answer, at its beginning and its end, in an empty folder.
+// A process has the folder open and no admin socket for a moment when it starts and when it ends.
 const (
-	reachFor   = 2 * time.Second
-	reachAgain = 20 * time.Millisecond
+	reachTimeout  = 2 * time.Second
+	reachInterval = 20 * time.Millisecond
 )
 
-// Reach returns a client of the process that has a data folder open, or else, which it calls its own, of what open opens
-// meanwhile.
+// Reach returns a client of the process that has a data folder open. If there is none, it opens the folder by open, returns a
+// client of that, and own is true. It retries for a moment while a process that starts or ends has the folder locked.
 func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {
-	for deadline := time.Now().Add(reachFor); ; {
+	for deadline := time.Now().Add(reachTimeout); ; {
 		if client, err = Dial(ctx, data); !errors.Is(err, ErrNoProcess) {
 			return client, false, err
 		}
@@ -85,7 +86,7 @@ func Reach(ctx context.Context, data string, open func() (interface{ Client() *C
 		if err == nil {
 			return folder.Client(), true, nil
 		}
-		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachAgain) != nil {
+		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
 			return nil, false, err
 		}
 	}

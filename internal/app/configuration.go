@@ -27,7 +27,7 @@ type Reloaded struct {
 	Restarted bool `json:"restarted"`
 }
 
-// errNotReady is about what cannot be done between two runs of a role.
+// errNotReady is the error of a reload or upgrade between two runs of a role.
 var errNotReady = errors.New("the process is still opening the store; try again when it serves")
 
 // configuration is the settings of the process. A version never changes; a reload has the next one come into force, and each run of a
@@ -38,8 +38,8 @@ type configuration struct {
 	reading sync.Mutex                        // held by a reload, which ends before its run of the role does
 }
 
-// restore has the last version that worked come into force again in place of one that did not. It returns false if there is no other.
-func (c *configuration) restore(failed *settings.Settings) bool {
+// restoreWorking puts the last version that worked into force in place of failed. It returns false if there is no such version.
+func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 	working := c.working.Load()
 	if working == nil || working == failed {
 		return false
@@ -49,14 +49,15 @@ func (c *configuration) restore(failed *settings.Settings) bool {
 	return true
 }
 
-// subscribe has apply called with each version of the settings before that comes into force, until the run ends. If apply returns an
-// error, the version does not.
+// subscribe calls apply with each new version of the settings before that comes into force, until the run ends. If apply returns an
+// error, the version does not come into force.
 func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) error) {
 	unsubscribe := r.supervisor.configuration.inForce.Subscribe(apply)
 	r.parts.Add(parts.Part{Name: "subscription to the configuration", Stop: parts.Closing(unsubscribe)})
 }
 
-// reload reads the configuration again, and has it come into force. If check or a subscriber finds a mistake, nothing changes.
+// reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error, the
+// old configuration stays in force.
 func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c := &r.supervisor.configuration
 	c.reading.Lock()
@@ -86,7 +87,8 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 	return done, err
 }
 
-// replaceConfiguration has the configuration that the files have now come into force.
+// replaceConfiguration reads and checks the configuration, notifies the subscribers, and puts it into force. If a changed setting
+// needs it, it requests a restart of the role.
 func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c, changing := &r.supervisor.configuration, &r.supervisor.changing
 	old := c.inForce.Get()
@@ -119,12 +121,12 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 	}
 	if changes.Run {
 		changing.setFailure(nil)
-		r.restartQuietly(restart{}) // if another restart is about to happen, that run has this version, too
+		r.requestQuietRestart(restart{}) // if another restart is about to happen, that run has this version, too
 	}
 	return done, nil
 }
 
-// Reload has the process on a data folder reload its configuration, and returns when that is in force.
+// Reload makes the process on a data folder reload its configuration, and returns when that is in force.
 func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	client, err := Dial(ctx, data)
 	if err != nil {
@@ -140,24 +142,25 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	return done, before.awaitNextRun(ctx, data)
 }
 
-// awaitNextRun returns when the process on a data folder, which was p before, has started another run of its role.
+// awaitNextRun waits until the process on a data folder, whose state was p, has restarted its role.
 func (p Process) awaitNextRun(ctx context.Context, data string) error {
-	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
+	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	for {
-		now, err := askProcess(ctx, data)
+		now, err := requestProcess(ctx, data)
 		switch {
 		case err == nil && now.Failed != "":
 			return errors.New(now.Failed)
 		case err == nil && now.RunStarted.After(p.RunStarted):
 			return nil
-		case retry.Sleep(ctx, upgradeAgain) != nil:
+		case retry.Sleep(ctx, upgradePoll) != nil:
 			return fmt.Errorf("the process does not serve again; its log says why: %w", context.Cause(ctx))
 		}
 	}
 }
 
-func askProcess(ctx context.Context, data string) (p Process, err error) {
+// requestProcess returns the state of the process on a data folder.
+func requestProcess(ctx context.Context, data string) (p Process, err error) {
 	client, err := Dial(ctx, data)
 	if err != nil {
 		return p, err

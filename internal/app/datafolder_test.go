@@ -40,7 +40,7 @@ func TestOpenPatiently(t *testing.T) {
 		var w *Writer
 		go func() {
 			var err error
-			w, err = r.openPatiently(t.Context(), writing{})
+			w, err = r.openWhenUnlocked(t.Context(), writerConfig{})
 			done <- err
 		}()
 		select {
@@ -73,7 +73,7 @@ func TestCaughtUpStays(t *testing.T) {
 	}
 	for text, want := range map[string]bool{`{"sockets": [], "caughtUp": true}`: true, `{"sockets": []}`: false} {
 		t.Setenv(handedVariable, text)
-		if handed, _, err := received(); err != nil || handed.CaughtUp != want {
+		if handed, _, err := receiveHandover(); err != nil || handed.CaughtUp != want {
 			t.Errorf("%s: %+v, %v", text, handed, err)
 		}
 	}

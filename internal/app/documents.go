@@ -22,16 +22,17 @@ type pageSources struct {
 	documents lazy[*documents]
 }
 
-// documents have what strangers wrote rendered in worker processes, one at a time.
+// documents renders untrusted documents in worker processes, one at a time.
 type documents struct {
 	renderer *rendering.Renderer
 	single   *worker.Pool // a process for each document
 	modules  *worker.Pool // a process for the modules of a release
 }
 
-// renderTimeout ends a worker that the system does not let compute, or for which the system counts no processor time.
+// renderTimeout ends a worker that gets no processor time, or whose processor time the system does not count.
 const renderTimeout = time.Minute
 
+// openDocuments returns what renders documents in worker processes. The processes start on first use.
 func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -68,12 +69,13 @@ func (d *documents) render(ctx context.Context, owner string, r document.Request
 			return result, nil
 		}
 	}
-	return document.Result{}, renderError(ctx, err)
+	return document.Result{}, classifyRenderError(ctx, err)
 }
 
-// renderError returns a *document.RefusedError, which is stored, if rendering the same document fails again: it exceeded its memory or
-// processor time, or the worker reported an error. After any other error the document may be innocent.
-func renderError(ctx context.Context, err error) error {
+// classifyRenderError returns a [*document.RefusedError], which is stored, if rendering the same document fails again: it exceeded
+// its memory or processor time, or the worker reported an error. It returns other errors unchanged: the document may not be the
+// cause.
+func classifyRenderError(ctx context.Context, err error) error {
 	crash, crashed := errors.AsType[*worker.CrashError](err)
 	if ctx.Err() != nil || errors.As(err, new(*worker.StartError)) || crashed && !crash.Limited {
 		return err
@@ -81,8 +83,8 @@ func renderError(ctx context.Context, err error) error {
 	return &document.RefusedError{Reason: err.Error()}
 }
 
-// imports finds out what a module imports, for a command.
-func (r *Reader) imports(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {
+// findImports returns what a JavaScript module imports, for a command. pending is false: it waits for the worker process.
+func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.Hash, source []byte) (_ []document.Import, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {
 		return nil, false, err
@@ -90,8 +92,8 @@ func (r *Reader) imports(ctx context.Context, owner string, module kvstore.Hash,
 	return d.renderer.DocumentsNow().Imports(ctx, owner, module, source)
 }
 
-// ranges finds out what ranges of versions mean, for a command.
-func (r *Reader) ranges(ctx context.Context, owner string, ranges []string) ([]document.Range, bool, error) {
+// parseRanges returns which versions ranges such as ^1.2 stand for, for a command. pending is false: it waits for the worker process.
+func (r *Reader) parseRanges(ctx context.Context, owner string, ranges []string) (_ []document.Range, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {
 		return nil, false, err

@@ -27,7 +27,7 @@ func TestRefusedDocuments(t *testing.T) {
 		{"no worker", t.Context(), &worker.StartError{Err: errors.New("cannot allocate memory")}, false},
 		{"a stop", ended, errors.New("signal: killed"), false},
 	} {
-		if err := renderError(test.ctx, test.err); errors.As(err, new(*document.RefusedError)) != test.refused {
+		if err := classifyRenderError(test.ctx, test.err); errors.As(err, new(*document.RefusedError)) != test.refused {
 			t.Errorf("%s: %v, want a refusal: %v", test.name, err, test.refused)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// checkFallback finds mistakes in the settings of other origins, which only a process asks that serves and has a bot.
+// checkFallback returns mistakes in the settings of other origins. Only a process that serves and has a bot uses these.
 func checkFallback(s *settings.Settings) error {
 	if err := fallback.Check(s.Fallback); err != nil {
 		return settings.Mistakef("%s: %w", s.Origin("fallback"), err)
@@ -27,7 +27,7 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// addFallback looks for releases elsewhere that are not here.
+// addFallback has the site serve releases that are missing here from the other origins of the settings, if there are any.
 func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
 	c := r.settings
 	if len(c.Fallback) == 0 {
@@ -40,7 +40,7 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 	asking, err := fallback.New(fallback.Options{
 		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey, Root: c.FallbackRoot,
 		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
-		Allow: c.AllowHosts, UserAgent: agent(), Logger: r.logger.With("part", "fallback"),
+		Allow: c.AllowHosts, UserAgent: userAgent(), Logger: r.logger.With("part", "fallback"),
 	})
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 	r.supervisor.readiness.addCheck(func(report *readinessReport) {
 		for _, o := range asking.State().Origins {
 			if o.Stale != "" {
-				report.note("withdrawals of " + o.Origin + " may be missing here: " + o.Stale)
+				report.addNote("withdrawals of " + o.Origin + " may be missing here: " + o.Stale)
 			}
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// openFiller opens the bot and its catalogue.
+// openFiller opens the bot and its catalogue, and adds their metrics and status to the run.
 func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	f, err := w.filler.get()
 	if err != nil {
@@ -45,35 +45,30 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	return f, nil
 }
 
-// showOnSite shows visitors the catalogue, drafts package JSONs for them, and receives webhooks with a secret, "" for none. The bot is
-// notified of files in demand.
-func (f *filler) showOnSite(r *roleRun, site *siteOptions, secret string) (err error) {
+// addToSite adds to a site what the bot has for visitors: the catalogue, drafts of package JSONs, incoming webhooks with a secret
+// ("" for none), and releases from other origins. The bot is notified of files in demand.
+func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) (err error) {
 	site.hot = f.bot.Hot
 	logger := r.logger.With("part", "hook")
 	if secret != "" {
 		site.hooks[bot.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)
 	}
 	if !f.keeper.Static() {
-		site.pages.Catalogue = f.shownCatalogue
+		site.pages.Catalogue = f.describeCatalogue
 		if secret != "" {
 			site.hooks[catalogue.HookPath] = f.keeper.Hook(secret, logger)
 		}
 	}
-	site.pages.Draft, err = newDrafts(r.settings, r.logger.With("part", "site"))
-	return err
-}
-
-// addToSite adds what the bot has for visitors to a site: the catalogue, and releases from other origins.
-func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) error {
-	if err := f.showOnSite(r, site, secret); err != nil {
+	site.pages.Draft, err = newDraftWriter(r.settings, r.logger.With("part", "site"))
+	if err != nil {
 		return err
 	}
 	return r.addFallback(f, folder, site)
 }
 
-// passOnce makes a single pass, notifies filled, calls beforeEnd, and ends the role.
-func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
-	if err := f.lookOnce(ctx); err != nil {
+// runOnce has the bot make a single pass, calls filled with its summary, then beforeEnd, and ends the role.
+func (f *filler) runOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
+	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
 	}
 	summary, err := f.bot.Once(ctx)
@@ -95,34 +90,34 @@ func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeE
 
 // The backoff of a bot that could not go on where the process serves, and where the disk is full.
 const (
-	fillAgain    = time.Minute
-	fillWhenFull = 20 * time.Second
+	fillBackoff     = time.Minute
+	diskFullBackoff = 20 * time.Second
 )
 
-// keepFilling runs the bot until ctx ends. What stops the bot is no reason to stop serving: it starts again after a while. A
-// full disk is no reason to end a process at all, because the operator may make room.
-func (f *filler) keepFilling(ctx context.Context, serve bool, logger *slog.Logger) error {
+// runBot runs the bot until ctx ends. If the bot fails and the process serves, it starts again after a backoff. So it does in any
+// case if the disk is full, because the operator may make room.
+func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) error {
 	for {
 		err := f.bot.Run(ctx)
 		full := errors.Is(err, kvstore.ErrDiskFull)
 		if err == nil || ctx.Err() != nil || !serve && !full {
 			return err
 		}
-		pause := fillAgain
+		backoff := fillBackoff
 		if full {
-			pause = fillWhenFull
+			backoff = diskFullBackoff
 		}
-		logger.Error("the bot stopped; it starts again", "err", err, "after", pause)
+		logger.Error("the bot stopped; it starts again", "err", err, "after", backoff)
 		select {
-		case <-time.After(pause):
+		case <-time.After(backoff):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// newKeeper returns what keeps the catalogue of the settings.
-func newKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Keeper, error) {
+// newCatalogueKeeper returns what reads the catalogue named by the settings. dir has a copy of the last valid one.
+func newCatalogueKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Keeper, error) {
 	keeper, err := catalogue.New(catalogue.Options{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: s.CatalogueInterval, Logger: logger,
 		Token: func(at *url.URL) string {
@@ -138,8 +133,9 @@ func newKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Lo
 	return keeper, nil
 }
 
-// lookOnce brings the bot's catalogue up to date for a single pass.
-func (f *filler) lookOnce(ctx context.Context) error {
+// refreshCatalogue reads the catalogue for a single pass of the bot. If that fails, it logs the error, and the bot uses the last
+// valid catalogue, if there is one.
+func (f *filler) refreshCatalogue(ctx context.Context) error {
 	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.keeper.State().Changed.IsZero() {
 		return nil // it is logged; the last valid catalogue stays in use
@@ -147,8 +143,8 @@ func (f *filler) lookOnce(ctx context.Context) error {
 	return err
 }
 
-// shownCatalogue returns what the site displays of the catalogue: its content, not its source.
-func (f *filler) shownCatalogue() site.Catalogue {
+// describeCatalogue returns what the site displays of the catalogue: its content, not its source.
+func (f *filler) describeCatalogue() site.Catalogue {
 	s := f.keeper.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}
 	for _, refused := range s.Refused {

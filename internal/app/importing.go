@@ -15,8 +15,8 @@ const (
 	opImport          Operation[bot.ImportRequest, bot.Event, Written]  = "import" // with contents
 )
 
-// Importer returns a process as what [bot.SendRelease] sends a release to. The command reads the source of the release; the process receives a
-// list of its files, and the contents that its store does not have.
+// Importer returns the process of a client as the receiver of [bot.SendRelease]. The command reads the source of the release; the
+// process receives a list of its files, and the contents that its store does not have.
 func Importer(c *Client, report func(bot.Event)) bot.Importer { return importClient{c, report} }
 
 type importClient struct {
@@ -24,17 +24,20 @@ type importClient struct {
 	report  func(bot.Event)
 }
 
+// MissingContents returns which contents of a release the process does not have. It implements [bot.Importer].
 func (c importClient) MissingContents(ctx context.Context, r bot.ImportRequest) ([]kvstore.Hash, error) {
 	return opMissingContents.Ask(ctx, c.process, r, nil)
 }
 
+// Import sends a release and its contents to the process, which publishes it. It implements [bot.Importer].
 func (c importClient) Import(ctx context.Context, r bot.ImportRequest, contents io.Reader) error {
 	_, err := admin.Send[Written](ctx, c.process.client, string(opImport), r, contents, c.report)
 	return err
 }
 
-func (w *Writer) importOperations(all operations) {
-	answer(all, opMissingContents, func(ctx context.Context, q bot.ImportRequest, _ func(any)) ([]kvstore.Hash, error) {
+// addImportOperations adds the operations that receive the releases of an [Importer].
+func (w *Writer) addImportOperations(all operations) {
+	addOperation(all, opMissingContents, func(ctx context.Context, q bot.ImportRequest, _ func(any)) ([]kvstore.Hash, error) {
 		f, err := w.filler.get()
 		if err != nil {
 			return nil, err

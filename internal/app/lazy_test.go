@@ -68,11 +68,11 @@ func TestLazy(t *testing.T) {
 			t.Errorf("got %d, %v", got, err)
 		}
 	}
-	if err := l.end(); err != nil || opened != 1 || closed != 1 {
+	if err := l.closeIfOpen(); err != nil || opened != 1 || closed != 1 {
 		t.Errorf("opened %d times, closed %d times, %v", opened, closed, err)
 	}
 	l = made(nil)
-	if err := l.end(); err != nil {
+	if err := l.closeIfOpen(); err != nil {
 		t.Error(err)
 	}
 	if _, err := l.get(); !errors.Is(err, errClosed) || opened+closed != 0 {
@@ -82,7 +82,7 @@ func TestLazy(t *testing.T) {
 	if _, err := l.get(); err == nil {
 		t.Error("no error")
 	}
-	if err := l.end(); err != nil || closed != 0 {
+	if err := l.closeIfOpen(); err != nil || closed != 0 {
 		t.Errorf("what could not be opened: closed %d times, %v", closed, err)
 	}
 }

@@ -12,54 +12,56 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
-// An aloneRole publishes and signs in no cluster.
-type aloneRole struct{ server Server }
+// A standaloneRole publishes and signs in a process that is not a node of a cluster.
+type standaloneRole struct{ server Server }
 
-func (o aloneRole) start(ctx context.Context, r *roleRun) error {
+// start opens the parts of the role, and adds them to the run.
+func (o standaloneRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
-		w, err := r.openDataFolder(ctx, o.server.writing(r), refuseReplacement)
-		return w, alone{}, err
+		w, err := r.openDataFolder(ctx, o.server.writerConfig(r), refuseReplacement)
+		return w, standalone{}, err
 	})
 }
 
-// A publisher is what a process that publishes does for the other nodes of its cluster.
+// A publisher is the part of a publishing role that serves the other nodes of its cluster, if any.
 type publisher interface {
-	// publish has the other nodes get what the process signs. It adds parts to the run.
-	publish(r *roleRun, site *siteOptions) error
+	// addClusterParts adds the parts by which other nodes receive what the process signs. The site completes its options.
+	addClusterParts(r *roleRun, site *siteOptions) error
 	// rooms returns what shares the waiting rooms.
 	rooms() roomsCluster
-	// commands returns the operations and the schedule for commands on this machine.
-	commands(all operations, schedule http.Handler) (operations, http.Handler)
-	// serveOthers serves the other nodes some of the operations, and contents to recompress for f, nil for no bot.
-	serveOthers(r *roleRun, all operations, f *filler)
+	// localCommands returns the operations and the schedule for commands on this machine.
+	localCommands(all operations, schedule http.Handler) (operations, http.Handler)
+	// serveOtherNodes serves the other nodes some of the operations, and contents of f to recompress; f is nil without a bot.
+	serveOtherNodes(r *roleRun, all operations, f *filler)
 }
 
-// alone is the publisher of a process that is no node of a cluster.
-type alone struct{}
+// standalone is the publisher of a process that is not a node of a cluster.
+type standalone struct{}
 
-func (alone) publish(*roleRun, *siteOptions) error      { return nil }
-func (alone) rooms() roomsCluster                       { return roomsAlone{} }
-func (alone) serveOthers(*roleRun, operations, *filler) {}
-func (alone) commands(all operations, schedule http.Handler) (operations, http.Handler) {
+func (standalone) addClusterParts(*roleRun, *siteOptions) error  { return nil }
+func (standalone) rooms() roomsCluster                           { return standaloneRooms{} }
+func (standalone) serveOtherNodes(*roleRun, operations, *filler) {}
+func (standalone) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	return all, schedule
 }
 
-// writing returns how a role that publishes opens the data folder.
-func (s Server) writing(r *roleRun) writing {
-	return writing{
+// writerConfig returns how a role that publishes opens the data folder.
+func (s Server) writerConfig(r *roleRun) writerConfig {
+	return writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
 		follow: s.Fill, events: bot.CountEvents(r.metrics, s.Events),
 	}
 }
 
-// startPublishing starts a role that publishes and signs. open opens the data folder.
+// startPublishing opens the parts of a role that publishes and signs, and adds them to the run. open opens the data folder and
+// joins the cluster, if any.
 func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Writer, publisher, error)) error {
-	secret, repository, err := s.checkPublishing(r)
+	secret, repository, err := s.readPublishingSettings(r)
 	if err != nil {
 		return err
 	}
 	if s.Serve {
-		if err := errors.Join(r.asReadOnly(r.removeReadyFile()), checkKey(r.settings)); err != nil {
+		if err := errors.Join(r.asReadOnly(r.removeReadyFile()), checkLogKey(r.settings)); err != nil {
 			return err
 		}
 	}
@@ -82,12 +84,12 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	}
 	site := newSiteOptions()
 	site.signer, site.publishes = w.signature.signer, s.Fill
-	if err := p.publish(r, site); err != nil {
+	if err := p.addClusterParts(r, site); err != nil {
 		return err
 	}
 	var pusher *gitlog.Pusher
 	if repository != nil {
-		pusher = r.openPusher(repository, w)
+		pusher = r.newLogPusher(repository, w)
 	}
 	if s.Serve {
 		if err := s.servePublished(ctx, r, w, f, site, p.rooms(), secret); err != nil {
@@ -97,58 +99,61 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	if err := r.addOutbox(w.folder); err != nil {
 		return err
 	}
-	if err := s.answerCommands(r, socket, w, p, f); err != nil {
+	if err := s.serveCommands(r, socket, w, p, f); err != nil {
 		return err
 	}
 	s.addBot(r, w, f, pusher)
-	return r.finish(s.Stopping)
+	return r.markReady(s.Stopping)
 }
 
-// checkPublishing returns the secret of webhooks, "" for none, and the client of GitHub that the log is pushed by, nil for none.
-func (s Server) checkPublishing(r *roleRun) (secret string, repository *git.GitHubClient, err error) {
+// readPublishingSettings returns the secret of incoming webhooks, "" for none, and the GitHub client that pushes the log, nil for
+// none.
+func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *git.GitHubClient, err error) {
 	if s.Serve && s.Fill {
 		if secret, err = r.settings.HookSecret(); err != nil {
 			return "", nil, err
 		}
 	}
 	if s.Fill && r.settings.LogRepository != (gitlog.Remote{}) {
-		repository, err = logRepositoryClient(r.settings, r.logger)
+		repository, err = newLogRepositoryClient(r.settings, r.logger)
 	}
 	return secret, repository, err
 }
 
-// servePublished serves what the process publishes, and what f, nil for no bot, has for visitors.
+// servePublished opens the public site and reports that it serves. f adds what the bot has for visitors; it is nil without a bot.
+// secret is that of incoming webhooks.
 func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *filler, site *siteOptions, rooms roomsCluster, secret string) error {
 	if f != nil {
 		if err := f.addToSite(r, w.folder, site, secret); err != nil {
 			return err
 		}
 	}
-	what, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: rooms, webhooks: true})
+	what, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: rooms, webhooks: true})
 	if err != nil {
 		return err
 	}
-	r.console.addOperations(withdrawals{w, what.awaitLog, r.settings.PurgeHook != ""}.operations)
+	r.console.addOperations(withdrawals{w, what.awaitLog, r.settings.PurgeHook != ""}.addOperations)
 	if err := r.addPurgeHook(w.folder); err != nil {
 		return err
 	}
-	return s.announce(r, w.folder)
+	return s.announceSite(r, w.folder)
 }
 
-// answerCommands answers commands on this machine, and in a cluster the other nodes.
-func (s Server) answerCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
+// serveCommands serves the commands on this machine, and in a cluster the other nodes.
+func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
 	e, err := w.folder.outbox.get()
 	if err != nil {
 		return err
 	}
-	all := r.leaderOperations(w)
-	local, schedule := p.commands(all, e.Schedule.Handler(schedulePath))
-	r.serveAdmin(socket, w.folder, local, schedule, s.check)
-	p.serveOthers(r, all, f)
+	all := r.publishingOperations(w)
+	local, schedule := p.localCommands(all, e.Schedule.Handler(schedulePath))
+	r.serveAdmin(socket, w.folder, local, schedule, s.checkSettings)
+	p.serveOtherNodes(r, all, f)
 	return nil
 }
 
-// addBot runs the bot: once, until the role ends, or not at all.
+// addBot adds the part that runs the bot of f, nil for none: for a single pass, or until the role ends. pusher, nil for none,
+// pushes the log.
 func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) {
 	if s.Once {
 		push := func(ctx context.Context) error {
@@ -157,13 +162,13 @@ func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) 
 			}
 			return errors.Join(w.signature.signer.Sign(), pusher.CatchUp(ctx))
 		}
-		r.parts.Add(parts.Part{Name: "single pass", Run: func(ctx context.Context) error { return f.passOnce(ctx, s.Filled, push) }})
+		r.parts.Add(parts.Part{Name: "single pass", Run: func(ctx context.Context) error { return f.runOnce(ctx, s.Filled, push) }})
 		return
 	}
 	if f == nil {
 		return
 	}
-	r.parts.AddEarly(parts.Part{Name: "filling", Run: func(ctx context.Context) error { return f.keepFilling(ctx, s.Serve, r.logger) }})
+	r.parts.AddEarly(parts.Part{Name: "filling", Run: func(ctx context.Context) error { return f.runBot(ctx, s.Serve, r.logger) }})
 	r.parts.AddEarly(f.keeper.Part(f.bot.SetCatalogue))
 	if pusher != nil {
 		r.parts.AddEarly(pusher.Part())

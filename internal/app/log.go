@@ -17,9 +17,9 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
-// What commands ask of the log.
+// Requests about the log.
 type (
-	// LogQuery asks for entries, newest first.
+	// LogQuery requests entries, newest first.
 	LogQuery struct {
 		Package string      `json:"package,omitempty"`
 		Version string      `json:"version,omitempty"`
@@ -28,16 +28,16 @@ type (
 		Before  int64       `json:"before,omitempty"`
 		Limit   int         `json:"limit"`
 	}
-	// LogShowRequest asks for all about one entry.
+	// LogShowRequest requests the details of an entry.
 	LogShowRequest struct {
 		Index int64 `json:"index"`
 	}
-	// LogFollowRequest asks for the entries behind one as they come.
+	// LogFollowRequest requests the entries after one as they come.
 	LogFollowRequest struct {
 		LogQuery
 		After int64 `json:"after"`
 	}
-	// LogExportRequest asks for the changes that a git repository is missing.
+	// LogExportRequest requests the changes that a git repository is missing.
 	LogExportRequest struct {
 		After gitlog.Position `json:"after"`
 	}
@@ -49,20 +49,21 @@ type LogEntry struct {
 	logs.Entry
 }
 
-// A LogPage is what a query finds.
+// A LogPage is the result of a query.
 type LogPage struct {
 	Entries []LogEntry `json:"entries"`
 	Next    int64      `json:"next,omitempty"` // Before of what follows
 	Size    int64      `json:"size"`           // entries of the log
 }
 
-// LogDetails are all about an entry.
+// LogDetails are an entry and what it refers to.
 type LogDetails struct {
 	LogEntry
 	Hash      string           `json:"hash"` // in the log's tree
 	Documents gitlog.Documents `json:"documents,omitzero"`
 }
 
+// query returns the query as package logs has it.
 func (q LogQuery) query() logs.Query {
 	return logs.Query{Package: q.Package, Version: q.Version, Kinds: q.Kinds, Since: q.Since, Before: q.Before, Limit: q.Limit}
 }
@@ -75,18 +76,22 @@ const (
 	OpLogExport Operation[LogExportRequest, ExportedChange, any] = "log-export"
 )
 
-func (r *Reader) logOperations(all operations) {
-	answer(all, OpLogList, func(_ context.Context, q LogQuery, _ func(any)) (LogPage, error) { return r.logList(q) })
-	answer(all, OpLogShow, func(_ context.Context, q LogShowRequest, _ func(any)) (LogDetails, error) { return r.logShow(q.Index) })
-	answer(all, OpLogFollow, func(ctx context.Context, q LogFollowRequest, report func(LogEntry)) (any, error) {
-		return nil, r.logFollow(ctx, q, report)
+// addLogOperations adds the operations that only read the log.
+func (r *Reader) addLogOperations(all operations) {
+	addOperation(all, OpLogList, func(_ context.Context, q LogQuery, _ func(any)) (LogPage, error) { return r.listLog(q) })
+	addOperation(all, OpLogShow, func(_ context.Context, q LogShowRequest, _ func(any)) (LogDetails, error) {
+		return r.showLogEntry(q.Index)
 	})
-	answer(all, OpLogExport, func(ctx context.Context, q LogExportRequest, report func(ExportedChange)) (any, error) {
-		return nil, r.logExport(ctx, q.After, report)
+	addOperation(all, OpLogFollow, func(ctx context.Context, q LogFollowRequest, report func(LogEntry)) (any, error) {
+		return nil, r.followLog(ctx, q, report)
+	})
+	addOperation(all, OpLogExport, func(ctx context.Context, q LogExportRequest, report func(ExportedChange)) (any, error) {
+		return nil, r.exportLog(ctx, q.After, report)
 	})
 }
 
-func (r *Reader) logList(q LogQuery) (LogPage, error) {
+// listLog returns the entries that a query finds, newest first. Its errors name unknown packages and versions.
+func (r *Reader) listLog(q LogQuery) (LogPage, error) {
 	size := r.log.Checkpoint().Size
 	page, err := library.Entries(r.store, q.query())
 	switch {
@@ -95,10 +100,10 @@ func (r *Reader) logList(q LogQuery) (LogPage, error) {
 	case errors.Is(err, library.ErrNoVersion):
 		return LogPage{}, fmt.Errorf("the log has nothing about %s %q; `larder log list --package %s` lists its entries", q.Package, q.Version, q.Package)
 	}
-	return LogPage{Entries: logEntries(page.Entries), Next: page.Next, Size: size}, err
+	return LogPage{Entries: toLogEntries(page.Entries), Next: page.Next, Size: size}, err
 }
 
-func logEntries(entries []logs.Indexed) []LogEntry {
+func toLogEntries(entries []logs.Indexed) []LogEntry {
 	all := make([]LogEntry, len(entries))
 	for i, e := range entries {
 		all[i] = LogEntry{e.Index, e.Entry}
@@ -106,7 +111,8 @@ func logEntries(entries []logs.Indexed) []LogEntry {
 	return all
 }
 
-func (r *Reader) logShow(index int64) (LogDetails, error) {
+// showLogEntry returns an entry, its hash and the documents that it refers to.
+func (r *Reader) showLogEntry(index int64) (LogDetails, error) {
 	if size := r.log.Checkpoint().Size; index >= size {
 		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"), index)
 	}
@@ -118,22 +124,22 @@ func (r *Reader) logShow(index int64) (LogDetails, error) {
 	return LogDetails{LogEntry{e.Index, e.Entry}, gitlog.EntryHash(e), d}, err
 }
 
-// logFollow reports entries as they come, until ctx ends.
-func (r *Reader) logFollow(ctx context.Context, q LogFollowRequest, report func(LogEntry)) error {
+// followLog reports new entries that match a query until ctx ends.
+func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(LogEntry)) error {
 	for next := q.After + 1; ; {
 		entries, after, err := r.log.Next(ctx, next, q.query())
 		if err != nil {
 			return err
 		}
-		for _, e := range logEntries(entries) {
+		for _, e := range toLogEntries(entries) {
 			report(e)
 		}
 		next = after
 	}
 }
 
-// logExport reports what an export to git has not got yet.
-func (r *Reader) logExport(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
+// exportLog reports the changes of the log after a position, which a git repository is missing.
+func (r *Reader) exportLog(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
 	size := r.log.Checkpoint().Size
 	for c, err := range gitlog.Changes(r.store, position, size) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -150,8 +156,8 @@ type ExportedChange struct {
 	Of int64 `json:"of"`
 }
 
-// ExportLog adds the missing entries to a repository, and reports how many it has, and of how many. Entries that were added before
-// something failed stays.
+// ExportLog adds the missing entries of the log to a git repository, and returns how many. It calls shown with how many entries the
+// repository has, and how many the log has. Entries that were added before an error stay.
 func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, shown func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -181,21 +187,21 @@ type LogPush struct {
 	Waiting time.Time `json:"waiting,omitzero"`
 }
 
-// logRepositoryClient returns the client of GitHub by which the log is pushed. It finds the mistakes in the settings, and sends GitHub
-// nothing yet.
-func logRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.GitHubClient, error) {
+// newLogRepositoryClient returns the GitHub client that pushes the log. It returns mistakes in the settings, and sends no request
+// yet.
+func newLogRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.GitHubClient, error) {
 	if s.Token == "" {
 		return nil, settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
 	}
-	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger.With("part", "github")})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: userAgent(), Logger: logger.With("part", "github")})
 	if err != nil {
 		return nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}
 	return client, nil
 }
 
-// openPusher returns what pushes the log to GitHub.
-func (r *roleRun) openPusher(client *git.GitHubClient, w *Writer) *gitlog.Pusher {
+// newLogPusher returns what pushes the log to a repository on GitHub, and adds its state to the status of the process.
+func (r *roleRun) newLogPusher(client *git.GitHubClient, w *Writer) *gitlog.Pusher {
 	remote, log := r.settings.LogRepository, w.folder.log
 	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}
 	p := gitlog.NewPusher(gitlog.PushOptions{

@@ -15,18 +15,18 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// A program that publishes through one node gets the number of log entries afterwards. A request that names that number is
-// answered by no fewer, whichever node gets it.
+// A program that publishes through one node gets the number of log entries afterwards. A request with that number gets a
+// response that covers at least these entries, from any node.
 
-// sizeField is how a request names them.
+// sizeField is the header field with the number.
 const sizeField = "Larder-Log-Size"
 
 const (
-	arrival   = 2 * time.Second // within which what another node published has to arrive here
-	mostFresh = 256             // requests that wait for it at once
+	arrivalTimeout = 2 * time.Second // until entries that another node published must have arrived here
+	maxWaiting     = 256             // requests that wait for it at once
 )
 
-// Written is what an operation answers that may have published, and its JSON form.
+// Written is the response of an operation that may have published, and its JSON form.
 type Written struct {
 	// LogSize is how many entries the log has.
 	LogSize int64 `json:"log_size"`
@@ -39,7 +39,7 @@ func reportLogSize(all operations) {
 		next := all[name]
 		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
-			if size := sizeIn(result); err == nil && size > 0 {
+			if size := logSizeOf(result); err == nil && size > 0 {
 				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
 			}
 			return result, err
@@ -47,8 +47,8 @@ func reportLogSize(all operations) {
 	}
 }
 
-// sizeIn returns what an operation has said of the log's size, 0 for nothing. That of another node has it in JSON.
-func sizeIn(result any) int64 {
+// logSizeOf returns the size of the log that the result of an operation reports, 0 for none. A result from another node is JSON.
+func logSizeOf(result any) int64 {
 	switch result := result.(type) {
 	case Written:
 		return result.LogSize
@@ -56,20 +56,21 @@ func sizeIn(result any) int64 {
 		return result.LogSize
 	case json.RawMessage:
 		var w Written
-		_ = json.Unmarshal(result, &w) // what is no object says nothing
+		_ = json.Unmarshal(result, &w) // a result that is not an object reports no size
 		return w.LogSize
 	}
 	return 0
 }
 
+// written returns the response of an operation that may have published: the size of the log.
 func (w *Writer) written() Written { return Written{w.folder.log.Checkpoint().Size} }
 
-// delayForLogSize has requests that name a size of the log wait until what is served covers that many entries.
+// delayForLogSize adds a handler that delays requests with a log size until the site serves that many entries.
 func (o *siteOptions) delayForLogSize() {
-	places := client.NewShares(mostFresh)
+	places := client.NewShares(maxWaiting)
 	o.inFront = append(o.inFront, func(what *published, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if failure := what.awaitSize(r, places); failure != nil {
+			if failure := what.awaitLogSize(r, places); failure != nil {
 				failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 				return
 			}
@@ -78,8 +79,9 @@ func (o *siteOptions) delayForLogSize() {
 	})
 }
 
-// awaitSize returns why a request cannot be answered by as many entries as it names, nil where it can, or names none.
-func (p *published) awaitSize(r *http.Request, places *client.Shares) *answers.Failure {
+// awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]. It returns the response if that
+// takes too long or the field is invalid, else nil. places limits the number of waiting requests.
+func (p *published) awaitLogSize(r *http.Request, places *client.Shares) *answers.Failure {
 	named := r.Header[sizeField]
 	if len(named) == 0 {
 		return nil
@@ -88,7 +90,7 @@ func (p *published) awaitSize(r *http.Request, places *client.Shares) *answers.F
 	if len(named) > 1 || err != nil || size < 0 {
 		return &answers.Failure{Status: http.StatusBadRequest, Message: sizeField + " must be a number of log entries."}
 	}
-	ctx, stop := context.WithTimeout(r.Context(), arrival)
+	ctx, stop := context.WithTimeout(r.Context(), arrivalTimeout)
 	defer stop()
 	if p.folder.log.Checkpoint().Size < size {
 		var leave func()
@@ -99,7 +101,7 @@ func (p *published) awaitSize(r *http.Request, places *client.Shares) *answers.F
 	if err == nil {
 		err = p.follower.Wait(ctx, size)
 	}
-	if err == nil && !strings.HasPrefix(r.URL.Path, "/ajax/") { // pages and answers have an index between
+	if err == nil && !strings.HasPrefix(r.URL.Path, "/ajax/") { // pages and API read the index
 		err = p.libraries.Wait(ctx, size)
 	}
 	if err == nil {

@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
 
-// elsewhere are metrics of parts that the process of the test has not, because they need GitHub.
+// notLeaderError are metrics of parts that the process of the test has not, because they need GitHub.
 var elsewhere = []string{
 	"larder_log_push_failures_total", "larder_log_push_failing", "larder_log_pushed_entries",
 }
@@ -256,13 +256,13 @@ func registered(t *testing.T) (all []string) {
 		Events: func(bot.Event) {}, Filled: func(bot.Summary) {}, Stopping: func() {},
 		Serving: func(string, func() (string, error)) {},
 	}
-	v, ctx, err := newSupervisor(ctx, s, true, p.Logger, func() error { return p.check(s) })
+	v, ctx, err := newSupervisor(ctx, s, true, p.Logger, func() error { return p.checkSettings(s) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer v.close(nil)
-	r := p.newRun(ctx, v, p.plan(s, takeoverBackoff{}))
-	_, err = r.do(lookingRole{aloneRole{p}, func() { all = described(r.metrics) }})
+	r := p.newRun(ctx, v, p.planRun(s, takeoverBackoff{}))
+	_, err = r.runRole(lookingRole{standaloneRole{p}, func() { all = described(r.metrics) }})
 	if err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
 		t.Fatalf("%v\n%s", err, &log)
 	}

@@ -31,6 +31,7 @@ type FollowState = replication.State
 // A mirrorRole follows another Larder: nothing in it publishes or signs.
 type mirrorRole struct{ server Server }
 
+// start opens the parts of a mirror, and adds them to the run.
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
 	only, err := replication.ParseOnly(s.Mirror.Only)
@@ -45,7 +46,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	w, err := r.openDataFolder(ctx, s.writing(r), refuseReplacement)
+	w, err := r.openDataFolder(ctx, s.writerConfig(r), refuseReplacement)
 	if err != nil {
 		return err
 	}
@@ -61,13 +62,13 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		site := newSiteOptions()
 		site.signer = follower
 		site.putInFrontOfRooms((*siteOptions).delayForLogSize)
-		if _, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: roomsAlone{}, webhooks: true}); err != nil {
+		if _, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: standaloneRooms{}, webhooks: true}); err != nil {
 			return err
 		}
 		if err := r.addPurgeHook(w.folder); err != nil {
 			return err
 		}
-		if err := s.announce(r, w.folder); err != nil {
+		if err := s.announceSite(r, w.folder); err != nil {
 			return err
 		}
 		if err := r.addOutbox(w.folder); err != nil {
@@ -79,9 +80,9 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	// Only the source publishes, withdraws and signs.
-	all := refusing(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
+	all := refuseWrites(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
 	r.addRepairInPlace(all, w.folder)
-	r.serveAdmin(socket, w.folder, r.withConsole(all, w.folder), e.Schedule.Handler(schedulePath), s.check)
+	r.serveAdmin(socket, w.folder, r.addConsole(all, w.folder), e.Schedule.Handler(schedulePath), s.checkSettings)
 	if s.Once {
 		r.parts.Add(parts.Part{Name: "catching up", Run: func(ctx context.Context) error {
 			if err := follower.Once(ctx); err != nil {
@@ -92,10 +93,10 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	} else {
 		r.parts.Add(follower.Part())
 	}
-	return r.finish(s.Stopping)
+	return r.markReady(s.Stopping)
 }
 
-// makeKeyFolder makes the key folder, before the store is opened, whose mark is in it.
+// makeKeyFolder makes the key folder. It is called before the store is opened, because the store's mark is in that folder.
 func makeKeyFolder(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -104,7 +105,8 @@ func makeKeyFolder(s *settings.Settings) error {
 	return replication.MakeKeys(keys)
 }
 
-// openMirrorFollower opens what follows the source of a mirror.
+// openMirrorFollower returns what copies the log and the releases from the source of a mirror, and adds its status, metrics and
+// readiness check. only reports which releases are copied.
 func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*replication.Follower, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {
@@ -134,7 +136,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 		report.cannotServe(checkCaughtUp(f.State()))
 		report.cannotPublish(errMirror)
 		if stale := f.State().Stale; stale != "" {
-			report.note("what is served may be out of date: " + stale)
+			report.addNote("what is served may be out of date: " + stale)
 		}
 	})
 	r.parts.Add(f.SourcePart())
@@ -144,7 +146,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 // errMirror is why a mirror cannot publish.
 var errMirror = errors.New("mirror: releases are published at its source")
 
-// checkCaughtUp returns why a mirror is not ready: it has yet to have all of a checkpoint for the first time.
+// checkCaughtUp returns an error until a mirror has copied all entries of a checkpoint for the first time.
 func checkCaughtUp(s FollowState) error {
 	if s.Ready {
 		return nil

@@ -19,8 +19,8 @@ const (
 	shortResponse = 8 << 10     // bytes of a response that is a few words, such as an error
 )
 
-// newNodeClient returns a client for requests to other nodes. With keep, requests share connections. Without, each has one of its
-// own, so that dialing detects a lost machine: the response of an operation may come late, and has no other limit.
+// newNodeClient returns a client for requests to other nodes. With keep, requests share connections. Without, each opens its own
+// one, so that a lost machine is detected by dialing: the response of an operation may take long, so it has no timeout.
 func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: n.peers.clientTLS, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
@@ -28,16 +28,16 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	}}
 }
 
-// findLeader returns the URL of the leader, if this node can send requests to it.
+// findLeader returns the URL of the leader, and an error if this node cannot send requests to it.
 func (n *clusterNode) findLeader(ctx context.Context) (at string, err error) {
 	if at, err = n.cluster.FindWriter(ctx); err == nil {
-		err = n.cannotRequest(at)
+		err = n.checkLeaderURL(at)
 	}
 	return at, err
 }
 
-// cannotRequest returns why this node cannot send requests to the leader at a URL.
-func (n *clusterNode) cannotRequest(at string) error {
+// checkLeaderURL returns why this node cannot send requests to the leader at a URL ("" for unknown), nil if it can.
+func (n *clusterNode) checkLeaderURL(at string) error {
 	switch {
 	case at == "":
 		return errors.New("the leader of the cluster has no --node-url for requests of other nodes: give it one, or run the command there (larder nodes shows which node it is)")
@@ -49,8 +49,9 @@ func (n *clusterNode) cannotRequest(at string) error {
 	return nil
 }
 
-// requestNode sends a body to another node, and returns its response, of most bytes at most.
-func requestNode(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
+// postToNode sends a POST request with a body to another node, and returns the body of the response, which may have up to most
+// bytes.
+func postToNode(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {
 		return nil, err

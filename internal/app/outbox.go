@@ -11,13 +11,14 @@ import (
 // runtimeClose is far more than a write takes; what is being sent ends at once.
 const runtimeClose = 30 * time.Second
 
+// closeRuntime closes the durable objects, within a timeout.
 func closeRuntime(r *durable.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
 	defer cancel()
 	return r.Close(ctx)
 }
 
-// addOutbox sends what is due.
+// addOutbox adds the part that sends scheduled requests and webhooks when they are due.
 func (r *roleRun) addOutbox(folder *Reader) error {
 	o, err := folder.outbox.get()
 	if err != nil {
@@ -72,34 +73,35 @@ const (
 // scheduleAtOnce is how many requests a response lists at most.
 const scheduleAtOnce = 100
 
-func (r *Reader) outboxOperations(all operations) {
-	withOutbox(r, all, OpScheduleAdd, func(ctx context.Context, o *notify.Outbox, q notify.Request) (notify.State, error) {
+// addOutboxOperations adds the operations of `larder schedule` and `larder webhook`.
+func (r *Reader) addOutboxOperations(all operations) {
+	addOutboxOperation(r, all, OpScheduleAdd, func(ctx context.Context, o *notify.Outbox, q notify.Request) (notify.State, error) {
 		return o.Schedule.Post(ctx, "", q)
 	})
-	withOutbox(r, all, OpScheduleList, func(ctx context.Context, o *notify.Outbox, q ScheduleListRequest) ([]notify.State, error) {
+	addOutboxOperation(r, all, OpScheduleList, func(ctx context.Context, o *notify.Outbox, q ScheduleListRequest) ([]notify.State, error) {
 		return o.Schedule.List(ctx, q.After, scheduleAtOnce)
 	})
-	withOutbox(r, all, OpScheduleShow, func(ctx context.Context, o *notify.Outbox, q IDRequest) (notify.State, error) {
+	addOutboxOperation(r, all, OpScheduleShow, func(ctx context.Context, o *notify.Outbox, q IDRequest) (notify.State, error) {
 		return o.Schedule.Get(ctx, q.ID)
 	})
-	withOutbox(r, all, OpScheduleRemove, func(ctx context.Context, o *notify.Outbox, q IDRequest) (any, error) {
+	addOutboxOperation(r, all, OpScheduleRemove, func(ctx context.Context, o *notify.Outbox, q IDRequest) (any, error) {
 		return nil, o.Schedule.Remove(ctx, q.ID)
 	})
-	withOutbox(r, all, OpWebhookAdd, func(ctx context.Context, o *notify.Outbox, q WebhookAddRequest) (WebhookAdded, error) {
+	addOutboxOperation(r, all, OpWebhookAdd, func(ctx context.Context, o *notify.Outbox, q WebhookAddRequest) (WebhookAdded, error) {
 		hook, secret, err := o.Webhooks.Add(ctx, q.URL, q.Subject)
 		return WebhookAdded{hook, secret}, err
 	})
-	withOutbox(r, all, OpWebhookList, func(ctx context.Context, o *notify.Outbox, _ struct{}) ([]notify.Webhook, error) {
+	addOutboxOperation(r, all, OpWebhookList, func(ctx context.Context, o *notify.Outbox, _ struct{}) ([]notify.Webhook, error) {
 		return o.Webhooks.List(ctx)
 	})
-	withOutbox(r, all, OpWebhookRemove, func(ctx context.Context, o *notify.Outbox, q IDRequest) (any, error) {
+	addOutboxOperation(r, all, OpWebhookRemove, func(ctx context.Context, o *notify.Outbox, q IDRequest) (any, error) {
 		return nil, o.Webhooks.Remove(ctx, q.ID)
 	})
 }
 
-// withOutbox adds an operation that needs the outbox.
-func withOutbox[Request, Answer any](r *Reader, all operations, op Operation[Request, any, Answer], do func(context.Context, *notify.Outbox, Request) (Answer, error)) {
-	answer(all, op, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
+// addOutboxOperation adds an operation that do carries out with the open outbox.
+func addOutboxOperation[Request, Answer any](r *Reader, all operations, op Operation[Request, any, Answer], do func(context.Context, *notify.Outbox, Request) (Answer, error)) {
+	addOperation(all, op, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
 		o, err := r.outbox.get()
 		if err != nil {
 			return none, err

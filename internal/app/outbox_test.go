@@ -24,7 +24,7 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	s := settings.New()
 	s.Data = t.TempDir()
-	w, err := openWriter(s, writing{open: openOptions{working: true, store: kvstore.Options{MinFreeBytes: -1}}}, quiet)
+	w, err := openWriter(s, writerConfig{open: openOptions{working: true, store: kvstore.Options{MinFreeBytes: -1}}}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestFollowerSendsNothing(t *testing.T) {
 	with := func(o openOptions, do func(folder *Reader) error) {
 		t.Helper()
 		o.store.MinFreeBytes = -1
-		w, err := openWriter(s, writing{open: o}, slog.New(slog.DiscardHandler))
+		w, err := openWriter(s, writerConfig{open: o}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,21 +28,23 @@ type privateListener struct {
 // connections end at once: programs on this machine ask again.
 const noTimeout = -1
 
+// open serves the private address, if there is one.
 func (p *privateListener) open() error {
 	if p.socket == nil {
 		return nil
 	}
-	at, err := p.socket.listener()
+	at, err := p.socket.newListener()
 	if err != nil {
 		return err
 	}
 	logger := p.logger.With("part", "private")
-	handler := api.Private(api.PrivateOptions{Metrics: prometheus.GathererFunc(p.gather), Ready: p.ready, Hosts: p.hosts, Site: p.currentSite, Logger: logger})
+	handler := api.Private(api.PrivateOptions{Metrics: prometheus.GathererFunc(p.gatherMetrics), Ready: p.ready, Hosts: p.hosts, Site: p.currentSite, Logger: logger})
 	p.server = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
 	go p.server.Serve(at) //nolint:errcheck // it ends with Close
 	return nil
 }
 
+// close stops serving the private address. It can be opened again.
 func (p *privateListener) close() {
 	if p.server != nil {
 		stopServer(p.server, time.Second, p.logger) // a scrape ends by then; a profile need not
@@ -50,20 +52,21 @@ func (p *privateListener) close() {
 	}
 }
 
-// switchTo shows the metrics of a run of a role, which has no site yet.
-func (p *privateListener) switchTo(metrics *prometheus.Registry) {
+// setMetrics serves the metrics of a new run of a role, whose site is not open yet.
+func (p *privateListener) setMetrics(metrics *prometheus.Registry) {
 	p.metrics.Store(metrics)
 	p.site.Store(nil)
 }
 
-func (p *privateListener) gather() ([]*dto.MetricFamily, error) {
+// gatherMetrics returns the metrics of the present run of a role.
+func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if r := p.metrics.Load(); r != nil {
 		return r.Gather()
 	}
 	return nil, nil
 }
 
-// currentSite returns the site, nil if none is served.
+// currentSite returns the site's handler, nil if no site is served.
 func (p *privateListener) currentSite() http.Handler {
 	if h := p.site.Load(); h != nil {
 		return *h
@@ -71,7 +74,7 @@ func (p *privateListener) currentSite() http.Handler {
 	return nil
 }
 
-// address returns host and port, "" for none.
+// address returns host and port of the private address, "" for none.
 func (p *privateListener) address() string {
 	if p.socket == nil {
 		return ""

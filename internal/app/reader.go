@@ -38,55 +38,56 @@ import (
 //	tmp/        downloads and other temporary files; emptied when the folder is opened for writing
 //	admin.sock  the socket on which the process that has it open listens for commands
 type Reader struct {
-	settings  *settings.Settings
-	logger    *slog.Logger
-	assetBase string // in front of the addresses of files; "" where that is not known
-	store     *kvstore.Store
-	log       *logs.Log
-	usage     func() *usage.Usage // how much files are asked for, read on first use
-	demand    func() *bot.Popularity
-	libraries lazy[*library.Index] // follows the log from first use on
-	pages     *pageSources
-	runtime   lazy[*durable.Runtime] // of durable objects, such as waiting rooms
-	outbox    lazy[*notify.Outbox]
-	workers   int            // of a check: half of the processors where the process serves
-	busy      sync.WaitGroup // operations under way
-	unattend  func() error   // ends what answers other commands meanwhile; nil where nothing does
+	settings    *settings.Settings
+	logger      *slog.Logger
+	assetBase   string // in front of the addresses of files; "" where that is not known
+	store       *kvstore.Store
+	log         *logs.Log
+	usage       func() *usage.Usage // counts of requests, read on first use
+	demand      func() *bot.Popularity
+	libraries   lazy[*library.Index] // follows the log from first use on
+	pages       *pageSources
+	runtime     lazy[*durable.Runtime] // of durable objects, such as waiting rooms
+	outbox      lazy[*notify.Outbox]
+	workers     int            // of a check: half of the processors where the process serves
+	busy        sync.WaitGroup // addOperations under way
+	stopReaders func() error   // stops serving other commands; nil if they are not served
 }
 
-// openOptions are in which Readers differ.
+// openOptions are what distinguishes one Reader from another.
 type openOptions struct {
 	store   kvstore.Options
-	working bool   // a process at work sends what is due; a command that is over in a moment would only begin to
+	working bool   // the outbox sends what is due; a short command would only begin to
 	address string // where the process serves
 }
 
-// OpenReader opens a data folder that has a store, for a look at it. Where that takes long, other commands that only look
-// are answered meanwhile; a short one is waited for.
+// OpenReader opens a data folder read-only. With long, it serves other commands that only read meanwhile; they wait for the end of
+// a short one.
 func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, error) {
-	if err := needStore(s); err != nil {
+	if err := checkStoreExists(s); err != nil {
 		return nil, err
 	}
-	r, err := open(s, openOptions{store: kvstore.Options{ReadOnly: true}}, logger)
+	r, err := openReader(s, openOptions{store: kvstore.Options{ReadOnly: true}}, logger)
 	if err == nil && long {
-		r.attend(func(*Status) {})
+		r.serveReaders(func(*Status) {})
 	}
 	return r, err
 }
 
-func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
+// openReader opens the store and the log of a data folder. The rest is opened on first use.
+func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
 	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, s.MemTableBytes()
-	o.store.Program = ThisBuild().writer()
+	o.store.Program = ThisBuild().storeProgram()
 	store, err := kvstore.Open(storeDir(s.Data), o.store)
 	if errors.Is(err, kvstore.ErrLocked) {
 		return nil, &lockedError{s.Data}
 	}
 	if err != nil {
-		return nil, opening(s, err)
+		return nil, openingError(s, err)
 	}
 	log, err := logs.Open(store)
 	if err != nil {
-		return nil, opening(s, errors.Join(err, store.Close()))
+		return nil, openingError(s, errors.Join(err, store.Close()))
 	}
 	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, pages: new(pageSources), workers: runtime.GOMAXPROCS(0)}
 	if o.address != "" {
@@ -96,7 +97,7 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 		return usage.Open(usage.Options{Store: store, Logger: logger.With("part", "usage")})
 	})
 	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
-	r.readLibraries(logger.With("part", "library"))
+	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
 	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
 	r.pages.documents.close = (*documents).close
@@ -109,18 +110,18 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 		if err != nil {
 			return nil, err
 		}
-		return notify.OpenOutbox(runtime, store, log, agent(), outboxLogger)
+		return notify.OpenOutbox(runtime, store, log, userAgent(), outboxLogger)
 	}
 	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is
 	return r, nil
 }
 
-// readLibraries has the index of libraries be read on first use, and follow the log until it is closed.
-func (r *Reader) readLibraries(logger *slog.Logger) {
+// prepareLibraries has the index of libraries be opened on first use. From then on the index follows the log until it is closed.
+func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, GitHub: r.gitHub, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -139,14 +140,15 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	}
 }
 
-// downloads returns how often a package is downloaded from npm in a month, and when that was so.
-func (r *Reader) downloads(name string) (n int64, asOf time.Time, ok bool) {
+// npmDownloads returns how often a package was downloaded from npm in the month before asOf; ok is false if that is not known.
+func (r *Reader) npmDownloads(name string) (n int64, asOf time.Time, ok bool) {
 	d := r.demand().Demand(name)
 	return d.Downloads, d.AsOf, !d.AsOf.IsZero()
 }
 
-// gitHub returns what GitHub last said of a package's repository there.
-func (r *Reader) gitHub(name string) (library.GitHubCounts, bool) {
+// gitHubCounts returns the stars, forks and subscribers of a package's repository as GitHub reported them last; false if they are
+// not known.
+func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 	g := r.demand().Demand(name).GitHub
 	if g == nil || g.Missing {
 		return library.GitHubCounts{}, false
@@ -154,27 +156,28 @@ func (r *Reader) gitHub(name string) (library.GitHubCounts, bool) {
 	return library.GitHubCounts{Stars: g.Stars, Forks: g.Forks, Subscribers: g.Subscribers}, true
 }
 
-// Close waits for the operations under way, whose contexts must have ended, and closes the folder.
+// Close waits for running operations, whose contexts must have ended, and closes the folder.
 func (r *Reader) Close() error { return r.closeAfter() }
 
-// closeAfter closes the folder after what works on it. The index of libraries must not be in use any longer.
+// closeAfter waits for running operations, calls others one after the other, and closes the folder. The index of libraries must not
+// be in use any longer.
 func (r *Reader) closeAfter(others ...func() error) error {
 	var err error
-	if r.unattend != nil {
-		err = r.unattend()
+	if r.stopReaders != nil {
+		err = r.stopReaders()
 	}
 	r.busy.Wait()
-	err = errors.Join(err, r.libraries.end())
+	err = errors.Join(err, r.libraries.closeIfOpen())
 	for _, end := range others {
 		err = errors.Join(err, end())
 	}
-	return errors.Join(err, r.pages.documents.end(), r.outbox.end(), r.runtime.end(), r.store.Close())
+	return errors.Join(err, r.pages.documents.closeIfOpen(), r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }
 func tmpDir(data string) string   { return filepath.Join(data, "tmp") }
 
-// lazy is what is opened on first use, and closed if it was.
+// A lazy value is opened on first use, and closed if it was opened.
 type lazy[T any] struct {
 	open  func() (T, error)
 	close func(T) error
@@ -187,6 +190,7 @@ type lazy[T any] struct {
 
 var errClosed = errors.New("the data folder is being closed")
 
+// get returns the value, and opens it the first time.
 func (l *lazy[T]) get() (T, error) {
 	l.once.Do(func() {
 		l.value, l.err = l.open()
@@ -195,8 +199,8 @@ func (l *lazy[T]) get() (T, error) {
 	return l.value, l.err
 }
 
-// end closes what was opened. Nothing is opened afterwards.
-func (l *lazy[T]) end() error {
+// closeIfOpen closes the value if it was opened. Afterwards get returns errClosed.
+func (l *lazy[T]) closeIfOpen() error {
 	l.once.Do(func() { l.err = errClosed })
 	if !l.opened {
 		return nil

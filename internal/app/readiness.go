@@ -41,23 +41,23 @@ func (r *readinessReport) cannotServe(err error) { r.Serve = errors.Join(r.Serve
 // cannotPublish reports that the process serves files and cannot publish.
 func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.Publish, err) }
 
-// note adds a line for the operator.
-func (r *readinessReport) note(text string) { r.Notes = append(r.Notes, text) }
+// addNote adds a line for the operator.
+func (r *readinessReport) addNote(text string) { r.Notes = append(r.Notes, text) }
 
-// checkLibraries returns a check of what search, pages and API read. Files are served without it, so an index that cannot be read is
-// a note.
+// checkLibraries returns a readiness check of the index that search, pages and API read. The process is not ready before the index
+// is read for the first time. An index that fails later is only noted, since files are served without it.
 func checkLibraries(index *library.Index) readinessCheck {
 	return func(report *readinessReport) {
 		switch err := index.Ready(); {
 		case errors.Is(err, library.ErrNotReady):
 			report.cannotServe(errIndexing)
 		case err != nil:
-			report.note("search, pages or API cannot respond: " + err.Error())
+			report.addNote("search, pages or API cannot respond: " + err.Error())
 		}
 	}
 }
 
-// registerMetrics registers what probes get, for alerts.
+// registerMetrics registers metrics with the responses to probes, for alerts.
 func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 	can := func(does func(api.Readiness) bool) func() float64 {
 		return func() float64 {
@@ -74,8 +74,8 @@ func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 			can(func(r api.Readiness) bool { return r.Serve == nil && r.Publish == nil })))
 }
 
-// set sets the state of the process. A process that was asked to stop is never ready again.
-func (r *readiness) set(state error) {
+// setState sets why the process is not ready, nil if it is. A process that was asked to stop is never ready again.
+func (r *readiness) setState(state error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != errStopping {
@@ -97,7 +97,7 @@ func (r *readiness) removeChecks() {
 	r.checks = nil
 }
 
-// report returns what the process can do at the moment.
+// report returns what the process can do at the moment, by its state and its checks.
 func (r *readiness) report() api.Readiness {
 	r.mu.Lock()
 	state, checks := r.state, slices.Clone(r.checks)
@@ -112,7 +112,7 @@ func (r *readiness) report() api.Readiness {
 	return report.Readiness
 }
 
-// notifyManager sends states to the service manager, if there is one that wants them.
+// notifyManager sends states to the service manager (systemd), if that has started the process.
 func notifyManager(states ...string) {
 	for _, state := range states {
 		_, _ = daemon.SdNotify(false, state) // it has gone, or never was

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
@@ -37,13 +39,14 @@ type readOnlyError struct {
 func (e *readOnlyError) Error() string { return e.err.Error() }
 func (e *readOnlyError) Unwrap() error { return e.err }
 
-// asReadOnly makes an error of opening the data folder or the key folder a reason to serve read-only, unless the settings are mistaken or
-// another process has the folder, or a newer program wrote it.
+// asReadOnly wraps an error of opening the data folder or the key folder in a [*readOnlyError], so that the process serves
+// read-only. It returns the error unchanged if the settings are mistaken, another process has the folder, or a newer program wrote
+// it.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
 		return err
-	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer), errors.Is(err, signing.ErrInUse), needStore(r.settings) != nil:
+	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer), errors.Is(err, signing.ErrInUse), checkStoreExists(r.settings) != nil:
 		return err
 	}
 	e := &readOnlyError{err: err}
@@ -53,8 +56,9 @@ func (r *roleRun) asReadOnly(err error) error {
 	return e
 }
 
-// withoutBucket makes an error of reaching the bucket a reason to serve read-only, for a node that has entries to serve.
-func (r *roleRun) withoutBucket(err error, w *Writer, b bucket.Bucket) error {
+// asReadOnlyWithoutBucket wraps a network error of the bucket in a [*readOnlyError] if the node has entries to serve. It returns
+// other errors unchanged.
+func (r *roleRun) asReadOnlyWithoutBucket(err error, w *Writer, b bucket.Bucket) error {
 	if w.folder.log.Checkpoint().Size == 0 || !errors.As(err, new(net.Error)) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -72,6 +76,7 @@ type readOnlyRole struct {
 	instead role  // that could not open the folder
 }
 
+// start opens what can be read of the data folder, serves it, and adds the parts to the run.
 func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	s, reason := o.server, o.reason
 	if err := r.removeReadyFile(); err != nil { // the disk may be read-only
@@ -103,7 +108,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	r.addMemoryLimit(s.Serve)
-	if _, err := s.openSite(ctx, r, folder, site, roomsOptions{cluster: roomsAlone{}, readOnly: true}); err != nil {
+	if _, err := s.openSiteWithRooms(ctx, r, folder, site, roomsOptions{cluster: standaloneRooms{}, readOnly: true}); err != nil {
 		return err
 	}
 	if lacking {
@@ -117,7 +122,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		}
 		r.logger.Warn("there is no ready file", "err", err)
 	}
-	all := refusing(r.withConsole(folder.operations(), folder), reason)
+	all := refuseWrites(r.addConsole(folder.operations(), folder), reason)
 	if missing != nil {
 		r.addRebuild(all, missing)
 	}
@@ -125,15 +130,16 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: reason.Error()}).SendJSON(w, r)
 	})
 	if socket != nil {
-		r.serveAdmin(socket, folder, all, noSchedule, s.check)
+		r.serveAdmin(socket, folder, all, noSchedule, s.checkSettings)
 	}
 	if unwritable, ok := errors.AsType[*readOnlyError](reason); ok && unwritable.resolved != nil {
 		r.parts.Add(parts.Part{Name: "wait until the process can publish", Run: func(ctx context.Context) error { return r.awaitResolved(ctx, unwritable, o.instead) }})
 	}
-	return r.finish(s.Stopping)
+	return r.markReady(s.Stopping)
 }
 
-// openFrozenSigner returns the signer of what was signed before, which signs nothing.
+// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing. It logs the reason. lacking says
+// that signed entries are missing or cannot be read.
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
@@ -155,19 +161,20 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 // resolvedEvery is the interval between two checks whether the reason for read-only mode is gone.
 const resolvedEvery = 10 * time.Second
 
-// awaitResolved has the role start that could not before, once the reason is gone.
+// awaitResolved checks at intervals whether the reason for read-only mode is gone, and then requests a restart with the role
+// wanted.
 func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
 	for retry.Sleep(ctx, resolvedEvery) == nil {
 		if reason.resolved(ctx) {
 			r.logger.Info("the process can publish again", "after", reason)
-			r.restart(restart{role: wanted})
+			r.requestRestart(restart{role: wanted})
 			return nil
 		}
 	}
 	return nil
 }
 
-// canWrite reports whether files can be written to the data folder and the key folder.
+// canWrite reports whether files can be written to the data folder and the key folder, and the disk has enough space for the store.
 func (r *roleRun) canWrite() bool {
 	keys, err := r.settings.KeyFolder()
 	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), keys} {
@@ -181,4 +188,16 @@ func (r *roleRun) canWrite() bool {
 		}
 	}
 	return err == nil && kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
+}
+
+// registerDegraded registers the metric that is 1 if the process is in read-only mode.
+func registerDegraded(r prometheus.Registerer, is bool) {
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "larder_degraded",
+		Help: "1 while the store is damaged or misses signed entries: nothing is written, and missing files are 503.",
+	})
+	if is {
+		gauge.Set(1)
+	}
+	r.MustRegister(gauge)
 }

@@ -53,11 +53,11 @@ func newReload(t *testing.T, reloadRooms func(context.Context) error) (r *roleRu
 func TestReloadReopensLogs(t *testing.T) {
 	refused := &record.SupersededError{File: "rooms.yaml", Version: 1, Current: 2}
 	r, write, reopened := newReload(t, func(context.Context) error { return refused })
-	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) || *reopened != 1 {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, refused) || *reopened != 1 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 	write("no-such-setting: 1\n")
-	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); err == nil || *reopened != 2 {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); err == nil || *reopened != 2 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 }
@@ -68,14 +68,14 @@ func TestReloadWithLogThatCannotBeReopened(t *testing.T) {
 	gone := errors.New("the folder is gone")
 	r.reopen = []func() error{func() error { return gone }}
 	write("name: One\nlame-duck: 5s\n")
-	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, gone) || !strings.Contains(err.Error(), "everything else was reloaded") || done.Restarted {
+	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, gone) || !strings.Contains(err.Error(), "everything else was reloaded") || done.Restarted {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if got := r.supervisor.configuration.inForce.Get().LameDuck; got != 5*time.Second {
 		t.Errorf("the lame duck is %v", got)
 	}
 	write("name: Another\n")
-	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.check); err != nil || !done.Restarted {
+	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); err != nil || !done.Restarted {
 		t.Errorf("%+v, %v", done, err)
 	}
 	<-r.restarts.begin
@@ -87,12 +87,12 @@ func TestReloadDuringUpgrade(t *testing.T) {
 	r, write, _ := newReload(t, func(context.Context) error { changed++; return refused })
 	write("name: Another\n")
 	r.supervisor.changing.making.Lock()
-	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errUpgrading) || changed != 0 {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, errUpgrading) || changed != 0 {
 		t.Errorf("rooms were changed %d times, %v", changed, err)
 	}
 	r.supervisor.changing.making.Unlock()
 	refused = errors.New("refused")
-	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, refused) {
 		t.Error(err)
 	}
 	if name := r.supervisor.configuration.inForce.Get().Name; name != "One" {
@@ -127,13 +127,13 @@ func TestReloadWhileRunEnds(t *testing.T) {
 		})
 		write("name: Another\nrooms: off\n")
 		reloaded := make(chan error, 1)
-		requested, err := r.do(waitRole{func(r *roleRun) {
+		requested, err := r.runRole(waitRole{func(r *roleRun) {
 			go func() {
-				_, err := r.reload(context.Background(), Server{Logger: r.logger}.check)
+				_, err := r.reload(context.Background(), Server{Logger: r.logger}.checkSettings)
 				reloaded <- err
 			}()
 			<-applying
-			r.restart(restart{role: mirrorRole{}})
+			r.requestRestart(restart{role: mirrorRole{}})
 		}})
 		if err != nil || requested == nil || requested.role == nil {
 			t.Fatalf("%+v follows, %v", requested, err)
@@ -146,7 +146,7 @@ func TestReloadWhileRunEnds(t *testing.T) {
 		if got := next.Name + ", " + next.Rooms; got != want || next != r.supervisor.configuration.inForce.Get() {
 			t.Errorf("the next run has %q, want %q", got, want)
 		}
-		if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errNotReady) {
+		if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, errNotReady) {
 			t.Errorf("a reload by a run that has ended: %v", err)
 		}
 	}
@@ -189,7 +189,7 @@ func TestReloadOfNamedFile(t *testing.T) {
 		t.Errorf("another file: %+v, %v", done, err)
 	}
 	filling := Server{Serve: true, Fill: true, Logger: r.logger}
-	if _, err := r.replaceConfiguration(t.Context(), filling.check); !errors.As(err, new(settings.Mistake)) || !strings.Contains(err.Error(), "trusted root") {
+	if _, err := r.replaceConfiguration(t.Context(), filling.checkSettings); !errors.As(err, new(settings.Mistake)) || !strings.Contains(err.Error(), "trusted root") {
 		t.Errorf("a file that is no trusted root: %v", err)
 	}
 }

@@ -27,17 +27,17 @@ import (
 
 // RepairRequest is a request of `larder repair`.
 type RepairRequest struct {
-	// From are the sources, in the order in which they are asked: URLs of other Larders, absolute paths of folders,
+	// From are the sources, in the order in which they are used: URLs of other Larders, absolute paths of folders,
 	// [FromBucket] and [FromUpstream].
 	From []string `json:"from,omitempty"`
-	// AcceptLoss has the log go on under a new origin where the end of it is lost for good.
+	// AcceptLoss continues the log under a new origin if its last entries are lost for good.
 	AcceptLoss bool `json:"acceptLoss,omitempty"`
 }
 
 // FromUpstream names the registries and repositories that releases were published from.
 const FromUpstream = "upstream"
 
-// FromBucket names what a node's cluster shares. A node asks it after all other sources in any case.
+// FromBucket names the bucket of a node's cluster. A node always uses it, after all other sources.
 const FromBucket = "bucket"
 
 // RepairEvent is sent while a repair runs; one of its members is there.
@@ -52,17 +52,18 @@ type RepairResult = check.RepairResult
 // OpRepair repairs the folder of a running process, which restarts its role afterwards.
 const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repair"
 
-// Repair repairs a data folder. If a process runs on it, the process does so, and Repair returns when its role has restarted.
+// Repair repairs a data folder, with the sources of q. If a process runs on the folder, that process repairs it, and Repair returns
+// when the role of the process has restarted.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
-	for deadline := time.Now().Add(reachFor); ; {
+	for deadline := time.Now().Add(reachTimeout); ; {
 		switch client, err := Dial(ctx, s.Data); {
 		case err == nil:
-			return repairThrough(ctx, client, s.Data, q, report)
+			return repairByProcess(ctx, client, s.Data, q, report)
 		case !errors.Is(err, ErrNoProcess):
 			return result, err
 		}
 		if len(q.From) == 0 && s.Bucket == "" && !check.RepairInterrupted(s.Data) {
-			if err := needStore(s); err != nil {
+			if err := checkStoreExists(s); err != nil {
 				return result, err
 			}
 		}
@@ -70,14 +71,16 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 			result, err = check.Repair(ctx, o)
 			return err
 		})
-		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachAgain) != nil {
+		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
 			return result, err
 		}
 	}
 }
 
-func repairThrough(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
-	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // of a process that can repair nothing either
+// repairByProcess has the process of a client repair its data folder, and returns when the role of the process has restarted. It
+// closes the client.
+func repairByProcess(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
+	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // an error matters only if the repair changed something
 	result, err := OpRepair.Ask(ctx, client, q, report)
 	if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
 		err = unknown
@@ -88,7 +91,7 @@ func repairThrough(ctx context.Context, client *Client, data string, q RepairReq
 	return result, err
 }
 
-// withSources calls do with the options of a repair.
+// withSources opens the sources of a repair, calls do with the options, and closes the sources.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o, err := repairOptions(s, report)
 	if err != nil {
@@ -104,18 +107,18 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 	return do(o)
 }
 
-// errAccept is about what cannot be done beside a process.
-var errAccept = errors.New("--accept-loss makes another log with another key; stop the larder process that runs on the data folder first")
+// errAcceptLoss is the error of a repair with AcceptLoss while a process runs.
+var errAcceptLoss = errors.New("--accept-loss makes another log with another key; stop the larder process that runs on the data folder first")
 
 // errRepairing is the error of a second repair at the same time.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
-// addRepair has do repair, one at a time.
+// addRepair adds the operation that repairs the folder by do. A second repair at the same time returns an error.
 func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (check.RepairResult, error)) {
 	var repairing sync.Mutex
-	answer(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
+	addOperation(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 		if q.AcceptLoss {
-			return check.RepairResult{}, errAccept
+			return check.RepairResult{}, errAcceptLoss
 		}
 		if !repairing.TryLock() {
 			return check.RepairResult{}, errRepairing
@@ -125,7 +128,7 @@ func addRepair(all operations, do func(context.Context, RepairRequest, func(Repa
 	})
 }
 
-// addRepairInPlace adds an operation that repairs the folder while the role runs, which restarts afterwards.
+// addRepairInPlace adds the operation that repairs the folder while the role runs. The role restarts afterwards.
 func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -133,14 +136,14 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 			return err
 		})
 		if result.Repaired > 0 { // also where it ended early
-			r.restart(restart{})
+			r.requestRestart(restart{})
 		}
 		return result, err
 	})
 }
 
-// addRebuild adds an operation that builds a new store beside the remains of the damaged one. Between this run of the role, which closes that, and
-// the next one, the two are swapped.
+// addRebuild adds the operation that builds a new store beside the damaged one. The two are swapped between this run of the role
+// and the next one.
 func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -149,7 +152,7 @@ func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 			}
 			result, err = check.Rebuild(ctx, missing, o)
 			if err == nil {
-				r.restart(restart{before: func() error {
+				r.requestRestart(restart{before: func() error {
 					kept, err := check.Swap(o)
 					r.logger.Warn("the repaired store replaces the damaged one", "kept", kept, "err", err)
 					return err
@@ -161,7 +164,7 @@ func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 	})
 }
 
-// finishRepair finishes a repair that was killed while it put the new store in place.
+// finishRepair completes a repair that was interrupted while it put the new store in place.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -174,6 +177,7 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	return err
 }
 
+// repairOptions returns the options of a repair by the settings, which sends findings and progress to report.
 func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.RepairOptions, error) {
 	keys, err := s.KeyFolder()
 	return check.RepairOptions{
@@ -183,7 +187,8 @@ func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.Repair
 	}, err
 }
 
-// openSources opens what a store is repaired from. close closes what was opened, also if err is not nil.
+// openSources opens the sources that a store is repaired from: those named in from, and the bucket of the settings. close closes
+// what was opened, also after an error.
 func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []check.Source, close func() error, err error) {
 	release := func() {}
 	close = func() (err error) {
@@ -216,10 +221,10 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 	return sources, close, nil
 }
 
-// repairFailures is how many requests in a row may fail before a repair does without a server: it has many to make.
+// repairFailures is how many requests in a row may fail before a repair gives up a server: a repair needs many requests.
 const repairFailures = 64
 
-// openSource opens a source that has a log: the URL of another Larder, a folder with a store, a bundle, or the cluster's bucket.
+// openSource opens a source that has a log. where is the URL of another Larder, a folder with a store, a bundle, or [FromBucket].
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {
 	case where == FromBucket && s.Bucket == "":
@@ -228,7 +233,7 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 		b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
 		return &replication.Bucket{Bucket: b}, err
 	case verify.IsURL(where):
-		return replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()}), nil
+		return replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: userAgent()}), nil
 	}
 	switch info, err := os.Stat(where); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -239,7 +244,8 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	return replication.OpenFolder(where, logger)
 }
 
-// openUpstreamSource opens the upstreams of all releases. release closes its connections, after the source was closed.
+// openUpstreamSource returns what makes releases again from their registries and repositories. release closes its connections; it
+// is called after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Concurrency = s.Downloads

@@ -45,48 +45,48 @@ type console struct {
 	status     []func(*Status)
 }
 
-// addOperations adds operations of a part.
+// addOperations registers a function that adds the operations of a part.
 func (c *console) addOperations(add func(operations)) { c.operations = append(c.operations, add) }
 
-// addStatus adds the status of a part.
+// addStatus registers a function that completes the status of the process.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
-// newRoleRun prepares a run of a role, by the settings that are in force in the process. again says that another one came before.
+// newRoleRun prepares a run of a role by the settings in force. again says that another run of the process came before.
 func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	r := &roleRun{
-		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: newRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
+		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: newMetricsRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
 		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, RunStarted: time.Now().UTC(), Private: v.private.address()},
 		again:    again,
 		restarts: restarts{begin: make(chan struct{})},
 	}
-	v.private.switchTo(r.metrics)
+	v.private.setMetrics(r.metrics)
 	v.readiness.removeChecks()
 	v.readiness.registerMetrics(r.metrics)
 	if again {
-		v.readiness.set(errRecovering)
+		v.readiness.setState(errRecovering)
 	}
 	return r
 }
 
-func newRegistry() *prometheus.Registry {
+func newMetricsRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return r
 }
 
-// do runs a role until ctx, which the run was made with, ends or a part of the role does. It returns how the process goes on, nil if it
-// is to end.
-func (r *roleRun) do(what role) (*restart, error) {
+// runRole starts a role, and waits until one of its parts ends the run or the context of the run ends. It returns the requested
+// restart, nil if the process is to end.
+func (r *roleRun) runRole(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
 	reading := &r.supervisor.configuration.reading
 	reading.Lock()
 	defer reading.Unlock()
-	return r.restarts.end(), err
+	return r.restarts.endRun(), err
 }
 
-// serve adds a part that answers on listeners until the role ends, and then finishes what it is sending. When the part has ended, no
-// handler runs; or where another run of the role follows, none that needs more than is in memory.
-func (r *roleRun) serve(name string, s *server.Server, all []net.Listener) {
+// addServer adds a part that serves on listeners until the role ends, and then lets s complete its responses. When the part has
+// ended, no handler runs; if another run of the role follows, handlers may run that need only memory.
+func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 	end := sync.OnceFunc(func() { r.stopServing(s) })
 	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
 		s.SetMaxConnections(fresh.MaxConnections)
@@ -125,7 +125,8 @@ func (r *roleRun) serve(name string, s *server.Server, all []net.Listener) {
 // longer are answered by that run.
 const relinquishTimeout = 1200 * time.Millisecond
 
-// stopServing has s finish what it is sending.
+// stopServing lets s complete its responses. If another run follows, it waits for a short time only, and that run handles the
+// requests which come late.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
@@ -142,7 +143,7 @@ func (r *roleRun) stopServing(s *server.Server) {
 	}
 }
 
-// stopServer lets s finish what it is sending, and cuts off the clients that have not taken it after timeout.
+// stopServer lets s complete its responses, and after timeout cuts off the clients that have not received theirs.
 func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	cutOff, err := s.Stop(timeout)
 	if cutOff > 0 {
@@ -153,7 +154,8 @@ func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	}
 }
 
-// withTLS returns the options of the public server, with TLS if there is a certificate. A reload changes the certificate.
+// withTLS returns the options o of the public server with the TLS certificate of the settings, if any. A reload changes the
+// certificate.
 func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if r.settings.TLSCert == "" {
 		return o, nil
@@ -172,7 +174,7 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	return o, nil
 }
 
-// removeReadyFile removes what a process has left that was killed.
+// removeReadyFile removes the ready file of a process that was killed.
 func (r *roleRun) removeReadyFile() error {
 	if r.settings.ReadyFile == "" {
 		return nil
@@ -183,14 +185,15 @@ func (r *roleRun) removeReadyFile() error {
 	return nil
 }
 
-// addReadyFile has the file of the settings say where the process serves. The file appears complete, and goes with the role.
+// addReadyFile writes the URL of the site to the ready file, if the settings name one. The file appears complete, and is removed
+// when the role ends.
 func (r *roleRun) addReadyFile() error {
 	file := r.settings.ReadyFile
 	if file == "" {
 		return nil
 	}
 	fresh := file + ".new"
-	err := os.WriteFile(fresh, []byte(r.supervisor.address(r.settings)+"\n"), 0o644)
+	err := os.WriteFile(fresh, []byte(r.supervisor.publicURL(r.settings)+"\n"), 0o644)
 	if err == nil {
 		err = os.Rename(fresh, file)
 	}
@@ -204,14 +207,14 @@ func (r *roleRun) addReadyFile() error {
 	return nil
 }
 
-// finish has the process be ready, when all parts of the role work. From then on the role ends for a restart, and stopping is called
-// when the process is asked to stop, rather than ending by itself.
-func (r *roleRun) finish(stopping func()) error {
+// markReady reports that the process is ready, after all parts of the role have started. From then on a requested restart ends the
+// run, and stopping is called when the process is asked to stop.
+func (r *roleRun) markReady(stopping func()) error {
 	r.supervisor.configuration.working.Store(r.settings)
 	r.ready.Store(true)
-	r.supervisor.readiness.set(nil)
+	r.supervisor.readiness.setState(nil)
 	notifyManager(daemon.SdNotifyReady)
-	err := r.supervisor.older.report(isReady)
+	err := r.supervisor.older.reportStage(isReady)
 	for _, f := range r.onReady {
 		f()
 	}
@@ -233,8 +236,8 @@ type restart struct {
 	abandon func()       // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
 }
 
-// drop calls abandon: the restart is not followed. The restart may be nil.
-func (r *restart) drop() {
+// cancel calls abandon, since the restart will not happen. r may be nil.
+func (r *restart) cancel() {
 	if r != nil && r.abandon != nil {
 		r.abandon()
 	}
@@ -250,7 +253,7 @@ type restarts struct {
 	ended     bool     // the run has ended, so that no restart can follow it any more
 }
 
-// request records a restart, for which the run ends once begin is closed. It returns false if the run ends for another reason.
+// request records a restart. It returns false if the run has ended or another restart was requested before.
 func (r *restarts) request(how restart) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,26 +271,26 @@ func (r *restarts) haveEnded() bool {
 	return r.ended
 }
 
-// end returns the restart that follows the run, nil for none. No other one can be requested from then on.
-func (r *restarts) end() *restart {
+// endRun records that the run has ended, and returns the requested restart, nil for none. Later requests are refused.
+func (r *restarts) endRun() *restart {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true
 	return r.requested
 }
 
-// restart has another run of a role follow this one at once, unless that is about to happen already.
-func (r *roleRun) restart(how restart) {
+// requestRestart ends this run at once, so that another run follows. It cancels the restart if another one was requested before.
+func (r *roleRun) requestRestart(how restart) {
 	if !r.restarts.request(how) {
-		how.drop()
+		how.cancel()
 		return
 	}
 	r.beginRestart()
 }
 
-// restartQuietly has another run of a role follow this one when clients have left. It returns false if the run ends
-// for another reason.
-func (r *roleRun) restartQuietly(how restart) bool {
+// requestQuietRestart ends this run, so that another run follows, once clients have left. It returns false if the run ends for
+// another reason.
+func (r *roleRun) requestQuietRestart(how restart) bool {
 	if !r.restarts.request(how) {
 		return false
 	}
@@ -298,7 +301,7 @@ func (r *roleRun) restartQuietly(how restart) bool {
 	return true
 }
 
-// beginRestart ends the run for the restart that was requested. A process that was asked to stop goes on with this run until it ends.
+// beginRestart ends the run for the requested restart. If the process was asked to stop, it does nothing: the run ends by itself.
 func (r *roleRun) beginRestart() {
 	if r.supervisor.ending.Err() != nil {
 		return
@@ -307,7 +310,7 @@ func (r *roleRun) beginRestart() {
 	close(r.restarts.begin)
 }
 
-// awaitRestart ends the role for a restart.
+// awaitRestart waits for a restart to begin, and then returns [parts.ErrDone], which ends the role.
 func (r *roleRun) awaitRestart(ctx context.Context) error {
 	select {
 	case <-r.restarts.begin:
@@ -317,7 +320,7 @@ func (r *roleRun) awaitRestart(ctx context.Context) error {
 	}
 }
 
-// quiesce ends the parts that end early, and has clients leave.
+// quiesce ends the parts that end early, and waits until clients have left.
 func (r *roleRun) quiesce() {
 	r.parts.EndEarly()
 	for _, leave := range r.leaving {
@@ -325,9 +328,8 @@ func (r *roleRun) quiesce() {
 	}
 }
 
-// letClientsLeave returns when what the clients of a server have requested before has been answered, or these have had --drain for that,
-// or the process ends.
-func (r *roleRun) letClientsLeave(s *server.Server) {
+// drainServer has s refuse new requests, and waits until it has responded to all others, --drain has passed, or the process ends.
+func (r *roleRun) drainServer(s *server.Server) {
 	s.Leave()
 	select {
 	case <-s.Settled():

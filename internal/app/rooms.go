@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
-// roomsOptions say how a role has waiting rooms.
+// roomsOptions are what distinguishes the waiting rooms of one role from those of another.
 type roomsOptions struct {
 	cluster  roomsCluster
 	readOnly bool // the data folder is only read
@@ -28,38 +28,44 @@ type roomsOptions struct {
 
 // A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
 type roomsCluster interface {
-	// dataCentre names this node in the rooms, and in the origin of a change.
-	dataCentre() string
+	// nodeName returns the name of this node in the rooms, and in the origin of a change.
+	nodeName() string
 	// recordBackends returns where the versions of the rooms' settings are.
 	recordBackends(folder bucket.Bucket) record.Backends
 	// recordLeader returns the leader that changes the settings, nil if this process does.
 	recordLeader() record.Changer
-	// share completes the options of rooms that this process would have alone, and returns what runs beside the rooms. known are the
-	// rooms of which the process had state.
-	share(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
+	// shareState returns the options of rooms that share their state with other nodes, and what runs beside the rooms. alone are the
+	// options of rooms that do not, and known the rooms of which the process has had state.
+	shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
 }
 
 // runRooms runs beside waiting rooms until its context ends.
 type runRooms func(context.Context, *waitingroom.Rooms)
 
-// roomsAlone is the roomsCluster of a process that has its rooms by itself.
-type roomsAlone struct{}
+// standaloneRooms is the roomsCluster of a process that shares its rooms with no other node.
+type standaloneRooms struct{}
 
-func (roomsAlone) dataCentre() string {
+// nodeName returns the name of this machine.
+func (standaloneRooms) nodeName() string {
 	host, _ := os.Hostname()
 	return host
 }
 
-func (roomsAlone) recordBackends(folder bucket.Bucket) record.Backends { return record.Local(folder) }
+// recordBackends returns a folder as the only place of the versions of the rooms' settings.
+func (standaloneRooms) recordBackends(folder bucket.Bucket) record.Backends {
+	return record.Local(folder)
+}
 
-func (roomsAlone) recordLeader() record.Changer { return nil }
+// recordLeader returns nil: this process changes the settings.
+func (standaloneRooms) recordLeader() record.Changer { return nil }
 
-func (roomsAlone) share(_ context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
+// shareState returns the options unchanged, except that known rooms are known, and a function that does nothing.
+func (standaloneRooms) shareState(_ context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
 	alone.Known = func(name string) bool { return slices.Contains(known, name) }
 	return alone, func(context.Context, *waitingroom.Rooms) {}, nil
 }
 
-// openRooms puts waiting rooms in front of a site.
+// openRooms opens the waiting rooms, puts them in front of a site, and adds their operations and parts to the run.
 func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptions, o roomsOptions) error {
 	roomRecord, err := r.openRoomRecord(ctx, o)
 	if err != nil {
@@ -72,7 +78,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	site.pages.Rooms, site.api.Rooms = rooms, rooms
 	site.putInFront(rooms.Handler)
 	site.inFrontLane = append(site.inFrontLane, rooms.Lane)
-	roomRecord.Subscribe(func(configured []config.Room) error { return r.changeRooms(rooms, configured, o) })
+	roomRecord.Subscribe(func(configured []config.Room) error { return r.applyRooms(rooms, configured, o) })
 	r.subscribe(func(ctx context.Context, fresh *settings.Settings) error {
 		file, on, err := readRooms(fresh)
 		if err != nil || !on {
@@ -84,7 +90,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 		if o.webhooks {
 			checkWebhookRooms(all, rooms, roomRecord)
 		}
-		roomOperations(all, rooms, roomRecord)
+		addRoomOperations(all, rooms, roomRecord)
 	})
 	r.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
 		if o.readOnly {
@@ -99,17 +105,18 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	return nil
 }
 
-// openRoomRecord opens the record of the rooms' settings.
+// openRoomRecord opens the versioned record of the rooms' settings.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return record.Open(ctx, record.Options{
-		Data: r.settings.Data, Node: o.cluster.dataCentre(), Leader: o.cluster.recordLeader(), File: file, FileErr: broken, Logger: r.logger.With("part", "rooms"),
+		Data: r.settings.Data, Node: o.cluster.nodeName(), Leader: o.cluster.recordLeader(), File: file, FileErr: broken, Logger: r.logger.With("part", "rooms"),
 		Backends: o.cluster.recordBackends, ReadOnly: o.readOnly && r.settings.Bucket != "",
 	})
 }
 
-// changeRooms has the rooms follow a version of their settings.
-func (r *roleRun) changeRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
+// applyRooms applies a version of their settings to the open rooms. It requests a restart of the role if the rooms cannot change
+// while they are open.
+func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	keyFolder, err := r.settings.KeyFolder()
 	if err == nil && !o.readOnly {
 		_, err = waitingroom.AddKnown(keyFolder, configured)
@@ -118,13 +125,13 @@ func (r *roleRun) changeRooms(rooms *waitingroom.Rooms, configured []config.Room
 		err = rooms.Change(configured)
 	}
 	if errors.Is(err, waitingroom.ErrEachNode) {
-		r.restart(restart{}) // or the role restarts for another reason
+		r.requestRestart(restart{}) // or the role restarts for another reason
 		return record.ErrReopen
 	}
 	return err
 }
 
-// newRooms makes waiting rooms of the settings in force, and returns what runs beside them.
+// newRooms creates the waiting rooms by the version of their settings in force, and returns what runs beside them.
 func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {
@@ -148,7 +155,7 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	if err != nil {
 		return nil, nil, err
 	}
-	options, runBeside, err := o.cluster.share(ctx, waitingroom.Options{
+	options, runBeside, err := o.cluster.shareState(ctx, waitingroom.Options{
 		Rooms: configured, Keys: keys, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
 		Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly,
 	}, known)
@@ -168,8 +175,8 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	return rooms, runBeside, err
 }
 
-// checkRooms finds the mistakes in the rooms file that a process needs to start. If there may be a record, it does not need the
-// file: the record stays in force, and a reload checks its own file.
+// checkRooms returns mistakes in the rooms file if the process needs the file to start. If there may be a record of the rooms'
+// settings, it does not: the record stays in force, and a reload checks the file.
 func checkRooms(s *settings.Settings) error {
 	if s.Bucket != "" || record.Exists(s.Data) {
 		return nil
@@ -222,8 +229,8 @@ const (
 	OpRoomHistory Operation[RoomHistoryRequest, any, RoomHistory]    = "room-history"
 )
 
-// noRooms adds the operations of a process without waiting rooms.
-func noRooms(all operations) {
+// refuseRooms adds the operations on rooms of a process without waiting rooms: they return an error.
+func refuseRooms(all operations) {
 	for _, name := range []string{string(OpRooms), string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms), string(OpRoomHistory)} {
 		all[name] = func(context.Context, admin.Request, func(any)) (any, error) {
 			return nil, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
@@ -231,9 +238,9 @@ func noRooms(all operations) {
 	}
 }
 
-// roomOperations adds the operations about rooms.
-func roomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
-	answer(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
+// addRoomOperations adds the operations on waiting rooms.
+func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
+	addOperation(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
 		if q.Room == "" {
 			return rooms.Statuses(), nil
 		}
@@ -243,22 +250,22 @@ func roomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record
 		}
 		return []waitingroom.Status{status}, nil
 	})
-	answer(all, OpRoomHistory, func(ctx context.Context, q RoomHistoryRequest, _ func(any)) (RoomHistory, error) {
+	addOperation(all, OpRoomHistory, func(ctx context.Context, q RoomHistoryRequest, _ func(any)) (RoomHistory, error) {
 		versions, file, err := roomRecord.History(ctx, q.Version)
 		return RoomHistory{versions, string(file)}, err
 	})
-	answer(all, OpSetRoom, func(ctx context.Context, q SetRoomRequest, _ func(any)) (RoomVersion, error) {
+	addOperation(all, OpSetRoom, func(ctx context.Context, q SetRoomRequest, _ func(any)) (RoomVersion, error) {
 		return roomRecord.Set(ctx, q)
 	})
-	answer(all, OpApplyRooms, func(ctx context.Context, q ApplyRoomsRequest, _ func(any)) (RoomVersion, error) {
+	addOperation(all, OpApplyRooms, func(ctx context.Context, q ApplyRoomsRequest, _ func(any)) (RoomVersion, error) {
 		return roomRecord.Apply(ctx, q)
 	})
-	answer(all, OpUndoRooms, func(ctx context.Context, q UndoRoomsRequest, _ func(any)) (RoomVersion, error) {
+	addOperation(all, OpUndoRooms, func(ctx context.Context, q UndoRoomsRequest, _ func(any)) (RoomVersion, error) {
 		return roomRecord.Undo(ctx, q)
 	})
 }
 
-// checkWebhookRooms refuses webhooks for rooms that do not exist.
+// checkWebhookRooms has the operation that adds webhooks refuse those for rooms that do not exist.
 func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {
@@ -275,28 +282,31 @@ func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 	}
 }
 
-// forwardedRooms has the leader of the cluster change the record.
-type forwardedRooms struct{ node *clusterNode }
+// remoteRooms has the leader of the cluster change the rooms' settings. It implements [record.Changer].
+type remoteRooms struct{ node *clusterNode }
 
-func (f forwardedRooms) Set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
-	return forwardRooms(ctx, f, OpSetRoom, q)
+// Set has the leader change the settings of one room.
+func (f remoteRooms) Set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
+	return forwardRoomChange(ctx, f, OpSetRoom, q)
 }
 
-func (f forwardedRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
-	return forwardRooms(ctx, f, OpApplyRooms, q)
+// Apply has the leader replace the settings of all rooms.
+func (f remoteRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
+	return forwardRoomChange(ctx, f, OpApplyRooms, q)
 }
 
-func (f forwardedRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
-	return forwardRooms(ctx, f, OpUndoRooms, q)
+// Undo has the leader restore an older version of the rooms' settings.
+func (f remoteRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
+	return forwardRoomChange(ctx, f, OpUndoRooms, q)
 }
 
-// forwardRooms has the leader do an operation.
-func forwardRooms[Request any](ctx context.Context, f forwardedRooms, o Operation[Request, any, RoomVersion], q Request) (v RoomVersion, err error) {
+// forwardRoomChange has the leader do an operation that changes the rooms' settings, and returns the new version.
+func forwardRoomChange[Request any](ctx context.Context, f remoteRooms, o Operation[Request, any, RoomVersion], q Request) (v RoomVersion, err error) {
 	request, err := json.Marshal(q)
 	if err != nil {
 		return v, err
 	}
-	result, err := f.node.forward(ctx, string(o), admin.Request{JSON: request, Contents: http.NoBody}, func(any) {})
+	result, err := f.node.forwardToLeader(ctx, string(o), admin.Request{JSON: request, Contents: http.NoBody}, func(any) {})
 	if err == nil {
 		raw, ok := result.(json.RawMessage)
 		if !ok {

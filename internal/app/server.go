@@ -48,57 +48,57 @@ type plan struct {
 	role  role
 }
 
-// plan returns the plan of a run by settings. In a cluster the node follows.
-func (s Server) plan(c *settings.Settings, takeover takeoverBackoff) *plan {
-	p := &plan{role: aloneRole{s}}
+// planRun returns the plan of a run by the settings c: which role it has. A node of a cluster first follows; takeover is its
+// backoff.
+func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
+	p := &plan{role: standaloneRole{s}}
 	switch {
 	case s.Mirror != nil:
 		p.role = mirrorRole{s}
-	case s.isNode(c):
+	case s.isClusterNode(c):
 		p.role = followerRole{s, takeover}
 	}
 	return p
 }
 
-// isNode reports whether the process is a node of a cluster.
-func (s Server) isNode(c *settings.Settings) bool {
+// isClusterNode reports whether the process is a node of a cluster by the settings c.
+func (s Server) isClusterNode(c *settings.Settings) bool {
 	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
-// Run runs one role after the other until ctx ends, or another process has taken over. A reload, a repair, an upgrade that fails, and a
-// change of the role in a cluster are all a transition from one run to the next, and so is read-only mode, for a data folder to which
-// nothing may write.
+// Run runs one role after the other until ctx ends or another process has taken over. Each reload, repair, failed upgrade, change
+// between leader and follower, and change to or from read-only mode is a transition from one run to the next.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()
-	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.check(s.Settings) })
+	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.checkSettings(s.Settings) })
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.close(err)) }()
-	v.signals.handle(ctx)
-	for next := s.plan(s.Settings, takeoverBackoff{}); next != nil; {
+	v.signals.handleSignals(ctx)
+	for next := s.planRun(s.Settings, takeoverBackoff{}); next != nil; {
 		r, p := s.newRun(ctx, v, next), next
-		requested, failure := r.do(p.role)
+		requested, failure := r.runRole(p.role)
 		next, err = s.transition(ctx, r, p, requested, failure)
 	}
 	return err
 }
 
-// newRun prepares a run by a plan.
+// newRun prepares a run by a plan, and has signals reload the configuration and upgrade the process.
 func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	r := newRoleRun(ctx, v, p.again)
 	if s.Serve {
-		r.self.Address = v.address(r.settings)
+		r.self.Address = v.publicURL(r.settings)
 	}
 	v.signals.set(map[os.Signal]func(context.Context){
-		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.reload(ctx, s.check) }, // the log reports errors
-		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) },    // the log reports errors
+		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.reload(ctx, s.checkSettings) }, // the log reports errors
+		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) },            // the log reports errors
 	})
 	return r
 }
 
-// transition returns the plan of the run that follows the one by p, nil if the process ends, with an error or without. requested is what a
-// part has requested, or nil; err is why the run failed, or nil.
+// transition returns the plan of the run that follows the run r by p, nil if the process ends, with an error or without. requested
+// is the restart that a part has requested, or nil; err is why the run failed, or nil.
 func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
 	short, unwritable := (*Shortfall)(nil), (*readOnlyError)(nil)
 	stopgap, readOnly := p.role.(readOnlyRole)
@@ -109,24 +109,24 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	led, leads := wanted.(leaderRole)
 	c := &r.supervisor.configuration
 	if err != nil {
-		requested.drop()
+		requested.cancel()
 	}
 	switch {
 	case err == nil && requested != nil:
-		return s.nextPlan(ctx, r, takeoverOf(wanted), requested)
+		return s.planRestart(ctx, r, takeoverAfter(wanted), requested)
 	case !readOnly && s.Serve && errors.As(err, &short):
 		next := *p
 		next.role = readOnlyRole{s, short, p.role}
 		return &next, nil
 	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node couldn't lead; it follows", "err", err)
-		next := s.plan(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
+		next := s.planRun(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
 		next.again = true
 		return next, nil
-	case err != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short) && c.restore(r.settings):
+	case err != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short) && c.restoreWorking(r.settings):
 		r.supervisor.changing.setFailure(fmt.Errorf("couldn't start with the new configuration, so the one before is in force again: %w", err))
 		s.Logger.Error("couldn't start with the new configuration, so the one before is in force again", "err", err)
-		next := s.plan(c.inForce.Get(), takeoverOf(wanted))
+		next := s.planRun(c.inForce.Get(), takeoverAfter(wanted))
 		next.again = true
 		return next, nil
 	case !readOnly && s.Serve && !r.ready.Load() && !r.supervisor.takesOver(p) && errors.As(err, &unwritable):
@@ -139,8 +139,9 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	return nil, err
 }
 
-// nextPlan returns the plan of the run that was requested to follow another one.
-func (s Server) nextPlan(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (*plan, error) {
+// planRestart calls the restart's function between runs, and returns the plan of the run that follows r for the requested restart,
+// nil if the process ends.
+func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (*plan, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
 		case err == errTaken:
@@ -152,7 +153,7 @@ func (s Server) nextPlan(ctx context.Context, r *roleRun, takeover takeoverBacko
 	if ctx.Err() != nil || r.supervisor.ending.Err() != nil {
 		return nil, nil
 	}
-	next := s.plan(r.supervisor.configuration.inForce.Get(), takeover)
+	next := s.planRun(r.supervisor.configuration.inForce.Get(), takeover)
 	next.again = true
 	if requested.role != nil {
 		next.role = requested.role
@@ -160,8 +161,8 @@ func (s Server) nextPlan(ctx context.Context, r *roleRun, takeover takeoverBacko
 	return next, nil
 }
 
-// check completes settings, and finds the mistakes in them before they come into force.
-func (s Server) check(c *settings.Settings) error {
+// checkSettings completes settings before they come into force, and returns the mistakes in them.
+func (s Server) checkSettings(c *settings.Settings) error {
 	c.ReadFiles()
 	if _, err := witnessPolicy(c); err != nil {
 		return err
@@ -174,7 +175,7 @@ func (s Server) check(c *settings.Settings) error {
 		return nil
 	}
 	err := checkRooms(c)
-	err = errors.Join(checkPurging(c), checkFallback(c), c.FitConnections(s.Logger), err)
+	err = errors.Join(checkPurgeHook(c), checkFallback(c), c.FitConnections(s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := server.OpenCertificate(c.TLSCert, c.TLSKey, s.Logger)
 		err = errors.Join(err, wrong)
@@ -185,7 +186,7 @@ func (s Server) check(c *settings.Settings) error {
 	_, wrong := c.HookSecret()
 	err = errors.Join(err, wrong)
 	if c.SigstoreRoot != "" {
-		_, wrong = newProvenance(c)
+		_, wrong = newAttestationVerifier(c)
 		err = errors.Join(err, wrong)
 	}
 	return err

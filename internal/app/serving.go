@@ -13,7 +13,7 @@ import (
 
 // The steps that roles with a data folder have in common, in the order in which a role takes them.
 
-// openBase opens the admin socket, and adds what protects the machine: the limits of memory and disk space.
+// openBase opens the admin socket, and adds the parts that limit memory and watch the disk.
 func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	socket, err := r.openAdminSocket()
 	if err != nil {
@@ -24,15 +24,15 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	return socket, nil
 }
 
-// addMemoryLimit adds the part that limits the memory of the process.
+// addMemoryLimit adds the part that limits the memory of the process by the settings in force.
 func (r *roleRun) addMemoryLimit(serve bool) {
 	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.Until(func(ctx context.Context) {
 		settings.LimitMemory(ctx, r.supervisor.configuration.inForce.Get, serve, r.logger)
 	})})
 }
 
-// openSite opens the public site of a folder, with waiting rooms if the settings have some.
-func (s Server) openSite(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
+// openSiteWithRooms opens the public site of a folder, behind waiting rooms unless the settings turn them off.
+func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
 	if s.hasRooms(r.settings) {
 		if err := r.openRooms(ctx, folder, site, rooms); err != nil {
 			return nil, err
@@ -44,9 +44,9 @@ func (s Server) openSite(ctx context.Context, r *roleRun, folder *Reader, site *
 	return r.openSite(folder, site)
 }
 
-// announce reports that the site serves, and writes the ready file. A node of a cluster reports it once, in its first run.
-func (s Server) announce(r *roleRun, folder *Reader) error {
-	if !r.again || !s.isNode(r.settings) {
+// announceSite calls Serving and writes the ready file. A node of a cluster calls Serving only in its first run.
+func (s Server) announceSite(r *roleRun, folder *Reader) error {
+	if !r.again || !s.isClusterNode(r.settings) {
 		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
 	}
 	return r.addReadyFile()
@@ -55,7 +55,7 @@ func (s Server) announce(r *roleRun, folder *Reader) error {
 // A gate returns the response to requests that must not reach the site at the moment, nil if they may.
 type gate func() http.Handler
 
-// addGate puts the gate in front of the site.
+// addGate puts a gate in front of the site and of the fast lane.
 func (o *siteOptions) addGate(closed gate) {
 	o.putInFront(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

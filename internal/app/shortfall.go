@@ -48,13 +48,13 @@ func (s *Shortfall) Error() string {
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
 }
 
-// checkKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve.
-func checkKey(s *settings.Settings) error {
+// checkLogKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve.
+func checkLogKey(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
 		return err
 	}
-	if err := signing.CheckKey(keys); err != nil && needStore(s) == nil {
+	if err := signing.CheckKey(keys); err != nil && checkStoreExists(s) == nil {
 		return &readOnlyError{
 			fmt.Errorf("publishing is off, and all published files are served: %w", err),
 			func(context.Context) bool { return signing.CheckKey(keys) == nil },
@@ -66,8 +66,8 @@ func checkKey(s *settings.Settings) error {
 // markFile, in the key folder, records the last state of the store on its disk.
 const markFile = "store-mark"
 
-// checkFolder checks a data folder before it is opened to be written, and changes nothing. It returns a [*Shortfall], or
-// the path of its store's mark; "" if the key folder belongs to another log, which is reported when that is opened.
+// checkFolder checks a data folder before it is opened for writing, and changes nothing. It returns the path of its store's mark,
+// "" if the key folder belongs to another log, or a [*Shortfall].
 func checkFolder(s *settings.Settings) (mark string, err error) {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -77,14 +77,14 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	if signed, _, err := signing.ReadFolder(keys); err != nil || signed.Size == 0 {
 		return mark, nil //nolint:nilerr // nothing is known to compare with; the signer says why
 	}
-	r, err := open(s, openOptions{store: kvstore.Options{ReadOnly: true}}, slog.New(slog.DiscardHandler))
+	r, err := openReader(s, openOptions{store: kvstore.Options{ReadOnly: true}}, slog.New(slog.DiscardHandler))
 	switch {
 	case errors.As(err, new(*Shortfall)):
 		return "", err
 	case err != nil:
 		return mark, nil //nolint:nilerr // opening it to be written says it too, before anything is changed
 	}
-	shortfall, same, err := r.shortfall()
+	shortfall, same, err := r.findShortfall()
 	if shortfall != nil {
 		err = shortfall
 	}
@@ -94,9 +94,9 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	return mark, errors.Join(err, r.Close())
 }
 
-// shortfall compares the open folder with the last signed checkpoint in the key folder, and reports whether that belongs
-// to the same log.
-func (r *Reader) shortfall() (_ *Shortfall, same bool, err error) {
+// findShortfall compares the open folder with the last signed checkpoint in the key folder. It returns nil if nothing is damaged or
+// missing. same reports whether the key folder belongs to the same log.
+func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}
 	if damage := r.store.Damage(); damage != nil {
 		s.Damage = damage
@@ -110,7 +110,7 @@ func (r *Reader) shortfall() (_ *Shortfall, same bool, err error) {
 	if err != nil {
 		s.Damage = errors.Join(s.Damage, err)
 	}
-	same = before == "" || origin(before) == origin(key)
+	same = before == "" || originOf(before) == originOf(key)
 	if same && signed.Size > 0 {
 		s.Signed = signed.Size
 		contained, err := signing.Contains(r.store, r.log.Checkpoint(), signed.Checkpoint)
@@ -126,15 +126,15 @@ func (r *Reader) shortfall() (_ *Shortfall, same bool, err error) {
 	return s, same, nil
 }
 
-// origin is the name of the log that a verifier key signs.
-func origin(key string) string {
+// originOf returns the name of the log that a verifier key signs.
+func originOf(key string) string {
 	name, _, _ := strings.Cut(key, "+")
 	return name
 }
 
-// opening returns the error of a folder that cannot be opened: a [*Shortfall] where it is damaged, or has no store although
-// entries of its log were signed.
-func opening(s *settings.Settings, err error) error {
+// openingError returns the error of a folder that cannot be opened: a [*Shortfall] if the folder is damaged, or has no store
+// although entries of its log were signed, else err.
+func openingError(s *settings.Settings, err error) error {
 	short := &Shortfall{Data: s.Data, Here: -1, Damage: err}
 	if keys, err := s.KeyFolder(); err == nil {
 		if signed, _, err := signing.ReadFolder(keys); err == nil {
@@ -150,8 +150,8 @@ func opening(s *settings.Settings, err error) error {
 	return short
 }
 
-// needStore returns an error where the data folder has no store, for commands that have nothing to do in a new one.
-func needStore(s *settings.Settings) error {
+// checkStoreExists returns an error if the data folder has no store, for commands that have nothing to do in a new one.
+func checkStoreExists(s *settings.Settings) error {
 	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.Data)
 	}

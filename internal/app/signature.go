@@ -20,7 +20,7 @@ type signature struct {
 	unsigned string
 }
 
-// openSigner opens the key folder of the settings.
+// openSigner opens the signer of the log with the key folder of the settings. It creates the key if it is missing.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
 	keys, err := s.KeyFolder()
@@ -41,7 +41,7 @@ func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registere
 	return nil
 }
 
-// witnessPolicy is that of the log's witnesses, nil if there are none.
+// witnessPolicy returns which witnesses must cosign the log by the settings, nil if they name none.
 func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	switch {
 	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
@@ -70,8 +70,8 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	return signing.Majority(witnesses...), nil
 }
 
-// openSignerIfAny opens the key folder, unless it is that of another log or of none: then the signature says so. Neither
-// that nor a key that cannot be used stops a command: a release must be withdrawn whatever became of the keys.
+// openSignerIfAny opens the signer if the key folder has the key of this log. Otherwise it records why the log is not signed, and
+// returns no error: commands must be able to withdraw a release whatever became of the keys.
 func (w *Writer) openSignerIfAny() error {
 	keys, err := w.folder.settings.KeyFolder()
 	if err != nil {
@@ -101,7 +101,7 @@ func (w *Writer) openSignerIfAny() error {
 	return err
 }
 
-// close signs what has not been signed yet.
+// close signs the entries that are not signed yet, and closes the signer.
 func (s *signature) close() error {
 	if s.signer == nil {
 		return nil
@@ -109,7 +109,7 @@ func (s *signature) close() error {
 	return s.signer.Close()
 }
 
-// problem says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
+// problem returns why the log's newest entries are not signed, and what to do; "" if nothing is wrong.
 func (s *signature) problem() string {
 	if s.signer == nil {
 		return s.unsigned
@@ -120,7 +120,7 @@ func (s *signature) problem() string {
 	return ""
 }
 
-// disputes are what witnesses have proved against the log.
+// disputes returns what witnesses have proved against the log.
 func (s *signature) disputes() []string {
 	if s.signer == nil {
 		return nil
@@ -134,7 +134,8 @@ type Rotation struct {
 	Folder string `json:"folder"`
 }
 
-func (s *signature) rotate() (Rotation, error) {
+// rotateKey replaces the log's key by a new one.
+func (s *signature) rotateKey() (Rotation, error) {
 	if s.signer == nil {
 		return Rotation{}, errors.New("this process does not sign the log")
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-cdn/larder/server/purge"
 )
 
-// siteOptions is what a site is made of. The parts of a role add to it before the site opens.
+// siteOptions are the parts of a site. The parts of a role add to it before the site opens.
 type siteOptions struct {
 	signer      tiles.Signer // of the checkpoints that the site publishes
 	pages       site.Options
@@ -46,17 +46,18 @@ func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.
 // A siteWrapper puts a handler in front of next, which serves what is published.
 type siteWrapper func(what *published, next http.Handler) http.Handler
 
-// putInFront puts a handler in front of the site that needs to know nothing of it.
+// putInFront puts a handler in front of the site that does not need to know what is published.
 func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
 	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
 }
 
-// putInFrontOfRooms has functions add handlers that requests reach before the waiting rooms.
+// putInFrontOfRooms registers functions that add handlers after the waiting rooms were added, so that requests reach these handlers
+// first.
 func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
 	o.beforeRooms = append(o.beforeRooms, add...)
 }
 
-// published is what a site serves: the view of the log that its caches and its index follow.
+// published is what a site serves: a data folder, and what follows its log.
 type published struct {
 	logger    *slog.Logger
 	folder    *Reader
@@ -64,7 +65,7 @@ type published struct {
 	follower  *server.Follower
 }
 
-// openSite opens what answers on the public address, and adds its parts: access log, certificates, site and plain server.
+// openSite opens the public site, and adds its parts: access log, certificates, site server and plain server.
 func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	accessLog, err := r.openAccessLog(o.readOnly)
 	if err != nil {
@@ -78,13 +79,13 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := r.supervisor.listen(r.settings.MaxConnections)
+	at, err := r.supervisor.listenPublic(r.settings.MaxConnections)
 	if err != nil {
 		return nil, err
 	}
 	r.supervisor.late.succession.set(made.Handler)
-	r.leaving = append(r.leaving, func() { r.letClientsLeave(made) })
-	r.serve("site", made, at)
+	r.leaving = append(r.leaving, func() { r.drainServer(made) })
+	r.addServer("site", made, at)
 	if !o.readOnly {
 		r.parts.Add(folder.usage().Part(r.logger))
 		r.parts.Add(what.follower.Part())
@@ -92,8 +93,8 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	return what, r.openPlainServer(certificates)
 }
 
-// newSite makes what answers: assets and the fast lane, the log, webhooks, API, pages and archives. certificates is nil if none come from an
-// ACME server.
+// newSite returns the server of the public site, which is not started, and what it publishes: assets, also on the fast lane, the
+// log, webhooks, API, pages and archives. certificates is nil if none come from an ACME server.
 func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.Log, certificates *acme.Manager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
 	tags := purge.TagHeaders(c.CacheTags)
@@ -167,7 +168,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	return made, what, nil
 }
 
-// newAPI makes API, pages and archives.
+// newAPI returns the handler of API, pages and archives.
 func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
@@ -196,7 +197,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 		return nil, err
 	}
 	r.parts.Add(documents.renderer.Part())
-	if o.publishes { // elsewhere a mirror's first copy of a log would have all of its READMEs rendered
+	if o.publishes { // notLeaderError a mirror's first copy of a log would have all of its READMEs rendered
 		r.parts.Add(made.Part())
 	}
 	downloads, err := download.New(download.Options{Store: what.folder.store, Leaving: o.api.Stopping, CacheTags: tags, Logger: r.logger.With("part", "download"), Registerer: r.metrics})
@@ -209,7 +210,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	return api.Public(a), nil
 }
 
-// withHooks puts webhooks in front of another handler.
+// withHooks returns a handler that passes requests to the incoming webhooks by their paths, and all others to rest.
 func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hook, ok := hooks[r.URL.Path]; ok {
@@ -237,7 +238,8 @@ func hideOperatorPages(next http.Handler) http.Handler {
 	})
 }
 
-// openAccessLog opens the access log; nil is for none. A read-only process does without one that cannot be opened.
+// openAccessLog opens the access log, nil if the settings name none. With readOnly an access log that cannot be opened is only
+// reported.
 func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 	c := r.settings
 	if c.AccessLog == "" {
@@ -259,11 +261,11 @@ func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 	return opened, nil
 }
 
-// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. They do not
-// return withdrawn releases meanwhile: releases are looked up.
+// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. A
+// withdrawn release is not served meanwhile, because releases are looked up.
 const indexTimeout = 10 * time.Second
 
-// awaitLog waits until the site follows all entries of the log.
+// awaitLog waits until the site serves all present entries of the log.
 func (p *published) awaitLog(ctx context.Context) error {
 	entries := p.folder.log.Checkpoint().Size
 	if err := p.follower.Wait(ctx, entries); err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// A socket is one that the process listens on. It stays open while what serves on it comes and goes: connections wait in
-// the system's queue meanwhile.
+// A socket is one that the process listens on. It stays open between two runs of a role: connections wait in the system's queue.
 type socket struct {
 	For     purpose `json:"for"`
 	Address string  `json:"address"` // as it is configured; "systemd" where that has opened it
@@ -38,9 +37,9 @@ const (
 // fromSystemd is the address of sockets that the service manager has opened.
 const fromSystemd = "systemd"
 
-// listener returns a listener on the socket, whose closing leaves the socket open.
-func (s *socket) listener() (net.Listener, error) {
-	f, err := s.file()
+// newListener returns a listener on the socket. Closing the listener leaves the socket open.
+func (s *socket) newListener() (net.Listener, error) {
+	f, err := s.duplicate()
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +47,9 @@ func (s *socket) listener() (net.Listener, error) {
 	return server.Adopt(f)
 }
 
-// file returns the socket, to be given to another process. That of net.TCPListener.File would make the socket block, for all
-// that listen on it, as soon as its number is asked for.
-func (s *socket) file() (*os.File, error) {
+// duplicate returns a duplicate of the socket's descriptor, for another process. net.TCPListener.File is not used because it makes
+// the socket block for all that listen on it.
+func (s *socket) duplicate() (*os.File, error) {
 	shared, ok := s.at.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%s cannot be handed over", s.at.Addr())
@@ -69,21 +68,23 @@ func (s *socket) file() (*os.File, error) {
 	return os.NewFile(uintptr(fd), s.Address), nil
 }
 
-// sockets are all of a process.
+// sockets are all sockets of a process.
 type sockets []*socket
 
+// public returns the sockets of the public addresses.
 func (all sockets) public() (public []*socket) {
 	return slices.DeleteFunc(slices.Clone(all), func(s *socket) bool { return s.For != forPublic })
 }
 
-// only returns the one for another purpose, or nil.
-func (all sockets) only(p purpose) *socket {
+// find returns the socket for a purpose, nil if there is none.
+func (all sockets) find(p purpose) *socket {
 	if i := slices.IndexFunc(all, func(s *socket) bool { return s.For == p }); i >= 0 {
 		return all[i]
 	}
 	return nil
 }
 
+// close closes all sockets.
 func (all sockets) close() (err error) {
 	for _, s := range all {
 		err = errors.Join(err, s.at.Close())
@@ -91,7 +92,7 @@ func (all sockets) close() (err error) {
 	return err
 }
 
-// keepFiles has the files of Unix sockets stay, which are another process's from now on.
+// keepFiles makes the files of Unix sockets stay after the sockets are closed, since another process uses them.
 func (all sockets) keepFiles() {
 	for _, s := range all {
 		if l, ok := s.at.(*net.UnixListener); ok {
@@ -100,15 +101,16 @@ func (all sockets) keepFiles() {
 	}
 }
 
-// openSockets opens the sockets of the settings, as far as no other process has handed them over. Those of the service
-// manager take the place of all.
+// openSockets opens the sockets of the settings. It uses a socket in handed if the address is the same, and closes the others.
+// Sockets of the service manager replace the addresses in the settings. warn receives the error of a default address that cannot be
+// opened.
 func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed sockets, warn func(error)) (all sockets, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, all.close())
 			all = nil
 		}
-		_ = handed.close() // those that are not wanted any more
+		_ = handed.close() // those that are not used
 	}()
 	take := func(p purpose, address string) bool {
 		i := slices.IndexFunc(handed, func(h *socket) bool { return h.For == p && h.Address == address })
@@ -160,6 +162,7 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 	return all, err
 }
 
+// listenOn opens a socket on an address. Its errors name the setting that chooses another address.
 func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
 	l, err := server.Open(ctx, address)
 	switch {
@@ -181,18 +184,19 @@ const firstExtra = 3
 // handedVariable describes, as JSON, the descriptors that a larder process gives to the next one.
 const handedVariable = "_LARDER_HANDED"
 
-// A handing is what one larder process gives to the next one.
-type handing struct {
+// A handover is what one larder process gives to the next one.
+type handover struct {
 	Sockets sockets `json:"sockets"`
-	// Asks is the descriptor over which the two processes agree on when the one closes the store and the other opens it; 0
-	// where there is only one process.
+	// Asks is the descriptor over which the two processes agree on when the older closes the store and the newer opens it; 0
+	// if there is only one process.
 	Asks int `json:"asks,omitempty"`
 	// CaughtUp is whether a node of a cluster has caught up, so that it serves at once.
 	CaughtUp bool `json:"caughtUp,omitempty"`
 }
 
-// received returns what this process was given: by another larder, or by the service manager. It can be asked once.
-func received() (handed handing, older *os.File, err error) {
+// receiveHandover returns the sockets that another larder process or the service manager gave to this process, and the connection
+// to the older process, nil for none. It can be called once.
+func receiveHandover() (handed handover, older *os.File, err error) {
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)
 	if !ok {
@@ -210,13 +214,13 @@ func received() (handed handing, older *os.File, err error) {
 		return handed, nil, nil
 	}
 	if err := json.Unmarshal([]byte(text), &handed); err != nil {
-		return handing{}, nil, fmt.Errorf("%s: %w", handedVariable, err)
+		return handover{}, nil, fmt.Errorf("%s: %w", handedVariable, err)
 	}
 	for _, s := range handed.Sockets {
 		syscall.CloseOnExec(s.FD)
 		f := os.NewFile(uintptr(s.FD), s.Address)
 		if s.at, err = server.Adopt(f); err != nil {
-			return handing{}, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
+			return handover{}, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
 		}
 		if l, ok := s.at.(*net.UnixListener); ok {
 			l.SetUnlinkOnClose(s.Address != fromSystemd)
@@ -230,13 +234,14 @@ func received() (handed handing, older *os.File, err error) {
 	return handed, older, nil
 }
 
-// execAgain replaces this process by a new one of its program, with its sockets. It returns only if that fails.
-func (v *supervisor) execAgain() error {
+// replaceProcess replaces this process by a new one of the same program, with its sockets (exec). It returns only after an error or
+// when the process was asked to stop.
+func (v *supervisor) replaceProcess() error {
 	if v.ending.Err() != nil { // the process was asked to stop
 		return nil
 	}
 	for _, s := range v.sockets {
-		f, err := s.file()
+		f, err := s.duplicate()
 		if err != nil {
 			return err
 		}
@@ -246,7 +251,7 @@ func (v *supervisor) execAgain() error {
 			return err
 		}
 	}
-	text, err := json.Marshal(handing{Sockets: v.sockets, CaughtUp: v.node.caughtUp.Load()})
+	text, err := json.Marshal(handover{Sockets: v.sockets, CaughtUp: v.node.caughtUp.Load()})
 	if err != nil {
 		return err
 	}

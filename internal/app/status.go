@@ -63,8 +63,8 @@ type Process struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// status reads the status of all packages, or of the one that is named.
-func (r *Reader) status(name string) (*Status, error) {
+// readStatus reads the status of a package, or of all if name is "".
+func (r *Reader) readStatus(name string) (*Status, error) {
 	snapshot := r.store.Snapshot()
 	defer snapshot.Close()
 	packages, err := bot.ReadStatus(snapshot, name)
@@ -75,7 +75,7 @@ func (r *Reader) status(name string) (*Status, error) {
 	if s.Purges, err = purge.Pending(snapshot); err != nil {
 		return nil, err
 	}
-	if short, _, err := r.shortfall(); err == nil && short != nil {
+	if short, _, err := r.findShortfall(); err == nil && short != nil {
 		s.Degraded = short.Error()
 	}
 	if behind := r.store.Behind(); behind != nil {

@@ -15,25 +15,25 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
-// A succession answers requests that come late on connections which an earlier run of the role has accepted: that run has
-// closed the store. The run that serves now answers them, or the process that has taken over. While none does, requests wait,
-// until their clients give up or Server.Stop cuts them off.
-type succession struct {
+// A successor answers requests that come late on connections which an earlier run of the role has accepted: that run has closed the
+// store. The run that serves now answers them, or the process that has taken over. While none does, requests wait, until their
+// clients give up or Server.Stop cuts them off.
+type successor struct {
 	mu      sync.Mutex
 	current http.Handler  // nil while no run serves
 	ended   bool          // no run will serve
 	changed chan struct{} // closed, and replaced, when one of these changes
 }
 
-func newSuccession() *succession { return &succession{changed: make(chan struct{})} }
+func newSuccessor() *successor { return &successor{changed: make(chan struct{})} }
 
-// set makes h, which must be a pointer, the handler of late requests.
-func (s *succession) set(h http.Handler) {
+// set makes h the handler of late requests. h must be comparable, such as a pointer.
+func (s *successor) set(h http.Handler) {
 	s.update(func() { s.current = h })
 }
 
-// remove lets late requests wait if h is their handler.
-func (s *succession) remove(h http.Handler) {
+// remove has late requests wait for the next handler if h is the present one.
+func (s *successor) remove(h http.Handler) {
 	s.update(func() {
 		if s.current == h {
 			s.current = nil
@@ -41,12 +41,13 @@ func (s *succession) remove(h http.Handler) {
 	})
 }
 
-// end refuses late requests that have no handler.
-func (s *succession) end() {
+// end makes late requests that have no handler get a 503.
+func (s *successor) end() {
 	s.update(func() { s.ended = true })
 }
 
-func (s *succession) update(change func()) {
+// update calls change under the lock, and wakes the waiting requests.
+func (s *successor) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
@@ -57,7 +58,8 @@ func (s *succession) update(change func()) {
 // unservedResponse is the response to requests for which there is no successor.
 var unservedResponse = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
 
-func (s *succession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP passes a late request to the present handler, or waits for one.
+func (s *successor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		s.mu.Lock()
 		current, ended, changed := s.current, s.ended, s.changed
@@ -88,8 +90,8 @@ const (
 	forwardTLS    = "Larder-Forwarded-Tls"
 )
 
-// forwarder returns a handler that forwards requests to the process which owns a data folder.
-func forwarder(data string, logger *slog.Logger) http.Handler {
+// newForwarder returns a handler that forwards requests to the process which has a data folder open now.
+func newForwarder(data string, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return admin.Connect(ctx, data)
 	}}
@@ -120,7 +122,7 @@ func forwarder(data string, logger *slog.Logger) http.Handler {
 	}
 }
 
-// acceptForwarded restores requests that an earlier process forwards, and passes them to next.
+// acceptForwarded returns a handler that restores requests which an earlier process forwarded, and passes them to next.
 func acceptForwarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		target, err := url.ParseRequestURI(r.Header.Get(forwardTarget))

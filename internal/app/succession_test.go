@@ -22,7 +22,7 @@ func (n *named) ServeHTTP(w http.ResponseWriter, _ *http.Request) { io.WriteStri
 // Late requests wait for the next handler, are refused when there will be none, and end with their clients.
 func TestSuccession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSuccession()
+		s := newSuccessor()
 		ask := func(ctx context.Context) func() *httptest.ResponseRecorder {
 			w, done := httptest.NewRecorder(), make(chan struct{})
 			go func() {
@@ -81,7 +81,7 @@ func TestForwarding(t *testing.T) {
 	defer next.Close()
 	for _, target := range []string{"http://a.example/a//b/../%2F?x=1;y&z=%zz", "https://a.example/"} {
 		direct, across := httptest.NewRecorder(), httptest.NewRecorder()
-		for w, h := range map[*httptest.ResponseRecorder]http.Handler{direct: http.HandlerFunc(tell), across: forwarder(data, quiet)} {
+		for w, h := range map[*httptest.ResponseRecorder]http.Handler{direct: http.HandlerFunc(tell), across: newForwarder(data, quiet)} {
 			r := httptest.NewRequest("POST", target, strings.NewReader("body"))
 			r.RequestURI = strings.TrimPrefix(strings.TrimPrefix(target, "https://a.example"), "http://a.example")
 			r.RemoteAddr = "192.0.2.7:1234"
@@ -98,7 +98,7 @@ func TestForwarding(t *testing.T) {
 		claims.Header.Set(forwardClient, "127.0.0.1:1")
 		w := httptest.NewRecorder()
 		claims.RequestURI = "/"
-		forwarder(data, quiet).ServeHTTP(w, claims)
+		newForwarder(data, quiet).ServeHTTP(w, claims)
 		if got := w.Body.String(); !strings.Contains(got, claims.RemoteAddr+" false") {
 			t.Errorf("a client chooses its own address: %s", got)
 		}

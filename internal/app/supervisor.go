@@ -25,7 +25,7 @@ type supervisor struct {
 	started       time.Time
 	ending        context.Context // ends when the process is asked to stop, before its parts do
 	sockets       sockets
-	older         *older // the process whose place this one takes, until it has; nil for none
+	older         *olderProcess // the process that this one replaces; nil for none
 	readiness     readiness
 	private       privateListener
 	late          lateRequests
@@ -35,21 +35,22 @@ type supervisor struct {
 	configuration configuration
 }
 
-// newSupervisor opens the sockets of the settings, after check has found nothing wrong with them, and answers probes. Contexts of the
-// roles come from the one that it returns: that ends later than ctx, by the time of the lame duck.
+// newSupervisor opens the sockets of the settings if check returns no error, and answers probes from then on. It waits for an older
+// process to close the store, if any. The context that it returns is that of the roles: it ends later than ctx by the lame-duck
+// time.
 func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
-	handed, asking, err := received()
-	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccession()}}
+	handed, olderSocket, err := receiveHandover()
+	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccessor()}}
 	v.node.rooms = waitingroom.NewSharingMemory(time.Now())
-	v.readiness.set(errOpening)
+	v.readiness.setState(errOpening)
 	v.node.caughtUp.Store(handed.CaughtUp)
-	if asking != nil {
-		v.older = newOlder(asking)
+	if olderSocket != nil {
+		v.older = newOlderProcess(olderSocket)
 	}
 	if err == nil {
 		err = check()
 	}
-	v.configuration.inForce.Set(s) // which changes no more
+	v.configuration.inForce.Set(s) // s does not change from now on
 	if err == nil {
 		v.sockets, err = openSockets(ctx, s, serve, handed.Sockets, func(err error) {
 			logger.Warn("no private listener; choose an address with --private-listen", "err", err)
@@ -58,19 +59,19 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	if err == nil {
 		err = v.older.awaitStore(ctx)
 	}
-	v.private.socket, v.private.logger, v.private.ready = v.sockets.only(forPrivate), logger, v.readiness.report
+	v.private.socket, v.private.logger, v.private.ready = v.sockets.find(forPrivate), logger, v.readiness.report
 	v.private.hosts = func() []string { return v.configuration.inForce.Get().PrivateHosts }
 	if err == nil {
 		err = v.private.open()
 	}
 	if err != nil {
-		v.older.fail(err)
+		v.older.reportFailure(err)
 		return nil, nil, errors.Join(err, v.sockets.close())
 	}
 	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
 		notifyManager(daemon.SdNotifyStopping)
-		v.readiness.set(errStopping)
+		v.readiness.setState(errStopping)
 		if lame := v.configuration.inForce.Get().LameDuck; serve && lame > 0 {
 			logger.Info("serving until the lame-duck time is over; /readyz says that the process stops", "for", lame)
 			time.Sleep(lame)
@@ -80,27 +81,27 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	return v, work, nil
 }
 
-// takesOver reports whether the run by p is to take the place of an older process, which goes on if the run fails.
+// takesOver reports whether the run by p replaces an older process, which continues if the run fails.
 func (v *supervisor) takesOver(p *plan) bool { return v.older != nil && !p.again }
 
-// close closes what outlives the roles, after the last run has ended with err.
+// close closes what outlives the roles. err is that of the last run, which an older process receives.
 func (v *supervisor) close(err error) error {
-	v.older.fail(err)
+	v.older.reportFailure(err)
 	v.late.end()
 	v.private.close()
 	return v.sockets.close()
 }
 
-// address is the URL at which a program on this machine reaches the public address, or unix: and a path.
-func (v *supervisor) address(s *settings.Settings) string {
-	if at := v.tcp(); at != nil {
+// publicURL returns the URL at which a program on this machine reaches the public address: http, https, or unix: and a path.
+func (v *supervisor) publicURL(s *settings.Settings) string {
+	if at := v.publicTCPAddr(); at != nil {
 		return s.URLAt(at.IP.String(), fmt.Sprint(at.Port))
 	}
 	return server.Unix + v.sockets.public()[0].at.Addr().String()
 }
 
-// tcp is the first public address that is TCP's, or nil.
-func (v *supervisor) tcp() *net.TCPAddr {
+// publicTCPAddr returns the first public address that is a TCP address, nil for none.
+func (v *supervisor) publicTCPAddr() *net.TCPAddr {
 	for _, on := range v.sockets.public() {
 		if at, ok := on.at.Addr().(*net.TCPAddr); ok {
 			return at
@@ -109,10 +110,10 @@ func (v *supervisor) tcp() *net.TCPAddr {
 	return nil
 }
 
-// listen returns listeners on the public sockets, for one run of a role.
-func (v *supervisor) listen(maxConnections int) (all []net.Listener, err error) {
+// listenPublic returns listeners on the public sockets, for one run of a role, which accept up to maxConnections.
+func (v *supervisor) listenPublic(maxConnections int) (all []net.Listener, err error) {
 	for _, s := range v.sockets.public() {
-		made, err := s.listener()
+		made, err := s.newListener()
 		if err != nil {
 			for _, l := range all {
 				l.Close()
@@ -124,32 +125,33 @@ func (v *supervisor) listen(maxConnections int) (all []net.Listener, err error) 
 	return server.Limit(maxConnections, all...), nil
 }
 
-// lateRequests come on connections of runs that have ended.
+// lateRequests are requests on connections of runs that have ended.
 type lateRequests struct {
-	succession *succession
+	succession *successor
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end waits for the servers of earlier runs, whose late requests get no response any more.
+// end refuses late requests, and waits for the servers of earlier runs to complete their responses.
 func (l *lateRequests) end() {
 	l.succession.end()
 	l.sending.Wait()
 }
 
-// changes are upgrades and reloads, of which one at a time is made.
+// changes are upgrades and reloads; one at a time may run.
 type changes struct {
-	making sync.Mutex // held meanwhile
+	making sync.Mutex // held while one runs
 	mu     sync.Mutex
 	failed error // why the last one failed; nil if it did not
 }
 
-// setFailure records why the last upgrade or reload failed, nil if it did not.
+// setFailure records why the last upgrade or reload failed, nil if it succeeded.
 func (c *changes) setFailure(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed = err
 }
 
+// failure returns why the last upgrade or reload failed, "" if it succeeded.
 func (c *changes) failure() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,14 +167,16 @@ type signalHandlers struct {
 	by map[os.Signal]func(context.Context)
 }
 
+// set replaces the functions that are called for signals.
 func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.by = by
 }
 
-// handle has signals reload the settings and upgrade the process until ctx ends. None of them ends the process.
-func (h *signalHandlers) handle(ctx context.Context) {
+// handleSignals calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2 until ctx ends. These signals and SIGPIPE do not
+// end the process.
+func (h *signalHandlers) handleSignals(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)
 	go func() {

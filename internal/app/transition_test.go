@@ -22,7 +22,7 @@ func describePlan(p *plan) string {
 	}
 	text := ""
 	switch r := p.role.(type) {
-	case aloneRole:
+	case standaloneRole:
 		text = "alone"
 	case mirrorRole:
 		text = "mirror"
@@ -64,8 +64,8 @@ func TestTransition(t *testing.T) {
 		wantErr   error
 	}{
 		{name: "asked to stop", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
-		{name: "a single pass that was asked to stop", server: once, plan: plan{role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
-		{name: "done", server: once, plan: plan{role: aloneRole{once}}, want: "end"},
+		{name: "a single pass that was asked to stop", server: once, plan: plan{role: standaloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
+		{name: "done", server: once, plan: plan{role: standaloneRole{once}}, want: "end"},
 		{name: "the first run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, err: broken, want: "end", wantErr: broken},
 		{name: "reload", server: mirror, plan: plan{role: mirrorRole{mirror}}, reloaded: true, requested: &restart{}, want: "mirror by two"},
 		{name: "a configuration that cannot be started", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, err: broken, want: "mirror by one"},
@@ -95,7 +95,7 @@ func TestTransition(t *testing.T) {
 			}
 			r := &roleRun{supervisor: &supervisor{ending: ctx}, settings: cmp.Or(tt.settings, one)}
 			if tt.execs {
-				tt.requested.before = r.supervisor.execAgain
+				tt.requested.before = r.supervisor.replaceProcess
 			}
 			c := &r.supervisor.configuration
 			c.inForce.Set(r.settings)
@@ -138,7 +138,7 @@ func TestRestarts(t *testing.T) {
 		if !r.restarts.request(restart{role: witnessRole{}}) {
 			t.Fatal("the upgrade is refused")
 		}
-		r.restart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
+		r.requestRestart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
 		select {
 		case <-r.restarts.begin:
 			t.Error("the run ends before the upgrade begins")
@@ -148,16 +148,16 @@ func TestRestarts(t *testing.T) {
 		if err := r.awaitRestart(t.Context()); err != parts.ErrDone {
 			t.Errorf("the run ends with %v", err)
 		}
-		if next := r.restarts.end(); !abandoned || next == nil || reflect.TypeOf(next.role) != reflect.TypeFor[witnessRole]() {
+		if next := r.restarts.endRun(); !abandoned || next == nil || reflect.TypeOf(next.role) != reflect.TypeFor[witnessRole]() {
 			t.Errorf("%+v follows; the promotion was abandoned: %v", next, abandoned)
 		}
 	})
 	t.Run("after the run", func(t *testing.T) {
 		r, abandoned := newRun(t.Context()), false
-		r.restart(restart{})
-		r.restarts.end()
-		r.restart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
-		if r.restartQuietly(restart{}) || !abandoned || r.restarts.end().role != nil {
+		r.requestRestart(restart{})
+		r.restarts.endRun()
+		r.requestRestart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
+		if r.requestQuietRestart(restart{}) || !abandoned || r.restarts.endRun().role != nil {
 			t.Error("another restart takes the place of the one that is followed")
 		}
 	})
@@ -165,7 +165,7 @@ func TestRestarts(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		end()
 		r := newRun(ctx)
-		r.restart(restart{})
+		r.requestRestart(restart{})
 		if err := r.awaitRestart(ctx); err != nil || r.restarts.pending.Load() {
 			t.Errorf("the run ends for a restart (%v)", err)
 		}

@@ -23,8 +23,8 @@ import (
 //	older process                            newer process
 //	starts the newer one                     checks all but the store: settings, rooms, certificates, keys
 //	                                         says isChecked, or what is wrong
-//	rests the bot, ends what never ends,
-//	and serves on meanwhile
+//	stops the bot, closes event streams, and
+//	continues to serve
 //	accepts no more, closes the store
 //	says mayOpen                             opens the store, begins to serve
 //	                                         says isReady, or what is wrong
@@ -33,7 +33,7 @@ import (
 //
 // If one of them dies, the other one notices that the pair is closed.
 
-// A message is what one of the two sends the other.
+// A message is sent by one of the two to the other.
 type message struct {
 	Is    stage  `json:"is"`
 	Error string `json:"error,omitempty"` // what is wrong, of a process that ends
@@ -54,41 +54,43 @@ const (
 	takeoverTimeout = 10 * time.Minute // millions of files, after a crash
 )
 
-// An older process is the one whose place this one takes. The methods of nil do nothing.
-type older struct{ conn net.Conn }
+// An olderProcess is the process that this one replaces in an upgrade. The methods of nil do nothing.
+type olderProcess struct{ conn net.Conn }
 
-func newOlder(f *os.File) *older {
+// newOlderProcess returns the older process at the other end of a socket, nil if f is no socket. It closes f.
+func newOlderProcess(f *os.File) *olderProcess {
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
 		return nil
 	}
-	return &older{conn}
+	return &olderProcess{conn}
 }
 
-// report reports to the older process how far this one is. If that fails, this one goes on without it.
-func (o *older) report(is stage) error {
+// reportStage reports to the older process which stage this one has reached. It returns no error: if the older process is gone,
+// this one continues without it.
+func (o *olderProcess) reportStage(is stage) error {
 	if o != nil {
 		_ = json.NewEncoder(o.conn).Encode(message{Is: is})
 	}
 	return nil
 }
 
-// fail reports why this process ends.
-func (o *older) fail(err error) {
+// reportFailure reports to the older process why this one ends, if err is not nil.
+func (o *olderProcess) reportFailure(err error) {
 	if o != nil && err != nil {
 		_ = json.NewEncoder(o.conn).Encode(message{Is: hasFailed, Error: err.Error()})
 	}
 }
 
-// awaitStore reports that all but the store is right, and returns when the older process has closed that.
-func (o *older) awaitStore(ctx context.Context) error {
+// awaitStore reports that everything but the store was checked, and waits until the older process has closed the store.
+func (o *olderProcess) awaitStore(ctx context.Context) error {
 	if o == nil {
 		return nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = o.conn.SetReadDeadline(time.Now()) })
 	defer stop()
-	_ = o.report(isChecked)
+	_ = o.reportStage(isChecked)
 	var m message
 	err := json.NewDecoder(o.conn).Decode(&m)
 	switch {
@@ -100,8 +102,8 @@ func (o *older) awaitStore(ctx context.Context) error {
 	return nil
 }
 
-// A newer process is one that is to take the place of this one.
-type newer struct {
+// A newerProcess is the process that is to replace this one in an upgrade.
+type newerProcess struct {
 	cmd      *exec.Cmd
 	conn     net.Conn
 	messages chan message // closed when nothing more comes, because it has ended
@@ -111,6 +113,7 @@ type newer struct {
 // program is the path of this program as of the start. A later file at that path may be another program.
 var program = findProgram()
 
+// findProgram returns the absolute path of this program.
 func findProgram() string {
 	path, err := exec.LookPath(os.Args[0])
 	if err == nil {
@@ -122,8 +125,8 @@ func findProgram() string {
 	return path
 }
 
-// startNewer starts a process that gets all sockets.
-func (v *supervisor) startNewer() (_ *newer, err error) {
+// startNewerProcess starts the program that is to replace this process, with all sockets.
+func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		return nil, err
@@ -131,7 +134,7 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 	ours, theirs := os.NewFile(uintptr(pair[0]), "newer process"), os.NewFile(uintptr(pair[1]), "older process")
 	syscall.CloseOnExec(pair[0])
 	syscall.CloseOnExec(pair[1])
-	n := &newer{cmd: exec.Command(program, os.Args[1:]...), messages: make(chan message)}
+	n := &newerProcess{cmd: exec.Command(program, os.Args[1:]...), messages: make(chan message)}
 	defer func() {
 		for _, f := range append(n.cmd.ExtraFiles, ours) {
 			f.Close()
@@ -141,7 +144,7 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 		}
 	}()
 	for i, s := range v.sockets {
-		f, err := s.file()
+		f, err := s.duplicate()
 		if err != nil {
 			theirs.Close()
 			return nil, err
@@ -150,7 +153,7 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 		n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, f)
 	}
 	n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, theirs)
-	text, err := json.Marshal(handing{Sockets: v.sockets, Asks: firstExtra + len(v.sockets), CaughtUp: v.node.caughtUp.Load()})
+	text, err := json.Marshal(handover{Sockets: v.sockets, Asks: firstExtra + len(v.sockets), CaughtUp: v.node.caughtUp.Load()})
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +165,12 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 	if err := n.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("couldn't start %s: %w", program, err)
 	}
-	go n.listen()
+	go n.receiveMessages()
 	return n, nil
 }
 
-// listen receives messages of the process until it has ended, or has closed its end.
-func (n *newer) listen() {
+// receiveMessages receives the messages of the process until it is ready or has ended.
+func (n *newerProcess) receiveMessages() {
 	defer close(n.messages)
 	var failure string
 	for from := json.NewDecoder(n.conn); ; {
@@ -195,8 +198,9 @@ func (n *newer) listen() {
 	}
 }
 
-// await returns when the process says that it is that far.
-func (n *newer) await(ctx context.Context, is stage, timeout time.Duration) error {
+// awaitStage waits until the process reports that it has reached a stage. It returns an error if the process ends or timeout passes
+// before.
+func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -215,25 +219,25 @@ func (n *newer) await(ctx context.Context, is stage, timeout time.Duration) erro
 	}
 }
 
-// end ends the process.
-func (n *newer) end() {
+// kill kills the process, and waits until it has ended.
+func (n *newerProcess) kill() {
 	_ = n.cmd.Process.Kill()
 	for range n.messages { // until it has ended
 	}
 	_ = n.conn.Close()
 }
 
-// errTaken is how a process ends whose place another one has taken.
+// errTaken is the error with which a process ends after another one has taken over.
 var errTaken = errors.New("another process has taken over")
 
-// errRestarted is about an upgrade during which the role restarted for another reason.
+// errRestarted is the error of an upgrade during which the role restarted for another reason.
 var errRestarted = errors.New("the role restarted during the upgrade, for another reason; try again")
 
 // errUpgrading is the error of a reload or upgrade during an upgrade.
 var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
 
-// OpUpgrade has the program that is in the place of this one by now take over. The answer comes when that has checked all
-// but the store; then OpProcess returns which of the two runs.
+// OpUpgrade starts the program that is now at the path of this one, which takes over. It responds when that has checked everything but
+// the store; from then on OpProcess returns which of the two runs.
 const OpUpgrade Operation[struct{}, any, UpgradeStarted] = "upgrade"
 
 // OpProcess returns which process runs.
@@ -245,21 +249,22 @@ type UpgradeStarted struct {
 	To   int `json:"to"`
 }
 
-// addProcessOperations adds what `larder reload` and `larder upgrade` request.
+// addProcessOperations adds the operations of `larder reload` and `larder upgrade`.
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
-	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
-	answer(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
+	addOperation(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
+	addOperation(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
 		self := r.self
 		self.Failed = r.supervisor.changing.failure()
 		return self, nil
 	})
-	answer(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
+	addOperation(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
 		to, err := r.startUpgrade(ctx)
 		return UpgradeStarted{r.self.PID, to}, err
 	})
 }
 
-// startUpgrade starts a newer process, and once it has checked all but the store, has it take over.
+// startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which it
+// takes over. It returns the id of the process.
 func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	changing := &r.supervisor.changing
 	if !changing.making.TryLock() {
@@ -276,50 +281,50 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	}
 	changing.setFailure(nil)
 	r.logger.Info("starting the process that is to take over", "program", program)
-	n, err := r.supervisor.startNewer()
+	n, err := r.supervisor.startNewerProcess()
 	if err != nil {
 		return 0, err
 	}
-	if err := n.await(ctx, isChecked, checkTimeout); err != nil {
-		n.end()
+	if err := n.awaitStage(ctx, isChecked, checkTimeout); err != nil {
+		n.kill()
 		return 0, fmt.Errorf("the new process cannot take over: %w", err)
 	}
 	how := restart{
 		before: func() error { return r.supervisor.handOver(n, r.settings.Data) },
 		abandon: func() {
-			n.end()
+			n.kill()
 			changing.setFailure(errRestarted)
 			changing.making.Unlock()
 		},
 	}
-	if !r.restartQuietly(how) {
-		n.end()
+	if !r.requestQuietRestart(how) {
+		n.kill()
 		return 0, errRestarted
 	}
 	return n.cmd.Process.Pid, nil
 }
 
-// handOver has a newer process take over, after this one has closed the store. It returns errTaken, or nil if this process goes on, or
-// was asked to stop before the newer one was ready: that one was not asked, so it is killed.
-func (v *supervisor) handOver(n *newer, data string) error {
+// handOver lets a newer process take over, after this one has closed the store. It returns errTaken if that serves, nil if this
+// process continues because the newer one failed or the process was asked to stop. Then the newer process is killed.
+func (v *supervisor) handOver(n *newerProcess, data string) error {
 	defer v.changing.making.Unlock()
 	err := v.ending.Err()
 	if err == nil {
-		v.readiness.set(errHandedOver)
+		v.readiness.setState(errHandedOver)
 		v.private.close()
 		err = json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
 	}
 	if err == nil {
-		err = n.await(v.ending, isReady, takeoverTimeout)
+		err = n.awaitStage(v.ending, isReady, takeoverTimeout)
 	}
 	if err == nil {
 		v.sockets.keepFiles()
-		v.late.succession.set(forwarder(data, v.logger))
+		v.late.succession.set(newForwarder(data, v.logger))
 		notifyManager("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
 		v.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
 		return errTaken
 	}
-	n.end()
+	n.kill()
 	if v.ending.Err() != nil {
 		return nil
 	}
@@ -328,35 +333,36 @@ func (v *supervisor) handOver(n *newer, data string) error {
 	return v.private.open()
 }
 
-// upgradeWait is how long Upgrade waits for one of the two processes to answer.
+// upgradeTimeout is how long Upgrade waits for one of the two processes to answer.
 const (
-	upgradeWait  = 15 * time.Minute
-	upgradeAgain = 50 * time.Millisecond
+	upgradeTimeout = 15 * time.Minute
+	upgradePoll    = 50 * time.Millisecond
 )
 
-// Upgrade has the process on a data folder give its place to one of the program that is there now, and returns both when
-// that serves.
+// Upgrade replaces the process on a data folder by a new process of the program that is now at its path, and returns both when the
+// new one serves.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
-	from, started, err := beginUpgrade(ctx, data)
+	from, started, err := requestUpgrade(ctx, data)
 	if err != nil {
 		return from, to, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
+	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	for {
-		to, err = askProcess(ctx, data)
+		to, err = requestProcess(ctx, data)
 		switch {
 		case err == nil && to.PID == started.To:
 			return from, to, nil
 		case err == nil && to.Failed != "":
 			return from, to, fmt.Errorf("%s; process %d serves on", to.Failed, to.PID)
-		case retry.Sleep(ctx, upgradeAgain) != nil:
+		case retry.Sleep(ctx, upgradePoll) != nil:
 			return from, to, fmt.Errorf("neither process %d nor process %d serves; their log says why: %w", started.From, started.To, context.Cause(ctx))
 		}
 	}
 }
 
-func beginUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
+// requestUpgrade requests an upgrade from the process on a data folder, and returns that process and the started one.
+func requestUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
 	client, err := Dial(ctx, data)
 	if err != nil {
 		return from, started, err

@@ -18,10 +18,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// openClients opens the clients of upstreams, by the settings.
+// openClients opens the clients of registries and git hosts. It adds the settings to o.
 func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger) (*bot.Clients, error) {
-	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = agent(), s.AllowHosts, logger
-	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, agent(), logger
+	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = userAgent(), s.AllowHosts, logger
+	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, userAgent(), logger
 	c, err := bot.OpenClients(o)
 	switch {
 	case errors.Is(err, bot.ErrGitHubOptions):
@@ -32,8 +32,9 @@ func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger)
 	return c, err
 }
 
-// openDownloads returns what looks up download counts, nil if the settings name no API for that.
-func openDownloads(s *settings.Settings, c *bot.Clients) (func(context.Context, string) (int64, error), error) {
+// newDownloadLookup returns a function that looks up the monthly downloads of an npm package, nil if the settings name no API for
+// that.
+func newDownloadLookup(s *settings.Settings, c *bot.Clients) (func(context.Context, string) (int64, error), error) {
 	if s.DownloadsURL == "" {
 		return nil, nil
 	}
@@ -44,14 +45,14 @@ func openDownloads(s *settings.Settings, c *bot.Clients) (func(context.Context, 
 	return downloads, nil
 }
 
-// Upstreams are where the checks on a submission look.
+// Upstreams are the registries and git hosts that the checks of a submission request.
 type Upstreams struct {
 	submission.Upstreams
 	clients   *bot.Clients
 	minifiers *worker.Pool
 }
 
-// OpenUpstreams opens the upstreams for a command, which reports errors itself.
+// OpenUpstreams opens the upstreams for the commands that check submissions.
 func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error) {
 	c, err := openClients(s, bot.ClientOptions{}, logger)
 	if err != nil {
@@ -59,7 +60,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	}
 	u := &Upstreams{clients: c}
 	u.Popularity.Stars = git.Stars(c.GitHub)
-	if u.Popularity.Downloads, err = openDownloads(s, c); err != nil {
+	if u.Popularity.Downloads, err = newDownloadLookup(s, c); err != nil {
 		return nil, err
 	}
 	program, err := os.Executable()
@@ -74,9 +75,9 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	return u, nil
 }
 
-// OpenAuditor returns what compares releases with npm and with git repositories, and what ends it.
+// OpenAuditor returns an auditor that compares releases with npm and with git repositories, and a function that closes it.
 func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, func(), error) {
-	attestations, err := newProvenance(s)
+	attestations, err := newAttestationVerifier(s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +92,8 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 	return auditor, func() { c.Close(); stop() }, nil
 }
 
-// OpenImports returns what finds out what a module imports, in a process of its own, and what ends it.
+// OpenImports returns a function that finds the imports of a JavaScript module in a worker process, and a function that ends the
+// process.
 func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func(), error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -107,7 +109,7 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	}, pool.Close, nil
 }
 
-// minify minifies a file as the bot does, in a process of its own.
+// minify checks that a file can be minified as the bot does it, in a worker process. extension is .js or .css.
 func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) error {
 	task := worker.MinifyJS
 	if extension == ".css" {
@@ -123,8 +125,9 @@ func (u *Upstreams) Close() {
 	u.minifiers.Close()
 }
 
-// Preview returns what the bot would publish of a package, with the tags by which pages load it from assetBase ("" is the server
-// of the page), and with the difference from the published package JSON if that is not nil.
+// Preview returns what the bot would publish of a package, with the HTML tags by which pages load it from assetBase ("" for the
+// server of the page), and with the differences from the published package JSON if that is not nil. older limits the number of
+// older releases that are checked.
 func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
 	preview, err := u.Look(ctx, p, older)
 	if err != nil {
@@ -142,7 +145,7 @@ func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package,
 	return preview, err
 }
 
-// Draft writes the package JSON of an npm package.
+// Draft returns a package JSON for the npm package target, under a name ("" for that of npm).
 func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission.Draft, error) {
 	return submission.NewDraft(ctx, u.Sources["npm"], target, name)
 }
@@ -154,9 +157,9 @@ const (
 	draftFiles     = 200      // that the page lists
 )
 
-// newDrafts returns what writes package JSONs for the site. It requests the configured registry without its credentials: visitors must not
-// see what only the operator may.
-func newDrafts(s *settings.Settings, logger *slog.Logger) (func(context.Context, string) (*site.Draft, error), error) {
+// newDraftWriter returns a function that drafts package JSONs for the site. It requests the configured registry without its
+// credentials: visitors must not see what only the operator may.
+func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Context, string) (*site.Draft, error), error) {
 	o := bot.ClientOptions{OwnConfig: true, Anonymous: true}
 	o.Fetch.Concurrency, o.Fetch.Tries = 2, 1
 	o.Npm.PackumentBytes, o.Npm.TarballBytes = draftPackument, draftTarball
@@ -168,21 +171,21 @@ func newDrafts(s *settings.Settings, logger *slog.Logger) (func(context.Context,
 	return func(ctx context.Context, name string) (*site.Draft, error) {
 		draft, err := submission.NewDraft(ctx, source, name, "")
 		if err == nil {
-			return showDraft(draft), nil
+			return toSiteDraft(draft), nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		text, about := submission.DescribeDraftError(name, err)
-		if !about { // this service has the problem
+		if !about { // the cause is not the package
 			logger.Warn("couldn't draft a package JSON", "npm", name, "err", err)
 		}
 		return nil, &site.DraftError{Message: text, Later: !about}
 	}, nil
 }
 
-// showDraft returns a draft as the site displays it.
-func showDraft(draft *submission.Draft) *site.Draft {
+// toSiteDraft returns a draft as the site displays it.
+func toSiteDraft(draft *submission.Draft) *site.Draft {
 	p, r := draft.Preview.Package, &draft.Preview.Latest
 	shown := &site.Draft{
 		Name: p.Name, Version: r.Name, File: draft.File(), Text: string(draft.JSON()), About: r.Describe(),

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// The linker sets these, as the Makefile says, to what git knows.
+// The linker sets these; see the Makefile.
 var version, commit, date string
 
 // A Build is what a program was made from, and its JSON form.
@@ -56,16 +56,16 @@ func (b Build) String() string {
 	return fmt.Sprintf("larder %s%s (%s, %s)", b.Version, from, b.Go, b.Platform)
 }
 
-// writer is what a store calls the build that wrote it, after the word larder.
-func (b Build) writer() string {
+// storeProgram returns what a store records as the version of the program that wrote it.
+func (b Build) storeProgram() string {
 	if b.Version == unknownVersion {
 		return "of unknown version"
 	}
 	return b.Version
 }
 
-// Version is that of this build.
+// Version returns the version of this build.
 func Version() string { return ThisBuild().Version }
 
-// agent is what Larder calls itself to other servers.
-func agent() string { return "larder/" + Version() }
+// userAgent returns the User-Agent of requests to other servers.
+func userAgent() string { return "larder/" + Version() }

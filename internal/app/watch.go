@@ -7,7 +7,7 @@ import (
 // A Watch reports the events in a server's log, for `larder watch`.
 type Watch struct {
 	verify.WatchOptions
-	// Folder keeps where the last look ended, unless State says where.
+	// Folder has the state of the last poll, unless State names a file.
 	Folder string
 	// Trust says whose signatures count.
 	Trust verify.Trust
@@ -16,9 +16,9 @@ type Watch struct {
 // A WatchEvent is an event that a Watch reports.
 type WatchEvent = verify.WatchEvent
 
-// Open reads where the last look ended.
+// Open returns the watcher, which continues after the last poll.
 func (w Watch) Open() (*verify.Watcher, error) {
-	w.Verify = verify.Options{Trust: w.Trust, UserAgent: agent()}
+	w.Verify = verify.Options{Trust: w.Trust, UserAgent: userAgent()}
 	if w.State == "" {
 		w.State = verify.WatchStateFile(w.Folder, w.Server, w.Packages)
 	}

@@ -46,7 +46,7 @@ type Withdrawn struct {
 	Erasure *withdrawal.Erasure `json:"erasure,omitempty"`
 	// Prefix is what the addresses of the release's files begin with, a path where the host is not known.
 	Prefix string `json:"prefix"`
-	Tag    string `json:"tag"` // of the answers with its files, where --cache-tags is not none
+	Tag    string `json:"tag"` // cache tag of the responses with its files, if --cache-tags is not none
 	Hook   string `json:"hook,omitempty"`
 	Written
 }
@@ -60,22 +60,23 @@ const (
 // withdrawals withdraws and restores releases.
 type withdrawals struct {
 	writer  *Writer
-	inForce func(ctx context.Context) error // returns when what is served from the folder goes by all that is in the log
+	inForce func(ctx context.Context) error // returns when the site serves the state of the last log entry
 	purging bool                            // whether this process calls the purge hook
 }
 
-func (w withdrawals) operations(all operations) {
-	answer(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
-		done, err := w.about(q.Package, q.Version)
+// addOperations adds the operations that withdraw and restore releases.
+func (w withdrawals) addOperations(all operations) {
+	addOperation(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
+		done, err := w.newResponse(q.Package, q.Version)
 		if err != nil {
 			return nil, err
 		}
-		done.Release, done.Erasure, err = w.service().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		done.Release, done.Erasure, err = w.newService().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
 		done.Written = w.writer.written()
 		return done, err
 	})
-	answer(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
-		done, err := w.about(q.Package, q.Version)
+	addOperation(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
+		done, err := w.newResponse(q.Package, q.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +84,7 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := w.service().Restore(ctx, q.Package, q.Version, q.Reason, policy)
+		out, err := w.newService().Restore(ctx, q.Package, q.Version, q.Reason, policy)
 		if err != nil {
 			return nil, err
 		}
@@ -92,11 +93,14 @@ func (w withdrawals) operations(all operations) {
 	})
 }
 
-func (w withdrawals) service() *withdrawal.Desk {
+// newService returns what withdraws and restores releases in the store.
+func (w withdrawals) newService() *withdrawal.Desk {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
-func (w withdrawals) about(name, version string) (*Withdrawn, error) {
+// newResponse returns the response about a release before it is withdrawn or restored: its URLs, its cache tag, and whether the
+// purge hook is called.
+func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
 	known, err := purge.Known(w.writer.folder.store)
 	switch {
@@ -108,21 +112,21 @@ func (w withdrawals) about(name, version string) (*Withdrawn, error) {
 	return done, err
 }
 
-// checkPurging returns an error where the purge hook needs an address that is not set.
-func checkPurging(s *settings.Settings) error {
+// checkPurgeHook returns an error if the purge hook needs an address that is not set.
+func checkPurgeHook(s *settings.Settings) error {
 	if s.PurgeHook != "" && s.Hook.NeedsHost() && s.AssetBase == "" {
 		return settings.Mistakef("%s needs --asset-base too: under which address the cache in front has the files", s.Origin("purge-hook"))
 	}
 	return nil
 }
 
-// addPurgeHook notifies the cache in front of withdrawals.
+// addPurgeHook adds the part that has the cache in front purge withdrawn releases, if the settings name a purge hook.
 func (r *roleRun) addPurgeHook(folder *Reader) error {
 	if r.settings.PurgeHook == "" {
 		return nil
 	}
 	purger, err := purge.New(purge.Options{
-		Store: folder.store, Log: folder.log, Hook: r.settings.Hook, UserAgent: agent(),
+		Store: folder.store, Log: folder.log, Hook: r.settings.Hook, UserAgent: userAgent(),
 		URLs: func(name, version string, files []string) []string {
 			return servedURLs(r.settings, name, version, files)
 		},
@@ -136,9 +140,8 @@ func (r *roleRun) addPurgeHook(folder *Reader) error {
 	return nil
 }
 
-// servedURLs returns where a release's files, its archives and what the API says of it are found, as far as caches keep
-// them: under the asset base, and under the other addresses of this service. Where no address is known, the host is
-// made up.
+// servedURLs returns the URLs of a release that caches may have: its files, its archives, and the API's responses about it. They
+// are under the asset base, and under the other addresses of this service. If no address is known, the host is larder.invalid.
 func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",

@@ -25,7 +25,7 @@ type WitnessServer struct {
 	Serving func(address string, keys []string)
 }
 
-// Run witnesses until ctx ends.
+// Run serves the witness until ctx ends.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
 	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return c.FitConnections(s.Logger) })
@@ -34,15 +34,16 @@ func (s WitnessServer) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, v.close(err)) }()
 	v.signals.set(map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) { s.Logger.Info("a witness takes up changes by a restart") }})
-	v.signals.handle(ctx)
+	v.signals.handleSignals(ctx)
 	r := newRoleRun(ctx, v, false)
-	_, err = r.do(witnessRole{s})
+	_, err = r.runRole(witnessRole{s})
 	return err
 }
 
 // A witnessRole cosigns checkpoints.
 type witnessRole struct{ server WitnessServer }
 
+// start opens the parts of the witness, and adds them to the run.
 func (w witnessRole) start(_ context.Context, r *roleRun) error {
 	s := w.server
 	if err := r.removeReadyFile(); err != nil {
@@ -57,16 +58,16 @@ func (w witnessRole) start(_ context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	at, err := r.supervisor.listen(r.settings.MaxConnections)
+	at, err := r.supervisor.listenPublic(r.settings.MaxConnections)
 	if err != nil {
 		return err
 	}
-	r.serve("logs", server.NewHTTPServer(opened, o), at)
-	s.Serving(r.supervisor.address(r.settings), opened.Keys())
+	r.addServer("logs", server.NewHTTPServer(opened, o), at)
+	s.Serving(r.supervisor.publicURL(r.settings), opened.Keys())
 	if err := r.addReadyFile(); err != nil {
 		return err
 	}
-	if err := r.finish(func() { s.Logger.Info("stopping") }); err != nil {
+	if err := r.markReady(func() { s.Logger.Info("stopping") }); err != nil {
 		return err
 	}
 	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { opened.Run(ctx) })})

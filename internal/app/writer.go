@@ -33,8 +33,8 @@ type filler struct {
 	keeper *catalogue.Keeper
 }
 
-// writing says how a Writer works.
-type writing struct {
+// A writerConfig says how a Writer works.
+type writerConfig struct {
 	open   openOptions
 	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
 	events func(bot.Event) // is called with the events of the bot
@@ -66,11 +66,11 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 		return nil, err
 	}
 	if o.Existing {
-		if err := needStore(s); err != nil {
+		if err := checkStoreExists(s); err != nil {
 			return nil, err
 		}
 	}
-	w, err := openWriter(s, writing{}, logger)
+	w, err := openWriter(s, writerConfig{}, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -83,11 +83,13 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	w.folder.attend(func(s *Status) { s.Unsigned, s.Disputes = w.signature.problem(), w.signature.disputes() })
+	w.folder.serveReaders(func(s *Status) { s.Unsigned, s.Disputes = w.signature.problem(), w.signature.disputes() })
 	return w, nil
 }
 
-func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, error) {
+// openWriter opens a data folder for writing by the settings and o, and creates it if it is missing. It completes an interrupted
+// repair, and returns a [*Shortfall] if the store is damaged or lacks signed entries.
+func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
 	}
-	r, err := open(s, o.open, logger)
+	r, err := openReader(s, o.open, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +132,8 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 	return w, nil
 }
 
-// acceptBehind has a store be what it is from now on that lacks the last changes it had. None of them was signed, but its waiting
-// rooms may have let users in since.
+// acceptBehind accepts the present state of a store that lacks its last changes. No signed entry is missing, but the waiting rooms
+// may have admitted users since, so they recover.
 func (r *Reader) acceptBehind() error {
 	behind := r.store.Behind()
 	if behind == nil {
@@ -146,8 +148,8 @@ func (r *Reader) acceptBehind() error {
 	return nil
 }
 
-// Close ends what works on the folder, signs what was appended to the log, and closes the folder.
-func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.end, w.signature.close) }
+// Close ends what works on the folder, signs the new entries of the log, and closes the folder.
+func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
 
 // dependencies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
 type dependencies struct {
@@ -158,8 +160,9 @@ type dependencies struct {
 	first        *packages.Catalogue
 }
 
+// openDependencies opens what a filler needs besides the folder. With follow it may start without a catalogue that is remote.
 func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d dependencies, err error) {
-	if d.attestations, err = newProvenance(s); err != nil {
+	if d.attestations, err = newAttestationVerifier(s); err != nil {
 		return d, err
 	}
 	o := bot.ClientOptions{OwnConfig: true}
@@ -167,9 +170,9 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 	if d.clients, err = openClients(s, o, logger); err != nil {
 		return d, err
 	}
-	d.downloads, err = openDownloads(s, d.clients)
+	d.downloads, err = newDownloadLookup(s, d.clients)
 	if err == nil {
-		d.keeper, err = newKeeper(s, filepath.Join(s.Data, "catalogue"), d.clients, logger)
+		d.keeper, err = newCatalogueKeeper(s, filepath.Join(s.Data, "catalogue"), d.clients, logger)
 	}
 	if err == nil {
 		d.first, err = openCatalogue(d.keeper, follow)
@@ -180,7 +183,8 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 	return d, err
 }
 
-func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error) {
+// newFiller opens the bot on the folder.
+func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err error) {
 	s := w.folder.settings
 	d, err := openDependencies(s, o.follow, logger)
 	if err != nil {
@@ -221,8 +225,8 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 	return &filler{made, d.keeper}, nil
 }
 
-// newProvenance returns what verifies attestations.
-func newProvenance(s *settings.Settings) (*attestation.Verifier, error) {
+// newAttestationVerifier returns what verifies npm's attestations, by the Sigstore root of the settings or the built-in one.
+func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
@@ -240,7 +244,7 @@ func newProvenance(s *settings.Settings) (*attestation.Verifier, error) {
 // openTime is how long a process waits for a catalogue from elsewhere.
 const openTime = time.Minute
 
-// openCatalogue returns the first catalogue. A process that follows a remote one may start without it.
+// openCatalogue returns the first catalogue. A process that follows a remote catalogue may start with none.
 func openCatalogue(keeper *catalogue.Keeper, follow bool) (*packages.Catalogue, error) {
 	c, ok := keeper.Kept()
 	if ok || follow && keeper.Remote() {
