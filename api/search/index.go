@@ -50,11 +50,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/blevesearch/bleve/v2/index/scorch"
 	index "github.com/blevesearch/bleve_index_api"
+	"golang.org/x/sync/errgroup"
 )
 
 // ErrClosed is what a closed index answers with.
@@ -67,6 +69,9 @@ const maxParts = 32
 
 // analysts is how many goroutines prepare documents for bleve.
 const analysts = 4
+
+// minBatch is how many documents a batch has at least if an update is split into several batches.
+const minBatch = 1_000
 
 // Index is a set of documents that can be searched. Its methods may be called at
 // the same time.
@@ -152,15 +157,16 @@ func (x *Index) Update(put []Document, remove []string) error {
 			documents[name] = d
 		}
 	}
-	b, parts := x.bleve, x.parts+1
-	if parts > maxParts {
+	b, parts := x.bleve, x.parts
+	if parts >= maxParts {
 		var err error
 		if b, err = newBleve(x.queue); err != nil {
 			return err
 		}
-		changes, parts = documents, 1
+		changes, parts = documents, 0
 	}
-	err := apply(b, changes)
+	added, err := apply(b, changes)
+	parts += added
 	var fresh *state
 	if err == nil {
 		fresh, err = newState(b, documents)
@@ -206,21 +212,31 @@ func (x *Index) changes(put []Document, remove []string) map[string]*known {
 	return changes
 }
 
-// apply puts the changes into b as one batch.
-func apply(b index.Index, changes map[string]*known) error {
-	batch := index.NewBatch()
-	for _, name := range slices.Sorted(maps.Keys(changes)) {
-		d := changes[name]
-		if d == nil {
-			batch.Delete(name)
-			continue
-		}
-		batch.Update(d.entry())
+// apply writes the changes to b in at most as many batches as there are processors, because bleve builds the dictionary of
+// a batch in one goroutine. It returns the number of batches.
+func apply(b index.Index, changes map[string]*known) (int, error) {
+	names := slices.Sorted(maps.Keys(changes))
+	size := max(minBatch, (len(names)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var batches errgroup.Group
+	n := 0
+	for part := range slices.Chunk(names, size) {
+		n++
+		batches.Go(func() error {
+			batch := index.NewBatch()
+			for _, name := range part {
+				if d := changes[name]; d != nil {
+					batch.Update(d.entry())
+				} else {
+					batch.Delete(name)
+				}
+			}
+			return b.Batch(batch)
+		})
 	}
-	if err := b.Batch(batch); err != nil {
-		return fmt.Errorf("search: couldn't index %d documents: %w", len(changes), err)
+	if err := batches.Wait(); err != nil {
+		return 0, fmt.Errorf("search: couldn't index %d documents: %w", len(changes), err)
 	}
-	return nil
+	return n, nil
 }
 
 // newState opens what is in b, which are the documents.
