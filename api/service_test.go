@@ -93,7 +93,7 @@ func newService(t testing.TB, change ...func(*PublicOptions)) *service {
 func serviceOf(t testing.TB, shelf *testkit.Shelf, change ...func(*PublicOptions)) *service {
 	t.Helper()
 	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{
-		Popularity: func(name string) float64 { return map[string]float64{"odd": 9}[name] },
+		Popularity: func(l *library.Library) float64 { return map[string]float64{"odd": 9}[l.Name] },
 		GitHub: func(name string) (library.GitHubCounts, bool) {
 			return library.GitHubCounts{Stars: 59000, Forks: 20000, Subscribers: 3000}, name == "jquery" || name == "backbone.js"
 		},

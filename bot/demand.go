@@ -2,6 +2,7 @@ package bot
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,15 +111,24 @@ func setDemand(batch *kvstore.Batch, name string, d Demand) error {
 	return nil
 }
 
+// readDemand returns what is known of a package's demand, which is nothing if its row is damaged: the next poll of npm or GitHub replaces it.
+func readDemand(r kvstore.Reader, name string) (d Demand, err error) {
+	data, err := r.Get(kvstore.Upstreams, demandKey(name))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return Demand{}, nil
+	}
+	if err == nil && json.Unmarshal(data, &d) != nil {
+		d = Demand{}
+	}
+	return d, err
+}
+
 // changeDemand changes what is known of a package's demand.
 func (b *Bot) changeDemand(name string, change func(*Demand)) error {
 	b.rows.Lock()
 	defer b.rows.Unlock()
-	var d Demand
-	switch data, err := b.store.Get(kvstore.Upstreams, demandKey(name)); {
-	case err == nil:
-		_ = json.Unmarshal(data, &d) // a damaged row is made anew
-	case !errors.Is(err, kvstore.ErrNotFound):
+	d, err := readDemand(b.store, name)
+	if err != nil {
 		return err
 	}
 	change(&d)
@@ -288,6 +298,9 @@ const (
 	// there are none, a star at GitHub counts as a hundred, about what well-known packages have for each.
 	downloadsPerRequest = 1000
 	downloadsPerStar    = 100
+	// The first of the built-in list of popular packages counts as so many downloads, the n-th as an n-th of it, which is about how
+	// the downloads of npm's packages are distributed.
+	downloadsOfMostPopular = 300_000_000
 )
 
 // NewPopularity returns one that adds the requests here.
@@ -295,12 +308,17 @@ func NewPopularity(store kvstore.Reader, requests func(name string) float64) *Po
 	return &Popularity{store: store, requests: requests}
 }
 
-// Of returns how much a package is in demand, 0 for unknown. Only the order of the numbers counts.
-func (p *Popularity) Of(name string) float64 {
+// Of returns how much a package is in demand, 0 for unknown. Only the order of the numbers counts. npm is the npm package of its
+// releases, "" for none, and published the download count that the publisher stored with the newest release, 0 for none: they count where
+// this process has not asked npm or GitHub, as on a mirror.
+func (p *Popularity) Of(name, npm string, published int64) float64 {
 	d := p.Demand(name)
-	downloads := d.Downloads
+	downloads := cmp.Or(d.Downloads, published)
 	if downloads == 0 && d.GitHub != nil {
 		downloads = downloadsPerStar * d.GitHub.Stars
+	}
+	if rank := packages.PopularRank(npm); downloads == 0 && rank > 0 {
+		downloads = int64(downloadsOfMostPopular / rank)
 	}
 	return p.requests(name) + float64(downloads)/downloadsPerRequest
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
+	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -57,8 +58,11 @@ func TestDemand(t *testing.T) {
 	adopt("# as of 2020-01-02\napple\t@fruit/apple\t5000\nbanana\t@fruit/banana\t7000\nunknown\tunknown\t9\n")
 	expect("from the catalogue", map[string]int64{"apple": 5000, "banana": 7000})
 	p := bot.NewPopularity(r.store, func(name string) float64 { return map[string]float64{"banana": 3}[name] })
-	if p.Of("apple") != 5 || p.Of("banana") != 10 || p.Of("cherry") != 0 {
-		t.Errorf("the popularity is %v, %v, %v", p.Of("apple"), p.Of("banana"), p.Of("cherry"))
+	if p.Of("apple", "", 0) != 5 || p.Of("banana", "", 0) != 10 || p.Of("cherry", "", 0) != 0 {
+		t.Errorf("the popularity is %v, %v, %v", p.Of("apple", "", 0), p.Of("banana", "", 0), p.Of("cherry", "", 0))
+	}
+	if p.Of("cherry", "", 4000) != 4 || p.Of("cherry", "jquery", 4000) != 4 || p.Of("cherry", "jquery", 0) <= p.Of("cherry", "lodash", 0) || p.Of("apple", "jquery", 4000) != 5 {
+		t.Errorf("of a mirror: %v, %v, %v, %v", p.Of("cherry", "", 4000), p.Of("cherry", "jquery", 4000), p.Of("cherry", "jquery", 0), p.Of("apple", "jquery", 4000))
 	}
 
 	count := func(n int64, err error) string {
@@ -90,6 +94,30 @@ func TestDemand(t *testing.T) {
 	if got := count(0, fetch.ErrNotFound); got != first {
 		t.Errorf("%s is asked about, not %s", got, first)
 	}
+}
+
+// TestReleaseCarriesDownloads publishes a release with npm's download count as the bot knows it, for mirrors.
+func TestReleaseCarriesDownloads(t *testing.T) {
+	r := newRig(t)
+	r.registry.Add("apple", "1.0.0", hour(1), map[string]string{"apple.js": "1"})
+	r.enrol("apple", fromNpm("apple", "*.js"))
+	if err := os.WriteFile(filepath.Join(r.catalogue, packages.PopularityFile), []byte("apple\tapple\t5000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	catalogue, err := packages.Open(r.catalogue)
+	if err == nil {
+		err = r.bot.SetCatalogue(t.Context(), catalogue)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.once()
+	v, err := views.LookupVersion(r.store, "apple", "1.0.0")
+	if err != nil || v.Downloads != 5000 {
+		t.Errorf("the release has %d downloads, %v; want 5000", v.Downloads, err)
+	}
+	r.sound()
 }
 
 // TestStars holds what is known of packages' repositories at GitHub: each is asked about once a month, those first of which no
@@ -146,8 +174,8 @@ func TestStars(t *testing.T) {
 	if g := known("damson").GitHub; g == nil || !g.Missing {
 		t.Errorf("a repository that is not there: %+v", g)
 	}
-	if p := bot.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana") != 26 || p.Of("apple") != 6 || p.Of("elder") != 1 {
-		t.Errorf("the popularity is %v, %v, %v", p.Of("banana"), p.Of("apple"), p.Of("elder"))
+	if p := bot.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana", "", 0) != 26 || p.Of("apple", "", 0) != 6 || p.Of("elder", "", 0) != 1 {
+		t.Errorf("the popularity is %v, %v, %v", p.Of("banana", "", 0), p.Of("apple", "", 0), p.Of("elder", "", 0))
 	}
 
 	// After a month only what has changed is sent; what was said of downloads stays.

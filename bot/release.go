@@ -377,12 +377,17 @@ func (b *Bot) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, 
 		}
 		entry.Time, entry.Actor = b.options.Now(), actor
 		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
+		demand, err := readDemand(b.store, manifest.Package)
+		if err != nil {
+			return err
+		}
+		entry.Downloads = demand.Downloads
 		if err := b.confirmPolicy(entry); err != nil {
 			return err
 		}
 		if before != "" {
 			first := entry
-			first.Kind, first.Signature, first.Provenance, first.Maker = before, manifest.Source.Signature, nil, nil
+			first.Kind, first.Signature, first.Provenance, first.Maker, first.Downloads = before, manifest.Source.Signature, nil, nil, 0
 			if err := views.Record(tx, views.Change{Entry: first}); err != nil {
 				return err
 			}
@@ -390,7 +395,6 @@ func (b *Bot) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, 
 		if err := views.Record(tx, views.Change{Entry: entry, Manifest: manifest}); err != nil {
 			return err
 		}
-		var err error
 		queued, err = b.squeeze.add(tx.Batch, b.store, manifest)
 		return err
 	})

@@ -88,6 +88,9 @@ type Entry struct {
 	Provenance *Provenance `json:"provenance,omitempty"`
 	// Maker is what made the manifest's minified files, for Published and Replaced.
 	Maker *Maker `json:"maker,omitempty"`
+	// Downloads is how often npm counted downloads of the package in a month, as far as the bot knew, for Published, Mirrored and
+	// Replaced: mirrors rank search results by it.
+	Downloads int64 `json:"downloads,omitempty"`
 	// Mirror is where a release was taken from, for Mirrored and what follows about it.
 	Mirror *Mirror `json:"mirror,omitempty"`
 	// Upstream is what changed there, for UpstreamChanged.

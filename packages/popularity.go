@@ -3,9 +3,11 @@ package packages
 import (
 	"bufio"
 	"bytes"
+	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -63,6 +65,23 @@ func ParsePopularity(data []byte) (Popularity, error) {
 	}
 	return p, nil
 }
+
+//go:embed popular.txt
+var popularText string
+
+// popularRanks maps the npm packages of popular.txt to their places in it, from 1.
+var popularRanks = sync.OnceValue(func() map[string]int {
+	ranks := map[string]int{}
+	for name := range strings.Lines(popularText) {
+		if name = strings.TrimSpace(name); name != "" && name[0] != '#' {
+			ranks[name] = len(ranks) + 1
+		}
+	}
+	return ranks
+})
+
+// PopularRank returns the place of an npm package in the built-in list of popular packages, from 1; 0 if it is not in the list.
+func PopularRank(npm string) int { return popularRanks()[npm] }
 
 // Popularity returns what the catalogue says of that, with nothing in it where it says nothing.
 func (c *Catalogue) Popularity() Popularity { return c.popularity }

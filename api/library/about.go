@@ -87,11 +87,8 @@ func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 func byNPM(libraries []*Library) map[string]*Library {
 	found := make(map[string]*Library, len(libraries))
 	for _, l := range libraries {
-		if l.Autoupdate == nil || l.Autoupdate.Source != "npm" {
-			continue
-		}
-		if found[l.Autoupdate.Target] == nil || l.Name == l.Autoupdate.Target {
-			found[l.Autoupdate.Target] = l
+		if npm := l.NPM(); npm != "" && (found[npm] == nil || l.Name == npm) {
+			found[npm] = l
 		}
 	}
 	return found

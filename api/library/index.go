@@ -26,9 +26,9 @@ import (
 type Options struct {
 	Store *kvstore.Store
 	Log   *logs.Log
-	// Popularity says how much a library is in demand, 0 for unknown. Only the
+	// Popularity returns how much a library is in demand, 0 for unknown. Only the
 	// order of the numbers counts. Default: nothing is known.
-	Popularity func(name string) float64
+	Popularity func(l *Library) float64
 	// Downloads returns how often a library is downloaded from npm in a month, and when that was so. Default: it is not known.
 	Downloads func(name string) (n int64, asOf time.Time, ok bool)
 	// GitHub returns what GitHub last said of a library's repository there. Default: it is not known.
@@ -55,7 +55,7 @@ type Options struct {
 type Index struct {
 	store      *kvstore.Store
 	log        *logs.Log
-	popularity func(string) float64
+	popularity func(*Library) float64
 	downloads  func(string) (int64, time.Time, bool)
 	gitHub     func(string) (GitHubCounts, bool)
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
@@ -89,7 +89,7 @@ type Index struct {
 func New(o Options) (*Index, error) {
 	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
-		x.popularity = func(string) float64 { return 0 }
+		x.popularity = func(*Library) float64 { return 0 }
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -554,7 +554,7 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
-		demand[l] = x.popularity(l.Name)
+		demand[l] = x.popularity(l)
 	}
 	ranked := slices.Clone(listing.Libraries)
 	slices.SortStableFunc(ranked, func(a, b *Library) int {

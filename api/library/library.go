@@ -50,6 +50,8 @@ type Library struct {
 	Version  string
 	Released time.Time // of the latest version, zero where unknown
 	Versions int       // how many are published
+	// Downloads is npm's count of a month as the newest release that has one carries it, 0 where unknown.
+	Downloads int64
 	// Filename is the main file of the latest version, or the one that the package
 	// JSON names where nothing is published; "" for none.
 	Filename string
@@ -61,6 +63,14 @@ type Library struct {
 type Autoupdate struct {
 	Source string `json:"source"` // "npm" or "git"
 	Target string `json:"target"` // the npm package, or the repository's URL
+}
+
+// NPM returns the npm package that releases come from, "" where they come from elsewhere.
+func (l *Library) NPM() string {
+	if l.Autoupdate == nil || l.Autoupdate.Source != "npm" {
+		return ""
+	}
+	return l.Autoupdate.Target
 }
 
 // HasFile reports whether there is a main file that is served.
@@ -107,10 +117,7 @@ func (l *Library) AlternativeNames() []string {
 	for _, affix := range []string{".js", "-js", ".css", "-css"} {
 		bare = strings.TrimSuffix(bare, affix)
 	}
-	candidates := []string{punctuation.Replace(name), bare, punctuation.Replace(bare)}
-	if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-		candidates = append(candidates, strings.ToLower(l.Autoupdate.Target))
-	}
+	candidates := []string{punctuation.Replace(name), bare, punctuation.Replace(bare), strings.ToLower(l.NPM())}
 	names := []string{}
 	for _, c := range candidates {
 		if c != "" && c != name && !slices.Contains(names, c) {
@@ -169,6 +176,11 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	}
 	latest := latestOf(versions)
 	l.Version, l.Released, l.Versions, l.Filename = latest.Version, latest.Released, len(versions), latest.Default
+	for _, v := range versions {
+		if l.Downloads = v.Downloads; l.Downloads > 0 {
+			break
+		}
+	}
 	if l.Filename == "" {
 		return l, nil
 	}

@@ -229,7 +229,7 @@ func TestPopular(t *testing.T) {
 	shelf.Publish("b", "2.0.0", "a.js", files)
 	shelf.Publish("c", "1.0.0", "a.js", files)
 	demand := map[string]float64{"c": 2, "d": 9}
-	x := shelf.Index(library.Options{Popularity: func(name string) float64 { return demand[name] }})
+	x := shelf.Index(library.Options{Popularity: func(l *library.Library) float64 { return demand[l.Name] }})
 	got, err := x.Popular(t.Context(), 2)
 	if want := []string{"c", "b"}; err != nil || !reflect.DeepEqual(names(got), want) {
 		t.Errorf("popular are %q, %v; want %q", names(got), err, want)
@@ -247,7 +247,7 @@ func TestPopularIsRemembered(t *testing.T) {
 	demand := map[string]float64{"a": 1}
 	now := testkit.Released
 	x := shelf.Index(library.Options{
-		Popularity: func(name string) float64 { return demand[name] },
+		Popularity: func(l *library.Library) float64 { return demand[l.Name] },
 		Now:        func() time.Time { return now },
 	})
 	want := func(when string, want ...string) {

@@ -97,7 +97,12 @@ func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Li
 	if err != nil {
 		return nil, err
 	}
-	names, err := x.search.current().Search(ctx, search.Query{Text: text, Fields: fields, Popularity: x.popularity})
+	names, err := x.search.current().Search(ctx, search.Query{Text: text, Fields: fields, Popularity: func(name string) float64 {
+		if l := listing.Library(name); l != nil {
+			return x.popularity(l)
+		}
+		return 0 // the index is a moment ahead of the listing
+	}})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("library: couldn't search for %q: %w", text, err)

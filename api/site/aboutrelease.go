@@ -98,8 +98,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
 		page.Downloads = &downloads{int(n), asOf}
 	}
-	if page.NPM != "" {
-		page.Advisories = s.options.Advisories.Of(page.NPM, page.Release.Version)
+	if npm := page.NPM(); npm != "" {
+		page.Advisories = s.options.Advisories.Of(npm, page.Release.Version)
 		page.Advisories = page.Advisories[:min(advisoriesShown, len(page.Advisories))]
 	}
 }

@@ -60,7 +60,6 @@ type libraryPage struct {
 type origin struct {
 	HomepageLink, RepositoryLink string // "" where there is nothing to follow
 	RepositoryName               string
-	NPM                          string // name of the package there
 	People                       []person
 	MorePeople                   int // that are not shown
 }
@@ -72,9 +71,6 @@ func newOrigin(l *library.Library) origin {
 	}
 	if g := l.GitHub(); g != nil {
 		a.RepositoryName = g.User + "/" + g.Repo
-	}
-	if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-		a.NPM = l.Autoupdate.Target
 	}
 	a.People, a.MorePeople = people(l.Authors)
 	return a

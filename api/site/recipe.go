@@ -173,10 +173,7 @@ func loadRank(r *library.Release, file string) int {
 
 // moduleName is what a library's own documentation imports it as.
 func moduleName(l *library.Library) string {
-	if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-		return l.Autoupdate.Target
-	}
-	return l.Name
+	return cmp.Or(l.NPM(), l.Name)
 }
 
 // importMap returns the markup of an import map. The integrity of all modules stands in it

@@ -121,7 +121,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -138,6 +138,11 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 		<-done
 		return nil
 	}
+}
+
+// popularity returns how much a library is in demand.
+func (r *Reader) popularity(l *library.Library) float64 {
+	return r.demand().Of(l.Name, l.NPM(), l.Downloads)
 }
 
 // npmDownloads returns how often a package was downloaded from npm in the month before asOf; ok is false if that is not known.

@@ -104,6 +104,8 @@ func newVersion(c Change) Version {
 		Default:  c.Manifest.Default,
 		Files:    len(c.Manifest.Files),
 		Mirror:   c.Mirror,
+
+		Downloads: c.Downloads,
 	}
 	for _, f := range c.Manifest.Files {
 		v.Bytes += f.Size

@@ -32,6 +32,8 @@ type Version struct {
 	Default  string       `json:"default,omitempty"` // path of the main file, "" for none
 	Files    int          `json:"files"`
 	Bytes    int64        `json:"bytes"` // of all files' identities
+	// Downloads is that of the entry that published it.
+	Downloads int64 `json:"downloads,omitempty"`
 	// Mirror says which other origin the files are from; nil where they were made here.
 	Mirror *logs.Mirror `json:"mirror,omitempty"`
 	// Withdrawn is nil while the version is served.
