@@ -1,6 +1,7 @@
 package render
 
 import (
+	"bytes"
 	"html"
 	"iter"
 	"path"
@@ -57,29 +58,38 @@ func pieces(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns the tokens of a script. Where a slash divides and where it begins a regular expression is a guess by the token before it. The
-// tokens end early where the lexer finds an error.
+// ScriptTokens returns the tokens of a script. They end early where the lexer finds an error, and where only a complete parser could tell whether a slash
+// divides or starts a regular expression: a script that hid code from the lexer would otherwise be read as another one.
 func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
+		if bytes.HasPrefix(source, []byte("#!")) {
+			end := bytes.IndexAny(source, "\r\n")
+			if end < 0 {
+				end = len(source)
+			}
+			if !yield(js.CommentToken, source[:end]) {
+				return
+			}
+			source = source[end:]
+		}
 		l := js.NewLexer(parse.NewInputBytes(source[:len(source):len(source)]))
-		value := false // whether a value ends here, after which a slash divides
+		var slashes slashReader
 		for {
 			t, text := l.Next()
-			if (t == js.DivToken || t == js.DivEqToken) && !value {
-				// The lexer goes back behind the slash, and reads a regular expression if there is one.
-				rt, rtext := l.RegExp()
-				if rt != js.RegExpToken {
-					yield(t, text)
+			if t == js.DivToken || t == js.DivEqToken {
+				switch slashes.meaning {
+				case unclear:
 					return
+				case startsRegExp:
+					if t, text = l.RegExp(); t != js.RegExpToken {
+						return
+					}
 				}
-				t, text = rt, rtext
 			}
 			if t == js.ErrorToken || !yield(t, text) {
 				return
 			}
-			if !isSpace(t) {
-				value = endsValue(t)
-			}
+			slashes.read(t)
 		}
 	}
 }
@@ -89,11 +99,96 @@ func isSpace(t js.TokenType) bool {
 	return t == js.WhitespaceToken || t == js.LineTerminatorToken || t == js.CommentToken || t == js.CommentLineTerminatorToken
 }
 
-// endsValue reports whether a slash after the token divides.
+// A slashMeaning is what a slash does at some place of a script.
+type slashMeaning int
+
+const (
+	startsRegExp slashMeaning = iota
+	divides
+	unclear
+)
+
+// A slashReader finds out from the tokens before a slash what it does.
+type slashReader struct {
+	meaning slashMeaning   // of a slash that comes next
+	last    js.TokenType   // the last token with a meaning; ErrorToken at the start
+	newLine bool           // since that
+	open    []slashMeaning // of a slash after the closing of each open bracket
+}
+
+// read takes the next token.
+func (r *slashReader) read(t js.TokenType) {
+	switch {
+	case t == js.LineTerminatorToken || t == js.CommentLineTerminatorToken:
+		r.newLine = true
+		return
+	case isSpace(t) || t == js.AwaitToken && r.last == js.ForToken:
+		return
+	}
+	afterDot := r.last == js.DotToken || r.last == js.OptChainToken
+	switch {
+	case afterDot && js.IsIdentifierName(t):
+		r.meaning = divides
+		t = js.IdentifierToken
+	case t == js.OpenBraceToken || t == js.OpenParenToken || t == js.OpenBracketToken:
+		r.open = append(r.open, r.afterClosing(t))
+		r.meaning = startsRegExp
+	case t == js.CloseBraceToken || t == js.CloseParenToken || t == js.CloseBracketToken:
+		r.meaning = unclear
+		if last := len(r.open) - 1; last >= 0 {
+			r.meaning, r.open = r.open[last], r.open[:last]
+		}
+	case t == js.YieldToken || t == js.AwaitToken || t == js.OfToken: // names in some places, operators in others
+		r.meaning = unclear
+	case endsValue(t):
+		r.meaning = divides
+	default:
+		r.meaning = startsRegExp
+	}
+	r.last, r.newLine = t, false
+}
+
+// afterClosing returns what a slash does after the closing of a bracket that opens next.
+func (r *slashReader) afterClosing(opening js.TokenType) slashMeaning {
+	switch opening {
+	case js.OpenBracketToken:
+		return divides
+	case js.OpenParenToken:
+		switch r.last {
+		case js.IfToken, js.WhileToken, js.ForToken, js.WithToken, js.SwitchToken, js.CatchToken:
+			return startsRegExp
+		}
+		return divides
+	}
+	switch {
+	case StartsObject(r.last, r.newLine):
+		return divides
+	case r.last == js.CloseParenToken && r.meaning == startsRegExp: // of a condition
+		return startsRegExp
+	}
+	switch r.last {
+	case js.ErrorToken, js.SemicolonToken, js.OpenBraceToken, js.CloseBraceToken, js.ArrowToken, js.ElseToken, js.DoToken, js.TryToken, js.FinallyToken:
+		return startsRegExp // after a block
+	}
+	return unclear // after a function or a class, which may be a value
+}
+
+// StartsObject reports whether a brace after a token, and perhaps after a new line, is certain to start an object or a list of names rather than a block.
+func StartsObject(last js.TokenType, newLine bool) bool {
+	switch last {
+	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
+		return true
+	case js.ReturnToken, js.ExportToken, js.ImportToken, js.DefaultToken:
+		return !newLine
+	}
+	return js.IsOperator(last) && last != js.IncrToken && last != js.DecrToken && last != js.ArrowToken
+}
+
+// endsValue reports whether a token that is no bracket ends a value.
 func endsValue(t js.TokenType) bool {
 	switch t {
 	case js.StringToken, js.TemplateToken, js.TemplateEndToken, js.RegExpToken, js.ThisToken, js.SuperToken, js.NullToken, js.TrueToken, js.FalseToken,
-		js.CloseParenToken, js.CloseBracketToken, js.CloseBraceToken, js.IncrToken, js.DecrToken, js.PrivateIdentifierToken:
+		js.IncrToken, js.DecrToken, js.PrivateIdentifierToken:
 		return true
 	}
 	return js.IsNumeric(t) || js.IsIdentifier(t)
