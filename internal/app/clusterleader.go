@@ -13,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/logs/tiles"
 )
 
 // A leaderRole is that of the node of a cluster that publishes.
@@ -137,12 +136,8 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 		return refused
 	}
 	site.putInFrontOfRooms((*siteOptions).delayForLogSize)
-	served, err := tiles.New(tiles.Options{Store: l.writer.folder.store, Signer: signer, Logger: r.logger.With("part", "cluster")})
-	if err != nil {
-		return err
-	}
-	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(func(ctx context.Context) { l.updatePublishedView(ctx, served) })})
-	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(func(ctx context.Context) { l.reconcilePublishedView(ctx, served) })})
+	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(l.updatePublishedView)})
+	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(l.reconcilePublishedView)})
 	r.parts.Add(parts.Part{Name: "writing", Run: parts.Until(func(ctx context.Context) {
 		n.cluster.SendHeartbeats(ctx)
 		if ctx.Err() == nil {
@@ -155,9 +150,8 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	return nil
 }
 
-// updatePublishedView copies each checkpoint that the leader signs, and its tiles from the handler served, to the published view in
-// the bucket until ctx ends. At the end it signs and copies the last entries.
-func (l *clusterLeader) updatePublishedView(ctx context.Context, served http.Handler) {
+// updatePublishedView copies each checkpoint that the leader signs, and its tiles, to the published view in the bucket until ctx ends. At the end it signs and copies the last entries.
+func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	signer := l.writer.signature.signer
 	var shown signing.Signed
 	bring := func(ctx context.Context) error {
@@ -165,7 +159,7 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context, served http.Han
 		if signed.Note == nil || string(signed.Note) == string(shown.Note) {
 			return nil
 		}
-		err := l.node.cluster.Show(ctx, served, signed)
+		err := l.node.cluster.Show(ctx, signed)
 		if err == nil {
 			shown = signed
 		}
@@ -195,7 +189,7 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context, served http.Han
 
 // reconcilePublishedView compares the published view in the bucket with the log at intervals, repairs differences, and removes what
 // unfinished publications left, until ctx ends.
-func (l *clusterLeader) reconcilePublishedView(ctx context.Context, served http.Handler) {
+func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
 			switch packs, size, err := l.node.cluster.CollectPacks(ctx); {
@@ -205,7 +199,7 @@ func (l *clusterLeader) reconcilePublishedView(ctx context.Context, served http.
 				l.run.logger.Info("removed the packs of unfinished publications from the bucket", "packs", packs, "bytes", size)
 			}
 		}
-		done, err := l.node.cluster.Reconcile(ctx, served)
+		done, err := l.node.cluster.Reconcile(ctx)
 		if done.Partial > 0 {
 			l.run.logger.Info("removed old partial tiles from the published view in the bucket", "objects", done.Partial)
 		}

@@ -63,8 +63,6 @@ type Bucket interface {
 	// A store that keeps versions apart from bytes, as versitygw does in a sidecar folder, may answer a Get that a write
 	// overtakes with the old bytes and the new version. A caller that asks with that version is not told of the new bytes.
 	GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error)
-	// GetRange returns the length bytes of an object from offset on, all of which must be there.
-	GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error)
 	// List iterates over the objects whose keys begin with prefix and come after another key, in the
 	// order of the keys' bytes.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]

@@ -3,7 +3,6 @@
 package bucket
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -149,26 +148,6 @@ func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, erro
 	}
 	defer file.Close()
 	return readUpTo(file, most)
-}
-
-func (f *folder) GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error) {
-	if err := errors.Join(checkKey(key), ctx.Err()); err != nil {
-		return nil, object(f, key, err)
-	}
-	file, err := os.Open(f.path(key))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return nil, object(f, key, err)
-	}
-	defer file.Close()
-	var data bytes.Buffer
-	n, err := io.Copy(&data, io.NewSectionReader(file, offset, length))
-	if err == nil && n != length {
-		err = io.ErrUnexpectedEOF
-	}
-	return data.Bytes(), object(f, key, err)
 }
 
 func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {

@@ -176,22 +176,6 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 	return data, v, nil
 }
 
-func (s *s3) GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error) {
-	if length == 0 {
-		return nil, nil
-	}
-	var o minio.GetObjectOptions
-	err := o.SetRange(offset, offset+length-1)
-	var data []byte
-	if err == nil {
-		data, _, err = s.get(ctx, key, length, o)
-	}
-	if err == nil && int64(len(data)) != length {
-		err = io.ErrUnexpectedEOF
-	}
-	return data, object(s, key, err)
-}
-
 func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err

@@ -6,10 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -19,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
@@ -44,17 +41,16 @@ var shownKey = kvstore.Key("cluster", "shown")
 // ErrShown says that the bucket shows a newer checkpoint already.
 var ErrShown = errors.New("the bucket shows a newer checkpoint")
 
-// Show brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last.
-// served answers what is below [tiles.Prefix], as the public address does. What a release is
-// withdrawn of by now is taken away.
-func (n *Node) Show(ctx context.Context, served http.Handler, signed signing.Signed) error {
+// Show brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last. It deletes the contents that
+// only withdrawn releases have by now.
+func (n *Node) Show(ctx context.Context, signed signing.Signed) error {
 	n.showing.Lock()
 	defer n.showing.Unlock()
 	shown, err := n.shown()
 	if err != nil {
 		return err
 	}
-	s := &show{Node: n, served: served, kept: map[kvstore.Hash]struct{}{}}
+	s := &show{Node: n, kept: map[kvstore.Hash]struct{}{}}
 	s.group, s.ctx = errgroup.WithContext(ctx)
 	s.group.SetLimit(showAtOnce)
 	for _, t := range tlog.NewTiles(tileHeight, shown, signed.Size) {
@@ -117,7 +113,7 @@ func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error 
 		case bytes.Equal(have, signed.Note):
 			return nil
 		default:
-			size, bad := noteSize(have)
+			size, bad := replication.CheckpointSize(have)
 			if bad != nil {
 				return fmt.Errorf("%s: %s: %w", n.Bucket, key, bad)
 			}
@@ -135,22 +131,12 @@ func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error 
 	}
 }
 
-// noteSize returns how many entries a checkpoint is of, by its text.
-func noteSize(note []byte) (int64, error) {
-	lines := strings.SplitN(string(note), "\n", 3)
-	if len(lines) < 3 {
-		return 0, errors.New("it is not a checkpoint")
-	}
-	return strconv.ParseInt(lines[1], 10, 64)
-}
-
 // A show is one bringing up to date of public/.
 type show struct {
 	*Node
-	served http.Handler
-	group  *errgroup.Group
-	ctx    context.Context
-	kept   map[kvstore.Hash]struct{} // contents that are put
+	group *errgroup.Group
+	ctx   context.Context
+	kept  map[kvstore.Hash]struct{} // contents that are put
 }
 
 // put puts what fn returns, beside the others.
@@ -173,37 +159,10 @@ func tilePaths(t tlog.Tile) []string {
 	return paths
 }
 
-// read returns what is served at a path.
+// read returns what a Larder with this node's store serves at a path of the log.
 func (s *show) read(path string) ([]byte, error) {
-	var answer answer
-	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}, Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-	s.served.ServeHTTP(&answer, r.WithContext(s.ctx))
-	if answer.status != 0 && answer.status != http.StatusOK {
-		return nil, fmt.Errorf("the log has no %s to be shown: status %d", path, answer.status)
-	}
-	return answer.body, nil
+	return replication.OfStore(s.Store, "the log of this node").Get(s.ctx, path, tiles.Width*(2+logs.MaxEntry))
 }
-
-// An answer takes what a handler writes.
-type answer struct {
-	header http.Header
-	status int
-	body   []byte
-}
-
-func (a *answer) Header() http.Header {
-	if a.header == nil {
-		a.header = http.Header{}
-	}
-	return a.header
-}
-
-func (a *answer) Write(data []byte) (int, error) {
-	a.body = append(a.body, data...)
-	return len(data), nil
-}
-
-func (a *answer) WriteHeader(status int) { a.status = status }
 
 // contents shows what entries name, and takes away what no release is served with by now.
 func (s *show) contents(from, to int64) error {

@@ -42,7 +42,7 @@ func TestShow(t *testing.T) {
 		}
 		signed, err := signer.Checkpoint()
 		if err == nil {
-			err = one.Show(ctx, served, signed)
+			err = one.Show(ctx, signed)
 		}
 		if err != nil {
 			t.Fatal(err)

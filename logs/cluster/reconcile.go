@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -30,10 +29,9 @@ type Reconciled struct {
 	Partial int
 }
 
-// Reconcile compares public/ with the log, as far as [Node.Show] has brought it, and removes the differences. served is that
-// of Show. Contents are compared by their sizes: a client that reads one checks its hash.
-func (n *Node) Reconcile(ctx context.Context, served http.Handler) (Reconciled, error) {
-	m := &reconciliation{show: show{Node: n, served: served, ctx: ctx}}
+// Reconcile compares public/ with the log, as far as [Node.Show] has brought it, and removes the differences. Contents are compared by their sizes: a client that reads one checks its hash.
+func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
+	m := &reconciliation{show: show{Node: n, ctx: ctx}}
 	err := m.tiles()
 	if err == nil {
 		err = m.keys()

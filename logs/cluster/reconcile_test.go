@@ -6,23 +6,18 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/logs/tiles"
 )
 
 // shows has a member that leads sign its log and show it, and returns what shows it again.
-func shows(t *testing.T, m *member) (served http.Handler, again func()) {
+func shows(t *testing.T, m *member) (again func()) {
 	t.Helper()
 	signer, err := signing.Open(signing.Options{Dir: t.TempDir(), Origin: origin, Store: m.Shelf.Store, Log: m.Shelf.Log, Logger: slog.New(slog.DiscardHandler)})
-	if err == nil {
-		served, err = tiles.New(tiles.Options{Store: m.Shelf.Store, Signer: signer, Logger: slog.New(slog.DiscardHandler)})
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +28,14 @@ func shows(t *testing.T, m *member) (served http.Handler, again func()) {
 		}
 		signed, err := signer.Checkpoint()
 		if err == nil {
-			err = m.Show(t.Context(), served, signed)
+			err = m.Show(t.Context(), signed)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	again()
-	return served, again
+	return again
 }
 
 // Whatever lands late in public/ is put right, and nothing else is touched.
@@ -54,13 +49,13 @@ func TestReconcile(t *testing.T) {
 		}
 	}
 	one.Withdraw("a", "1.0.0", "malware")
-	served, again := shows(t, one)
+	again := shows(t, one)
 	source := &replication.Bucket{Bucket: b}
 	hash := func(text string) kvstore.Hash { return kvstore.Sum([]byte(text)) }
 	at := func(h kvstore.Hash) string { return publicPrefix + contentPath + h.String() }
 	reconciled := func(want Reconciled) {
 		t.Helper()
-		if got, err := one.Reconcile(ctx, served); err != nil || got != want {
+		if got, err := one.Reconcile(ctx); err != nil || got != want {
 			t.Errorf("reconciled %+v, want %+v; %v", got, want, err)
 		}
 	}
@@ -111,7 +106,7 @@ func TestReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.StepDown()
-	if _, err := one.Reconcile(ctx, served); !errors.As(err, new(*NotWriterError)) {
+	if _, err := one.Reconcile(ctx); !errors.As(err, new(*NotWriterError)) {
 		t.Errorf("a node that does not write any more mends: %v", err)
 	}
 }
@@ -126,7 +121,7 @@ func TestMendInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	served, _ := shows(t, one)
+	shows(t, one)
 	var keys []string
 	for o, err := range b.List(ctx, publicPrefix+contentPath, "") {
 		if err != nil {
@@ -147,7 +142,7 @@ func TestMendInParts(t *testing.T) {
 				}
 			}
 			for _, want := range []int{want, 0} {
-				m := &reconciliation{show: show{Node: one.Node, served: served, ctx: ctx}}
+				m := &reconciliation{show: show{Node: one.Node, ctx: ctx}}
 				if err := m.contents(atOnce); err != nil || m.done != (Reconciled{Added: want}) {
 					t.Errorf("%d at once: mended %+v, want %d; %v", atOnce, m.done, want, err)
 				}
@@ -232,7 +227,7 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 	if err := one.publish("a", "0.0.1"); err != nil {
 		t.Fatal(err)
 	}
-	served, again := shows(t, one)
+	again := shows(t, one)
 	partial := func() (n int) {
 		t.Helper()
 		for o, err := range b.List(ctx, "public/log/tile/", "") {
@@ -247,7 +242,7 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 	}
 	reconciled := func(want Reconciled) {
 		t.Helper()
-		if got, err := one.Reconcile(ctx, served); err != nil || got != want {
+		if got, err := one.Reconcile(ctx); err != nil || got != want {
 			t.Errorf("reconciled %+v, want %+v; %v", got, want, err)
 		}
 	}

@@ -3,11 +3,13 @@ package replication
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -51,7 +53,7 @@ func (s *Store) Name() string { return s.name }
 // Close closes the store.
 func (s *Store) Close() error { return s.store.Close() }
 
-// Get implements [Log]. The checkpoint is the last one that was signed of the entries in the store.
+// Get implements [Log]. It returns what a Larder serves at a path. The checkpoint is the last one that was signed of the entries in the store.
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
 	switch path {
 	case checkpointPath:
@@ -60,13 +62,18 @@ func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, e
 		}
 	case keyPath:
 		var key string
-		key, err = signing.SignedBy(s.store)
-		data = []byte(key)
-	case keysPath:
-		var changes []signing.KeyChange
-		if changes, err = signing.KeyChanges(s.store); err == nil {
-			data, err = json.Marshal(tiles.Keys{Changes: changes})
+		if key, err = signing.SignedBy(s.store); key != "" {
+			data = []byte(key + "\n")
 		}
+	case keysPath:
+		keys := tiles.Keys{Changes: []signing.KeyChange{}}
+		changes, unread := signing.KeyChanges(s.store)
+		keys.Changes = append(keys.Changes, changes...)
+		if keys.Key, err = signing.SignedBy(s.store); err == nil && unread == nil {
+			keys.Origin, _, _ = strings.Cut(keys.Key, "+")
+			data, err = json.Marshal(keys)
+		}
+		err = errors.Join(err, unread)
 	default:
 		if data, err = tiles.ReadTile(s.store, path); err != nil {
 			err = fmt.Errorf("%s: %s: %w: %w", s.name, path, fs.ErrNotExist, err)

@@ -35,9 +35,6 @@ func objects(t *testing.T, b bucket.Bucket) {
 	if _, _, err := b.Get(ctx, "a/none", 10); !errors.Is(err, bucket.ErrNotFound) {
 		t.Errorf("what is not there: %v", err)
 	}
-	if _, err := b.GetRange(ctx, "a/none", 0, 1); !errors.Is(err, bucket.ErrNotFound) {
-		t.Errorf("a part of what is not there: %v", err)
-	}
 	if err := b.Delete(ctx, "a/none"); err != nil {
 		t.Errorf("deleting what is not there: %v", err)
 	}
@@ -58,12 +55,6 @@ func objects(t *testing.T, b bucket.Bucket) {
 		}
 		if _, _, err := b.Get(ctx, "a/one", int64(len(body))-1); !errors.Is(err, bucket.ErrTooLarge) {
 			t.Errorf("an object that is a byte too large: %v", err)
-		}
-		if part, err := b.GetRange(ctx, "a/one", 1, 3); err != nil || !bytes.Equal(part, body[1:4]) {
-			t.Errorf("bytes 1 to 3: %q, %v", part, err)
-		}
-		if _, err := b.GetRange(ctx, "a/one", int64(len(body))-1, 2); err == nil {
-			t.Error("a part beyond the end came without an error")
 		}
 	}
 	if err := b.Delete(ctx, "a/one"); err != nil {
