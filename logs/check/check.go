@@ -252,10 +252,6 @@ func (c *check) reportUnderivable(kind Kind, where string, err error) {
 // run checks the entries from an index on and everything that they change: contents, views, and the map of live releases. With an
 // index above 0, what it reads does not depend on how many entries there are before.
 func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) error {
-	compareView, compareLive := c.compareChanged, c.compareChangedLive
-	if from == 0 {
-		compareView, compareLive = c.compareView, c.compareLive
-	}
 	c.reportDamagedFiles()
 	if from == 0 {
 		if err := c.readOtherRows(ctx); err != nil {
@@ -273,8 +269,12 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 	if err := c.reportSharedFiles(ctx); err != nil {
 		return err
 	}
-	if err := c.compareViews(ctx, compareView); err != nil {
+	if err := c.compareViews(ctx); err != nil {
 		return err
+	}
+	compareLive := c.compareLive
+	if from > 0 {
+		compareLive = c.compareChangedLive
 	}
 	if err := compareLive(ctx); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 // rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
-	if err := e.checkSpace(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
+	if err := e.checkSpace(e.sizeOf(storeName) - e.sizeOf(buildingName)); err != nil {
 		return err
 	}
 	damaged, err := e.scanStore(ctx)
@@ -511,18 +511,11 @@ func (e *engine) spaceForFiles() error {
 			}
 		}
 	}
-	return e.checkSpace(need - dirSize(e.path(buildingName)))
+	return e.checkSpace(need - e.sizeOf(buildingName))
 }
 
-func dirSize(dir string) (size int64) {
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
-	}
-	for _, f := range files {
-		if info, err := f.Info(); err == nil {
-			size += info.Size()
-		}
-	}
+// sizeOf returns how many bytes the files of a folder in the data folder have, as far as that can be read.
+func (e *engine) sizeOf(name string) int64 {
+	size, _ := folderSize(vfs.Default, e.path(name))
 	return size
 }

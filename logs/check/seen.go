@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -51,16 +51,5 @@ func (s Seen) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	fresh, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = fresh.Write(append(data, '\n'))
-	if err = errors.Join(err, fresh.Sync(), fresh.Close()); err == nil {
-		err = os.Rename(fresh.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(fresh.Name()))
-	}
-	return err
+	return disk.Replace(path, append(data, '\n'), 0o600)
 }

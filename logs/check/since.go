@@ -109,59 +109,6 @@ func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int
 	}
 }
 
-// compareChanged compares the rows of a view that follow from the second set with those in use, and the other rows about the same
-// releases. damage is why the view in use cannot be read, err anything else that ended the comparison.
-func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
-	for want, err := range c.derived.store.Scan(ns, kvstore.Range{}) {
-		if err := errors.Join(err, ctx.Err()); err != nil {
-			return nil, err
-		}
-		var have *kvstore.Item
-		switch value, err := c.snapshot.Get(ns, want.Key); {
-		case err == nil:
-			have = &kvstore.Item{Key: want.Key, Value: value}
-		case !errors.Is(err, kvstore.ErrNotFound):
-			return err, nil
-		}
-		if err := c.compareRow(ns, have, &want, rows); err != nil {
-			return nil, err
-		}
-	}
-	switch ns {
-	case kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.States: // whose rows begin with a release
-		for id := range c.recalled {
-			if damage, err := c.reportUnexplained(ctx, ns, id, rows); damage != nil || err != nil {
-				return damage, err
-			}
-		}
-	}
-	return nil, nil
-}
-
-// reportUnexplained reports the rows of a release that are in use and not in the second set. It returns what [check.compareChanged] does.
-func (c *check) reportUnexplained(ctx context.Context, ns kvstore.Namespace, id release, rows *Rows) (damage, err error) {
-	prefix := kvstore.Key(id.pkg, id.version)
-	for have, err := range c.snapshot.Scan(ns, kvstore.Range{Prefix: prefix}) {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err != nil {
-			return err, nil
-		}
-		if len(have.Key) > len(prefix) && have.Key[len(prefix)] != 0 { // 1.0.0-beta begins as 1.0.0 does
-			continue
-		}
-		_, err := c.derived.store.Get(ns, have.Key)
-		if errors.Is(err, kvstore.ErrNotFound) {
-			err = c.compareRow(ns, &have, nil, rows)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
 // compareChangedLive compares what the map of live releases says of the changed releases with what follows from their entries. The
 // map's root is that of the last entry, or the map cannot be read.
 func (c *check) compareChangedLive(ctx context.Context) error {

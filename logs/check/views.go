@@ -64,7 +64,7 @@ func newSecondInMemory(most int64, why error) (*second, error) {
 	const dir = "views"
 	memory := vfs.NewMem()
 	s := &second{checkSize: func() error {
-		size, err := sizeOf(memory, dir)
+		size, err := folderSize(memory, dir)
 		if err == nil && size > most {
 			err = fmt.Errorf("couldn't build the views a second time in memory: they take more than %d MiB, and the disk cannot be used: %w", most>>20, why)
 		}
@@ -93,11 +93,11 @@ func makeFolder(temp string) (folder string, err error) {
 	return os.MkdirTemp(temp, "fsck-")
 }
 
-// sizeOf returns how many bytes the files of a folder have. A file that is deleted meanwhile does not count.
-func sizeOf(files vfs.FS, dir string) (size int64, err error) {
+// folderSize returns how many bytes the files of a folder have. A file that is deleted meanwhile does not count.
+func folderSize(files vfs.FS, dir string) (size int64, err error) {
 	names, err := files.List(dir)
 	if err != nil {
-		return 0, fmt.Errorf("couldn't list the files of the second store: %w", err)
+		return 0, fmt.Errorf("couldn't list the files of a store: %w", err)
 	}
 	for _, name := range names {
 		info, err := files.Stat(files.PathJoin(dir, name))
@@ -105,7 +105,7 @@ func sizeOf(files vfs.FS, dir string) (size int64, err error) {
 		case err == nil:
 			size += info.Size()
 		case !errors.Is(err, fs.ErrNotExist):
-			return 0, fmt.Errorf("couldn't read the size of %s in the second store: %w", name, err)
+			return size, fmt.Errorf("couldn't read the size of %s in a store: %w", name, err)
 		}
 	}
 	return size, nil
@@ -152,12 +152,12 @@ func (s *second) added(rows int) error {
 	return err
 }
 
-// compareViews compares all views with the second set, and replaces what differs if this
-// is a repair. compare is compareView or compareChanged.
-func (c *check) compareViews(ctx context.Context, compare func(context.Context, kvstore.Namespace, *Rows) (damage, err error)) error {
+// compareViews compares all views with the second set, or only those rows that follow from the entries after an earlier check. A repair
+// replaces what differs.
+func (c *check) compareViews(ctx context.Context) error {
 	for _, view := range names {
 		rows := Rows{View: view.name}
-		damage, err := compare(ctx, view.ns, &rows)
+		damage, err := c.compareView(ctx, view.ns, &rows)
 		c.summary.Rows += rows.Rows
 		c.summary.Views = append(c.summary.Views, rows)
 		if err != nil {
@@ -179,9 +179,42 @@ func (c *check) compareViews(ctx context.Context, compare func(context.Context, 
 // compareView compares one view with the second set and counts its rows. damage is why
 // the view in use cannot be read, err anything else that ended the comparison.
 func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
-	have := newCursor(c.snapshot, ns)
+	if c.summary.Since == 0 {
+		return c.compareRange(ctx, ns, kvstore.Range{}, rows)
+	}
+	switch ns {
+	case kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.States: // the keys begin with a release
+		for id := range c.recalled {
+			key := kvstore.Key(id.pkg, id.version)
+			if damage, err := c.compareRange(ctx, ns, kvstore.Range{From: key, To: append(bytes.Clone(key), 1)}, rows); damage != nil || err != nil {
+				return damage, err
+			}
+		}
+		return nil, nil
+	}
+	for want, err := range c.derived.store.Scan(ns, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		var have *kvstore.Item
+		switch value, err := c.snapshot.Get(ns, want.Key); {
+		case err == nil:
+			have = &kvstore.Item{Key: want.Key, Value: value}
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return err, nil
+		}
+		if err := c.compareRow(ns, have, &want, rows); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// compareRange compares the rows of a view in a range with those of the second set. It returns what compareView does.
+func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
+	have := newCursor(c.snapshot, ns, r)
 	defer have.stop()
-	want := newCursor(c.derived.store, ns)
+	want := newCursor(c.derived.store, ns, r)
 	defer want.stop()
 	for have.ok || want.ok {
 		switch {
@@ -308,9 +341,9 @@ type cursor struct {
 	stop func()
 }
 
-func newCursor(r kvstore.Reader, ns kvstore.Namespace) *cursor {
+func newCursor(from kvstore.Reader, ns kvstore.Namespace, r kvstore.Range) *cursor {
 	c := new(cursor)
-	c.next, c.stop = iter.Pull2(r.Scan(ns, kvstore.Range{}))
+	c.next, c.stop = iter.Pull2(from.Scan(ns, r))
 	c.step()
 	return c
 }
