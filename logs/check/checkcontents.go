@@ -148,15 +148,15 @@ func (c *check) reportMissing(ctx context.Context) error {
 	if len(c.gone) == 0 {
 		return nil
 	}
-	erased, err := views.Erased(ctx, c.store)
-	if err := ctx.Err(); err != nil {
-		return err
+	erased, err := readErasures(ctx, c.store, 0)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err != nil {
-		erased = nil // the damaged entry has been reported
+		erased.contents = nil // the damaged entry has been reported
 	}
 	for _, h := range slices.SortedFunc(maps.Keys(c.gone), func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) }) {
-		if _, ok := erased[h]; !ok {
+		if _, ok := erased.contents[h]; !ok {
 			c.found(Content, c.gone[h], "it is not in the store, and no entry erases it")
 			delete(c.gone, h)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -56,7 +55,7 @@ func (c *contents) repairDocuments(ctx context.Context) error {
 
 // repairFiles repairs the files of all releases, but for those that were erased.
 func (c *contents) repairFiles(ctx context.Context) error {
-	erased, err := c.readErasures(ctx)
+	erased, err := readErasures(ctx, c.store, 0)
 	if err != nil {
 		return err
 	}
@@ -154,8 +153,8 @@ func (c *contents) repairContent(ctx context.Context, w replication.Wanted) erro
 	}
 	problem := err
 	_, _ = c.pins.Has(w.Hash) // from now on it is not erased
-	if gone, err := c.erasedSince(w.Hash); gone || err != nil {
-		return err
+	if erased, err := readErasures(ctx, c.store, c.size); err != nil || erased.has(w.Entry, w.Hash) {
+		return err // erased after the repair began, beside a process that runs
 	}
 	source, identity, found, err := c.fetchContent(ctx, w)
 	if ctx.Err() != nil {
@@ -188,27 +187,6 @@ func (c *contents) repairContent(ctx context.Context, w replication.Wanted) erro
 		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; fetched from " + source.Name(), Repaired: true})
 	}
 	return nil
-}
-
-// erasedSince reports whether a content was erased after the repair began, beside a process
-// that runs.
-func (c *contents) erasedSince(h kvstore.Hash) (bool, error) {
-	for e, err := range logs.Entries(c.store, c.size) {
-		if err != nil {
-			return false, err
-		}
-		if e.Kind != logs.Erased {
-			continue
-		}
-		list, err := logs.ReadErasure(c.store, e.Erasure)
-		if err != nil {
-			return false, err
-		}
-		if slices.Contains(list.Contents, h) {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // storeContent stores a content. Nothing waits for the disk where the content was not there.
@@ -309,30 +287,31 @@ func (c *contents) listLost(ctx context.Context) error {
 	return nil
 }
 
-// erasures are what must not come back.
+// erasures are the contents that were erased and not published again.
 type erasures struct {
 	contents map[kvstore.Hash]struct{}
-	unknown  map[[2]string]struct{} // releases of which it is not known what was erased
+	unknown  map[release]struct{} // releases whose lists of erased contents cannot be read
 }
 
+// has reports whether a content of an entry was erased, or may have been.
 func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 	_, gone := x.contents[h]
-	_, unknown := x.unknown[[2]string{e.Package, e.Version}]
+	_, unknown := x.unknown[release{e.Package, e.Version}]
 	return gone || unknown
 }
 
-// readErasures reads which contents were erased, and not brought back by a later publication.
-func (c *contents) readErasures(ctx context.Context) (erasures, error) {
-	x := erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
-	for e, err := range logs.Entries(c.store, 0) {
+// readErasures reads which contents the entries from an index on erase, without those that a later entry publishes again.
+func readErasures(ctx context.Context, store *kvstore.Store, from int64) (erasures, error) {
+	x := erasures{make(map[kvstore.Hash]struct{}), make(map[release]struct{})}
+	for e, err := range logs.Entries(store, from) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return x, err
 		}
 		switch e.Kind {
 		case logs.Erased:
-			list, err := logs.ReadErasure(c.store, e.Erasure)
+			list, err := logs.ReadErasure(store, e.Erasure)
 			if err != nil {
-				x.unknown[[2]string{e.Package, e.Version}] = struct{}{}
+				x.unknown[release{e.Package, e.Version}] = struct{}{}
 				continue
 			}
 			for _, h := range list.Contents {
@@ -342,7 +321,7 @@ func (c *contents) readErasures(ctx context.Context) (erasures, error) {
 			if len(x.contents) == 0 {
 				continue
 			}
-			m, err := logs.ReadManifest(c.store, e.Manifest)
+			m, err := logs.ReadManifest(store, e.Manifest)
 			if err != nil {
 				continue
 			}

@@ -77,13 +77,6 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 	return nil
 }
 
-// Erased returns the contents that were erased and not brought back by a later
-// publication.
-func Erased(ctx context.Context, store *kvstore.Store) (map[kvstore.Hash]struct{}, error) {
-	erased, _, err := standing(ctx, store, store)
-	return erased, err
-}
-
 type release struct{ pkg, version string }
 
 // standing reads which contents were erased and not brought back by a later
