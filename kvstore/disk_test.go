@@ -278,7 +278,7 @@ func TestDamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		damage(t, mem, "*.log", at)
-		if _, err := Open("store", o); !errors.Is(err, ErrCorrupt) || !errors.Is(err, ErrDamaged) {
+		if _, err := Open("store", o); !errors.Is(err, ErrCorrupt) || !errors.As(err, new(*DamageError)) {
 			t.Errorf("damaged at %v of the log: %v", at, err)
 		}
 		// What comes before the damage can be read.

@@ -40,8 +40,8 @@ type FileScan struct {
 	options any                // the sstable.ReaderOptions of its tables: see handle
 	rows    map[Namespace]bool // those of which rows are kept
 
-	lock    io.Closer
-	index   handle // a *pebble.DB, see indexOf
+	lock    io.Closer // of the folder; nil if the caller has the store open
+	index   handle    // a *pebble.DB, see indexOf
 	scratch string
 	batch   handle // a *pebble.Batch, see changesOf
 
@@ -80,8 +80,10 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	if _, err := o.FS.Stat(dir); err != nil {
 		return nil, err
 	}
-	if s.lock, err = lockScan(dir, o); err != nil {
-		return nil, err
+	if !o.ReadOnly {
+		if s.lock, err = lockFolder(dir, o); err != nil {
+			return nil, err
+		}
 	}
 	defer func() {
 		if err != nil {
@@ -385,21 +387,11 @@ func (s *FileScan) commit() error {
 	return nil
 }
 
-// lockScan keeps other processes from the store, unless the caller has it open.
-func lockScan(dir string, o Options) (io.Closer, error) {
-	if o.ReadOnly {
-		return io.NopCloser(nil), nil
-	}
-	lock, err := pebble.LockDirectory(dir, o.FS)
-	if err != nil {
-		return nil, lockError(dir, err)
-	}
-	return lock, nil
-}
-
 // Close removes the index.
 func (s *FileScan) Close() (err error) {
-	defer func() { err = errors.Join(err, s.lock.Close()) }()
+	if s.lock != nil {
+		defer func() { err = errors.Join(err, s.lock.Close()) }()
+	}
 	if s.batch != nil {
 		err = s.batch.Close()
 	}

@@ -52,16 +52,7 @@ func (r *fileReader) blocks() (handles []block.Handle) {
 			handles = nil
 		}
 	}()
-	f, err := r.scan.fs.Open(r.scan.fs.PathJoin(r.scan.dir, r.name))
-	if err != nil {
-		return nil
-	}
-	readable, err := sstable.NewSimpleReadable(f)
-	if err != nil {
-		f.Close()
-		return nil
-	}
-	table, err := sstable.NewReader(context.Background(), readable, r.scan.options.(sstable.ReaderOptions)) // which closes readable where it fails
+	table, err := openTable(context.Background(), r.scan.fs, r.scan.fs.PathJoin(r.scan.dir, r.name), r.scan.options.(sstable.ReaderOptions))
 	if err != nil {
 		return nil
 	}

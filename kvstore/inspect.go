@@ -18,8 +18,7 @@ import (
 )
 
 // DamageError says that a store is damaged. Open has not changed it: opening it for
-// writing would delete files that the damaged part no longer names. It is both [ErrDamaged]
-// and [ErrCorrupt].
+// writing would delete files that the damaged part no longer names. It is [ErrCorrupt].
 type DamageError struct {
 	Dir      string
 	Findings []Finding
@@ -66,11 +65,11 @@ func (e *DamageError) Error() string {
 	if more := len(e.Findings) - most; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("%v: %s: %s; nothing was changed", ErrDamaged, e.Dir, strings.Join(lines, "; "))
+	return fmt.Sprintf("the store is damaged and can't be opened for writing: %s: %s; nothing was changed", e.Dir, strings.Join(lines, "; "))
 }
 
-// Is reports whether target is one of the errors that e is.
-func (e *DamageError) Is(target error) bool { return target == ErrDamaged || target == ErrCorrupt }
+// Unwrap returns [ErrCorrupt].
+func (e *DamageError) Unwrap() error { return ErrCorrupt }
 
 // Look reads what says which files a store has, and its write-ahead logs, and holds them
 // against each other. It returns a [*DamageError] where something is missing that a crash
@@ -425,20 +424,25 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 	return nil
 }
 
+// checkTable returns an error if a block of a table does not have its checksum.
 func checkTable(ctx context.Context, o Options, path string, options sstable.ReaderOptions) error {
-	f, err := o.FS.Open(path)
-	if err != nil {
-		return err
-	}
-	readable, err := sstable.NewSimpleReadable(f)
-	if err != nil {
-		f.Close()
-		return err
-	}
-	r, err := sstable.NewReader(ctx, readable, options) // which closes readable where it fails
+	r, err := openTable(ctx, o.FS, path, options)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	return r.ValidateBlockChecksums()
+}
+
+// openTable opens a table. It reads the table's end only.
+func openTable(ctx context.Context, fs vfs.FS, path string, options sstable.ReaderOptions) (*sstable.Reader, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return sstable.NewReader(ctx, readable, options) // which closes readable if it fails
 }

@@ -460,9 +460,6 @@ var (
 	ErrDiskFull = errors.New("the disk is full")
 	// ErrCorrupt says that what is on the disk is not what was written there.
 	ErrCorrupt = errors.New("the store is damaged")
-	// ErrDamaged says that a store was not opened for writing, because it is
-	// damaged: see [DamageError].
-	ErrDamaged = errors.New("the store is damaged and can't be opened for writing")
 )
 
 // noSpace reports whether err says that the disk, or the user's share of it,

@@ -41,7 +41,7 @@ func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, wit
 	}
 	mem := damaged.disk(t, mark)
 	s, err := Open("store", marked(mem))
-	if errors.Is(err, ErrDamaged) {
+	if errors.As(err, new(*DamageError)) {
 		o.refused++
 		if !maps.EqualFunc(readFolder(t, mem), damaged.with("LOCK", []byte{}), bytes.Equal) {
 			t.Errorf("%s: the refused store was changed", what)
@@ -110,7 +110,7 @@ func wantRefusedWell(t *testing.T, what string, mem vfs.FS, refusal error, relea
 		if !strings.Contains(refusal.Error(), "marker.") && !strings.Contains(refusal.Error(), "MANIFEST-") {
 			t.Errorf("%s: %v; and read-only: %v", what, refusal, err)
 		}
-		if !errors.Is(err, ErrDamaged) {
+		if !errors.As(err, new(*DamageError)) {
 			t.Errorf("%s: read-only: %v, want the damage", what, err)
 		}
 		return
@@ -227,7 +227,7 @@ func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of samp
 	}
 	s, err = Open("store", marked(mem))
 	switch {
-	case errors.Is(err, ErrDamaged):
+	case errors.As(err, new(*DamageError)):
 		wantRefusedWell(t, what, mem, err, releases)
 		if len(silent) == 0 {
 			o.refused++

@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -34,9 +35,20 @@ type memory struct {
 }
 
 type remembered struct {
-	err   error
-	until time.Time
-	pause time.Duration
+	err error
+	backoff
+}
+
+// A backoff is how long something is not tried after it failed: for twice as long after each failure.
+type backoff struct {
+	failures int
+	until    time.Time
+}
+
+// extend adds a failure.
+func (b *backoff) extend(now time.Time, first, longest time.Duration) {
+	b.failures++
+	b.until = now.Add(retry.Doubled(b.failures, first, longest))
 }
 
 func newMemory(now func() time.Time) *memory { return &memory{now: now, all: map[release]remembered{}} }
@@ -51,16 +63,17 @@ func (m *memory) recall(id release) error {
 	return nil
 }
 
-// remember keeps that for a while, which doubles each time.
+// remember keeps the error of a release until its backoff ends.
 func (m *memory) remember(id release, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	pause := min(max(2*m.all[id].pause, briefPause), longPause)
-	if _, there := m.all[id]; !there && len(m.all) >= mostMemory {
-		evict(m.all, func(r remembered) bool { return !now.Before(r.until) })
+	r, there := m.all[id]
+	if !there && len(m.all) >= mostMemory {
+		evict(m.all, func(r remembered) bool { return !m.now().Before(r.until) })
 	}
-	m.all[id] = remembered{err, now.Add(pause), pause}
+	r.err = err
+	r.extend(m.now(), briefPause, longPause)
+	m.all[id] = r
 }
 
 // evict deletes one of a few that chance chooses, one that is done with if there is such a one.
@@ -132,19 +145,17 @@ type asked struct {
 	origin
 	now func() time.Time
 
-	mu     sync.Mutex
-	budget bucket
-	until  time.Time // it is left alone
-	pause  time.Duration
-	// problem is why.
-	problem string
+	mu      sync.Mutex
+	budget  bucket
+	backoff backoff
+	problem string // of the last failure
 }
 
 // ask looks for a release, if the origin may be asked now.
 func (o *asked) ask(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
 	now := o.now()
-	until := o.until
+	until := o.backoff.until
 	rests, may := now.Before(until), true
 	if !rests {
 		may = o.budget.take(now)
@@ -160,28 +171,14 @@ func (o *asked) ask(ctx context.Context, id release, path string) (*offer, error
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil || errors.Is(err, fetch.ErrNotFound) || errors.Is(err, errMismatch) || ctx.Err() != nil {
-		o.pause = 0
+		o.backoff.failures = 0
 		return got, err
 	}
 	o.problem = text.Short(err.Error(), 300)
-	o.pause = min(max(2*o.pause, time.Second), time.Minute)
-	o.until = o.now().Add(o.pause)
-	if at, ok := fetch.RetryAt(err); ok {
-		o.until = minTime(maxTime(o.until, at), o.now().Add(longPause))
+	now = o.now()
+	o.backoff.extend(now, time.Second, time.Minute)
+	if at, ok := fetch.RetryAt(err); ok && at.After(o.backoff.until) {
+		o.backoff.until = now.Add(min(at.Sub(now), longPause))
 	}
 	return nil, err
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }

@@ -33,11 +33,6 @@ type follower struct {
 	stale    map[string]bool   // origins whose log is reported to be too old
 }
 
-type backoff struct {
-	until time.Time
-	last  time.Duration
-}
-
 // Run checks mirrored releases until ctx ends.
 func (f *Fallback) Run(ctx context.Context) {
 	for {
@@ -146,8 +141,8 @@ func (f *Fallback) mirroredHere(id release) (v views.Version, here bool, err err
 // compare compares a release with npm's, if its backoff is over.
 func (f *follower) compare(ctx context.Context, id release) {
 	now := f.o.Now()
-	p := f.backoffs[id]
-	if now.Before(p.until) {
+	wait := f.backoffs[id]
+	if now.Before(wait.until) {
 		return
 	}
 	compared, err := f.o.Bot.Compare(ctx, id.pkg, id.version)
@@ -156,9 +151,8 @@ func (f *follower) compare(ctx context.Context, id release) {
 		return
 	}
 	f.o.Logger.Debug("not compared with npm yet", "package", id.pkg, "version", id.version, "err", err)
-	p.last = min(max(2*p.last, minBackoff), maxBackoff)
-	p.until = now.Add(p.last)
-	f.backoffs[id] = p
+	wait.extend(now, minBackoff, maxBackoff)
+	f.backoffs[id] = wait
 }
 
 // applyChanges withdraws the releases that the origin has withdrawn since they were taken from it, and restores those that it has

@@ -131,8 +131,8 @@ func (o *asked) state() OriginState {
 	now := o.now()
 	o.budget.fill(now)
 	s := OriginState{Origin: o.String(), Budget: int(o.budget.tokens)}
-	if now.Before(o.until) {
-		s.Rests, s.Problem = o.until, o.problem
+	if now.Before(o.backoff.until) {
+		s.Rests, s.Problem = o.backoff.until, o.problem
 	}
 	if l, ok := o.origin.(*larder); ok {
 		s.Cosigned = l.lastCosigned()

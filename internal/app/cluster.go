@@ -173,7 +173,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	}
 	if has := originOf(key); has != "" {
 		if name != "" && name != has {
-			return nil, view, &cluster.ForeignError{Bucket: n.bucket.String(), Has: name, Want: has}
+			return nil, view, cluster.ForeignError(n.bucket.String(), name, has)
 		}
 		name = has
 	}

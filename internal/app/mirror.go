@@ -7,6 +7,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -102,7 +105,10 @@ func makeKeyFolder(s *settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	return replication.MakeKeys(keys)
+	if err := disk.MakeFolder(vfs.Default, keys); err != nil {
+		return fmt.Errorf("couldn't make the key folder: %w", err)
+	}
+	return nil
 }
 
 // openMirrorFollower returns what copies the log and the releases from the source of a mirror, and adds its status, metrics and
@@ -139,7 +145,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 			report.addNote("what is served may be out of date: " + stale)
 		}
 	})
-	r.parts.Add(f.SourcePart())
+	r.parts.Add(parts.Part{Name: "source", Stop: f.Close})
 	return f, nil
 }
 

@@ -338,7 +338,7 @@ func TestCheckTellsOfDamagedFiles(t *testing.T) {
 	if err := os.WriteFile(last, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kvstore.Open(dir, kvstore.Options{}); !errors.Is(err, kvstore.ErrDamaged) {
+	if _, err := kvstore.Open(dir, kvstore.Options{}); !errors.As(err, new(*kvstore.DamageError)) {
 		t.Fatalf("opened for writing: %v", err)
 	}
 	if store, err = kvstore.Open(dir, kvstore.Options{ReadOnly: true}); err != nil {

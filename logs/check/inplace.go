@@ -14,26 +14,16 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A NotInPlaceError says why a store cannot be repaired in place, and that nothing in its log
-// and views was changed.
-type NotInPlaceError struct{ Why error }
-
-func (e *NotInPlaceError) Error() string {
-	return fmt.Sprintf("this cannot be repaired in place: %v; stop the process and run `larder repair`, which builds a new store", e.Why)
-}
-
-func (e *NotInPlaceError) Unwrap() error { return e.Why }
-
 // RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound.
 // Others may use it meanwhile; those who have read views must read again what Report tells
-// of. It returns a [*NotInPlaceError] where a new store is needed.
+// of. If a new store is needed, it changes nothing in the log and the views, and returns an error.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	begun := e.Now()
 	e.store, e.log, e.beside = store, log, true
 	why, err := e.inPlace(ctx)
 	if why != nil {
-		err = errors.Join(err, &NotInPlaceError{why})
+		err = errors.Join(err, fmt.Errorf("this cannot be repaired in place: %w; stop the process and run `larder repair`, which builds a new store", why))
 	}
 	return e.finishResult(begun), err
 }

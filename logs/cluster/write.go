@@ -394,11 +394,9 @@ func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
 	return is, nil
 }
 
-// A ForeignError says that a bucket has another log than the node's keys are for.
-type ForeignError struct{ Bucket, Has, Want string }
-
-func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", e.Bucket, e.Has, e.Want)
+// ForeignError returns the error of a bucket that has another log than the node's keys are for.
+func ForeignError(bucket, has, want string) error {
+	return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", bucket, has, want)
 }
 
 // claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
@@ -423,7 +421,7 @@ func (n *Node) claim(ctx context.Context) (id string, err error) {
 		}
 	}
 	if err == nil && is.Origin != n.Origin {
-		err = &ForeignError{n.Bucket.String(), is.Origin, n.Origin}
+		err = ForeignError(n.Bucket.String(), is.Origin, n.Origin)
 	}
 	return is.ID, err
 }

@@ -12,11 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -130,14 +128,6 @@ func Open(o Options) (*Follower, error) {
 		return nil, errors.Join(err, record.Close())
 	}
 	return f, nil
-}
-
-// MakeKeys creates the key folder, as [Open] does, so that files can be put into it before.
-func MakeKeys(dir string) error {
-	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
-		return fmt.Errorf("couldn't make the key folder: %w", err)
-	}
-	return nil
 }
 
 // restoreState reads what was seen and taken over before.

@@ -12,9 +12,6 @@ import (
 // Part follows the source.
 func (f *Follower) Part() parts.Part { return parts.Part{Name: "following", Run: parts.Until(f.Run)} }
 
-// SourcePart closes the follower.
-func (f *Follower) SourcePart() parts.Part { return parts.Part{Name: "source", Stop: f.Close} }
-
 // Register registers how far a mirror is behind.
 func Register(r prometheus.Registerer, f *Follower, started time.Time) {
 	gauge := func(name, help string, value func(State) float64) {
