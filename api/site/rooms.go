@@ -36,6 +36,8 @@ const (
 	liveEvery = 10 * time.Second
 	// shownPeriods is how many periods a page has in numbers.
 	shownPeriods = 60
+	// maxPeople is the largest number of people in a forecast.
+	maxPeople = 10_000_000
 	// maxVersions is how many versions of the settings a page lists.
 	maxVersions = 20
 )
@@ -73,6 +75,8 @@ type roomPage struct {
 	Spans   []reach
 	Span    reach
 	Export  string // address of the data, without its format
+	// Forecast is what happens if a number of people come; 0 people where the visitor gave no number.
+	Forecast waitingroom.Forecast
 }
 
 // live says whether a page shows changes as they come, and Path is where that can be changed
@@ -126,8 +130,11 @@ func (s *Site) room(q *request) (*answer, error) {
 		return nil, cmp.Or(err, errors.New("site: a waiting room went while it was looked at"))
 	}
 	p := roomPage{
-		live: q.live(withQuery(roomPath(name), encode("span", q.query.Get("span"))), name), Room: status, Now: recent[0], Charts: roomCharts(status, periods, shown),
+		live: q.live(withQuery(roomPath(name), encode("span", q.query.Get("span"), "people", q.query.Get("people"))), name), Room: status, Now: recent[0], Charts: roomCharts(status, periods, shown),
 		Spans: reaches, Span: shown, Export: withQuery(roomPath(name)+"/analytics", encode("minutes", strconv.Itoa(shown.minutes))),
+	}
+	if people, err := strconv.Atoi(q.query.Get("people")); err == nil && people > 0 {
+		p.Forecast = status.Forecast(min(people, maxPeople))
 	}
 	for i := len(periods) - 1; i >= max(0, len(periods)-shownPeriods); i-- {
 		p.Periods = append(p.Periods, periods[i])

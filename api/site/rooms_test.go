@@ -22,7 +22,7 @@ func (house) Statuses() []waitingroom.Status {
 func (house) Status(name string) (waitingroom.Status, bool) {
 	return waitingroom.Status{
 		Name: "shop", Status: waitingroom.Queueing, EventID: "sale", Queued: 1234, Active: 300, MaxMinutes: 12,
-		TotalActiveUsers: 300, NewUsersPerMinute: 100, Method: "fifo", Routes: []string{"shop.example/<b>"},
+		TotalActiveUsers: 300, NewUsersPerMinute: 100, SessionDuration: 5, Method: "fifo", Routes: []string{"shop.example/<b>"},
 		Settings: house{}.Revision(),
 	}, name == "shop"
 }
@@ -54,6 +54,24 @@ func (house) Versions() []waitingroom.Version {
 		all = append(all, waitingroom.Version{Number: n, Time: at, Origin: "rooms.yaml"})
 	}
 	return all
+}
+
+// The page of a room computes what happens if people come, and ignores what is no number of people.
+func TestRoomForecast(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	for query, want := range map[string]string{
+		"people=1000":      "Of 1,000 people, 0 enter within a minute, and the last one waits at least 37 min.",
+		"people=99999999":  "Of 10,000,000 people, 0 enter within a minute, and the last one waits more than a week.",
+		"people=-5":        "",
+		"people=%3Cscript": "",
+	} {
+		well := get(t, newSite(t, shelf, func(o *Options) { o.Rooms = house{} }), "/rooms/shop?"+query)
+		body := well.Body.String()
+		checkPage(t, well)
+		if strings.Contains(body, `id="forecast"`) != (want != "") || !strings.Contains(body, want) {
+			t.Errorf("%s: the page lacks %q", query, want)
+		}
+	}
 }
 
 // A page shows which version of the settings is in force, and their history; of a node that cannot confirm it, that.

@@ -132,7 +132,7 @@ func New(o Options) (*Site, error) {
 		s.routes = append(s.routes, route{"/docs", nil, false, s.docs}, route{"/api", nil, false, s.docsElsewhere})
 	}
 	if o.Rooms != nil {
-		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.rooms}, route{"/rooms/*", []string{"live", "span"}, false, s.room})
+		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.rooms}, route{"/rooms/*", []string{"live", "people", "span"}, false, s.room})
 	}
 	if o.Nodes != nil {
 		s.routes = append(s.routes, route{"/nodes", nil, false, s.nodes})

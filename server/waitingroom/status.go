@@ -28,6 +28,7 @@ type Status struct {
 
 	TotalActiveUsers  int          `json:"total_active_users"`
 	NewUsersPerMinute int          `json:"new_users_per_minute"`
+	SessionDuration   int          `json:"session_duration"` // minutes
 	Method            queue.Method `json:"queueing_method"`
 	Routes            []string     `json:"routes"`
 	// Recovering says that the room's state was lost, or another node of the cluster publishes since, and no new user is
@@ -93,7 +94,8 @@ func (r *room) status() Status {
 	m, o := r.at(now), r.overview.Load()
 	s := Status{
 		Name: r.config.Name, Status: NotQueueing, Queued: o.queued, Active: o.active, MaxMinutes: longestWait(m, o),
-		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute, Method: m.Settings.Method,
+		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute,
+		SessionDuration: int(m.Settings.SessionDuration / time.Minute), Method: m.Settings.Method,
 		Recovering: o.holding, CutOff: o.cutOff || !r.ready(),
 	}
 	for _, route := range r.config.Routes {

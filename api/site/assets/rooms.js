@@ -3,7 +3,7 @@
 
 const button = document.querySelector('button.follow');
 const announcer = document.getElementById('announcer');
-const parts = '#state, #recovering, #now, #charts, #periods, #settings, #versions, [id^="state-"], [id^="now-"]';
+const parts = '#state, #recovering, #now, #charts, #periods, #forecast, #settings, #versions, [id^="state-"], [id^="now-"]';
 let source = null;
 let fetching = false;
 let again = false;

@@ -2,6 +2,8 @@ package simulate
 
 import (
 	"math"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +30,25 @@ func simulated(t *testing.T, o Options) *Result {
 	if n := len(res.Waits()); n != len(res.Visitors) {
 		t.Errorf("%d of %d came in", n, len(res.Visitors))
 	}
+	draw(t, res, o.Profile)
 	return res
+}
+
+// draw writes the table and the charts of an experiment into the folder that LARDER_TEST_PICTURES names, if any.
+func draw(t *testing.T, res *Result, profile Profile) {
+	dir := os.Getenv("LARDER_TEST_PICTURES")
+	if dir == "" {
+		return
+	}
+	var table strings.Builder
+	if err := res.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	files, err := res.Draw(dir, t.Name()+"-"+string(profile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s\n%s", &table, strings.Join(files, "\n"))
 }
 
 // long leaves out what takes seconds where there is no time, or where the race detector

@@ -100,25 +100,6 @@ const (
 	Twice  Attack = "twice"  // send every ticket twice, to two workers
 )
 
-// Check reports a mistake in the options.
-func (o Options) Check() error {
-	_, err := o.withDefaults()
-	return err
-}
-
-// Each returns the options of one run for each queueing method, with the allocator, or the mistake in them.
-func (o Options) Each(allocator string, methods []string) (runs []Options, err error) {
-	o.Settings.Allocator = queue.Allocator(allocator)
-	for _, name := range methods {
-		o.Settings.Method = queue.Method(name)
-		if err := o.Check(); err != nil {
-			return nil, err
-		}
-		runs = append(runs, o)
-	}
-	return runs, nil
-}
-
 func (o Options) withDefaults() (Options, error) {
 	var err error
 	if o.Settings, err = o.Settings.WithDefaults(); err != nil {

@@ -113,7 +113,7 @@ func TestOptions(t *testing.T) {
 	} {
 		o := small(1)
 		change(&o)
-		if o.Check() == nil {
+		if _, err := o.withDefaults(); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
