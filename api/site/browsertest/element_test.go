@@ -85,7 +85,7 @@ func (b *tab) find(role, pattern string) element {
 func on[T any](e element, function string) T {
 	e.tab.Helper()
 	object := call(e.tab, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: e.node}).Object
-	ctx, cancel := context.WithTimeout(e.tab.ctx, patience)
+	ctx, cancel := context.WithTimeout(e.tab.ctx, timeout)
 	defer cancel()
 	v, err := chromedp.Run(ctx, chromedp.CallFunctionOn[T](function, func(p *runtime.CallFunctionOnParams) {
 		p.ObjectID = object.ObjectID

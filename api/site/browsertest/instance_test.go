@@ -230,7 +230,7 @@ func record(data string) (err error) {
 
 // readiness waits for the ready file and returns what it says.
 func (i *instance) readiness(file string) (string, error) {
-	deadline := time.After(patience)
+	deadline := time.After(timeout)
 	for {
 		text, err := os.ReadFile(file)
 		if err == nil {
@@ -240,8 +240,8 @@ func (i *instance) readiness(file string) (string, error) {
 		case <-i.ended:
 			return "", fmt.Errorf("larder up ended before it served:\n%s", i.said)
 		case <-deadline:
-			return "", fmt.Errorf("larder up did not serve within %v:\n%s", patience, i.said)
-		case <-time.After(lookAgain):
+			return "", fmt.Errorf("larder up did not serve within %v:\n%s", timeout, i.said)
+		case <-time.After(checkInterval):
 		}
 	}
 }
@@ -250,7 +250,7 @@ func (i *instance) stop() {
 	_ = i.command.Process.Signal(os.Interrupt) // unless it has ended by itself
 	select {
 	case <-i.ended:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		_ = i.command.Process.Kill()
 		<-i.ended
 	}

@@ -27,11 +27,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long a test waits for what ought to happen at once, and lookAgain
-// how often it looks.
+// timeout is how long a test waits for a condition before it fails, long enough for a machine that runs other tests beside it.
+// A test checks the condition every checkInterval.
 const (
-	patience  = 20 * time.Second
-	lookAgain = 10 * time.Millisecond
+	timeout       = 2 * time.Minute
+	checkInterval = 10 * time.Millisecond
 )
 
 // A profile is a page of the browser with cookies, storage and cache of its own. To open one and to show its first page
@@ -70,7 +70,7 @@ func openProfile(browser context.Context) (*profile, error) {
 // reset leaves the page and removes what a test may have left in the profile, at the origins that it visited. The cache keeps
 // responses of the shared instance. reset navigates to a page of that instance, because an empty page would need another process.
 func (p *profile) reset(origins []string) error {
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
 	blank, emptyCache := shared.instance.address+"/robots.txt", false
 	for _, origin := range origins {
@@ -236,7 +236,7 @@ func (b *tab) report() {
 // do runs actions, within the time that anything may take.
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.Fatal(err)
@@ -261,7 +261,7 @@ func alter[P, R any](b *tab, command cdp.Command[P, R], params P) {
 }
 
 func tryCall[P, R any](b *tab, command cdp.Command[P, R], params P) (R, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
 	return chromedp.Call(ctx, command, params)
 }
@@ -275,7 +275,7 @@ func (b *tab) goTo(target string) int64 {
 	case strings.HasPrefix(target, "/"):
 		target = b.address + target
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
 	response, err := chromedp.Run(ctx, chromedp.NavigateResponse(target))
 	if err != nil {
@@ -306,7 +306,7 @@ func eval[T any](b *tab, expression string) T {
 }
 
 func tryEval[T any](b *tab, expression string) (T, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
@@ -331,10 +331,10 @@ func (b *tab) says(pattern string) {
 // wait looks again and again until something is so.
 func (b *tab) wait(what string, so func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(lookAgain) {
+	for deadline := time.Now().Add(timeout); !so(); time.Sleep(checkInterval) {
 		if time.Now().After(deadline) {
 			where, _ := tryEval[string](b, "location.href")
-			b.Fatalf("%s: not so after %v, at %s", what, patience, where)
+			b.Fatalf("%s: not so after %v, at %s", what, timeout, where)
 		}
 	}
 }
