@@ -23,8 +23,11 @@ const (
 
 // tells reports whether a file in an archive says something about the release as a whole.
 func tells(e archive.Entry) bool {
-	return e.Skipped == "" && e.Size > 0 && e.Size <= maxTold && (e.Name == "package.json" || readmeRank(e.Name) > 0)
+	return e.Skipped == "" && e.Size > 0 && e.Size <= maxTold && describesRelease(e.Name)
 }
+
+// describesRelease reports whether a file of that name is read for what it says about the release, published or not.
+func describesRelease(name string) bool { return name == "package.json" || readmeRank(name) > 0 }
 
 // readmeRank is the greater the likelier a file is the one that introduces a release, 0 for one that does not.
 func readmeRank(name string) int {

@@ -219,6 +219,9 @@ func (b *Bot) starsEvery() time.Duration {
 	return countEveryAnonymous
 }
 
+// starsTime returns the present time with the precision in which it is stored.
+func (b *Bot) starsTime() time.Time { return b.options.Now().UTC().Truncate(time.Second) }
+
 // countStars asks GitHub about the package that it is longest since it was asked about, those first whose downloads are not
 // known.
 func (b *Bot) countStars(ctx context.Context) (string, error) {
@@ -228,7 +231,7 @@ func (b *Bot) countStars(ctx context.Context) (string, error) {
 	}
 	var name, target string
 	var before Demand
-	now := b.options.Now().UTC().Truncate(time.Second)
+	now := b.starsTime()
 	for _, p := range b.catalogue().Packages() {
 		if p.Repository == nil || !b.options.Git.AtGitHub(p.Repository.URL) {
 			continue
@@ -249,7 +252,7 @@ func (b *Bot) countStars(ctx context.Context) (string, error) {
 	if before.GitHub != nil {
 		etag = before.GitHub.ETag
 	}
-	found, fresh, err := b.options.Git.Counts(ctx, target, etag)
+	found, fresh, err := b.options.Git.Describe(ctx, target, etag)
 	var refused *git.RefusedError
 	var limit *git.LimitError
 	switch {
@@ -265,7 +268,7 @@ func (b *Bot) countStars(ctx context.Context) (string, error) {
 	case found == nil: // as before
 		next.Counts, next.ETag = before.GitHub.Counts, etag
 	default:
-		next.Counts, next.ETag = *found, fresh
+		next.Counts, next.ETag = found.Counts, fresh
 	}
 	return name, errors.Join(err, b.changeDemand(name, func(d *Demand) { d.GitHub = &next }))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -81,6 +82,8 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	down := b.outages.down(upstreamOf(p))
 	now := b.options.Now()
 	upstream.Checked, upstream.Outage, upstream.Missing = now, isOutage(err), errors.Is(err, fetch.ErrNotFound)
+	var replaced *replacedError
+	upstream.Replaced = errors.As(err, &replaced)
 	var limit *git.LimitError
 	switch {
 	case stops(err), err != nil && ctx.Err() != nil:
@@ -105,7 +108,7 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 		b.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
 		b.emit(ctx, Event{Kind: Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
 	default:
-		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(upstream.pause(now, b.shortest(p), b.options.Interval))), 0, ""
+		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(upstream.pause(now, b.options.Interval))), 0, ""
 		b.emit(ctx, Event{Kind: Checked, Package: p.Name, Waiting: len(tasks)})
 	}
 	if counts, ok := b.catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
@@ -148,6 +151,11 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 		return nil, errors.Join(err, b.watch(ctx, p.Name, here, look{from: here}, states))
 	case err != nil:
 		return nil, err
+	}
+	if !listed.unchanged || upstream.Repository.ID == 0 {
+		if err := b.checkRepository(ctx, p, upstream); err != nil {
+			return nil, err
+		}
 	}
 	b.note(ctx, upstream, listed)
 	if listed.unchanged {
@@ -196,18 +204,22 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	return tasks, nil
 }
 
-// note keeps what people should know of an upstream, and tells them of what is new.
+// note records what people should know of an upstream, and reports what is new.
 func (b *Bot) note(ctx context.Context, upstream *Upstream, listed *listing) {
-	if !listed.noted {
-		return
+	var notes []string
+	if listed.moved != "" {
+		notes = append(notes, fmt.Sprintf("the repository has moved to %.200s; the package JSON should name that", listed.moved))
 	}
-	for _, note := range listed.notes {
+	if upstream.Repository.Archived {
+		notes = append(notes, "the repository is archived, so no release will follow")
+	}
+	for _, note := range notes {
 		if !slices.Contains(upstream.Notes, note) {
 			b.logger.Warn("upstream", "package", upstream.Package, "target", upstream.Target, "note", note)
 			b.emit(ctx, Event{Kind: Note, Package: upstream.Package, Reason: upstream.Package + ": " + note})
 		}
 	}
-	upstream.Notes = listed.notes
+	upstream.Notes = notes
 }
 
 func (b *Bot) setUpstream(u Upstream) error {

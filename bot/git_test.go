@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -116,53 +115,145 @@ func TestTagsThatMove(t *testing.T) {
 	}
 }
 
-// GitHub's limit fails nothing: what is left goes on when it is over.
-func TestGitHubLimit(t *testing.T) {
+// A first look costs one request to GitHub's API, a look at unchanged tags none, and releases none. At GitHub's limit a new
+// repository's releases do not wait, and those of a known one do, because another repository may have its name.
+func TestGitHubRequests(t *testing.T) {
 	r := newRig(t)
 	hub, url := r.gitHub()
-	if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
-		t.Fatal(err)
-	}
-	repository := gittest.Use(t, hub.Repository("owner/a"))
-	for i := range 3 {
-		repository.Release(fmt.Sprintf("v1.0.%d", i), hour(i), gittest.Files{"a.js": fmt.Sprint(i)})
+	var repositories []*gittest.Repository
+	for _, name := range []string{"a", "b"} {
+		if err := hub.Add("owner/"+name, t.TempDir(), "main"); err != nil {
+			t.Fatal(err)
+		}
+		repository := gittest.Use(t, hub.Repository("owner/"+name))
+		for i := range 3 {
+			repository.Release(fmt.Sprintf("v1.0.%d", i), hour(i), gittest.Files{"a.js": fmt.Sprint(i), "docs/large": "not selected", "README.md": "# " + name})
+		}
+		repositories = append(repositories, repository)
+		r.enrol(name, fromGit(url+"/owner/"+name, "*.js"))
 	}
 	hub.Archive("owner/a")
-	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
 	r.setNow(time.Now())
 	r.open()
-	hub.Limit(3, time.Hour) // enough to see the tags
-	if sum := r.once(); sum.Published != 0 || sum.Failed != 0 || sum.Refused != 0 {
-		t.Fatalf("%+v\n%s", sum, r.states("a"))
+	requests := func() (api int) {
+		for _, q := range hub.Requests() {
+			if strings.HasPrefix(q.Path, "/repos/") || strings.HasPrefix(q.Path, "/repositories/") {
+				api++
+			}
+		}
+		return api
 	}
-	for _, version := range []string{"1.0.0", "1.0.1", "1.0.2"} {
-		if s := r.state("a", version); s.Kind != views.Detected || s.Attempts != 0 || s.Next.Before(r.now.Add(50*time.Minute)) || !strings.Contains(s.Reason, "GitHub takes no more requests until") {
-			t.Errorf("%+v", s)
+	hub.Limit(1, time.Hour)
+	if sum := r.once(); sum.Published != 6 || sum.Failed != 0 {
+		t.Fatalf("%+v\n%s%s", sum, r.states("a"), r.states("b"))
+	}
+	if m := r.manifest("a", "1.0.2"); len(m.Files) != 2 || m.About == nil || m.About.Readme != "# a" {
+		t.Errorf("%s, %+v", paths(m), m.About)
+	}
+	known := 0
+	for _, name := range []string{"a", "b"} {
+		u, err := bot.LookupUpstream(r.store, name)
+		if err != nil || name == "a" && u.Repository.ID != 0 && (len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "archived")) {
+			t.Errorf("%+v, %v", u, err)
+		}
+		if u.Repository.ID != 0 {
+			known++
 		}
 	}
-	u, err := bot.LookupUpstream(r.store, "a")
-	if err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "archived") {
-		t.Errorf("%+v, %v", u, err)
+	if got := requests(); known != 1 || got != 1 {
+		t.Errorf("%d ids are known, after %d requests", known, got)
 	}
-	from := len(hub.Requests())
-	if sum := r.once(); sum.Failed != 0 {
-		t.Errorf("%+v", sum)
-	}
-	if u, err = bot.LookupUpstream(r.store, "a"); err != nil || u.Next.Before(r.now.Add(50*time.Minute)) || !strings.Contains(u.Reason, "no more requests") {
-		t.Errorf("%+v, %v", u, err)
-	}
-	if got := len(hub.Requests()); got != from {
-		t.Errorf("%d requests before the limit was over", got-from)
-	}
-	if r.hub, err = git.NewGitHubClient(git.GitHubOptions{URL: url, Token: "ghp_token"}); err != nil { // a client that has asked nothing yet
-		t.Fatal(err)
-	}
+	r.reopenGitHub(url)
 	hub.Limit(5000, time.Hour)
 	r.setNow(r.now.Add(3 * time.Hour))
 	r.open()
-	if sum := r.once(); sum.Published != 3 {
-		t.Errorf("%+v\n%s", sum, r.states("a"))
+	r.once()
+	if got := requests(); got != 2 {
+		t.Errorf("%d requests for two repositories", got)
 	}
+	r.setNow(r.now.Add(3 * time.Hour))
+	r.once()
+	if got := requests(); got != 2 {
+		t.Errorf("%d requests, although no tag changed", got)
+	}
+
+	hub.Limit(1, time.Hour)
+	for i, repository := range repositories {
+		repository.Release("v2.0.0", hour(9+i), gittest.Files{"a.js": "two"})
+	}
+	r.setNow(r.now.Add(3 * time.Hour))
+	if sum := r.once(); sum.Published != 1 || sum.Failed != 0 || sum.Refused != 0 {
+		t.Errorf("%+v\n%s%s", sum, r.states("a"), r.states("b"))
+	}
+	waiting := 0
+	for _, name := range []string{"a", "b"} {
+		if u, err := bot.LookupUpstream(r.store, name); err != nil {
+			t.Error(err)
+		} else if strings.Contains(u.Reason, "GitHub takes no more requests until") && u.Next.Sub(r.now) < 2*time.Hour {
+			waiting++
+		}
+	}
+	if waiting != 1 {
+		t.Errorf("%d packages wait for the limit", waiting)
+	}
+	r.reopenGitHub(url)
+	hub.Limit(5000, time.Hour)
+	r.setNow(r.now.Add(3 * time.Hour))
+	r.open()
+	if sum := r.once(); sum.Published != 1 {
+		t.Errorf("%+v\n%s%s", sum, r.states("a"), r.states("b"))
+	}
+	r.sound()
+}
+
+// A repository that is renamed is followed. Another one that takes its name is not, until the package JSON says so.
+func TestReplacedRepository(t *testing.T) {
+	r := newRig(t)
+	hub, url := r.gitHub()
+	add := func(version string) {
+		t.Helper()
+		if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
+			t.Fatal(err)
+		}
+		gittest.Use(t, hub.Repository("owner/a")).Release(version, hour(1), gittest.Files{"a.js": version})
+	}
+	add("v1.0.0")
+	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
+	r.open()
+	r.once()
+	hub.Rename("owner/a", "company/a")
+	gittest.Use(t, hub.Repository("company/a")).Release("v1.1.0", hour(2), gittest.Files{"a.js": "moved"})
+	r.poll()
+	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "moved to "+url+"/company/a.git") {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if got := r.file("a", "1.1.0", "a.js"); got != "moved" {
+		t.Errorf("%q", got)
+	}
+	add("v9.0.0")
+	for range 2 {
+		r.poll()
+	}
+	if states := r.states("a"); strings.Contains(states, "9.0.0") {
+		t.Errorf("it was taken: %s", states)
+	}
+	if got := r.changes(); got != "" {
+		t.Errorf("the releases of the other repository are compared: %s", got)
+	}
+	if err := r.bot.Add(t.Context(), "a", "9.0.0"); err == nil || !strings.Contains(err.Error(), "another repository under this address") {
+		t.Errorf("%v", err)
+	}
+	status, err := bot.ReadStatus(r.store, "")
+	if err != nil || len(status.Troubles) != 1 || status.Troubles[0].Kind != bot.ReplacedTrouble || !strings.Contains(status.Troubles[0].Cause, "another repository under this address") {
+		t.Errorf("%+v, %v", status.Troubles, err)
+	}
+	r.enrol("a", fromGit(url+"/owner/a.git", "*.js"))
+	r.setCatalogue()
+	r.poll()
+	if got := r.file("a", "9.0.0", "a.js"); got != "v9.0.0" {
+		t.Errorf("%q", got)
+	}
+	r.sound()
 }
 
 // A catalogue that changes while the bot is there.

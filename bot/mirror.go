@@ -188,7 +188,7 @@ func (b *Bot) fromNpm(ctx context.Context, p *packages.Package, version string, 
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	got, err := from.fetch(ctx, p.Autoupdate.Target, v, file)
+	got, err := from.fetch(ctx, p, p.Autoupdate.Target, v, file)
 	if err != nil {
 		return nil, logs.Entry{}, err
 	}

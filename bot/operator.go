@@ -113,6 +113,11 @@ func (b *Bot) addChosen(ctx context.Context, p *packages.Package, override strin
 	if err != nil {
 		return err
 	}
+	if upstream := b.knownUpstream(p.Name); upstream.follows(p) {
+		if err := b.checkRepository(ctx, p, &upstream); err != nil {
+			return err
+		}
+	}
 	var tasks []task
 	for _, version := range versions {
 		t, err := b.choose(p, version, listed)
@@ -272,6 +277,8 @@ type PackageStatus struct {
 	outage string   // the upstream, where it does not answer
 	// missing: upstream says that it has no such package.
 	missing bool
+	// replaced: the address names another repository than before.
+	replaced bool
 }
 
 func (p *PackageStatus) add(s views.State) {
@@ -301,6 +308,7 @@ func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	}
 	p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
 	p.Looked, p.target, p.missing = upstream.Looked, upstream.Target, upstream.Missing && upstream.Reason != ""
+	p.replaced = upstream.Replaced && upstream.Reason != ""
 	if upstream.Outage && upstream.Reason != "" {
 		p.outage = upstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
 	}

@@ -28,8 +28,8 @@ const (
 )
 
 // pause returns how long to wait after a look in which nothing failed.
-func (u *Upstream) pause(now time.Time, shortest, longest time.Duration) time.Duration {
-	shortest = min(shortest, longest)
+func (u *Upstream) pause(now time.Time, longest time.Duration) time.Duration {
+	shortest := min(shortestPause, longest)
 	since := now.Sub(u.Named)
 	switch {
 	case u.Named.After(u.Changed) && since < firstLag:
@@ -72,14 +72,6 @@ func (u *Upstream) moved(p *packages.Package, listed map[string]candidate, now t
 	}
 	slices.SortFunc(times, func(a, b time.Time) int { return cmp.Compare(b.UnixNano(), a.UnixNano()) })
 	u.Moves = slices.Clip(times[:min(len(times), keptMoves)])
-}
-
-// shortest returns the shortest pause between two looks at a package's upstream that is within its limits.
-func (b *Bot) shortest(p *packages.Package) time.Duration {
-	if p.Autoupdate.Source == gitType && b.options.Git.Metered(p.Autoupdate.Target) {
-		return b.options.Interval
-	}
-	return shortestPause
 }
 
 // minWait is the least time between two polls of a package in one process.

@@ -22,26 +22,25 @@ func TestPace(t *testing.T) {
 		name  string
 		moves []time.Time
 		// since upstream changed, and since an event named the package; 0: never
-		changed, named    time.Duration
-		shortest, longest time.Duration
-		want              time.Duration
+		changed, named time.Duration
+		longest        time.Duration
+		want           time.Duration
 	}{
-		{"nothing is known", nil, 0, 0, 0, time.Hour, time.Hour},
-		{"a release a day", ago(day/2, 3*day/2, 5*day/2, 7*day/2, 9*day/2), 0, 0, 0, time.Hour, 5 * time.Minute},
-		{"a release every three days", ago(3*day, 6*day, 9*day, 12*day, 15*day), 0, 0, 0, time.Hour, 15 * time.Minute},
-		{"a release every two weeks", ago(14*day, 28*day, 42*day, 56*day, 70*day), 0, 0, 0, time.Hour, time.Hour},
-		{"many releases, a year ago", ago(365*day, 365*day, 365*day, 365*day, 365*day), 0, 0, 0, time.Hour, time.Hour},
-		{"the first release, today", ago(day / 2), 0, 0, 0, time.Hour, 5 * time.Minute},
-		{"just changed", ago(365 * day), 59 * time.Minute, 0, 0, time.Hour, 5 * time.Minute},
-		{"changed for a while", ago(365 * day), 61 * time.Minute, 0, 0, time.Hour, time.Hour},
-		{"an event, and no change yet", nil, 2 * day, time.Second, 0, time.Hour, 15 * time.Second},
-		{"an event, and no change for a while", nil, 2 * day, 20 * time.Second, 0, time.Hour, time.Minute},
-		{"an event that led to nothing", nil, 2 * day, 2 * time.Minute, 0, time.Hour, 5 * time.Minute},
-		{"an event of a change that was found", nil, time.Second, 2 * time.Second, 0, time.Hour, 5 * time.Minute},
-		{"a short interval", nil, 0, 0, 0, time.Minute, time.Minute},
-		{"a short interval that moves", ago(time.Hour), time.Second, 0, 0, time.Minute, time.Minute},
-		{"a long interval", ago(30*day, 60*day, 90*day), 0, 0, 0, day, 150 * time.Minute},
-		{"an upstream that counts each look", ago(time.Hour), time.Second, 0, time.Hour, time.Hour, time.Hour},
+		{"nothing is known", nil, 0, 0, time.Hour, time.Hour},
+		{"a release a day", ago(day/2, 3*day/2, 5*day/2, 7*day/2, 9*day/2), 0, 0, time.Hour, 5 * time.Minute},
+		{"a release every three days", ago(3*day, 6*day, 9*day, 12*day, 15*day), 0, 0, time.Hour, 15 * time.Minute},
+		{"a release every two weeks", ago(14*day, 28*day, 42*day, 56*day, 70*day), 0, 0, time.Hour, time.Hour},
+		{"many releases, a year ago", ago(365*day, 365*day, 365*day, 365*day, 365*day), 0, 0, time.Hour, time.Hour},
+		{"the first release, today", ago(day / 2), 0, 0, time.Hour, 5 * time.Minute},
+		{"just changed", ago(365 * day), 59 * time.Minute, 0, time.Hour, 5 * time.Minute},
+		{"changed for a while", ago(365 * day), 61 * time.Minute, 0, time.Hour, time.Hour},
+		{"an event, and no change yet", nil, 2 * day, time.Second, time.Hour, 15 * time.Second},
+		{"an event, and no change for a while", nil, 2 * day, 20 * time.Second, time.Hour, time.Minute},
+		{"an event that led to nothing", nil, 2 * day, 2 * time.Minute, time.Hour, 5 * time.Minute},
+		{"an event of a change that was found", nil, time.Second, 2 * time.Second, time.Hour, 5 * time.Minute},
+		{"a short interval", nil, 0, 0, time.Minute, time.Minute},
+		{"a short interval that moves", ago(time.Hour), time.Second, 0, time.Minute, time.Minute},
+		{"a long interval", ago(30*day, 60*day, 90*day), 0, 0, day, 150 * time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			u := Upstream{Moves: tt.moves}
@@ -51,7 +50,7 @@ func TestPace(t *testing.T) {
 			if tt.named > 0 {
 				u.Named = now.Add(-tt.named)
 			}
-			if got := u.pause(now, max(tt.shortest, shortestPause), tt.longest); got != tt.want {
+			if got := u.pause(now, tt.longest); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

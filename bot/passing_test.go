@@ -257,35 +257,47 @@ func TestMendedPackageJSONLooksOn(t *testing.T) {
 	r.sound()
 }
 
-// An archive of a git tag has no hash, so what is wrong with it is doubted, too, and refused only when it stays so.
-func TestWrongArchivesOfTagsPass(t *testing.T) {
+// A pack that arrives malformed is fetched again, and refused only when it stays so. A commit that breaks a rule is refused at once: it
+// is what the tag names.
+func TestWrongPacksOfTagsPass(t *testing.T) {
 	r := newRig(t)
 	hub, url := r.gitHub()
 	if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
 		t.Fatal(err)
 	}
-	gittest.Use(t, hub.Repository("owner/a")).Release("v1.0.0", hour(1), gittest.Files{"a.js": "a"})
+	repository := gittest.Use(t, hub.Repository("owner/a"))
+	repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "a"})
 	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
 	r.open()
-	for name, spoil := range map[string]func([]byte) []byte{
-		"a page":        func([]byte) []byte { return []byte(page) },
-		"cut short":     func(data []byte) []byte { return data[:len(data)/2] },
-		"a flipped bit": func(data []byte) []byte { data[len(data)/2] ^= 1; return data },
+	for _, tt := range []struct {
+		name  string
+		spoil func([]byte) []byte
+		want  int // how often the same wrong bytes came
+	}{
+		{"a page", func([]byte) []byte { return []byte(page) }, 0},
+		{"cut short", func(data []byte) []byte { return data[:len(data)/2] }, 0},
+		{"a flipped bit", func(data []byte) []byte { data[len(data)-20] ^= 1; return data }, 3},
 	} {
-		hub.Spoil(spoil)
+		hub.Spoil(tt.spoil)
 		r.once()
-		if s := r.state("a", "1.0.0"); s.Kind != views.Failed || s.Wrong.Times == 0 {
-			t.Fatalf("%s: %+v", name, s)
+		if s := r.state("a", "1.0.0"); s.Kind != views.Failed || s.Wrong.Times != tt.want {
+			t.Fatalf("%s: %+v", tt.name, s)
 		}
 		r.setNow(r.state("a", "1.0.0").Next)
 	}
-	hub.Spoil(func([]byte) []byte { return tarball(entry{"a/../../a.js", "a"}) })
 	if r.settle(); r.state("a", "1.0.0").Kind != views.Refused {
 		t.Errorf("what stays wrong: %+v", r.state("a", "1.0.0"))
 	}
 	hub.Spoil(nil)
 	if err := r.bot.Retry(t.Context(), "a"); err != nil {
 		t.Error(err)
+	}
+	if s := r.state("a", "1.0.0"); s.Kind != views.Published {
+		t.Errorf("%+v", s)
+	}
+	repository.Release("v2.0.0", hour(2), gittest.Files{"raw:..": "x", "a.js": "a"})
+	if r.poll(); r.state("a", "2.0.0").Kind != views.Refused {
+		t.Errorf("%+v", r.state("a", "2.0.0"))
 	}
 	r.sound()
 }

@@ -75,7 +75,7 @@ func wrong(err error) string { return cmp.Or(wrongBytes(err), wrongWords(err)) }
 // fetchRight downloads an archive with the bytes that upstream promises.
 func (b *Bot) fetchRight(ctx context.Context, t task, file *os.File, came *views.WrongBytes) (*fetched, error) {
 	for try := 1; ; try++ {
-		got, err := b.source(t.pkg).fetch(ctx, t.pkg.Autoupdate.Target, t.version, file)
+		got, err := b.source(t.pkg).fetch(ctx, t.pkg, t.pkg.Autoupdate.Target, t.version, file)
 		if errors.Is(err, fetch.ErrNotFound) {
 			err = vanishedError{err, true}
 		}

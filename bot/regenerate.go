@@ -139,7 +139,7 @@ func (r *Regenerator) make(ctx context.Context, w replication.Wanted) error {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	got, err := source.fetch(ctx, target, v, file)
+	got, err := source.fetch(ctx, pkg, target, v, file)
 	if err != nil {
 		return err
 	}

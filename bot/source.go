@@ -32,8 +32,8 @@ type source interface {
 	// list asks what there is under a target. A target that is not there is
 	// fetch.ErrNotFound.
 	list(ctx context.Context, target string, known fetch.Validators) (*listing, error)
-	// fetch gets a version into dst, and verifies it.
-	fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error)
+	// fetch gets a version into dst, and verifies it. It may leave out contents of files that the package does not publish.
+	fetch(ctx context.Context, p *packages.Package, target string, v candidate, dst *os.File) (*fetched, error)
 	// same compares what a listing states of a version's archive with the hash of
 	// what was published. known is false if they have no algorithm in common.
 	same(v candidate, published string) (same, known bool)
@@ -55,8 +55,7 @@ type listing struct {
 	versions   map[string]candidate
 	latest     string // the version that upstream calls so; "" where it calls none
 	validators fetch.Validators
-	notes      []string // what people should know of the target
-	noted      bool     // notes are all there are; else there are those of the last time
+	moved      string // the address that the target redirects to; "" where it does not
 }
 
 // fetched is a version on its way to publication.
@@ -128,7 +127,7 @@ func (s npmSource) list(ctx context.Context, target string, known fetch.Validato
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{versions: make(map[string]candidate, len(packument.Versions)), latest: packument.DistTags["latest"], validators: fresh, noted: true}
+	l := &listing{versions: make(map[string]candidate, len(packument.Versions)), latest: packument.DistTags["latest"], validators: fresh}
 	for name, v := range packument.Versions {
 		listed := candidate{name: name, published: v.Published, ref: v, deprecated: v.Deprecated}
 		if v.Err == nil {
@@ -139,7 +138,7 @@ func (s npmSource) list(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
-func (s npmSource) fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error) {
+func (s npmSource) fetch(ctx context.Context, _ *packages.Package, target string, v candidate, dst *os.File) (*fetched, error) {
 	listed := v.ref.(npm.Version)
 	opened, signed, err := s.client.Release(ctx, listed, dst)
 	if err != nil {
@@ -182,10 +181,7 @@ func (s gitSource) list(ctx context.Context, target string, known fetch.Validato
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{unchanged: found.Unchanged, validators: fetch.Validators{ETag: found.Validator}}
-	if found.About != nil {
-		l.notes, l.noted = found.About.Notes(), true
-	}
+	l := &listing{unchanged: found.Unchanged, validators: fetch.Validators{ETag: found.Validator}, moved: found.Moved}
 	if !l.unchanged {
 		l.versions = make(map[string]candidate, len(found.Tags))
 		for _, tag := range found.Tags {
@@ -195,13 +191,21 @@ func (s gitSource) list(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
-func (s gitSource) fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error) {
+func (s gitSource) fetch(ctx context.Context, p *packages.Package, target string, v candidate, dst *os.File) (*fetched, error) {
 	tag := v.ref.(git.Tag)
-	release, err := s.client.Release(ctx, target, tag, dst)
-	if err == nil { // the hash is of the commit, which the archive's bytes cannot be compared with
-		err = archive.Walk(ctx, release.Archive, archive.DefaultLimits, func(archive.Entry, io.Reader) error { return nil })
+	selection := func(ctx context.Context, names archive.Source) (func(string) bool, error) {
+		plan, err := packages.NewPlan(ctx, p, names)
+		if err != nil {
+			return nil, err
+		}
+		return func(name string) bool { return len(plan.Targets[name]) > 0 || describesRelease(name) }, nil
 	}
-	if _, ok := refused(err); ok {
+	release, err := s.client.Release(ctx, target, tag, selection, dst)
+	var rule *archive.RefusedError
+	if errors.As(err, &rule) { // by the names in the commit, which are what the tag has
+		return nil, err
+	}
+	if _, ok := refused(err); ok { // the host may have sent something else than the commit
 		return nil, unverified{err, hashOf(dst, err)}
 	}
 	if err != nil {
@@ -274,6 +278,9 @@ type Upstream struct {
 	Missing  bool        `json:"missing,omitempty"`  // the last one said that there is no such package
 	// Deprecated are the versions that upstream warned of when it was last asked, by what it says.
 	Deprecated map[string][]string `json:"deprecated,omitempty"`
+	// Repository is the repository at GitHub that the target names, as it was when its releases last changed.
+	Repository repositoryState `json:"repository,omitzero"`
+	Replaced   bool            `json:"replaced,omitempty"` // at the last poll the target named another repository
 	// Notes are what people should know of the target, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -336,6 +343,7 @@ func (u *Upstream) forget() {
 	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
 	u.Began, u.Retry = time.Time{}, nil
 	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
+	u.Repository, u.Replaced = repositoryState{}, false
 }
 
 // due returns when the upstream is polled next. Next was written down under the interval

@@ -21,13 +21,14 @@ type TroubleKind string
 // The kinds of troubles.
 const (
 	UpstreamTrouble TroubleKind = "upstream" // packages whose upstream cannot be asked
+	ReplacedTrouble TroubleKind = "replaced" // packages whose address names another repository now
 	MissingTrouble  TroubleKind = "missing"  // packages that their upstream says it does not have
 	EmptyTrouble    TroubleKind = "empty"    // packages of which nothing can be published
 	FailedTrouble   TroubleKind = "failed"   // releases that are tried again
 	RefusedTrouble  TroubleKind = "refused"  // releases that are not
 )
 
-var kindsOfTrouble = []TroubleKind{UpstreamTrouble, MissingTrouble, EmptyTrouble, FailedTrouble, RefusedTrouble}
+var kindsOfTrouble = []TroubleKind{UpstreamTrouble, ReplacedTrouble, MissingTrouble, EmptyTrouble, FailedTrouble, RefusedTrouble}
 
 // A Trouble is one cause, and what it keeps from being published. A registry that is down is one trouble,
 // however many packages it has.
@@ -73,6 +74,8 @@ func (s *Status) troubles() []Trouble {
 		case p.outage != "" && out[p.outage] >= failuresDown: // whatever each of its requests met
 			add(UpstreamTrouble, "outage of "+p.outage, p.Name, p.Problem, p.Next)
 			down[p.Name] = byCause[[2]string{string(UpstreamTrouble), "outage of " + p.outage}]
+		case p.replaced:
+			add(ReplacedTrouble, "", p.Name, p.Problem, p.Next)
 		case p.missing:
 			add(MissingTrouble, causes.of(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
 		case p.Problem != "":
@@ -184,6 +187,8 @@ func (s *Status) Lines() []Line {
 				why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
 			}
 			add(t.Count, "upstream can't be asked", "upstreams can't be asked", names, why, t.Next)
+		case ReplacedTrouble:
+			add(t.Count, "repository was replaced", "repositories were replaced", names, t.Cause, t.Next)
 		case MissingTrouble:
 			add(t.Count, "package is not at its upstream", "packages are not at their upstream", names,
 				t.Cause+"; correct \"target\" in the package JSON, or, if it is private, configure credentials for it", t.Next)

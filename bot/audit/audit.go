@@ -195,7 +195,7 @@ func (c *comparison) git(ctx context.Context, source logs.Source, dst *os.File) 
 		return archive.Source{}, differs("the tag %s names the commit %s, and the log says %s", text.Short(tag.Name, 200), tag.Commit, source.Commit)
 	}
 	c.found.Commit = tag.Commit
-	release, err := c.o.Git.Release(ctx, source.Name, tag, dst)
+	release, err := c.o.Git.Release(ctx, source.Name, tag, nil, dst)
 	if err != nil {
 		return archive.Source{}, err
 	}

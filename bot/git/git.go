@@ -1,18 +1,20 @@
 // Package git reads releases, and catalogues, from git repositories: which tags there are, and the files
 // of one commit.
 //
-// Repositories at GitHub are read through its API, all others over git's own protocol (smart HTTP). What
-// it guarantees:
+// Tags and files come over git's own protocol (smart HTTP) from every host, GitHub included: archives that a host makes
+// of a commit leave out and change files (export-ignore, export-subst), and nothing verifies them. GitHub's API supplies only a
+// [Repository]: its number, which tells a renamed repository from another one that took its name, and its counts. What
+// the package guarantees:
 //
 //   - Addresses are strangers': https only, under package fetch's rules, at every redirect. Credentials go
-//     to GitHub's API, and to the origin of a [Remote] that has a token; nowhere else.
+//     to GitHub's API, and to the origin of a [Remote] that has a token; nowhere else. So packages' repositories have to be public.
 //   - Nothing is checked out. The files of a commit become an archive, in a file that the caller names,
-//     which is read under package archive's rules. A pack that it takes has bounds on its bytes,
+//     which is read under package archive's rules. A pack has bounds on its bytes,
 //     its objects, how large they become and how deep they are built on each other.
 //   - Files are those of the commit that the tag named when it was listed: objects are found by their
-//     hash, computed here; GitHub is asked for the commit, not for the tag.
-//   - Submodules, symbolic links and Git LFS pointers are left out and told of, never followed.
-//   - GitHub's limits are waited for, and a wait that is long is a [LimitError] that says until when.
+//     hash, computed here.
+//   - Submodules, symbolic links and Git LFS pointers are left out and reported, never followed.
+//   - The client waits for GitHub's limits, and a long wait is a [LimitError] that says until when.
 //
 // A [GitHubClient] is a client of GitHub's REST API, for GitHub itself and GitHub Enterprise Server. It sends the token only to the
 // configured host, over TLS unless that is this machine; the token is in no error and no log. A request that would exceed a rate limit
@@ -35,7 +37,6 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/storer"
 
 	"github.com/larder-cdn/larder/bot/fetch"
@@ -48,9 +49,9 @@ import (
 type Options struct {
 	// Fetch gets what strangers name.
 	Fetch *fetch.Client
-	// GitHub is asked about the repositories on its host. Nil: those are read like all others.
+	// GitHub describes the repositories on its host. Nil: those are as all others.
 	GitHub *GitHubClient
-	// PackBytes is the most bytes that a pack, or GitHub's archive of a commit, may have; default 512 MiB.
+	// PackBytes is the most bytes that a pack may have; default 512 MiB.
 	PackBytes int64
 	// RefBytes is the most bytes that the list of a repository's references may have; default 16 MiB.
 	RefBytes int64
@@ -69,7 +70,7 @@ func New(o Options) *Client {
 	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
 	c := &Client{o: o, pack: make(chan struct{}, 1)}
 	if o.GitHub != nil {
-		c.hub = newHub(o.GitHub, o.Fetch, o.PackBytes)
+		c.hub = newHub(o.GitHub)
 	}
 	return c
 }
@@ -92,61 +93,20 @@ type Listing struct {
 	Tags []Tag
 	// Validator describes the tags, for the next time.
 	Validator string
-	// About is what to say of the repository. Nil: what was said the last time.
-	About *About
-}
-
-// About is what there is to say of a repository, beside what is in it.
-type About struct {
-	// Moved is the address that it has now; "" for the one that was asked.
+	// Moved is the address to which the repository redirects; "" for the requested one.
 	Moved string
-	// Archived: its owner has put it away, and no release will follow.
-	Archived bool
 }
 
-// Notes says it in sentences; none for nearly all repositories.
-func (a About) Notes() []string {
-	var notes []string
-	if a.Moved != "" {
-		notes = append(notes, fmt.Sprintf("the repository has moved to %.200s; the package JSON should name that", a.Moved))
-	}
-	if a.Archived {
-		notes = append(notes, "the repository is archived, so no release will follow")
-	}
-	return notes
+// A Repository is what GitHub's API says of a repository.
+type Repository struct {
+	// ID is GitHub's number for the repository. A renamed repository keeps it; another one that takes the name has another.
+	ID int64 `json:"id"`
+	// Address is that of its page.
+	Address string `json:"html_url"`
+	// Archived says that the owner has made it read-only, so that no release follows.
+	Archived bool `json:"archived"`
+	Counts
 }
-
-// Tags returns the tags of the repository at target, an address as package JSONs have it. validator is
-// that of an earlier Listing, or "".
-//
-// Errors are package fetch's, among them [fetch.ErrNotFound], a *[RefusedError] and a *[LimitError].
-func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, error) {
-	at, err := parseAddress(target)
-	if err != nil {
-		return nil, err
-	}
-	if c.hub != nil && c.hub.has(at) {
-		listing, err := c.hub.tags(ctx, at, validator)
-		return listing, named(target, err)
-	}
-	listing, err := c.remoteTags(ctx, at, validator)
-	return listing, named(target, err)
-}
-
-// Metered reports whether each look at a repository counts against a small limit: GitHub's where there is no token, so
-// that even what has not changed counts.
-func (c *Client) Metered(target string) bool {
-	return c.AtGitHub(target) && !c.Authorized()
-}
-
-// AtGitHub reports whether a repository is one that GitHub's API is asked about.
-func (c *Client) AtGitHub(target string) bool {
-	at, err := parseAddress(target)
-	return err == nil && c.hub != nil && c.hub.has(at)
-}
-
-// Authorized reports whether GitHub knows the client that asks it.
-func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
 
 // Counts are a repository's stars, forks and subscribers at GitHub.
 type Counts struct {
@@ -155,16 +115,25 @@ type Counts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-// Counts asks for those of a repository that is AtGitHub. They are nil where they are those that came with the entity tag;
-// errors are as those of Tags.
-func (c *Client) Counts(ctx context.Context, target, etag string) (found *Counts, fresh string, err error) {
+// AtGitHub reports whether a repository is one that GitHub's API is asked about.
+func (c *Client) AtGitHub(target string) bool {
+	at, err := parseAddress(target)
+	return err == nil && c.hub != nil && c.hub.has(at)
+}
+
+// Describe requests the description of a repository that is AtGitHub, one request for one that has not been renamed. It is nil
+// if it is the one that came with the entity tag. Errors are those of Tags and a *[LimitError].
+func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repository, fresh string, err error) {
 	at, err := parseAddress(target)
 	if err != nil {
 		return nil, "", err
 	}
-	found, fresh, err = c.hub.counts(ctx, at, etag)
-	return found, fresh, named(target, err)
+	found, fresh, err = c.hub.describe(ctx, at, etag)
+	return found, fresh, nameRepository(target, err)
 }
+
+// Authorized reports whether GitHub knows the client that asks it.
+func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
 
 // Place writes the address of a repository in one way, whichever of git's forms it has; "" where it is none.
 func Place(target string) string {
@@ -185,32 +154,6 @@ type Release struct {
 	Notes []string
 }
 
-// Release gets the files of a tag that [Client.Tags] returned into dst, which is emptied first. Where dst
-// cannot be written, the error is a *[fetch.LocalError]; others are those of Tags.
-func (c *Client) Release(ctx context.Context, target string, tag Tag, dst *os.File) (*Release, error) {
-	at, err := parseAddress(target)
-	if err != nil {
-		return nil, err
-	}
-	if err := empty(dst); err != nil {
-		return nil, err
-	}
-	var r *Release
-	if c.hub != nil && c.hub.has(at) {
-		r, err = c.hub.release(ctx, at, tag, dst)
-	} else {
-		r, err = c.remoteRelease(ctx, at, tag, dst)
-	}
-	if err != nil {
-		return nil, named(target, fmt.Errorf("tag %.100q: %w", tag.Name, err))
-	}
-	r.Archive = r.Archive.LeaveOut(maxPointer, leaveOutPointer)
-	if tag.Note != "" {
-		r.Notes = append([]string{tag.Note}, r.Notes...)
-	}
-	return r, nil
-}
-
 func empty(dst *os.File) error {
 	if _, err := dst.Seek(0, 0); err != nil {
 		return fetch.NewLocalError(err)
@@ -221,10 +164,13 @@ func empty(dst *os.File) error {
 	return nil
 }
 
-// named says which repository an error is about.
-func named(target string, err error) error {
+// nameRepository adds to an error which repository it is about, unless that is no address: it may contain a password.
+func nameRepository(target string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if _, malformed := parseAddress(target); malformed != nil {
+		return err
 	}
 	return fmt.Errorf("git repository %.200s: %w", target, err)
 }
@@ -251,8 +197,6 @@ type LimitError struct {
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("GitHub takes no more requests until %s", e.Until.UTC().Format(time.RFC3339))
 }
-
-func sameHost(a, b *url.URL) bool { return a.Hostname() == b.Hostname() && a.Port() == b.Port() }
 
 // scpLike is git's short form of an ssh address: [user@]host:path.
 var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
@@ -297,9 +241,6 @@ func parseAddress(target string) (*url.URL, error) {
 	at.Path, at.RawPath = strings.TrimRight(at.Path, "/"), ""
 	return at, nil
 }
-
-// commitHash is a SHA-1, or a SHA-256 where the repository uses that.
-var commitHash = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 
 const (
 	maxTags    = 10_000
@@ -375,13 +316,8 @@ func (r Remote) access() access {
 // Head returns the last commit of a remote's branch. A repository or a branch that is not there is
 // [fetch.ErrNotFound].
 func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
-	s, err := c.open(ctx, r.URL, r.access())
-	if err != nil {
-		return Head{}, named(fetch.Show(r.URL), err)
-	}
-	defer s.Close()
-	head, _, err := s.head(r.Branch)
-	return head, named(fetch.Show(r.URL), err)
+	_, head, err := c.openBranch(ctx, r)
+	return head, nameRepository(fetch.Show(r.URL), err)
 }
 
 // Snapshot gets the files of the last commit of a remote's branch into dst, as an archive.
@@ -389,37 +325,36 @@ func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *R
 	if err := empty(dst); err != nil {
 		return Head{}, nil, err
 	}
-	s, err := c.open(ctx, r.URL, r.access())
+	s, head, err := c.openBranch(ctx, r)
 	if err != nil {
-		return Head{}, nil, named(fetch.Show(r.URL), err)
+		return Head{}, nil, nameRepository(fetch.Show(r.URL), err)
 	}
-	defer s.Close()
-	head, hash, err := s.head(r.Branch)
-	if err != nil {
-		return Head{}, nil, named(fetch.Show(r.URL), err)
-	}
-	release, err := c.take(ctx, s, hash, head.Commit, dst)
-	return head, release, named(fetch.Show(r.URL), err)
+	release, err := c.fetchCommit(ctx, s, plumbing.NewHash(head.Commit), head.Commit, nil, dst)
+	return head, release, nameRepository(fetch.Show(r.URL), err)
 }
 
-func (s *session) head(branch string) (Head, plumbing.Hash, error) {
-	if branch != "" {
-		hash, ok := s.refs.References[plumbing.NewBranchReferenceName(branch).String()]
-		if !ok {
-			return Head{}, hash, fmt.Errorf("the branch %.100q: %w", branch, fetch.ErrNotFound)
-		}
-		return Head{hash.String(), branch}, hash, nil
+// openBranch opens a remote and finds the last commit of its branch.
+func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, error) {
+	s, err := c.open(ctx, r.URL, r.access())
+	if err != nil {
+		return nil, Head{}, err
 	}
-	if s.refs.Head == nil {
-		return Head{}, plumbing.ZeroHash, errors.New("the repository has no commit yet")
+	name := plumbing.HEAD.String()
+	if r.Branch != "" {
+		name = plumbing.NewBranchReferenceName(r.Branch).String()
 	}
-	head := Head{Commit: s.refs.Head.String()}
-	for _, symbolic := range s.refs.Capabilities.Get(capability.SymRef) {
-		if name, ok := strings.CutPrefix(symbolic, "HEAD:refs/heads/"); ok {
-			head.Branch = name
-		}
+	refs, err := c.references(ctx, s, name)
+	if err != nil {
+		return nil, Head{}, err
 	}
-	return head, *s.refs.Head, nil
+	i := slices.IndexFunc(refs, func(ref reference) bool { return ref.name == name })
+	switch {
+	case i < 0 && r.Branch != "":
+		return nil, Head{}, fmt.Errorf("the branch %.100q: %w", r.Branch, fetch.ErrNotFound)
+	case i < 0:
+		return nil, Head{}, errors.New("the repository has no commit yet")
+	}
+	return s, Head{refs[i].hash.String(), cmp.Or(r.Branch, strings.TrimPrefix(refs[i].target, "refs/heads/"))}, nil
 }
 
 // IsRepository reports whether a folder is a bare repository, such as one made with `git clone --bare` or
@@ -472,6 +407,6 @@ func LocalSnapshot(ctx context.Context, dir, branch string, dst *os.File) (Head,
 	if err != nil {
 		return Head{}, nil, err
 	}
-	release, err := exported(ctx, get, commit, dst)
+	release, err := exportCommit(ctx, get, commit, nil, dst)
 	return head, release, err
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
+	"github.com/larder-cdn/larder/packages/archive"
 )
 
 const token = "ghp_0123456789secret"
@@ -51,8 +55,8 @@ func (r *hubRig) add(t *testing.T, name string) *gittest.Repository {
 	return gittest.Use(t, r.Repository(name))
 }
 
-// asked are the paths that were asked for since the last time, with their statuses.
-func (r *hubRig) asked(from int) string {
+// requested returns the paths of requests, without those before from, with their statuses.
+func (r *hubRig) requested(from int) string {
 	var all []string
 	for _, q := range r.Requests()[from:] {
 		all = append(all, fmt.Sprintf("%d %s", q.Status, q.Path))
@@ -63,16 +67,48 @@ func (r *hubRig) asked(from int) string {
 func TestGitHub(t *testing.T) {
 	r := newHub(t)
 	first, second := releases(r.add(t, "owner/name"))
-	listing := wantReleases(t, r.Client, r.url+"/owner/name", first, second)
-	if listing.About == nil || len(listing.About.Notes()) > 0 {
-		t.Errorf("%+v", listing.About)
-	}
+	wantReleases(t, r.Client, r.url+"/owner/name", first, second)
 	if strings.Contains(r.log.String(), token) {
 		t.Error("the token is in the log")
 	}
+	for _, q := range r.Requests() {
+		if strings.HasPrefix(q.Path, "/repos/") {
+			t.Errorf("the API was requested: %s", q.Path)
+		}
+	}
 }
 
-// Whatever form the address of a repository at GitHub has, its API is asked.
+// Files are the ones of the commit. GitHub's archive of the same commit has others.
+func TestGitHubExportAttributes(t *testing.T) {
+	r := newHub(t)
+	files := gittest.Files{".gitattributes": "secret.js export-ignore\nversion.js export-subst\n", "secret.js": "x", "version.js": "v = '$Format:%H$'", "a.js": "a"}
+	commit := r.add(t, "owner/name").Release("v1.0.0", noon, files)
+	response, err := http.Get(r.url + "/owner/name/archive/" + commit + ".tar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	dst := temp(t)
+	if _, err := io.Copy(dst, response.Body); err != nil {
+		t.Fatal(err)
+	}
+	source, err := archive.OpenDownload(dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contents(t, source); len(got) != 3 || got["version.js"] != "v = '"+commit+"'" {
+		t.Errorf("the archive does not apply the attributes: %q", got)
+	}
+	release, err := r.Release(t.Context(), r.url+"/owner/name", git.Tag{Version: "1.0.0", Name: "v1.0.0", Commit: commit}, nil, temp(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contents(t, release.Archive); !maps.Equal(got, files) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Whatever form the address of a repository at GitHub has, its API is requested.
 func TestGitHubAddresses(t *testing.T) {
 	server := githubtest.New(token)
 	if err := server.Add("owner/name", t.TempDir(), "main"); err != nil {
@@ -94,92 +130,54 @@ func TestGitHubAddresses(t *testing.T) {
 		"git://github.com/owner/name.git", "git+https://github.com/owner/name.git", "git@github.com:owner/name.git", "ssh://git@github.com/owner/name.git",
 		"git+ssh://git@github.com:22/owner/name.git", "https://github.com/owner/name.git?a=b#c", "  https://github.com/owner/name\n",
 	} {
-		if listing, err := c.Tags(t.Context(), target, ""); err != nil || len(listing.Tags) != 1 {
-			t.Errorf("%s: %+v, %v", target, listing, err)
+		if found, _, err := c.Describe(t.Context(), target, ""); err != nil || found.ID == 0 {
+			t.Errorf("%s: %+v, %v", target, found, err)
 		}
 	}
 }
 
-// What has not changed is asked for with entity tags, which GitHub does not count.
-func TestGitHubConditional(t *testing.T) {
-	r := newHub(t)
-	repository := r.add(t, "owner/name")
-	commit := repository.Commit(noon, gittest.Files{"a": "a"})
-	for i := range 250 {
-		repository.Tag(fmt.Sprintf("v1.0.%d", i), commit)
-	}
-	target := r.url + "/owner/name"
-	listing, err := r.Tags(t.Context(), target, "")
-	if err != nil || len(listing.Tags) != 250 {
-		t.Fatalf("%d tags, %v", len(listing.Tags), err)
-	}
-	r.Limit(2, time.Hour) // which only what is conditional and unchanged stays below
-	from := len(r.Requests())
-	again, err := r.Tags(t.Context(), target, listing.Validator)
-	if err != nil || !again.Unchanged || again.About != nil {
-		t.Errorf("%+v, %v", again, err)
-	}
-	if got := r.asked(from); strings.Count(got, "304 ") != 4 || strings.Count(got, "\n") != 3 {
-		t.Errorf("asked\n%s", got)
-	}
-	r.Limit(5000, time.Hour)
-	repository.Tag("v0.0.1", commit) // on the last page
-	if again, err = r.Tags(t.Context(), target, listing.Validator); err != nil || again.Unchanged || len(again.Tags) != 251 {
-		t.Fatalf("with a tag more: %+v, %v", again, err)
-	}
-	for i := range 49 {
-		repository.Tag(fmt.Sprintf("v0.1.%d", i), commit)
-	}
-	full, err := r.Tags(t.Context(), target, again.Validator)
-	if err != nil || len(full.Tags) != 300 {
-		t.Fatalf("%+v, %v", full, err)
-	}
-	repository.Tag("v0.0.0", commit) // alone on a page that was not there
-	if again, err = r.Tags(t.Context(), target, full.Validator); err != nil || again.Unchanged || len(again.Tags) != 301 {
-		t.Errorf("with a page more: %d tags, %v", len(again.Tags), err)
-	}
-}
-
-func TestGitHubRenamedAndArchived(t *testing.T) {
+// A renamed repository keeps its id, and another one of the same name has another.
+func TestGitHubRenamedAndReplaced(t *testing.T) {
 	r := newHub(t)
 	commit := r.add(t, "owner/name").Release("v1.0.0", noon, gittest.Files{"a": "a"})
 	target := r.url + "/owner/name.git"
-	before, err := r.Tags(t.Context(), target, "")
-	if err != nil {
-		t.Fatal(err)
+	before, etag, err := r.Describe(t.Context(), target, "")
+	if err != nil || before.ID == 0 || before.Archived || before.Stars != 250 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	if again, _, err := r.Describe(t.Context(), target, etag); err != nil || again != nil {
+		t.Errorf("unchanged: %+v, %v", again, err)
 	}
 	r.Archive("owner/name")
-	listing, err := r.Tags(t.Context(), target, before.Validator)
-	if err != nil || !listing.Unchanged || listing.About == nil || !listing.About.Archived {
-		t.Errorf("archived: %+v, %v", listing, err)
+	if now, _, err := r.Describe(t.Context(), target, etag); err != nil || now == nil || !now.Archived {
+		t.Errorf("archived: %+v, %v", now, err)
 	}
 	r.Rename("owner/name", "company/library")
-	for range 2 { // the second time with what the first has told
-		listing, err = r.Tags(t.Context(), target, listing.Validator)
-		if err != nil || listing.About == nil || listing.About.Moved != "https://github.com/company/library" || !listing.About.Archived {
-			t.Fatalf("renamed: %+v, %v", listing, err)
-		}
+	now, _, err := r.Describe(t.Context(), target, etag)
+	if err != nil || now.ID != before.ID || now.Address != "https://github.com/company/library" {
+		t.Fatalf("renamed: %+v, %v", now, err)
 	}
-	if notes := strings.Join(listing.About.Notes(), "; "); !strings.Contains(notes, "moved to https://github.com/company/library") || !strings.Contains(notes, "archived") {
-		t.Errorf("%q", notes)
+	if listing, err := r.Tags(t.Context(), target, ""); err != nil || listing.Moved != r.url+"/company/library.git" || len(listing.Tags) != 1 {
+		t.Errorf("renamed: %+v, %v", listing, err)
 	}
-	release, err := r.Release(t.Context(), target, git.Tag{Version: "1.0.0", Name: "v1.0.0", Commit: commit}, temp(t))
+	release, err := r.Release(t.Context(), target, git.Tag{Version: "1.0.0", Name: "v1.0.0", Commit: commit}, nil, temp(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := contents(t, release.Archive); got["a"] != "a" {
 		t.Errorf("%q", got)
 	}
-	r.Remove("company/library")
-	if _, err := r.Tags(t.Context(), target, listing.Validator); err == nil {
-		t.Error("it is gone")
+	r.add(t, "owner/name")
+	if now, _, err := r.Describe(t.Context(), target, ""); err != nil || now.ID == before.ID {
+		t.Errorf("replaced: %+v, %v", now, err)
 	}
-	if _, err := r.Tags(t.Context(), r.url+"/owner/none", ""); !errors.Is(err, fetch.ErrNotFound) {
+	if _, _, err := r.Describe(t.Context(), r.url+"/owner/none", ""); !errors.Is(err, fetch.ErrNotFound) {
 		t.Errorf("none: %v", err)
 	}
 	for _, path := range []string{"/owner", "/owner/name/tree/main", "/../user", "/owner/.."} {
-		if _, err := r.Tags(t.Context(), r.url+path, ""); err == nil || !strings.Contains(err.Error(), "not that of a repository at GitHub") {
-			t.Errorf("%s: %v", path, err)
+		_, err := r.Tags(t.Context(), r.url+path, "")
+		if _, _, described := r.Describe(t.Context(), r.url+path, ""); err == nil || described == nil || !strings.Contains(err.Error(), "not that of a repository at GitHub") {
+			t.Errorf("%s: %v, %v", path, err, described)
 		}
 	}
 }
@@ -189,24 +187,27 @@ func TestGitHubLimit(t *testing.T) {
 	r := newHub(t)
 	r.add(t, "owner/name").Release("v1.0.0", noon, gittest.Files{"a": "a"})
 	target := r.url + "/owner/name"
-	r.Limit(2, time.Hour)
-	if _, err := r.Tags(t.Context(), target, ""); err != nil {
+	r.Limit(1, time.Hour)
+	if _, _, err := r.Describe(t.Context(), target, ""); err != nil {
 		t.Fatal(err)
 	}
 	from := len(r.Requests())
 	var limit *git.LimitError
-	if _, err := r.Tags(t.Context(), target, ""); !errors.As(err, &limit) {
+	if _, _, err := r.Describe(t.Context(), target, ""); !errors.As(err, &limit) {
 		t.Fatalf("%v", err)
 	}
 	if wait := time.Until(limit.Until); wait < 50*time.Minute || wait > 61*time.Minute {
 		t.Errorf("until %s", limit.Until)
 	}
-	if got := r.asked(from); got != "" {
-		t.Errorf("asked although it had to wait:\n%s", got)
+	if got := r.requested(from); got != "" {
+		t.Errorf("requests before the limit ended:\n%s", got)
+	}
+	if listing, err := r.Tags(t.Context(), target, ""); err != nil || len(listing.Tags) != 1 {
+		t.Errorf("tags need no API: %+v, %v", listing, err)
 	}
 }
 
-func TestGitHubTrouble(t *testing.T) {
+func TestGitHubErrors(t *testing.T) {
 	r := newHub(t)
 	commit := r.add(t, "owner/name").Release("v1.0.0", noon, gittest.Files{"a": "a"})
 	target, tag := r.url+"/owner/name", git.Tag{Version: "1.0.0", Name: "v1.0.0", Commit: commit}
@@ -214,20 +215,24 @@ func TestGitHubTrouble(t *testing.T) {
 		fault githubtest.Fault
 		want  string
 	}{
-		{githubtest.Fault{Path: "/tags", Status: 502}, "502 Bad Gateway"},
-		{githubtest.Fault{Path: "/tarball", Status: 500}, "500 Internal Server Error"},
-		{githubtest.Fault{Path: "/tarball", Status: 302, Header: map[string]string{"Location": "http://10.0.0.1/a.tar.gz"}}, "not https"},
-		{githubtest.Fault{Path: "/tarball", Status: 302, Header: map[string]string{"Location": "https://10.0.0.1/a.tar.gz"}}, "not public"},
-		{githubtest.Fault{Path: "/owner/name", Status: 301, Header: map[string]string{"Location": "https://other.example/repositories/1001"}}, "301 Moved Permanently"},
-		{githubtest.Fault{Path: "/owner/name", Status: 301, Header: map[string]string{"Location": r.url + "/user"}}, "301 Moved Permanently"},
-		{githubtest.Fault{Path: "/owner/name", Status: 403, Message: "Repository access blocked"}, "Repository access blocked"},
-		{githubtest.Fault{Path: "/owner/name", Lose: true}, "EOF"},
+		{githubtest.Fault{Path: "/info/refs", Status: 502}, "502 Bad Gateway"},
+		{githubtest.Fault{Path: "/git-upload-pack", Skip: 1, Status: 500}, "500 Internal Server Error"},
+		{githubtest.Fault{Path: "/info/refs", Status: 302, Header: map[string]string{"Location": "http://10.0.0.1/a.git/info/refs"}}, "not https"},
+		{githubtest.Fault{Path: "/info/refs", Status: 302, Header: map[string]string{"Location": "https://10.0.0.1/a.git/info/refs"}}, "not public"},
+		{githubtest.Fault{Path: "/git-upload-pack", Status: 302, Header: map[string]string{"Location": "/other.git/git-upload-pack"}}, "302 Found"},
+		{githubtest.Fault{Path: "/repos/owner/name", Status: 301, Header: map[string]string{"Location": "https://other.example/repositories/1001"}}, "301 Moved Permanently"},
+		{githubtest.Fault{Path: "/repos/owner/name", Status: 301, Header: map[string]string{"Location": r.url + "/user"}}, "301 Moved Permanently"},
+		{githubtest.Fault{Path: "/repos/owner/name", Status: 403, Message: "Repository access blocked"}, "Repository access blocked"},
+		{githubtest.Fault{Path: "/repos/owner/name", Lose: true}, "EOF"},
 	} {
 		r.ClearFaults()
 		r.Break(tt.fault)
 		_, err := r.Tags(t.Context(), target, "")
 		if err == nil {
-			_, err = r.Release(t.Context(), target, tag, temp(t))
+			_, err = r.Release(t.Context(), target, tag, nil, temp(t))
+		}
+		if err == nil {
+			_, _, err = r.Describe(t.Context(), target, "")
 		}
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), token) {
 			t.Errorf("%+v: %v", tt.fault, err)

@@ -260,23 +260,70 @@ func readCommit(get objects, hash plumbing.Hash) (*object.Commit, error) {
 	return nil, refuse("%s is a tag of a tag of a tag, and so on", hash)
 }
 
+// A treeWalk visits the files, links and submodules of a tree in git's order.
+type treeWalk struct {
+	ctx     context.Context
+	get     objects
+	entries int
+	visit   func(name string, entry object.TreeEntry) error
+}
+
+func (w *treeWalk) folder(hash plumbing.Hash, path string, depth int) error {
+	if depth > maxFolders {
+		return refuse("folders are more than %d deep in each other", maxFolders)
+	}
+	if err := w.ctx.Err(); err != nil {
+		return context.Cause(w.ctx)
+	}
+	data, err := content(w.get, hash, plumbing.TreeObject)
+	if err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		var entry object.TreeEntry
+		if entry, data, err = treeEntry(data); err != nil {
+			return refuse("the folder %.200q: %v", path, err)
+		}
+		// Folders count as well: a few of them that name each other many times never end.
+		if w.entries++; w.entries > 2*archive.DefaultLimits.Entries {
+			return refuse("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
+		}
+		name := path + entry.Name
+		switch entry.Mode {
+		case filemode.Dir:
+			err = w.folder(entry.Hash, name+"/", depth+1)
+		case filemode.Submodule, filemode.Symlink, filemode.Regular, filemode.Executable, filemode.Deprecated:
+			err = w.visit(name, entry)
+		default:
+			err = refuse("%.200q has the mode %s, which git does not have", name, entry.Mode)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // export writes the files of a tree to dst, as an archive.
 type export struct {
-	ctx        context.Context
 	get        objects
+	wanted     func(name string) bool // nil for all
 	tar        *tar.Writer
 	left       int64 // bytes
-	entries    int
 	submodules int
 	notes      []string
 }
 
+// typeAbsent is the type of a tar's entry that has only a name; package archive leaves it out.
+const typeAbsent = 'Z'
+
 // exportTree writes the files of a tree to dst. Names are written as they are: package archive
 // checks them when the archive is read.
-func exportTree(ctx context.Context, get objects, tree plumbing.Hash, dst *os.File) (notes []string, err error) {
+func exportTree(ctx context.Context, get objects, tree plumbing.Hash, wanted func(string) bool, dst *os.File) (notes []string, err error) {
 	out := bufio.NewWriterSize(fetch.LocalWriter(dst), 64<<10)
-	e := &export{ctx: ctx, get: get, tar: tar.NewWriter(out), left: archive.DefaultLimits.Unpacked}
-	if err := e.folder(tree, "", 0); err != nil {
+	e := &export{get: get, wanted: wanted, tar: tar.NewWriter(out), left: archive.DefaultLimits.Unpacked}
+	w := &treeWalk{ctx: ctx, get: get, visit: e.add}
+	if err := w.folder(tree, "", 0); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(e.tar.Close(), out.Flush()); err != nil {
@@ -288,46 +335,19 @@ func exportTree(ctx context.Context, get objects, tree plumbing.Hash, dst *os.Fi
 	return e.notes, nil
 }
 
-func (e *export) folder(hash plumbing.Hash, path string, depth int) error {
-	if depth > maxFolders {
-		return refuse("folders are more than %d deep in each other", maxFolders)
-	}
-	if err := e.ctx.Err(); err != nil {
-		return context.Cause(e.ctx)
-	}
-	data, err := content(e.get, hash, plumbing.TreeObject)
-	if err != nil {
-		return err
-	}
-	for len(data) > 0 {
-		var entry object.TreeEntry
-		if entry, data, err = treeEntry(data); err != nil {
-			return refuse("the folder %.200q: %v", path, err)
+func (e *export) add(name string, entry object.TreeEntry) error {
+	switch {
+	case entry.Mode == filemode.Submodule:
+		if e.submodules++; e.submodules <= maxSubmodules {
+			e.notes = append(e.notes, fmt.Sprintf("the submodule %.200q was left out: it is another repository", name))
 		}
-		// Folders count as well: a few of them that name each other many times never end.
-		if e.entries++; e.entries > 2*archive.DefaultLimits.Entries {
-			return refuse("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
-		}
-		name := path + entry.Name
-		switch entry.Mode {
-		case filemode.Dir:
-			err = e.folder(entry.Hash, name+"/", depth+1)
-		case filemode.Submodule:
-			if e.submodules++; e.submodules <= maxSubmodules {
-				e.notes = append(e.notes, fmt.Sprintf("the submodule %.200q was left out: it is another repository", name))
-			}
-		case filemode.Symlink:
-			err = e.write(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "-", Mode: 0o777}, nil)
-		case filemode.Regular, filemode.Executable, filemode.Deprecated:
-			err = e.file(entry.Hash, name)
-		default:
-			err = refuse("%.200q has the mode %s, which git does not have", name, entry.Mode)
-		}
-		if err != nil {
-			return err
-		}
+		return nil
+	case entry.Mode == filemode.Symlink:
+		return e.write(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "-", Mode: 0o777}, nil)
+	case e.wanted != nil && !e.wanted(name):
+		return e.write(&tar.Header{Typeflag: typeAbsent, Name: name, Mode: 0o644}, nil)
 	}
-	return nil
+	return e.file(entry.Hash, name)
 }
 
 func (e *export) file(hash plumbing.Hash, name string) error {

@@ -5,162 +5,71 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
-	"github.com/go-git/go-git/v5/plumbing/transport"
-	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
-	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// A session speaks with one repository over smart HTTP.
-type session struct {
-	transport.UploadPackSession
-	refs *packp.AdvRefs
-	// moved is where the repository says that it is; "" for where it was asked.
-	moved string
-}
-
-// access is how a repository is asked.
-type access struct {
-	authorization func(*url.URL) string // nil for none
-	trusted       func(*url.URL) bool   // nil for no address
-}
-
-// open begins a session: it gets the list of references.
-func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, error) {
-	endpoint, err := transport.NewEndpoint(at.String())
-	if err != nil {
-		return nil, refuse("the address of the repository cannot be used: %.200v", err)
-	}
-	watched := &watched{
-		list: c.o.Fetch.Transport(fetch.TransportOptions{Authorization: how.authorization, Trusted: how.trusted, Limit: c.o.RefBytes}),
-		pack: c.o.Fetch.Transport(fetch.TransportOptions{Authorization: how.authorization, Trusted: how.trusted, Limit: c.o.PackBytes}),
-		fail: c.o.Fetch.StatusError,
-	}
-	made, err := githttp.NewClient(&http.Client{Transport: watched}).NewUploadPackSession(endpoint, nil)
-	if err != nil {
-		return nil, err
-	}
-	s := &session{UploadPackSession: made}
-	s.refs, err = made.AdvertisedReferencesContext(ctx)
-	switch {
-	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, packp.ErrEmptyInput):
-		s.refs = packp.NewAdvRefs()
-	case err != nil:
-		return nil, sessionError(ctx, err)
-	}
-	if home := at.JoinPath("info", "refs"); watched.listed != nil && (!sameHost(watched.listed, home) || watched.listed.Path != home.Path) {
-		now := *watched.listed
-		now.RawQuery, now.Path = "", strings.TrimSuffix(now.Path, "/info/refs")
-		s.moved = fetch.Show(&now)
-	}
-	return s, nil
-}
-
-// watched is what go-git's client sends through. It tells of what that client does not: statuses, and
-// where the list of references came from.
-type watched struct {
-	list, pack http.RoundTripper
-	fail       func(*http.Response) error
-	listed     *url.URL
-}
-
-// RoundTrip implements http.RoundTripper.
-func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	through := w.pack
-	if r.Method == http.MethodGet {
-		through = w.list
-	}
-	response, err := through.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case response.StatusCode/100 == 3:
-		return response, nil
-	case response.StatusCode == http.StatusUnauthorized:
-		// What hosts say of what is not public, and of what is not there.
-		response.Body.Close()
-		return nil, &fetch.Error{URL: fetch.Show(r.URL), Status: response.StatusCode, Err: fmt.Errorf("%w, or it is not public", fetch.ErrNotFound)}
-	case response.StatusCode != http.StatusOK:
-		response.Body.Close()
-		return nil, w.fail(response)
-	}
-	if want := "-upload-pack-"; !strings.Contains(response.Header.Get("Content-Type"), want) {
-		response.Body.Close()
-		return nil, &fetch.Error{URL: fetch.Show(r.URL), Status: response.StatusCode, Err: errors.New("what answers there is no git repository (smart HTTP)")}
-	}
-	if r.Method == http.MethodGet {
-		w.listed = r.URL
-	}
-	return response, nil
-}
-
-// sessionError finds what is worth telling in an error of go-git's client.
-func sessionError(ctx context.Context, err error) error {
-	var ours *fetch.Error
-	var local *fetch.LocalError
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.As(err, &ours):
-		return ours
-	case errors.As(err, &local):
-		return local
-	}
-	var asked *url.Error // it repeats the URL
-	if errors.As(err, &asked) {
-		err = asked.Err
-	}
-	return fmt.Errorf("couldn't speak with the repository: %.200w", err)
-}
-
 const tagPrefix = "refs/tags/"
 
-func (c *Client) remoteTags(ctx context.Context, at *url.URL, validator string) (*Listing, error) {
-	s, err := c.open(ctx, at, access{})
+// Tags returns the tags of the repository at target, an address as package JSONs have it. validator is
+// that of an earlier Listing, or "".
+//
+// Errors are package fetch's, among them [fetch.ErrNotFound], and a *[RefusedError].
+func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, error) {
+	s, err := c.openTarget(ctx, target)
 	if err != nil {
-		return nil, err
+		return nil, nameRepository(target, err)
 	}
-	defer s.Close()
-	commits := s.tags()
-	listing := &Listing{Validator: fingerprint(commits), About: &About{Moved: s.moved}}
+	refs, err := c.references(ctx, s, tagPrefix)
+	if err != nil {
+		return nil, nameRepository(target, err)
+	}
+	commits := make(map[string]string)
+	for _, ref := range refs {
+		if name := strings.TrimPrefix(ref.name, tagPrefix); name != "" && len(name) <= maxTagName {
+			commits[name] = ref.commit()
+		}
+	}
+	listing := &Listing{Validator: fingerprint(commits), Moved: s.moved}
 	if listing.Unchanged = listing.Validator == validator; listing.Unchanged {
 		return listing, nil
 	}
 	listing.Tags, err = versions(commits)
-	return listing, err
+	return listing, nameRepository(target, err)
 }
 
-// tags returns the tags by name, and what each names: of one that has a message, what that is about.
-func (s *session) tags() map[string]string {
-	commits := make(map[string]string)
-	for ref, hash := range s.refs.References {
-		name, ok := strings.CutPrefix(ref, tagPrefix)
-		if !ok || name == "" || len(name) > maxTagName {
-			continue
-		}
-		if peeled, ok := s.refs.Peeled[ref]; ok {
-			hash = peeled
-		}
-		commits[name] = hash.String()
+// commit returns the hash of what a reference names: for an annotated tag, that of what the tag is about.
+func (r reference) commit() string {
+	if r.peeled != plumbing.ZeroHash {
+		return r.peeled.String()
 	}
-	return commits
+	return r.hash.String()
+}
+
+// openTarget opens the repository of a package. One at GitHub has one address, whatever form the target has, and may be
+// on the operator's GitHub Enterprise Server.
+func (c *Client) openTarget(ctx context.Context, target string) (*session, error) {
+	at, err := parseAddress(target)
+	if err != nil {
+		return nil, err
+	}
+	var how access
+	if c.hub != nil && c.hub.has(at) {
+		if at, err = c.hub.repositoryAddress(at); err != nil {
+			return nil, err
+		}
+		how.trusted = c.hub.trusted
+	}
+	return c.open(ctx, at, how)
 }
 
 // fingerprint is short and different for different tags.
@@ -172,28 +81,65 @@ func fingerprint(commits map[string]string) string {
 	return "tags:" + hex.EncodeToString(sum.Sum(nil))
 }
 
-func (c *Client) remoteRelease(ctx context.Context, at *url.URL, tag Tag, dst *os.File) (*Release, error) {
-	s, err := c.open(ctx, at, access{})
+// A Selection chooses files of a release by name. The archive has the names of all files, and no contents.
+type Selection func(ctx context.Context, names archive.Source) (wanted func(name string) bool, err error)
+
+// Release fetches the files of a tag that [Client.Tags] returned into dst, which is emptied first, each verified by its hash
+// in the commit. With a selection, the contents of other files are not fetched where the host can leave them out; the archive
+// then has those files as left out. An error about dst is a *[fetch.LocalError]; others are those of Tags.
+func (c *Client) Release(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
+	r, err := c.release(ctx, target, tag, selection, dst)
+	if err != nil {
+		return nil, nameRepository(target, fmt.Errorf("tag %.100q: %w", tag.Name, err))
+	}
+	r.Archive = r.Archive.LeaveOut(maxPointer, leaveOutPointer)
+	if tag.Note != "" {
+		r.Notes = append([]string{tag.Note}, r.Notes...)
+	}
+	return r, nil
+}
+
+func (c *Client) release(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
+	if err := empty(dst); err != nil {
+		return nil, err
+	}
+	s, err := c.openTarget(ctx, target)
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
-	if now := s.tags()[tag.Name]; now != tag.Commit {
+	refs, err := c.references(ctx, s, tagPrefix+tag.Name)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(refs, func(ref reference) bool { return ref.name == tagPrefix+tag.Name })
+	now := ""
+	if i >= 0 {
+		now = refs[i].commit()
+	}
+	if now != tag.Commit {
 		return nil, fmt.Errorf("it was at commit %s and is at %s now", tag.Commit, cmp.Or(now, "none"))
 	}
-	return c.take(ctx, s, s.refs.References[tagPrefix+tag.Name], tag.Commit, dst)
+	return c.fetchCommit(ctx, s, refs[i].hash, tag.Commit, selection, dst)
 }
 
-// take gets one commit, without those before it, and writes its files to dst. want is what the repository
+// maxSelected is how many files are requested by their hashes; of a commit with more selected files, all are fetched.
+const maxSelected = 10_000
+
+// fetchCommit fetches one commit, without those before it, and writes its files to dst. want is what the repository
 // has listed, which may be a tag of that commit.
-func (c *Client) take(ctx context.Context, s *session, want plumbing.Hash, commit string, dst *os.File) (*Release, error) {
+func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash, commit string, selection Selection, dst *os.File) (*Release, error) {
 	select {
 	case c.pack <- struct{}{}:
 		defer func() { <-c.pack }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	p, err := s.fetch(ctx, want, besides(dst))
+	partial := selection != nil && s.partial()
+	first := commitWithFiles
+	if partial {
+		first = commitWithFolders
+	}
+	p, err := c.fetchPack(ctx, s, first, []plumbing.Hash{want}, besides(dst))
 	if err != nil {
 		return nil, err
 	}
@@ -205,12 +151,68 @@ func (c *Client) take(ctx context.Context, s *session, want plumbing.Hash, commi
 	if found.Hash.String() != commit {
 		return nil, refuse("it names the commit %s, and not %s as the repository had said", found.Hash, commit)
 	}
-	return exported(ctx, p.Get, found, dst)
+	if !partial {
+		return exportCommit(ctx, p.Get, found, nil, dst)
+	}
+	wanted, hashes, err := selectFiles(ctx, p.Get, found, selection)
+	if err != nil {
+		return nil, err
+	}
+	if len(hashes) == 0 {
+		return exportCommit(ctx, p.Get, found, wanted, dst)
+	}
+	second := singleFiles
+	if len(hashes) > maxSelected {
+		second, hashes, wanted = commitWithFiles, []plumbing.Hash{want}, nil
+	}
+	files, err := c.fetchPack(ctx, s, second, hashes, besides(dst))
+	if err != nil {
+		return nil, err
+	}
+	defer files.close()
+	get := func(h plumbing.Hash) (plumbing.EncodedObject, error) {
+		if o, err := p.Get(h); err == nil {
+			return o, nil
+		}
+		return files.Get(h)
+	}
+	return exportCommit(ctx, get, found, wanted, dst)
 }
 
-// exported makes a release of a commit's files.
-func exported(ctx context.Context, get objects, c *object.Commit, dst *os.File) (*Release, error) {
-	notes, err := exportTree(ctx, get, c.TreeHash, dst)
+// selectFiles applies a selection to the names in a commit, and returns the hashes of the chosen files, each once.
+func selectFiles(ctx context.Context, get objects, c *object.Commit, selection Selection) (wanted func(string) bool, hashes []plumbing.Hash, err error) {
+	var entries []archive.Entry
+	var all []plumbing.Hash
+	w := &treeWalk{ctx: ctx, get: get, visit: func(name string, entry object.TreeEntry) error {
+		skipped := ""
+		switch entry.Mode {
+		case filemode.Submodule:
+			return nil
+		case filemode.Symlink:
+			skipped = "symbolic link"
+		}
+		entries, all = append(entries, archive.Entry{Name: name, Skipped: skipped}), append(all, entry.Hash)
+		return nil
+	}}
+	if err := w.folder(c.TreeHash, "", 0); err != nil {
+		return nil, nil, err
+	}
+	if wanted, err = selection(ctx, archive.List(entries, nil)); err != nil {
+		return nil, nil, err
+	}
+	for i, e := range entries {
+		if e.Skipped == "" && wanted(e.Name) {
+			hashes = append(hashes, all[i])
+		}
+	}
+	slices.SortFunc(hashes, func(a, b plumbing.Hash) int { return strings.Compare(string(a[:]), string(b[:])) })
+	return wanted, slices.Compact(hashes), nil
+}
+
+// exportCommit makes a release of a commit's files; of those that are not wanted it has only the names. A nil wanted
+// stands for all.
+func exportCommit(ctx context.Context, get objects, c *object.Commit, wanted func(string) bool, dst *os.File) (*Release, error) {
+	notes, err := exportTree(ctx, get, c.TreeHash, wanted, dst)
 	if err != nil {
 		return nil, err
 	}
@@ -219,35 +221,4 @@ func exported(ctx context.Context, get objects, c *object.Commit, dst *os.File) 
 		return nil, refuse("the commit has no files")
 	}
 	return &Release{Archive: source, Date: sensible(c.Committer.When.Unix()), Notes: notes}, nil
-}
-
-// fetch gets one commit in a pack.
-func (s *session) fetch(ctx context.Context, want plumbing.Hash, dir string) (*pack, error) {
-	request := packp.NewUploadPackRequestFromCapabilities(s.refs.Capabilities)
-	request.Capabilities.Delete(capability.ThinPack) // there is nothing here to build on
-	request.Wants = []plumbing.Hash{want}
-	if s.refs.Capabilities.Supports(capability.Shallow) {
-		request.Depth = packp.DepthCommits(1)
-		if err := request.Capabilities.Set(capability.Shallow); err != nil {
-			return nil, err
-		}
-	}
-	response, err := s.UploadPack(ctx, request)
-	if err != nil {
-		return nil, sessionError(ctx, err)
-	}
-	defer response.Close()
-	var r io.Reader = response
-	switch {
-	case request.Capabilities.Supports(capability.Sideband64k):
-		r = sideband.NewDemuxer(sideband.Sideband64k, response)
-	case request.Capabilities.Supports(capability.Sideband):
-		r = sideband.NewDemuxer(sideband.Sideband, response)
-	}
-	p, err := readPack(ctx, r, dir)
-	var refused *RefusedError
-	if err != nil && !errors.As(err, &refused) {
-		return nil, sessionError(ctx, err)
-	}
-	return p, err
 }

@@ -116,7 +116,7 @@ func (s gitSource) Releases(ctx context.Context, target string) ([]Version, erro
 
 func (s gitSource) Archive(ctx context.Context, v Version, dst *os.File) (archive.Source, error) {
 	of := v.Source.(tagged)
-	release, err := s.client.Release(ctx, of.target, of.tag, dst)
+	release, err := s.client.Release(ctx, of.target, of.tag, nil, dst)
 	var refused *git.RefusedError
 	if errors.As(err, &refused) {
 		return archive.Source{}, &RefusedError{err}

@@ -49,9 +49,6 @@ func (s *Server) handle(pattern string, do func(*repository, *http.Request) (sta
 			refuse(w, p.status, p.message)
 		} else if err != nil {
 			refuse(w, http.StatusInternalServerError, err.Error())
-		} else if to, ok := body.(redirect); ok {
-			w.Header().Set("Location", fmt.Sprintf("http://%s%s", r.Host, to))
-			w.WriteHeader(status)
 		} else if raw, ok := body.([]byte); ok {
 			w.Header().Set("Content-Type", "application/vnd.github.raw")
 			_, _ = w.Write(raw)
@@ -65,8 +62,6 @@ func (s *Server) handle(pattern string, do func(*repository, *http.Request) (sta
 
 func (s *Server) routes() {
 	s.handle("GET ", (*repository).get)
-	s.handle("GET /tags", (*repository).getTags)
-	s.handle("GET /tarball/{ref}", (*repository).getTarball)
 	s.handle("GET /git/ref/{ref...}", (*repository).getRef)
 	s.handle("POST /git/refs", (*repository).createRef)
 	s.handle("PATCH /git/refs/{ref...}", (*repository).updateRef)

@@ -1,6 +1,6 @@
-// Package githubtest is as much of GitHub's REST API as Larder asks, over real bare
-// git repositories, for tests: the shapes, statuses and refusals that GitHub documents,
-// and the faults that it has on bad days.
+// Package githubtest is as much of GitHub as Larder uses, over real bare git repositories, for tests: its REST API, with the
+// shapes, statuses and refusals that GitHub documents and the faults that it has on bad days; git's smart HTTP, with
+// partial clones; and archives, from which export-ignore and export-subst leave out and change files.
 //
 // It is for tests only and knows nothing of the code it tests.
 package githubtest
@@ -34,7 +34,8 @@ type Server struct {
 	Web string
 
 	mu           sync.Mutex
-	spoil        func([]byte) []byte // what becomes of archives; nil is nothing
+	ids          int                 // of repositories that were made
+	spoil        func([]byte) []byte // changes packs; nil for none
 	mux          *http.ServeMux
 	repositories map[string]*repository
 	faults       []*Fault
@@ -47,6 +48,7 @@ type Server struct {
 type repository struct {
 	*git.Repository
 	server        *Server
+	dir           string
 	id            int
 	name          string // OWNER/NAME
 	defaultBranch string
@@ -98,7 +100,7 @@ func (s *Server) Start() (url string, close func()) {
 	return server.URL, server.Close
 }
 
-// Add makes an empty repository in dir, whose default branch is to be called so.
+// Add makes an empty repository in dir, whose default branch is to be called so. It replaces one of the same name, with another id.
 func (s *Server) Add(name, dir, defaultBranch string) error {
 	r, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{
 		Bare: true, InitOptions: git.InitOptions{DefaultBranch: plumbing.NewBranchReferenceName(defaultBranch)},
@@ -108,7 +110,9 @@ func (s *Server) Add(name, dir, defaultBranch string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.repositories[name] = &repository{Repository: r, server: s, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch, stars: 250}
+	s.ids++
+	s.repositories[name] = &repository{Repository: r, server: s, dir: dir, id: 1000 + s.ids, name: name, defaultBranch: defaultBranch, stars: 250}
+	delete(s.moved, name) // a new repository ends the redirect of a renamed one
 	return nil
 }
 
@@ -181,11 +185,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answered bool) {
 	}()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
-	if strings.HasPrefix(r.URL.Path, codeload) {
-		s.codeload(recorded, r) // another host, in the real world
-		return true
-	}
-	if s.limit != nil && !s.limit.take(now, w.Header()) {
+	byGit := gitPath.MatchString(r.URL.Path) // another host, in the real world
+	if !byGit && s.limit != nil && !s.limit.take(now, w.Header()) {
 		refuse(recorded, http.StatusForbidden, "API rate limit exceeded for user ID 1.")
 		return true
 	}
@@ -200,6 +201,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answered bool) {
 	if fault != nil {
 		s.mux.ServeHTTP(httptest.NewRecorder(), r)
 		return false
+	}
+	if byGit {
+		s.serveGit(recorded, r)
+		return true
 	}
 	if r.Header.Get("Authorization") != "Bearer "+s.Token {
 		refuse(recorded, http.StatusUnauthorized, "Bad credentials")

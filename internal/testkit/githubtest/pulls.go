@@ -48,7 +48,8 @@ func (s *Server) fork(from *repository, to, dir string) error {
 	if err != nil {
 		return err
 	}
-	r := &repository{Repository: made, server: s, id: len(s.repositories) + 1001, name: to, defaultBranch: from.defaultBranch}
+	s.ids++
+	r := &repository{Repository: made, server: s, dir: dir, id: 1000 + s.ids, name: to, defaultBranch: from.defaultBranch}
 	refs, err := from.Branches()
 	if err != nil {
 		return err

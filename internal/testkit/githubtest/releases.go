@@ -1,10 +1,8 @@
 package githubtest
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,16 +10,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path"
-	"slices"
+	"os"
+	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	git "github.com/go-git/go-git/v5"
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/object"
+
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 )
 
 // Repository returns the git repository behind a name, to commit to and to tag in.
@@ -55,7 +52,7 @@ func (s *Server) Archive(name string) {
 	s.repositories[name].archived = true
 }
 
-// Spoil changes what clients get as archives; nil ends that.
+// Spoil changes the responses that have packs; nil ends that.
 func (s *Server) Spoil(spoil func([]byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,121 +128,55 @@ func (r *repository) get(*http.Request) (int, any, error) {
 	}, nil
 }
 
-// getTags lists tags as GitHub does: by name, backwards, with the commits that they come to.
-func (r *repository) getTags(q *http.Request) (int, any, error) {
-	refs, err := r.Tags()
-	if err != nil {
-		return 0, nil, err
-	}
-	var tags []map[string]any
-	err = refs.ForEach(func(ref *plumbing.Reference) error {
-		hash := ref.Hash()
-		if t, err := r.TagObject(hash); err == nil {
-			hash = t.Target
-		}
-		tags = append(tags, map[string]any{"name": ref.Name().Short(), "commit": map[string]any{"sha": hash.String()}})
-		return nil
-	})
-	if err != nil {
-		return 0, nil, err
-	}
-	slices.SortFunc(tags, func(a, b map[string]any) int { return strings.Compare(b["name"].(string), a["name"].(string)) })
-	number := func(name string, otherwise int) int {
-		if n, err := strconv.Atoi(q.URL.Query().Get(name)); err == nil && n > 0 {
-			return n
-		}
-		return otherwise
-	}
-	per := min(number("per_page", 30), 100)
-	from := min((number("page", 1)-1)*per, len(tags))
-	page := tags[from:min(from+per, len(tags))]
-	if page == nil {
-		page = []map[string]any{}
-	}
-	return http.StatusOK, page, nil
-}
+// gitPath is the path at which git reads and archives a repository, beside the API.
+var gitPath = regexp.MustCompile(`^/([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?)(?:\.git)?/(info/refs|git-upload-pack|archive/[0-9a-f]{40}\.tar)$`)
 
-// redirect is a body that is a path elsewhere on this server.
-type redirect string
-
-// codeload begins the paths of archives, which are on a host of their own at GitHub.
-const codeload = "/_codeload/"
-
-func (r *repository) getTarball(q *http.Request) (int, any, error) {
-	c, err := r.CommitObject(plumbing.NewHash(q.PathValue("ref")))
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusFound, redirect(codeload + r.name + "/legacy.tar.gz/" + c.Hash.String()), nil
-}
-
-// codeload answers with the archive of a commit, to clients without a token.
-func (s *Server) codeload(w http.ResponseWriter, q *http.Request) {
-	name, commit, ok := strings.Cut(strings.TrimPrefix(q.URL.Path, codeload), "/legacy.tar.gz/")
+// serveGit serves a repository to git, without a token, and archives of its commits.
+func (s *Server) serveGit(w http.ResponseWriter, q *http.Request) {
+	m := gitPath.FindStringSubmatch(q.URL.Path)
+	name, rest := m[1], m[2]
 	r := s.repositories[name]
-	if q.Header.Get("Authorization") != "" || !ok || r == nil {
-		refuse(w, http.StatusBadRequest, "the token is none of codeload's business, or there is no such repository")
+	if moved := s.moved[name]; r == nil && moved != nil {
+		http.Redirect(w, q, "/"+moved.name+".git/"+rest+"?"+q.URL.RawQuery, http.StatusMovedPermanently)
 		return
 	}
-	c, err := r.CommitObject(plumbing.NewHash(commit))
-	if err != nil {
-		refuse(w, http.StatusNotFound, "Not Found")
-		return
+	switch {
+	case q.Header.Get("Authorization") != "":
+		http.Error(w, "the token is none of this host's business", http.StatusBadRequest)
+	case r == nil:
+		http.Error(w, "Repository not found.", http.StatusUnauthorized) // as for a private one
+	case strings.HasPrefix(rest, "archive/"):
+		r.archive(w, q, strings.TrimSuffix(strings.TrimPrefix(rest, "archive/"), ".tar"))
+	default:
+		w.Header().Del("Content-Type")
+		backend, err := gittest.Backend(r.dir, strings.TrimSuffix(q.URL.Path, "/"+rest))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotImplemented)
+			return
+		}
+		body, err := io.ReadAll(q.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		q.Body = io.NopCloser(bytes.NewReader(body))
+		if s.spoil == nil || !bytes.Contains(body, []byte("command=fetch")) {
+			backend.ServeHTTP(w, q)
+			return
+		}
+		response := httptest.NewRecorder()
+		backend.ServeHTTP(response, q)
+		w.Header().Set("Content-Type", response.Header().Get("Content-Type"))
+		_, _ = w.Write(s.spoil(response.Body.Bytes()))
 	}
-	var archive bytes.Buffer
-	z := gzip.NewWriter(&archive)
-	out := tar.NewWriter(z)
-	_ = out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": commit}})
-	if err := r.pack(out, strings.ReplaceAll(name, "/", "-")+"-"+commit[:7], c.TreeHash, c.Committer.When); err != nil {
+}
+
+// archive serves the files of a commit as GitHub does, by the attributes in it.
+func (r *repository) archive(w http.ResponseWriter, q *http.Request, commit string) {
+	w.Header().Set("Content-Type", "application/x-tar")
+	made := exec.CommandContext(q.Context(), "git", "-C", r.dir, "archive", "--format=tar", commit)
+	made.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+r.dir)
+	made.Stdout = w
+	if err := made.Run(); err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	_, _ = out.Close(), z.Close()
-	data := archive.Bytes()
-	if s.spoil != nil {
-		data = s.spoil(data)
-	}
-	w.Header().Set("Content-Type", "application/x-gzip")
-	_, _ = w.Write(data)
-}
-
-// pack writes a tree as `git archive` does.
-func (r *repository) pack(out *tar.Writer, dir string, tree plumbing.Hash, at time.Time) error {
-	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o775, ModTime: at}); err != nil {
-		return err
-	}
-	t, err := r.TreeObject(tree)
-	if err != nil {
-		return err
-	}
-	for _, e := range t.Entries {
-		if err := r.packEntry(out, path.Join(dir, e.Name), e, at); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *repository) packEntry(out *tar.Writer, name string, e object.TreeEntry, at time.Time) error {
-	switch e.Mode {
-	case filemode.Dir:
-		return r.pack(out, name, e.Hash, at)
-	case filemode.Submodule: // an empty folder, as in a clone without its submodules
-		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o775, ModTime: at})
-	}
-	blob, err := r.BlobObject(e.Hash)
-	if err != nil {
-		return err
-	}
-	data, err := content(blob)
-	if err != nil {
-		return err
-	}
-	if e.Mode == filemode.Symlink {
-		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: string(data), ModTime: at})
-	}
-	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o664, ModTime: at}); err != nil {
-		return err
-	}
-	_, err = io.Copy(out, bytes.NewReader(data))
-	return err
 }

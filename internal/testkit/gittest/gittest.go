@@ -56,17 +56,26 @@ func New(t TB) *Server {
 	return s
 }
 
+// Backend returns git's own server for the bare repositories below dir, as hosts configure it: with partial clones. root is the
+// path at which requests name dir. The error is that git is not installed.
+func Backend(dir, root string) (http.Handler, error) {
+	program, err := exec.LookPath("git")
+	if err != nil {
+		return nil, err
+	}
+	return &cgi.Handler{
+		Path: program, Root: root, Args: []string{"-c", "uploadpack.allowFilter=true", "http-backend"},
+		Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "HOME=" + dir},
+	}, nil
+}
+
 // Start starts a server over the bare repositories in dir. The error is that git is not there.
 func Start(dir string) (*Server, func(), error) {
-	program, err := exec.LookPath("git")
+	handler, err := Backend(dir, "")
 	if err != nil {
 		return nil, nil, err
 	}
 	s := &Server{Dir: dir}
-	handler := &cgi.Handler{
-		Path: program, Args: []string{"http-backend"},
-		Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "HOME=" + dir},
-	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, r)

@@ -1,0 +1,477 @@
+package git
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+)
+
+// A session reads one repository over smart HTTP, in version 2 of git's protocol (gitprotocol-v2), which lists only the
+// references that are requested and sends only the files that are. Hosts that do not know it get version 0.
+type session struct {
+	at   *url.URL // of the repository, after redirects
+	list *http.Client
+	pack *http.Client
+	// moved is the address to which the repository redirects; "" for the requested one.
+	moved        string
+	version2     bool
+	capabilities map[string]string // values by name
+	advertised   []reference       // all references, in version 0
+}
+
+// A reference is a branch or a tag of a repository.
+type reference struct {
+	name   string
+	hash   plumbing.Hash
+	peeled plumbing.Hash // what an annotated tag is about; zero for other references
+	target string        // the branch that HEAD is; "" for other references
+}
+
+// access says how requests to a repository are sent.
+type access struct {
+	authorization func(*url.URL) string // nil for none
+	trusted       func(*url.URL) bool   // whether an address is the operator's choice; nil for none
+}
+
+const (
+	serviceType = "application/x-git-upload-pack-"
+	agent       = "agent=larder"
+)
+
+// open requests the capabilities of the repository at an address.
+func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, error) {
+	client := func(limit int64) *http.Client {
+		return &http.Client{
+			Transport: c.o.Fetch.Transport(fetch.TransportOptions{Authorization: how.authorization, Trusted: how.trusted, Limit: limit}),
+			CheckRedirect: func(r *http.Request, via []*http.Request) error {
+				if r.Method != http.MethodGet || len(via) > maxRedirects { // later requests go to where the first one arrived
+					return http.ErrUseLastResponse
+				}
+				return nil
+			},
+		}
+	}
+	s := &session{at: at, list: client(c.o.RefBytes), pack: client(c.o.PackBytes)}
+	home := at.JoinPath("info", "refs")
+	home.RawQuery = "service=git-upload-pack"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, home.String(), nil)
+	if err != nil {
+		return nil, refuse("the address of the repository cannot be used: %.200v", err)
+	}
+	response, err := c.send(s.list, request, "advertisement")
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if now := response.Request.URL; !fetch.SameOrigin(now, home) || now.Path != home.Path {
+		s.at = now.JoinPath("..", "..")
+		s.at.RawQuery = ""
+		s.moved = fetch.Show(s.at)
+	}
+	if err := s.readAdvertisement(response.Body); err != nil {
+		return nil, protocolError(ctx, err)
+	}
+	return s, nil
+}
+
+// maxRedirects bounds the redirects of a repository in a row.
+const maxRedirects = 5
+
+// send sends a request to a repository and returns its response, whose status is 200 and whose type is that kind of git's.
+func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http.Response, error) {
+	r.Header.Set("Git-Protocol", "version=2")
+	response, err := through.Do(r)
+	if err != nil {
+		return nil, protocolError(r.Context(), err)
+	}
+	switch {
+	case response.StatusCode == http.StatusUnauthorized:
+		// Hosts respond so for a private repository, and for one that does not exist.
+		err = &fetch.Error{URL: fetch.Show(response.Request.URL), Status: response.StatusCode, Err: fmt.Errorf("%w, or it is not public", fetch.ErrNotFound)}
+	case response.StatusCode != http.StatusOK:
+		err = c.o.Fetch.StatusError(response)
+	case !strings.HasPrefix(response.Header.Get("Content-Type"), serviceType+kind):
+		err = &fetch.Error{URL: fetch.Show(response.Request.URL), Status: response.StatusCode, Err: errors.New("there is no git repository (smart HTTP) at this address")}
+	}
+	if err != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	return response, nil
+}
+
+// protocolError returns the part of an error that is worth reporting.
+func protocolError(ctx context.Context, err error) error {
+	var ours *fetch.Error
+	var local *fetch.LocalError
+	var refused *RefusedError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &ours):
+		return ours
+	case errors.As(err, &local):
+		return local
+	case errors.As(err, &refused):
+		return err
+	}
+	var request *url.Error // it repeats the URL
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	return fmt.Errorf("couldn't read from the repository: %.200w", err)
+}
+
+// The special packets of git's protocol, which have no data.
+const (
+	flushPacket     = "\x00flush"
+	delimiterPacket = "\x00delimiter"
+	endPacket       = "\x00end"
+)
+
+// readPacket returns the next packet of a stream without the line feed at its end, or one of the special packets.
+// An error of the host's is returned as an error.
+func readPacket(r io.Reader) (string, error) {
+	data, special, err := readPacketBytes(r)
+	if err != nil || special != "" {
+		return special, err
+	}
+	line := strings.TrimSuffix(string(data), "\n")
+	if message, ok := strings.CutPrefix(line, "ERR "); ok {
+		return "", fmt.Errorf("the host reports: %.200s", message)
+	}
+	return line, nil
+}
+
+func readPacketBytes(r io.Reader) (data []byte, special string, err error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, "", err
+	}
+	size, err := strconv.ParseUint(string(head[:]), 16, 16)
+	if err != nil {
+		return nil, "", fmt.Errorf("the packet length %q is malformed", head[:])
+	}
+	switch size {
+	case 0:
+		return nil, flushPacket, nil
+	case 1:
+		return nil, delimiterPacket, nil
+	case 2:
+		return nil, endPacket, nil
+	case 3:
+		return nil, "", errors.New("a packet length is malformed")
+	}
+	data = make([]byte, size-uint64(len(head)))
+	_, err = io.ReadFull(r, data)
+	return data, "", err
+}
+
+// writePackets appends packets to a request.
+func writePackets(b *bytes.Buffer, packets ...string) {
+	for _, p := range packets {
+		switch p {
+		case flushPacket:
+			b.WriteString("0000")
+		case delimiterPacket:
+			b.WriteString("0001")
+		default:
+			fmt.Fprintf(b, "%04x%s\n", len(p)+len("0000\n"), p)
+		}
+	}
+}
+
+// readAdvertisement reads what a repository responds to the first request: its capabilities, and in version 0 its references.
+func (s *session) readAdvertisement(r io.Reader) error {
+	line, err := readPacket(r)
+	if err == nil && strings.HasPrefix(line, "# service=") {
+		if line, err = readPacket(r); err == nil && line == flushPacket {
+			line, err = readPacket(r)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.capabilities = make(map[string]string)
+	if line != "version 2" {
+		return s.readReferences(r, line)
+	}
+	s.version2 = true
+	for {
+		switch line, err := readPacket(r); {
+		case err != nil:
+			return err
+		case line == flushPacket:
+			return s.checkFormat()
+		default:
+			s.addCapability(line)
+		}
+	}
+}
+
+func (s *session) addCapability(text string) {
+	name, value, _ := strings.Cut(text, "=")
+	if name == "symref" {
+		value = strings.TrimSpace(s.capabilities[name] + " " + value)
+	}
+	s.capabilities[name] = value
+}
+
+func (s *session) checkFormat() error {
+	if format := s.capabilities["object-format"]; format != "" && format != "sha1" {
+		return refuse("the repository uses the object format %.20q, and Larder reads sha1 only", format)
+	}
+	return nil
+}
+
+// readReferences reads the references that a host lists in version 0, from the first one on.
+func (s *session) readReferences(r io.Reader, line string) error {
+	if line == "version 1" {
+		var err error
+		if line, err = readPacket(r); err != nil {
+			return err
+		}
+	}
+	for first := true; line != flushPacket; first = false {
+		text, capabilities, ok := strings.Cut(line, "\x00")
+		if first {
+			for c := range strings.FieldsSeq(capabilities) {
+				s.addCapability(c)
+			}
+			if err := s.checkFormat(); err != nil {
+				return err
+			}
+		} else if ok {
+			return errors.New("a reference contains a zero byte")
+		}
+		digits, name, _ := strings.Cut(text, " ")
+		if !plumbing.IsHash(digits) {
+			return fmt.Errorf("the reference %.100q is malformed", text)
+		}
+		hash := plumbing.NewHash(digits)
+		if tag, ok := strings.CutSuffix(name, "^{}"); !ok {
+			s.advertised = append(s.advertised, reference{name: name, hash: hash})
+		} else if last := len(s.advertised) - 1; last >= 0 && s.advertised[last].name == tag {
+			s.advertised[last].peeled = hash
+		}
+		var err error
+		if line, err = readPacket(r); err != nil {
+			return err
+		}
+	}
+	for _, symbolic := range strings.Fields(s.capabilities["symref"]) {
+		from, target, _ := strings.Cut(symbolic, ":")
+		if i := slices.IndexFunc(s.advertised, func(ref reference) bool { return ref.name == from }); i >= 0 {
+			s.advertised[i].target = target
+		}
+	}
+	return nil
+}
+
+// references returns the references whose names begin with one of the prefixes.
+func (c *Client) references(ctx context.Context, s *session, prefixes ...string) ([]reference, error) {
+	var found []reference
+	keep := func(ref reference) {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(ref.name, prefix) }) {
+			found = append(found, ref)
+		}
+	}
+	if !s.version2 {
+		for _, ref := range s.advertised {
+			keep(ref)
+		}
+		return found, nil
+	}
+	var request bytes.Buffer
+	writePackets(&request, "command=ls-refs", agent, delimiterPacket, "peel", "symrefs")
+	for _, prefix := range prefixes {
+		writePackets(&request, "ref-prefix "+prefix)
+	}
+	writePackets(&request, flushPacket)
+	response, err := c.post(ctx, s, s.list, &request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Close()
+	for {
+		line, err := readPacket(response)
+		if err != nil {
+			return nil, protocolError(ctx, err)
+		}
+		if line == flushPacket {
+			return found, nil
+		}
+		ref, err := parseReference(line)
+		if err != nil {
+			return nil, protocolError(ctx, err)
+		}
+		keep(ref)
+	}
+}
+
+// parseReference parses a line of a list of references in version 2.
+func parseReference(line string) (reference, error) {
+	fields := strings.Split(line, " ")
+	if len(fields) < 2 || !plumbing.IsHash(fields[0]) {
+		return reference{}, fmt.Errorf("the reference %.100q is malformed", line)
+	}
+	ref := reference{name: fields[1], hash: plumbing.NewHash(fields[0])}
+	for _, attribute := range fields[2:] {
+		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok {
+			ref.target = target
+		} else if peeled, ok := strings.CutPrefix(attribute, "peeled:"); ok && plumbing.IsHash(peeled) {
+			ref.peeled = plumbing.NewHash(peeled)
+		}
+	}
+	return ref, nil
+}
+
+// post sends a command to the repository. The caller closes the response.
+func (c *Client) post(ctx context.Context, s *session, through *http.Client, body *bytes.Buffer) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.at.JoinPath("git-upload-pack").String(), body)
+	if err != nil {
+		return nil, refuse("the address of the repository cannot be used: %.200v", err)
+	}
+	request.Header.Set("Content-Type", serviceType+"request")
+	request.Header.Set("Accept", serviceType+"result")
+	response, err := c.send(through, request, "result")
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// partial reports whether the host sends commits without their files, and single files.
+func (s *session) partial() bool {
+	return s.version2 && slices.Contains(strings.Fields(s.capabilities["fetch"]), "filter")
+}
+
+// packContent is what a pack has of the objects that are requested by their hashes.
+type packContent int
+
+const (
+	commitWithFiles   packContent = iota // a commit with its folders and files, but not the commits before it
+	commitWithFolders                    // a commit with its folders only; the host has to be partial
+	singleFiles                          // files; the host has to be partial
+)
+
+// fetchPack fetches objects into a pack in dir. The caller closes the pack.
+func (c *Client) fetchPack(ctx context.Context, s *session, content packContent, wants []plumbing.Hash, dir string) (*pack, error) {
+	request := s.packRequest(content, wants)
+	response, err := c.post(ctx, s, s.pack, request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Close()
+	data, err := s.findPack(response)
+	if err != nil {
+		return nil, protocolError(ctx, err)
+	}
+	p, err := readPack(ctx, data, dir)
+	if err != nil {
+		return nil, protocolError(ctx, err)
+	}
+	return p, nil
+}
+
+// packRequest returns the body of a request for a pack.
+func (s *session) packRequest(content packContent, wants []plumbing.Hash) *bytes.Buffer {
+	b := new(bytes.Buffer)
+	if s.version2 {
+		writePackets(b, "command=fetch", agent, delimiterPacket, "no-progress", "ofs-delta")
+		if content != singleFiles && slices.Contains(strings.Fields(s.capabilities["fetch"]), "shallow") {
+			writePackets(b, "deepen 1")
+		}
+		if content == commitWithFolders {
+			writePackets(b, "filter blob:none")
+		}
+		for _, hash := range wants {
+			writePackets(b, "want "+hash.String())
+		}
+		writePackets(b, "done", flushPacket)
+		return b
+	}
+	requested := []string{agent}
+	for _, name := range []string{"side-band-64k", "ofs-delta", "no-progress", "shallow"} {
+		if _, ok := s.capabilities[name]; ok {
+			requested = append(requested, name)
+		}
+	}
+	for i, hash := range wants {
+		line := "want " + hash.String()
+		if i == 0 {
+			line += " " + strings.Join(requested, " ")
+		}
+		writePackets(b, line)
+	}
+	if _, ok := s.capabilities["shallow"]; ok {
+		writePackets(b, "deepen 1")
+	}
+	writePackets(b, flushPacket, "done")
+	return b
+}
+
+// findPack reads a response up to its pack, and returns the reader of that.
+func (s *session) findPack(r io.Reader) (io.Reader, error) {
+	for {
+		line, err := readPacket(r)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case s.version2 && line == "packfile":
+			return &sideband{r: r}, nil
+		case !s.version2 && line == "NAK":
+			if _, ok := s.capabilities["side-band-64k"]; ok {
+				return &sideband{r: r}, nil
+			}
+			return r, nil
+		}
+	}
+}
+
+// A sideband reads a pack from packets, each of which begins with a byte that says what it has.
+type sideband struct {
+	r    io.Reader
+	left []byte // of the packet that was read last
+}
+
+// Read implements io.Reader.
+func (s *sideband) Read(p []byte) (int, error) {
+	for len(s.left) == 0 {
+		data, special, err := readPacketBytes(s.r)
+		switch {
+		case err == io.EOF:
+			return 0, io.ErrUnexpectedEOF // a flush packet is missing
+		case err != nil:
+			return 0, err
+		case special != "":
+			return 0, io.EOF
+		case len(data) == 0:
+			return 0, errors.New("a packet of the pack is empty")
+		}
+		switch data[0] {
+		case 1:
+			s.left = data[1:]
+		case 2: // progress
+		case 3:
+			return 0, fmt.Errorf("the host reports: %.200s", strings.TrimSpace(string(data[1:])))
+		default:
+			return 0, errors.New("a packet of the pack is malformed")
+		}
+	}
+	n := copy(p, s.left)
+	s.left = s.left[n:]
+	return n, nil
+}
