@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -140,6 +141,22 @@ func FuzzPack(f *testing.F) {
 		p, err := readPack(t.Context(), bytes.NewReader(data), dir)
 		if err == nil {
 			p.close()
+		}
+	})
+}
+
+func FuzzReferences(f *testing.F) {
+	f.Add([]byte("000eversion 2\n000cls-refs\n0000"), []byte("0000"))
+	f.Add([]byte("001e# service=git-upload-pack\n0000"), []byte("0006\x01a0000"))
+	f.Fuzz(func(t *testing.T, advertisement, pack []byte) {
+		s := new(session)
+		if err := s.readAdvertisement(bytes.NewReader(advertisement)); err != nil {
+			return
+		}
+		if data, err := s.findPack(bytes.NewReader(pack)); err == nil {
+			if n, _ := io.Copy(io.Discard, data); n > int64(len(pack)) {
+				t.Errorf("%d bytes of %d", n, len(pack))
+			}
 		}
 	})
 }
