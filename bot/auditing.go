@@ -382,7 +382,7 @@ func (b *Bot) claim(name ReleaseName) (c verify.Claim, err error) {
 	if c.Manifest, err = logs.ReadManifest(b.store, e.Entry.Manifest); err != nil {
 		return c, err
 	}
-	if err := c.ReadBundles(b.store.Identity); err != nil {
+	if err := c.ReadAttestations(b.store.Identity); err != nil {
 		return c, err
 	}
 	if row, err := views.LookupPackage(b.store, name.Package); err == nil {

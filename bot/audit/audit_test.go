@@ -219,7 +219,7 @@ func TestLyingLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l.URL(t.Context(), cdn.URL+"/ajax/libs/jquery/3.7.1/jquery.js", name)
+		return l.VerifyURL(t.Context(), cdn.URL+"/ajax/libs/jquery/3.7.1/jquery.js", name)
 	}
 	if got := check(); got.Outcome != verify.Proven || got.Upstream != nil {
 		t.Fatalf("by the log alone: %+v", got)

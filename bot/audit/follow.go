@@ -207,7 +207,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 		return AuditResult{}, err
 	}
 	session := verify.Session{Options: f.o.Verify, Known: known, Timeout: f.o.OpenTimeout}
-	seen, log, err := session.Log(ctx, f.o.Server)
+	seen, log, err := session.OpenLog(ctx, f.o.Server)
 	if err != nil {
 		return AuditResult{}, err
 	}
@@ -242,7 +242,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 // continueOn has the state be about a log. If that is not the one that was audited before, the audit starts again at its first entry:
 // after a theft of the log's key, the auditor may have followed the thief's log until the root key ended that key.
 func (f *Follower) continueOn(ctx context.Context, log *verify.Log) error {
-	err := log.Contains(ctx, f.state.Tree)
+	err := log.CheckContains(ctx, f.state.Tree)
 	switch {
 	case verify.OutcomeOf(err) == verify.Differs:
 		f.state.AuditStatement, f.state.Retry = verify.AuditStatement{}, nil

@@ -41,7 +41,7 @@ func (r *rig) proven(version string) (*verify.Release, verify.Result) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return release, log.URL(t.Context(), s.URL+"/ajax/libs/a/"+version+"/a.js", verify.Name{Package: "a", Version: version, Path: "a.js"})
+		return release, log.VerifyURL(t.Context(), s.URL+"/ajax/libs/a/"+version+"/a.js", verify.Name{Package: "a", Version: version, Path: "a.js"})
 	}
 }
 

@@ -322,7 +322,7 @@ func TestLogsThatLie(t *testing.T) {
 	if err != nil || len(evidence) != 1 {
 		t.Fatalf("evidence %q, %v", evidence, err)
 	}
-	if found, err := verify.ReadEvidence(evidence[0], ""); err != nil || found.Outcome != verify.Forked {
+	if found, err := verify.VerifyEvidence(evidence[0], ""); err != nil || found.Outcome != verify.Forked {
 		t.Errorf("%+v, %v", found, err)
 	}
 	behind.Store(honest)

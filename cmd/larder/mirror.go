@@ -65,7 +65,7 @@ what replaces FILE.` + environmentNote,
 			m.Trust.Root, err = readRoot(m.Trust.Root, m.Trust.Key)
 		}
 		if err == nil {
-			m.Trust.Witnesses, err = verify.ReadWitnesses(m.Trust.Witnesses)
+			m.Trust.Witnesses, err = verify.ReadWitnessKeys(m.Trust.Witnesses)
 		}
 		if err != nil {
 			return settings.Mistake{Err: err}

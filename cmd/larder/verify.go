@@ -258,7 +258,7 @@ func (v *verification) prepareTrust() error {
 	if v.root != "" && (v.proof != "" || v.evidence != "") {
 		return errors.New("--root needs a server, which --proof and --evidence do not ask")
 	}
-	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
+	if v.witnesses, err = verify.ReadWitnessKeys(v.witnesses); err != nil {
 		return fmt.Errorf("--witness: %w", err)
 	}
 	if v.need > len(v.witnesses) {

@@ -22,7 +22,7 @@ func (a *cli) checkProof(v verification, file string) error {
 		}
 	}
 	found := checkedProof{Subject: file, Proof: v.proof}
-	if found.Result, err = v.trust().ReadProof(v.proof, file, name); err != nil {
+	if found.Result, err = v.trust().VerifyProofFile(v.proof, file, name); err != nil {
 		return err
 	}
 	if !v.asJSON {
@@ -57,7 +57,7 @@ func (p checkedProof) print(w io.Writer) {
 
 // checkEvidence says what the evidence that was kept of a fork proves.
 func (a *cli) checkEvidence(v verification) error {
-	found, err := verify.ReadEvidence(v.evidence, v.key)
+	found, err := verify.VerifyEvidence(v.evidence, v.key)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 			return fmt.Errorf("--osv: %w", err)
 		}
 	}
-	report, err := session.Page(ctx, at, o)
+	report, err := session.VerifyPage(ctx, at, o)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		if w.Trust.Root, err = readRoot(w.Trust.Root, w.Trust.Key); err != nil {
 			return err
 		}
-		if w.Trust.Witnesses, err = verify.ReadWitnesses(w.Trust.Witnesses); err != nil {
+		if w.Trust.Witnesses, err = verify.ReadWitnessKeys(w.Trust.Witnesses); err != nil {
 			return fmt.Errorf("--witness: %w", err)
 		}
 		w.Trust.Need = len(w.Trust.Witnesses)
@@ -79,14 +79,14 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		w.Folder = filepath.Dir(w.Known)
 		lines := json.NewEncoder(a.stdout)
 		lines.SetEscapeHTML(false)
-		w.Tell = func(e app.WatchEvent) error {
+		w.OnEvent = func(e app.WatchEvent) error {
 			if asJSON {
 				return lines.Encode(e)
 			}
 			_, err := fmt.Fprintln(a.stdout, describeWatched(e))
 			return err
 		}
-		w.Note = func(note string) { fmt.Fprintln(a.stderr, describeNote(note)) }
+		w.OnNotice = func(note string) { fmt.Fprintln(a.stderr, describeNote(note)) }
 		watcher, err := w.Open()
 		if err != nil {
 			return failure{err}
@@ -98,7 +98,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			}
 			return nil
 		}
-		found, err := watcher.Look(cmd.Context())
+		found, err := watcher.Poll(cmd.Context())
 		code := exitOf[found.Outcome]
 		switch {
 		case err != nil:

@@ -187,7 +187,7 @@ func (w *bundleWriter) write(ctx context.Context) error {
 func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (fates, error) {
 	if w.Since > 0 {
 		// The follower's root is not known here: this one is only proven by the tiles.
-		if err := log.Contains(ctx, logs.Checkpoint{Size: w.Since}); verify.OutcomeOf(err) != verify.Differs {
+		if err := log.CheckContains(ctx, logs.Checkpoint{Size: w.Since}); verify.OutcomeOf(err) != verify.Differs {
 			return nil, err
 		}
 	}

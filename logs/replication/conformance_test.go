@@ -335,7 +335,7 @@ func TestConformance(t *testing.T) {
 			if err := m.CatchUp(t.Context()); !errors.As(err, new(*replication.RefusedError)) || !strings.Contains(err.Error(), "forked") {
 				t.Errorf("got %v", err)
 			}
-			found, err := verify.ReadEvidence(m.State().Evidence, u.signer.Key())
+			found, err := verify.VerifyEvidence(m.State().Evidence, u.signer.Key())
 			if err != nil || found.Outcome != verify.Forked {
 				t.Errorf("the evidence: %+v, %v", found, err)
 			}

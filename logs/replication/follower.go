@@ -140,7 +140,7 @@ func (f *Follower) restoreState() (err error) {
 	if err != nil {
 		return err
 	}
-	if before, ok := f.known.OfServer(f.Source.Name()); f.Trust.Key == "" && ok {
+	if before, ok := f.known.ByServer(f.Source.Name()); f.Trust.Key == "" && ok {
 		f.Trust.Key = before.Key
 	}
 	f.Trust.Key = cmp.Or(f.Trust.Key, key)
@@ -323,7 +323,7 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if err := log.Unverified(); err != nil {
 		return nil, &RefusedError{err}
 	}
-	if err := log.Contains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
+	if err := log.CheckContains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
 		return nil, &RefusedError{fmt.Errorf("the log of %d entries that is here is not that of %s: %w; a data folder follows one log for good, so follow this one into another (--data, --keys)", local.Size, f.Source.Name(), err)}
 	} else if err != nil {
 		return nil, err

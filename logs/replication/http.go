@@ -38,7 +38,7 @@ func HTTP(o verify.Options) *Server {
 func (s *Server) Name() string { return s.name }
 
 // Spent returns how many requests there were, and how many bytes of bodies were received.
-func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Spent() }
+func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Traffic() }
 
 // Get implements [Log].
 func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
@@ -67,7 +67,7 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 		}
 		var changed bool
 		err := s.request(ctx, 0, func(ctx context.Context) (err error) {
-			changed, err = s.fetcher.Changed(ctx, checkpoint)
+			changed, err = s.fetcher.CheckpointChanged(ctx, checkpoint)
 			return err
 		})
 		if err != nil || changed {

@@ -22,7 +22,7 @@ func (f *Follower) readKeyList() error {
 		return nil
 	}
 	if err == nil {
-		err = f.known.KeepList(f.Trust.Root, signed)
+		err = f.known.StoreKeyList(f.Trust.Root, signed)
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't read the list of the log's keys in the key folder: %w", err)
@@ -32,7 +32,7 @@ func (f *Follower) readKeyList() error {
 
 // shareKeyList writes the newest list of the log's keys to the key folder, from where clients of this mirror get it.
 func (f *Follower) shareKeyList() error {
-	newest := f.known.ListOf(f.Trust.Root)
+	newest := f.known.KeyList(f.Trust.Root)
 	if newest == nil {
 		return nil
 	}

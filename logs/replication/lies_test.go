@@ -100,7 +100,7 @@ func TestLies(t *testing.T) {
 				return []byte("<!doctype html>")
 			}
 			return body
-		}, "no signed note"},
+		}, "not a signed checkpoint"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			u := newUpstream(t)
@@ -211,7 +211,7 @@ func TestFork(t *testing.T) {
 		t.Error("it took something over")
 	}
 	evidence := m.State().Evidence
-	found, err := verify.ReadEvidence(evidence, u.signer.Key())
+	found, err := verify.VerifyEvidence(evidence, u.signer.Key())
 	if err != nil || found.Outcome != verify.Forked || len(found.Heads) != 2 {
 		t.Errorf("the evidence in %q: %+v, %v", evidence, found, err)
 	}

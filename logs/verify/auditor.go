@@ -14,9 +14,9 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// An AuditStatement is what an auditor says of a log: it compared the releases that some entries publish with their upstreams,
-// file by file. As a signed note (https://c2sp.org/signed-note), its text is [auditHeader], the statement as JSON in a line,
-// and the checkpoint that the auditor had verified, which is a signed note itself.
+// An AuditStatement is an auditor's statement about a log: it compared the releases that some entries publish with their upstreams,
+// file by file. As a signed note (https://c2sp.org/signed-note), its text is [auditHeader], the statement as JSON in a line, and the
+// checkpoint that the auditor has verified, which is a signed note too.
 type AuditStatement struct {
 	Format int `json:"format"`
 	// From is the first entry that was audited, and To the one after the last.
@@ -50,7 +50,7 @@ const (
 	MaxStatement = 1_000_000
 )
 
-// Sign returns the statement as a note that an auditor's key has signed.
+// Sign returns the statement as a note that is signed with an auditor's key.
 func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	s.Format = auditFormat
 	data, err := json.Marshal(s)
@@ -67,7 +67,8 @@ func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	return signed, nil
 }
 
-// OpenAuditStatement verifies a statement by an auditor's verifier key. The checkpoint in it is still to be verified.
+// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. The caller must verify the
+// checkpoint in it.
 func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -78,7 +79,7 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	}
 	n, err := note.Open(signed, note.VerifierList(v))
 	if err != nil {
-		return nil, fmt.Errorf("it is not a statement that %s has signed: %w", key, err)
+		return nil, fmt.Errorf("not a statement that is signed with %s: %w", key, err)
 	}
 	header, rest, _ := strings.Cut(n.Text, "\n")
 	data, checkpoint, _ := strings.Cut(rest, "\n")
@@ -89,16 +90,17 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 		err = errors.New("this larder does not know its format")
 	}
 	if err == nil && (s.From < 0 || s.To < s.From) {
-		err = errors.New("its range of entries is none")
+		err = errors.New("its range of entries is invalid")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s has signed what is no statement of an audit: %w", v.Name(), err)
+		return nil, fmt.Errorf("what %s has signed is not an audit statement: %w", v.Name(), err)
 	}
 	return s, nil
 }
 
-// judge returns what the statement says of a file of the release that an entry published.
-func (s *AuditStatement) judge(entry int64, path string) (Outcome, string) {
+// fileOutcome returns what the auditor found about one file of the release that a log entry published. If that is not
+// [Proven], the string says why.
+func (s *AuditStatement) fileOutcome(entry int64, path string) (Outcome, string) {
 	if entry < s.From || entry >= s.To {
 		return Unproven, fmt.Sprintf("entry %d is not audited: the statement is about entries %d to %d", entry, s.From, s.To-1)
 	}
@@ -115,13 +117,14 @@ func (s *AuditStatement) judge(entry int64, path string) (Outcome, string) {
 	return Proven, ""
 }
 
-// An Auditor is one whose word about a log counts.
+// An Auditor is an auditor whose statements about a log count.
 type Auditor struct {
 	// Key is its verifier key, and Statement the URL or the file of its newest statement.
 	Key, Statement string
 }
 
-// ParseAuditor reads STATEMENT#KEY, where KEY may be a file with it.
+// ParseAuditor parses STATEMENT#KEY: the URL or path of an auditor's statement, and the auditor's verifier key or the path of
+// a file with that key.
 func ParseAuditor(argument string) (a Auditor, err error) {
 	at := strings.LastIndex(argument, "#")
 	if at <= 0 {
@@ -135,7 +138,8 @@ func ParseAuditor(argument string) (a Auditor, err error) {
 	return a, err
 }
 
-// CountAuditors returns how many auditors there are, by their keys: one may publish several statements, such as of several logs.
+// CountAuditors returns the number of different keys among auditors. An auditor with several statements, such as about several
+// logs, counts once.
 func CountAuditors(auditors []Auditor) int {
 	keys := make(map[string]bool)
 	for _, a := range auditors {
@@ -144,7 +148,7 @@ func CountAuditors(auditors []Auditor) int {
 	return len(keys)
 }
 
-// An AuditVerdict is what an auditor says of a file.
+// An AuditVerdict is what an auditor found about a file.
 type AuditVerdict struct {
 	Auditor string  `json:"auditor"`           // the name of its key
 	Outcome Outcome `json:"outcome"`           // [Proven], [Differs] or [Unproven]
@@ -152,12 +156,14 @@ type AuditVerdict struct {
 	Size    int64   `json:"size,omitempty"`    // entries of the log up to which it has audited
 }
 
-// readAudits reads the auditors' statements about the log. One about another log that the same key has signed proves a fork.
-func (l *Log) readAudits(ctx context.Context) error {
+// readAuditStatements reads the statements of all auditors in the options. A statement that cannot be read or verified counts
+// as [Unproven]. The error is a [ForkError], if the log's key has also signed another log that an auditor saw, or says that
+// ctx has ended.
+func (l *Log) readAuditStatements(ctx context.Context) error {
 	for _, a := range l.options.Auditors {
 		name, _, _ := strings.Cut(a.Key, "+")
-		read := audit{key: a.Key, verdict: AuditVerdict{Auditor: name, Outcome: Unproven}}
-		s, err := l.readStatement(ctx, a)
+		read := auditRead{key: a.Key, verdict: AuditVerdict{Auditor: name, Outcome: Unproven}}
+		s, err := l.readAuditStatement(ctx, a)
 		if err == nil {
 			read.statement, read.verdict.Size = s, s.To
 		} else if read.verdict.Problem = err.Error(); OutcomeOf(err) == Forked || ctx.Err() != nil {
@@ -168,14 +174,16 @@ func (l *Log) readAudits(ctx context.Context) error {
 	return nil
 }
 
-// An audit has the statement of an auditor, or nil and a verdict that says why it does not count.
-type audit struct {
+// An auditRead is the statement of an auditor, or nil and a verdict that says why it does not count.
+type auditRead struct {
 	key       string
 	verdict   AuditVerdict
 	statement *AuditStatement
 }
 
-func (l *Log) readStatement(ctx context.Context, a Auditor) (*AuditStatement, error) {
+// readAuditStatement reads an auditor's statement, verifies its signature, and verifies that the log contains the checkpoint
+// in it.
+func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatement, error) {
 	var signed []byte
 	var err error
 	if IsURL(a.Statement) {
@@ -196,17 +204,17 @@ func (l *Log) readStatement(ctx context.Context, a Auditor) (*AuditStatement, er
 		origin, _, _ := strings.Cut(s.Checkpoint, "\n")
 		return nil, fmt.Errorf("the auditor's statement is about the log %.200q, not about %q", origin, l.Origin())
 	}
-	seen, err := l.openSeen(s.Checkpoint)
+	seen, err := l.openSeenCheckpoint(s.Checkpoint)
 	if err != nil {
 		return nil, fmt.Errorf("the auditor's statement is about a checkpoint that the log's key has not signed: %w", err)
 	}
 	switch {
 	case s.To > seen.Size:
 		return nil, fmt.Errorf("the auditor's statement is about %d entries, under a checkpoint of %d", s.To, seen.Size)
-	case seen.Size > l.tree.N && l.unverified == nil:
+	case seen.Size > l.Tree.N && l.unverified == nil:
 		err = l.markStale(ctx, seen)
-	case seen.Size <= l.tree.N:
-		err = l.contains(ctx, seen)
+	case seen.Size <= l.Tree.N:
+		err = l.compareWithCheckpoint(ctx, seen)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't prove that the log is the one that the auditor has seen: %w", err)
@@ -214,14 +222,14 @@ func (l *Log) readStatement(ctx context.Context, a Auditor) (*AuditStatement, er
 	return s, nil
 }
 
-// checkAudits compares a proven file with the statements of the auditors. One auditor that found a difference is enough for
-// [Differs].
-func (l *Log) checkAudits(r *Result, published logs.Indexed) {
+// applyAudits adds the auditors' verdicts to the result of a proven file. The outcome becomes [Differs] if one auditor found a
+// difference, and [Unproven] if fewer auditors than required found the file to be upstream's.
+func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 	var agree []Auditor
 	for _, a := range l.audits {
 		verdict := a.verdict
 		if a.statement != nil {
-			verdict.Outcome, verdict.Problem = a.statement.judge(published.Index, r.Path)
+			verdict.Outcome, verdict.Problem = a.statement.fileOutcome(published.Index, r.Path)
 		}
 		r.Audits = append(r.Audits, verdict)
 		switch {
@@ -236,14 +244,14 @@ func (l *Log) checkAudits(r *Result, published logs.Indexed) {
 	}
 }
 
-// CompareWith compares the release that an entry publishes with its upstream. The error says why the log does not prove what
-// it says of the release.
+// CompareWith compares the release that entry e publishes with upstream, and returns the release's manifest too. The error
+// says why the log does not prove the manifest or the attestations.
 func (l *Log) CompareWith(ctx context.Context, upstream Upstream, e logs.Indexed) (Comparison, *logs.Manifest, error) {
-	manifest, err := l.manifest(ctx, e)
+	manifest, err := l.fetchManifest(ctx, e)
 	if err != nil {
 		return Comparison{}, nil, err
 	}
-	claim, err := l.claim(ctx, &Release{Package: e.Package, Version: e.Version, Published: e, Manifest: manifest})
+	claim, err := l.readClaim(ctx, &Release{Package: e.Package, Version: e.Version, Published: e, Manifest: manifest})
 	if err != nil {
 		return Comparison{}, nil, err
 	}

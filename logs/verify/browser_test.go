@@ -144,7 +144,7 @@ func (s *pageServer) verify(t *testing.T, n int, own ...string) *verify.PageRepo
 	}
 	defer client.CloseIdleConnections()
 	session := &verify.Session{Known: &verify.Known{}, Timeout: time.Minute, Options: verify.Options{Client: client}}
-	report, err := session.Page(t.Context(), fmt.Sprintf("http://page.test/p/%d/page", n), verify.PageOptions{Imports: generatedImports, Own: append(own, "http://page.test/", "http://evil.test/")})
+	report, err := session.VerifyPage(t.Context(), fmt.Sprintf("http://page.test/p/%d/page", n), verify.PageOptions{Imports: generatedImports, Own: append(own, "http://page.test/", "http://evil.test/")})
 	if err != nil {
 		t.Fatal(err)
 	}

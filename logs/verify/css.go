@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// styleReferences returns what a style sheet imports, and what else it loads, as they are written there. It finds what
-// browsers find, and may find what they ignore, such as an import that is not at the beginning.
+// styleReferences returns the addresses in a CSS text, as they are written there: those of @import rules, and all others. It
+// may return some that browsers ignore, such as an import that is not at the beginning.
 func styleReferences(text string) (imports, urls []string) {
 	s := styleScanner{rest: text}
 	importing := false
@@ -23,21 +23,21 @@ func styleReferences(text string) (imports, urls []string) {
 		case strings.HasPrefix(s.rest, "/*"):
 			_, s.rest, _ = strings.Cut(s.rest[2:], "*/")
 		case c == '"' || c == '\'':
-			if to := s.quoted(); importing {
+			if to := s.readString(); importing {
 				take(to)
 			}
 		case c == '@':
 			s.rest = s.rest[1:]
-			importing = strings.EqualFold(s.name(), "import")
+			importing = strings.EqualFold(s.readIdentifier(), "import")
 		case c == ';' || c == '{' || c == '}':
 			s.rest, importing = s.rest[1:], false
 		default:
-			name := s.name()
+			name := s.readIdentifier()
 			if name == "" {
 				s.rest = s.rest[1:]
 			} else if strings.HasPrefix(s.rest, "(") && strings.EqualFold(name, "url") {
 				s.rest = s.rest[1:]
-				take(s.address())
+				take(s.readURL())
 			}
 		}
 	}
@@ -49,8 +49,8 @@ type styleScanner struct{ rest string }
 
 const styleSpace = " \t\r\n\f"
 
-// name reads an identifier, "" where none is next.
-func (s *styleScanner) name() string {
+// readIdentifier reads the identifier at the scanner's position and returns it, "" if there is none.
+func (s *styleScanner) readIdentifier() string {
 	var b strings.Builder
 	for s.rest != "" {
 		c := s.rest[0]
@@ -59,7 +59,7 @@ func (s *styleScanner) name() string {
 			b.WriteByte(c)
 			s.rest = s.rest[1:]
 		case c == '\\' && len(s.rest) > 1 && s.rest[1] != '\n':
-			b.WriteString(s.escaped())
+			b.WriteString(s.readEscape())
 		default:
 			return b.String()
 		}
@@ -67,8 +67,8 @@ func (s *styleScanner) name() string {
 	return b.String()
 }
 
-// escaped reads what follows a backslash, which is next.
-func (s *styleScanner) escaped() string {
+// readEscape reads an escape sequence, which begins at the scanner's position, and returns the character that it stands for.
+func (s *styleScanner) readEscape() string {
 	s.rest = s.rest[1:]
 	digits, r := 0, rune(0)
 	for digits < 6 && digits < len(s.rest) {
@@ -94,28 +94,30 @@ func (s *styleScanner) escaped() string {
 	return string(r)
 }
 
-// quoted reads a string, whose quotation mark is next.
-func (s *styleScanner) quoted() string {
+// readString reads a quoted string, whose quotation mark is at the scanner's position, and returns the text in it.
+func (s *styleScanner) readString() string {
 	mark := s.rest[0]
 	s.rest = s.rest[1:]
-	return s.until(func(c byte) bool { return c == mark || c == '\n' })
+	return s.readUntil(func(c byte) bool { return c == mark || c == '\n' })
 }
 
-// address reads what is in url(…), up to the closing parenthesis.
-func (s *styleScanner) address() string {
+// readURL reads the rest of a url(…), after the opening parenthesis and including the closing one, and returns the address
+// in it.
+func (s *styleScanner) readURL() string {
 	s.rest = strings.TrimLeft(s.rest, styleSpace)
 	var to string
 	if s.rest != "" && (s.rest[0] == '"' || s.rest[0] == '\'') {
-		to = s.quoted()
-		s.until(func(c byte) bool { return c == ')' })
+		to = s.readString()
+		s.readUntil(func(c byte) bool { return c == ')' })
 	} else {
-		to = strings.TrimRight(s.until(func(c byte) bool { return c == ')' }), styleSpace)
+		to = strings.TrimRight(s.readUntil(func(c byte) bool { return c == ')' }), styleSpace)
 	}
 	return to
 }
 
-// until reads text up to what ends it, and that too.
-func (s *styleScanner) until(ends func(c byte) bool) string {
+// readUntil reads up to and including the first byte for which isEnd returns true, and returns the text before it with its
+// escapes decoded.
+func (s *styleScanner) readUntil(ends func(c byte) bool) string {
 	var b strings.Builder
 	for s.rest != "" {
 		c := s.rest[0]
@@ -126,7 +128,7 @@ func (s *styleScanner) until(ends func(c byte) bool) string {
 		case strings.HasPrefix(s.rest, "\\\n"):
 			s.rest = s.rest[2:]
 		case c == '\\' && len(s.rest) > 1:
-			b.WriteString(s.escaped())
+			b.WriteString(s.readEscape())
 		default:
 			b.WriteByte(c)
 			s.rest = s.rest[1:]
@@ -135,9 +137,9 @@ func (s *styleScanner) until(ends func(c byte) bool) string {
 	return b.String()
 }
 
-// followStyle checks what a style sheet loads.
-func (c *pageCheck) followStyle(ctx context.Context, found Referred) error {
-	data, err := c.body(ctx, found)
+// followStyleSheet fetches a style sheet that was found in the page, and queues what it loads for checking.
+func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
+	data, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
 		return err
 	}
@@ -145,12 +147,13 @@ func (c *pageCheck) followStyle(ctx context.Context, found Referred) error {
 	if err != nil {
 		return nil
 	}
-	c.styles(found.page, string(data), base, found.Line, found.URL)
+	c.queueStyleReferences(found.page, string(data), base, found.Line, found.URL)
 	return nil
 }
 
-// styles puts on the list what a style sheet loads that is at the address base.
-func (c *pageCheck) styles(p *page, text string, base *webURL, line int, from string) {
+// queueStyleReferences queues what a CSS text at the address base loads for checking. The line is that of the page's tag; from
+// is the style sheet's URL, or that of the frame that has it.
+func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {
 		kind string
@@ -169,8 +172,8 @@ func (c *pageCheck) styles(p *page, text string, base *webURL, line int, from st
 			case at.opaque && at.scheme == "data":
 				if c.count++; c.count > maxModules {
 					r.URL, r.problem = "data:", "too many style sheets are imported"
-				} else if _, body, err := readDataURL(at.path); err == nil {
-					c.styles(p, body, at, line, from)
+				} else if _, body, err := parseDataURL(at.path); err == nil {
+					c.queueStyleReferences(p, body, at, line, from)
 					continue
 				}
 			default:
@@ -180,7 +183,7 @@ func (c *pageCheck) styles(p *page, text string, base *webURL, line int, from st
 			switch {
 			case c.followed[key+" listed"]:
 			case len(c.pending) >= maxReferences:
-				p.note("line %d: over %d files are loaded by scripts and style sheets, and the rest is not checked", line, maxReferences)
+				p.addNote("line %d: over %d files are loaded by scripts and style sheets, and the rest is not checked", line, maxReferences)
 				c.report.Outcome = Worse(c.report.Outcome, Unproven)
 				return
 			default:

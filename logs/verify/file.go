@@ -21,7 +21,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A Name is what a file is called: its package, version and path.
+// A Name identifies a file of a release.
 type Name struct {
 	Package string `json:"package"`
 	Version string `json:"version"`
@@ -32,7 +32,8 @@ func (n Name) String() string { return n.Package + "/" + n.Version + "/" + n.Pat
 
 const assets = "/ajax/libs/"
 
-// ParseURL reads the URL of a file: the server is what is in front of /ajax/libs/.
+// ParseURL splits the URL of a library's file into the server, which is everything in front of /ajax/libs/, and the name of
+// the file.
 func ParseURL(text string) (server string, name Name, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -51,7 +52,7 @@ func ParseURL(text string) (server string, name Name, err error) {
 	return u.Scheme + "://" + u.Host + strings.TrimRight(before, "/"), name, nil
 }
 
-// ParseName reads PACKAGE/VERSION/PATH.
+// ParseName parses PACKAGE/VERSION/PATH. The package may have a scope, as in @scope/package.
 func ParseName(text string) (Name, error) {
 	parts := strings.SplitN(text, "/", 3)
 	if strings.HasPrefix(text, "@") { // a scope
@@ -65,25 +66,25 @@ func ParseName(text string) (Name, error) {
 	return Name{parts[0], parts[1], parts[2]}, nil
 }
 
-// An Outcome is what verifying a file came to.
+// An Outcome is the result of verifying a file, a log or a page.
 type Outcome string
 
 // The outcomes. Each is worse than the one before it.
 const (
 	Proven    Outcome = "proven"    // the bytes are those that were published, and still are
 	Published Outcome = "published" // by a proof that is verified offline: the bytes were published
-	Unproven  Outcome = "unproven"  // it could not be found out: a witness, the network or a file is missing
+	Unproven  Outcome = "unproven"  // verification is impossible: a witness, the network or a file is missing
 	Expired   Outcome = "expired"   // the log's newest cosignature is too old, or none has a time: an old state may be replayed
-	Stale     Outcome = "stale"     // the server shows an older state of the log than was seen before
+	Stale     Outcome = "stale"     // the server has an older state of the log than was seen before
 	Withdrawn Outcome = "withdrawn" // the release was published, and withdrawn since
 	Differs   Outcome = "differs"   // something is not what the log says
 	Forked    Outcome = "forked"    // the log's key has signed two logs, and there is evidence of it
 )
 
-// Outcomes are all of them, in that order.
+// Outcomes are all outcomes of files, each worse than the one before it.
 var Outcomes = []Outcome{Proven, Published, Unproven, Expired, Stale, Withdrawn, Differs, Forked}
 
-// A Result tells of one file.
+// A Result is the result of verifying one file.
 type Result struct {
 	Outcome Outcome `json:"outcome"`
 	Problem string  `json:"problem,omitempty"` // why it is not proven
@@ -93,30 +94,29 @@ type Result struct {
 	SRI    logs.SRI     `json:"sri,omitzero"`
 	Origin string       `json:"origin,omitempty"`
 	From   string       `json:"from,omitempty"`
-	// Codings are those in which the bytes were fetched, none for a local file.
+	// Codings are the encodings in which the bytes were fetched; empty for a local file.
 	Codings []string     `json:"codings,omitempty"`
 	Source  *logs.Source `json:"source,omitempty"`
-	// Mirror says which other origin the release was taken from, and Confirmed which entry
-	// found upstream to have the same.
+	// Mirror says which other origin the release was copied from, and Confirmed which entry says that upstream has the same.
 	Mirror    *logs.Mirror `json:"mirror,omitempty"`
 	Confirmed *Event       `json:"confirmed,omitempty"`
 	// Published says which entry published the release.
 	Published *Event `json:"published,omitempty"`
 	Withdrawn *Event `json:"withdrawn,omitempty"`
-	// Changed is the entry that says that upstream has another archive now, or none: that is for people to judge.
+	// Changed is the entry that says that upstream has another archive now, or none, which people have to judge.
 	Changed *Event `json:"upstreamChanged,omitempty"`
 	// Cosigned is as of when the log's checkpoint is vouched to be the newest; zero if nothing says so.
 	Cosigned time.Time `json:"cosigned,omitzero"`
 	// Complete is [Release.Complete].
 	Complete bool `json:"complete"`
-	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
-	// proven before.
+	// Upstream is the comparison of the release with its upstream. It is nil if none was requested, or if the file was not proven
+	// before.
 	Upstream *Comparison `json:"upstream,omitempty"`
-	// Audits are what the given auditors say of it.
+	// Audits are the verdicts of the given auditors.
 	Audits []AuditVerdict `json:"audits,omitempty"`
 }
 
-// An Event is an entry of the log, in short.
+// An Event is a summary of a log entry.
 type Event struct {
 	Entry  int64     `json:"entry"`
 	Time   time.Time `json:"time"`
@@ -124,98 +124,103 @@ type Event struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-func event(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Reason} }
+// newEvent returns a summary of a log entry.
+func newEvent(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Reason} }
 
-// URL verifies the bytes that are served under a URL, in each coding that there is.
-func (l *Log) URL(ctx context.Context, address string, name Name) Result {
-	return l.verify(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
-		return l.fetchAll(ctx, address, r, live, file, known)
+// VerifyURL verifies the bytes that are served under a URL, in each encoding that the server has.
+func (l *Log) VerifyURL(ctx context.Context, address string, name Name) Result {
+	return l.verifyFile(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
+		return l.verifyEncodings(ctx, address, r, live, file, known)
 	})
 }
 
-// Bytes verifies bytes from anywhere.
-func (l *Log) Bytes(ctx context.Context, data []byte, name Name) Result {
-	return l.verify(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
+// VerifyBytes verifies that data is the file of a release that the log publishes under this name.
+func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
+	return l.verifyFile(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
 		if !known {
 			return differs("the release has no such file")
 		}
-		s := newSums()
+		s := newFileDigest()
 		s.Write(data)
-		return s.compare(file)
+		return s.compareWith(file)
 	})
 }
 
-// verify finds what the log says of a file, and has check hold something against it.
-func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
+// verifyFile reads what the log says about the file's release, and calls check to compare the file's bytes with it: live
+// reports whether the release is live, and known whether its manifest has the file.
+func (l *Log) verifyFile(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)
 	if errors.Is(err, errNoRelease) && l.unverified != nil {
-		return r.failed(&UnverifiedError{l.unverified.Outcome, l.unverified.Problem + "; in this one, " + err.Error()})
+		return r.withError(&UnverifiedError{l.unverified.Outcome, l.unverified.Problem + "; in this one, " + err.Error()})
 	}
 	if err != nil {
-		return r.failed(err)
+		return r.withError(err)
 	}
-	r.Complete, r.Published, r.Source = release.Complete, event(release.Published), &release.Manifest.Source
+	r.Complete, r.Published, r.Source = release.Complete, newEvent(release.Published), &release.Manifest.Source
 	r.Mirror = release.Published.Mirror
 	if release.Confirmed != nil {
-		r.Confirmed = event(*release.Confirmed)
+		r.Confirmed = newEvent(*release.Confirmed)
 	}
 	if release.Withdrawn != nil {
-		r.Withdrawn = event(*release.Withdrawn)
+		r.Withdrawn = newEvent(*release.Withdrawn)
 	}
 	if e := release.Changed; e != nil && e.Upstream.New != cmp.Or(r.Source.Commit, r.Source.Integrity) {
-		r.Changed = event(*e)
+		r.Changed = newEvent(*e)
 	}
 	file, known := release.File(name.Path)
 	if known {
 		r.Size, r.SHA256, r.SRI, r.Origin, r.From = file.Size, file.SHA256, file.SRI, file.Origin, file.From
 	}
 	if err := check(&r, release.Live, file, known); err != nil {
-		return r.failed(err)
+		return r.withError(err)
 	}
 	if r.Withdrawn != nil {
 		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: "+release.Withdrawn.Reason
 		return r
 	}
 	if !release.Live {
-		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: it is not among the live ones, and the server does not tell which entry withdrew it"
+		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: it is not among the live ones, and the server does not say which entry withdrew it"
 		return r
 	}
 	if l.unverified != nil {
-		return r.failed(l.unverified)
+		return r.withError(l.unverified)
 	}
 	r.Outcome = Proven
 	if l.options.Upstream != nil {
-		l.askUpstream(ctx, &r, release)
+		l.compareUpstream(ctx, &r, release)
 	}
-	l.checkAudits(&r, release.Published)
+	l.applyAudits(&r, release.Published)
 	return r
 }
 
-func (r Result) failed(err error) Result {
+// withError returns the result with the outcome and the text of an error.
+func (r Result) withError(err error) Result {
 	r.Outcome, r.Problem = OutcomeOf(err), err.Error()
 	return r
 }
 
-// sums are what a manifest says of a file's bytes.
-type sums struct {
+// A fileDigest computes what a manifest records about a file's bytes: their number and their hashes.
+type fileDigest struct {
 	size   int64
 	sha256 hash.Hash
 	sha512 hash.Hash
 }
 
-func newSums() *sums { return &sums{sha256: sha256.New(), sha512: sha512.New()} }
+// newFileDigest returns the digest of no bytes.
+func newFileDigest() *fileDigest { return &fileDigest{sha256: sha256.New(), sha512: sha512.New()} }
 
-func (s *sums) Write(data []byte) (int, error) {
+// Write adds data to the digest.
+func (s *fileDigest) Write(data []byte) (int, error) {
 	s.size += int64(len(data))
 	s.sha256.Write(data)
 	s.sha512.Write(data)
 	return len(data), nil
 }
 
-// compare holds the bytes against a manifest's line.
-func (s *sums) compare(file logs.File) error {
-	got := s.file(file.Path)
+// compareWith returns a [Difference] if the bytes that were written are not those of a file in a manifest.
+func (s *fileDigest) compareWith(file logs.File) error {
+	got := s.asFile(file.Path)
 	switch {
 	case got.Size != file.Size:
 		return differs("there are %d bytes, the manifest says %d", got.Size, file.Size)
@@ -227,18 +232,20 @@ func (s *sums) compare(file logs.File) error {
 	return nil
 }
 
-// file is what a manifest would say of the bytes as a file.
-func (s *sums) file(path string) logs.File {
+// asFile returns the manifest's record of a file with the bytes that were written.
+func (s *fileDigest) asFile(path string) logs.File {
 	return logs.File{Path: path, Size: s.size, SHA256: kvstore.Hash(s.sha256.Sum(nil)), SRI: logs.SRI(s.sha512.Sum(nil))}
 }
 
-// accepted are the codings that files are asked for in, one at a time: what is right
-// in one may be wrong in another.
-var accepted = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
+// requestedEncodings are those in which a file is requested, one at a time: bytes that are right in one may be wrong in
+// another.
+var requestedEncodings = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 
-func (l *Log) fetchAll(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
-	for _, accept := range accepted {
-		got, err := l.fetch(ctx, address, accept, live, file, known)
+// verifyEncodings requests the file under an address in each encoding, compares the bytes with the manifest's record, and adds
+// the encodings of the responses to the result.
+func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
+	for _, accept := range requestedEncodings {
+		got, err := l.verifyEncoding(ctx, address, accept, live, file, known)
 		if err != nil {
 			return err
 		}
@@ -249,10 +256,10 @@ func (l *Log) fetchAll(ctx context.Context, address string, r *Result, live bool
 	return nil
 }
 
-// fetch gets a file once, and returns the coding that it came in, "" where it is not
-// served because it was withdrawn.
-func (l *Log) fetch(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
-	response, err := l.remote.ask(ctx, address, accept.String())
+// verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. It returns the encoding of
+// the response, "" if the server does not serve the file because it was withdrawn.
+func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
+	response, err := l.remote.sendGet(ctx, address, accept.String())
 	if err != nil {
 		return "", err
 	}
@@ -264,30 +271,36 @@ func (l *Log) fetch(ctx context.Context, address string, accept coding.Coding, l
 	case !known && served:
 		return "", differs("the server has a file there, and the release has none of that name")
 	case !known:
-		return "", fmt.Errorf("the release has no such file; the server answered %s", status(response))
+		return "", fmt.Errorf("the release has no such file; the server answered %s", statusLine(response))
 	case !served:
-		return "", fmt.Errorf("the server answered %s%s", status(response), excerpt(response))
+		return "", fmt.Errorf("the server answered %s%s", statusLine(response), excerpt(response))
 	}
+	coded, err := encodingOf(response)
+	if err != nil {
+		return "", err
+	}
+	return coded.String(), compareBody(coded, response.Body, file)
+}
+
+// encodingOf returns the encoding of a response's body.
+func encodingOf(response *http.Response) (coding.Coding, error) {
 	token := response.Header.Get("Content-Encoding")
 	if token == "" {
-		token = coding.Identity.String()
+		return coding.Identity, nil
 	}
 	coded, ok := coding.Parse(token)
 	if !ok {
-		return "", fmt.Errorf("the server answered in the coding %.40q, which was not asked for", token)
+		return coded, fmt.Errorf("the response has the encoding %.40q, which was not requested", token)
 	}
-	if err := decode(coded, response.Body, file); err != nil {
-		return "", err
-	}
-	return coded.String(), nil
+	return coded, nil
 }
 
-// decode holds a body against a manifest's line. It keeps none of it, so a file may be of
-// any size.
-func decode(coded coding.Coding, body io.Reader, file logs.File) error {
-	in := &counted{rest: body, limit: codedLimit(file.Size)}
-	s := newSums()
-	err := in.into(s, coded, file.Size)
+// compareBody decodes the body of a response and returns a [Difference] if the bytes are not those of the manifest's record.
+// It stores none of them, so a file may have any size.
+func compareBody(coded coding.Coding, body io.Reader, file logs.File) error {
+	in := &limitedBody{rest: body, limit: maxEncodedSize(file.Size)}
+	s := newFileDigest()
+	err := in.decodeTo(s, coded, file.Size)
 	if err != nil {
 		io.Copy(io.Discard, in) // that it is far too long says more
 	}
@@ -299,17 +312,17 @@ func decode(coded coding.Coding, body io.Reader, file logs.File) error {
 	case err != nil && coded != coding.Identity:
 		return differs("in %s: it does not decode to the %d bytes that the manifest says: %v", coded, file.Size, err)
 	}
-	if err := s.compare(file); err != nil {
+	if err := s.compareWith(file); err != nil {
 		return differs("in %s: %v", coded, err)
 	}
 	return nil
 }
 
-// codedLimit bounds a coding, which may be longer than what it codes.
-func codedLimit(size int64) int64 { return 2*min(size, 1<<50) + 64<<10 }
+// maxEncodedSize returns how many bytes the encoded form of a file of size bytes may have. It may be longer than the file.
+func maxEncodedSize(size int64) int64 { return 2*min(size, 1<<50) + 64<<10 }
 
-// counted reads a body up to a limit, and remembers why it ended.
-type counted struct {
+// A limitedBody reads a body up to a limit in bytes, and records why reading ended.
+type limitedBody struct {
 	rest  io.Reader
 	n     int64
 	limit int64
@@ -317,7 +330,8 @@ type counted struct {
 	err   error
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+// Read reads from the body, and fails beyond the limit.
+func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.rest.Read(p)
 	c.n += int64(n)
 	switch {
@@ -330,8 +344,9 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// into decodes the body, and one byte more than the file may have, to see its end.
-func (c *counted) into(w io.Writer, coded coding.Coding, size int64) error {
+// decodeTo writes the decoded body to w. For any encoding but identity, it returns an error unless the body decodes to exactly
+// size bytes.
+func (c *limitedBody) decodeTo(w io.Writer, coded coding.Coding, size int64) error {
 	if coded == coding.Identity {
 		_, err := io.Copy(w, c)
 		return err
@@ -355,21 +370,20 @@ func (c *counted) into(w io.Writer, coded coding.Coding, size int64) error {
 	return nil
 }
 
-// A Difference is an error that says what is not as it was promised. Other errors
-// say why something could not be found out.
+// A Difference is an error that says what differs from what the log states. Other errors say why something could not be verified.
 type Difference struct{ problem string }
 
 func (d *Difference) Error() string { return d.problem }
 
+// differs returns a [Difference] with a formatted message.
 func differs(format string, args ...any) error {
 	return &Difference{fmt.Sprintf(format, args...)}
 }
 
-// NewDifference is for implementations of [Upstream].
+// NewDifference returns a [Difference] with a formatted message, for implementations of [Upstream].
 func NewDifference(format string, args ...any) error { return differs(format, args...) }
 
-// A ForkError says that the log's key has signed two checkpoints that cannot both be of
-// one log, and has the evidence.
+// A ForkError says that the log's key has signed two checkpoints that cannot both be of one log, and has the evidence.
 type ForkError struct {
 	Evidence *signing.Evidence
 	Fork     signing.Fork
@@ -393,7 +407,7 @@ type UnverifiedError struct {
 
 func (e *UnverifiedError) Error() string { return e.Problem }
 
-// OutcomeOf returns the outcome that an error of this package has; [Unproven] for any other error.
+// OutcomeOf returns the outcome that an error of this package stands for, which is [Unproven] for any other error.
 func OutcomeOf(err error) Outcome {
 	var unverified *UnverifiedError
 	switch {

@@ -12,14 +12,14 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// maxKept bounds the checkpoints that are kept of a log.
-const maxKept = 16
+// maxDeferred bounds the checkpoints of a log that are stored to be compared later.
+const maxDeferred = 16
 
-// follow compares the log with the checkpoints of it that were seen before. It returns a
-// [ForkError] if they contradict each other. If the log is smaller than one of them, it is
-// stale. It keeps those that it cannot compare yet.
-func (l *Log) follow(ctx context.Context) error {
-	known, ok := l.remembered()
+// compareWithSeen compares the log with the checkpoints of it that earlier runs have seen. It returns a [ForkError] if they
+// contradict each other, marks the log as stale if it is smaller than one of them, and defers the comparisons that are not
+// possible yet.
+func (l *Log) compareWithSeen(ctx context.Context) error {
+	known, ok := l.knownLog()
 	if !ok {
 		return nil
 	}
@@ -27,48 +27,48 @@ func (l *Log) follow(ctx context.Context) error {
 		l.trusted = append(slices.Clone(known.Former), l.trusted...)
 	}
 	if known.Checkpoint != "" {
-		seen, err := l.openSeen(known.Checkpoint)
+		seen, err := l.openSeenCheckpoint(known.Checkpoint)
 		if err != nil {
 			return fmt.Errorf("couldn't read the checkpoint that was seen before: %w", err)
 		}
-		l.seen = seen.Size
-		if seen.Size > l.tree.N {
+		l.seen, l.seenAt = seen.Size, known.Seen
+		if seen.Size > l.Tree.N {
 			err = l.markStale(ctx, seen)
-		} else if err = l.contains(ctx, seen); err != nil && OutcomeOf(err) != Forked {
+		} else if err = l.compareWithCheckpoint(ctx, seen); err != nil && OutcomeOf(err) != Forked {
 			err = fmt.Errorf("couldn't prove that the log contains what was seen before: %w", err)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, head := range known.Kept {
-		kept, err := l.openSeen(head)
+	for _, note := range known.Deferred {
+		seen, err := l.openSeenCheckpoint(note)
 		if err != nil {
 			continue // it can prove nothing
 		}
-		if kept.Size > l.tree.N {
-			l.keep(head)
+		if seen.Size > l.Tree.N {
+			l.deferComparison(note)
 			continue
 		}
-		switch err := l.contains(ctx, kept); {
+		switch err := l.compareWithCheckpoint(ctx, seen); {
 		case err == nil:
-			l.settled = append(l.settled, head)
+			l.resolved = append(l.resolved, note)
 		case OutcomeOf(err) == Forked || ctx.Err() != nil:
 			return err
 		default:
-			l.keep(head)
+			l.deferComparison(note)
 		}
 	}
 	return nil
 }
 
-// remembered returns what is remembered of the log, by whichever of its keys.
-func (l *Log) remembered() (KnownLog, bool) {
+// knownLog returns what earlier runs stored about the log, and reports whether they stored anything.
+func (l *Log) knownLog() (KnownLog, bool) {
 	if l.options.Known == nil {
 		return KnownLog{}, false
 	}
 	if l.keyList != nil {
-		return l.rememberedByList()
+		return l.knownLogByList()
 	}
 	if known, ok := l.options.Known(l.key); ok {
 		return known, true
@@ -76,10 +76,9 @@ func (l *Log) remembered() (KnownLog, bool) {
 	return l.options.Known(l.options.Trust.Key)
 }
 
-// olderKey verifies a checkpoint by a key that has handed over since. That counts only
-// where it is smaller than what was seen, so that the log is stale: such a key may have been
-// stolen.
-func (l *Log) olderKey(signed []byte) (checkpoint, string, bool) {
+// openWithFormerKey verifies a checkpoint with a key that another one has replaced, and reports whether that succeeded. Such a
+// key may have been stolen, so the checkpoint must be smaller than the one that was seen before: then the log is stale.
+func (l *Log) openWithFormerKey(signed []byte) (checkpoint, string, bool) {
 	if l.options.Known == nil {
 		return checkpoint{}, "", false
 	}
@@ -87,67 +86,61 @@ func (l *Log) olderKey(signed []byte) (checkpoint, string, bool) {
 	for _, former := range known.Former {
 		trust := l.options.Trust
 		trust.Key = former
-		c, key, _, err := trust.open(signed, nil)
+		c, key, _, err := trust.openCheckpoint(signed, nil)
 		if err != nil {
 			continue
 		}
 		origin, _, _ := strings.Cut(key, "+")
-		if seen, err := parseSeen([]byte(known.Checkpoint), origin); err == nil && c.N < seen.N {
+		if seen, err := parseSeenCheckpoint([]byte(known.Checkpoint), origin); err == nil && c.N < seen.N {
 			return c, key, true
 		}
 	}
 	return checkpoint{}, "", false
 }
 
-// openSeen verifies a checkpoint that was verified when it was seen, because the file that
-// remembers it may have been changed.
-func (l *Log) openSeen(head string) (signing.Signed, error) {
-	return signing.OpenWithAny([]byte(head), l.trusted, l.changes)
+// openSeenCheckpoint verifies a signed checkpoint that an earlier run has verified and stored, because the stored file may
+// have been changed.
+func (l *Log) openSeenCheckpoint(note string) (signing.Signed, error) {
+	return signing.OpenWithAny([]byte(note), l.trusted, l.changes)
 }
 
-// shown is the log's checkpoint.
-func (l *Log) shown() signing.Signed {
-	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.tree.N, Root: l.tree.Hash}, Note: l.note}
+// signedCheckpoint returns the log's verified checkpoint.
+func (l *Log) signedCheckpoint() signing.Signed {
+	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.Tree.N, Root: l.Tree.Hash}, Note: l.note}
 }
 
-// contains returns nil where the log contains what was seen.
-func (l *Log) contains(ctx context.Context, seen signing.Signed) error {
-	return l.compare(seen, l.shown(), l.hashes(ctx))
+// compareWithCheckpoint returns nil if the log contains a checkpoint that is not larger, and a [ForkError] if it provably does
+// not. Any other error proves nothing.
+func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) error {
+	return l.compareCheckpoints(seen, l.signedCheckpoint(), l.hashReader(ctx))
 }
 
-// markStale records that the log is smaller than what was seen. The server may not have the tiles of the larger one, so the
-// comparison may have to wait.
+// markStale records that the log is stale: it is smaller than a checkpoint that was seen before. It then compares the two, or
+// defers that if the server does not have the tiles of the larger one. An error is a [ForkError], or says that ctx has ended.
 func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
-	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.tree.N, seen.Size)}
-	larger := l.tiles(ctx, map[tlog.Tile][]byte{}).of(tlog.Tree{N: seen.Size, Hash: seen.Root})
-	switch err := l.compare(l.shown(), seen, larger); {
+	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.Tree.N, seen.Size)}
+	larger := l.newTileReader(ctx, map[tlog.Tile][]byte{}).hashReader(tlog.Tree{N: seen.Size, Hash: seen.Root})
+	switch err := l.compareCheckpoints(l.signedCheckpoint(), seen, larger); {
 	case err == nil:
 		l.unverified.Problem += ", which contains it"
 	case OutcomeOf(err) == Forked || ctx.Err() != nil:
 		return err
 	default:
-		l.unverified.Problem += "; it is kept, and compared with that as soon as the tiles can be had"
-		l.keep(string(l.note))
+		l.unverified.Problem += "; a later run compares the two, as soon as the server has the tiles"
+		l.deferComparison(string(l.note))
 	}
 	return nil
 }
 
-// compare returns nil where the larger of two signed checkpoints contains the smaller one,
-// and a [ForkError] where it is proven that it does not. Any other error proves nothing.
-// hashes are those of the larger one's tree.
-func (l *Log) compare(smaller, larger signing.Signed, hashes tlog.HashReader) error {
+// compareCheckpoints returns nil if the larger of two signed checkpoints contains the smaller one, and a [ForkError] if it
+// provably does not. Any other error proves nothing. hashes reads the hashes of the larger tree.
+func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
 	if smaller.Size == 0 {
 		return nil
 	}
-	root := larger.Root
-	if smaller.Size < larger.Size {
-		var err error
-		if root, err = tlog.TreeHash(smaller.Size, hashes); err != nil {
-			return err
-		}
-	}
-	if root == smaller.Root {
-		return nil
+	root, err := rootAt(smaller.Size, larger.Checkpoint, hashes)
+	if err != nil || root == smaller.Root {
+		return err
 	}
 	for _, key := range l.trusted {
 		evidence, err := signing.NewEvidence(key, l.changes, smaller.Note, larger.Note, hashes)
@@ -163,9 +156,17 @@ func (l *Log) compare(smaller, larger signing.Signed, hashes tlog.HashReader) er
 	return differs("the log's first %d entries are not those that were signed and seen before; the keys do not lead to each other, so nothing proves that to others", smaller.Size)
 }
 
-// keep keeps a checkpoint that cannot be compared yet.
-func (l *Log) keep(head string) {
-	if !slices.Contains(l.kept, head) && len(l.kept) < maxKept {
-		l.kept = append(l.kept, head)
+// rootAt returns the root hash of a tree at an earlier size, over 0. hashes reads the hashes of the tree.
+func rootAt(size int64, tree logs.Checkpoint, hashes tlog.HashReader) (tlog.Hash, error) {
+	if size == tree.Size {
+		return tree.Root, nil
+	}
+	return tlog.TreeHash(size, hashes)
+}
+
+// deferComparison records a signed checkpoint that a later run has to compare with the log. It ignores any beyond maxDeferred.
+func (l *Log) deferComparison(note string) {
+	if !slices.Contains(l.deferred, note) && len(l.deferred) < maxDeferred {
+		l.deferred = append(l.deferred, note)
 	}
 }

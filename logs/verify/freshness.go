@@ -20,9 +20,10 @@ const (
 	clockTolerance = 5 * time.Minute
 )
 
-// cosignedAt returns as of when a checkpoint is vouched to be the newest: by the log or any given witness, or by as many witnesses
-// as are required. Then the log's word alone does not count, because a dishonest log can renew an old checkpoint, and they do not.
-func (t Trust) cosignedAt(log []time.Time, witnesses []Cosignature) time.Time {
+// freshAsOf returns the time as of which a checkpoint is vouched to be the newest, by the log's own cosignatures or any given
+// witness, or by as many witnesses as are required. In that case the log's cosignatures do not count, because a dishonest log
+// can renew an old checkpoint. The zero time means that none counts.
+func (t Trust) freshAsOf(log []time.Time, witnesses []Cosignature) time.Time {
 	times := log
 	if t.Need > 0 {
 		times = nil
@@ -30,12 +31,13 @@ func (t Trust) cosignedAt(log []time.Time, witnesses []Cosignature) time.Time {
 	for _, c := range witnesses {
 		times = append(times, c.Time)
 	}
-	return vouchedAt(times, max(1, t.Need), t.now())
+	return quorumTime(times, max(1, t.Need), t.now())
 }
 
-// vouchedAt returns the newest time since which so many of the times are. Those in the future do not count: a key whose clock was
-// wrong must not keep a checkpoint fresh for years. If that leaves too few, it returns the nearest of them, for [CheckAge] to report.
-func vouchedAt(times []time.Time, need int, now time.Time) time.Time {
+// quorumTime returns the newest time that at least need of the times reach. Those after now do not count: a key whose clock
+// was wrong must not keep a checkpoint fresh for years. If too few remain, it returns the earliest time after now, for
+// [CheckAge] to report, or else the zero time.
+func quorumTime(times []time.Time, need int, now time.Time) time.Time {
 	var past, future []time.Time
 	for _, t := range times {
 		switch {
@@ -56,7 +58,7 @@ func vouchedAt(times []time.Time, need int, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// now is the time on the clock by which the age of cosignatures counts.
+// now returns the current time by the clock in Trust.Now.
 func (t Trust) now() time.Time {
 	if t.Now == nil {
 		return time.Now()
@@ -64,18 +66,19 @@ func (t Trust) now() time.Time {
 	return t.Now()
 }
 
-// CosignedAt returns as of when a signed checkpoint is vouched to be the newest; zero if nothing says so, or if it is not one
-// of the trusted log.
+// CosignedAt returns the time as of which a signed checkpoint is vouched to be the newest. It is zero if no cosignature says
+// so, or if the checkpoint is not of the trusted log.
 func (t Trust) CosignedAt(note []byte) time.Time {
-	c, _, _, err := t.open(note, nil)
+	c, _, _, err := t.openCheckpoint(note, nil)
 	if err != nil {
 		return time.Time{}
 	}
 	return c.cosigned
 }
 
-// CheckAge returns why a log whose checkpoint was cosigned last at a time may have other entries by now, nil if that was at most
-// limit ago. A zero time means that the age is unknown, which no limit allows: cosignatures can be removed.
+// CheckAge returns an error if a checkpoint, vouched to be the newest as of the time cosigned, was older than limit at the
+// time now: the log may have other entries. A zero time cosigned means that the age is unknown, which no limit allows, because
+// cosignatures can be removed.
 func CheckAge(cosigned, now time.Time, limit time.Duration) error {
 	age := now.Sub(cosigned)
 	switch {
@@ -90,7 +93,7 @@ func CheckAge(cosigned, now time.Time, limit time.Duration) error {
 	return nil
 }
 
-// DescribeAge says how long ago a log's checkpoint was vouched to be the newest.
+// DescribeAge says in words how long before now a checkpoint was vouched to be the newest.
 func DescribeAge(cosigned, now time.Time) string {
 	switch age := now.Sub(cosigned); {
 	case cosigned.IsZero():
@@ -102,7 +105,7 @@ func DescribeAge(cosigned, now time.Time) string {
 	}
 }
 
-// formatAge returns an age in words.
+// formatAge returns a duration in words, in days, hours, minutes or seconds.
 func formatAge(age time.Duration) string {
 	switch age = max(0, age); {
 	case age >= 48*time.Hour:

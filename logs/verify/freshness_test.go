@@ -146,11 +146,11 @@ func TestExpiredIsRemembered(t *testing.T) {
 	}
 	late := r.at(8*24*time.Hour, verify.DefaultMaxAge)
 	s := &verify.Session{Options: late, Known: known, Timeout: time.Minute}
-	l, log, err := s.Log(t.Context(), r.server.URL)
+	l, log, err := s.OpenLog(t.Context(), r.server.URL)
 	if err != nil || log == nil || l.Outcome != verify.Expired || l.Age == nil || *l.Age < 8*24*3600 {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if before, ok := known.OfServer(r.server.URL); !ok || before.Checkpoint != "" || len(before.Kept) != 1 {
+	if before, ok := known.ByServer(r.server.URL); !ok || before.Checkpoint != "" || len(before.Deferred) != 1 {
 		t.Errorf("%+v", before)
 	}
 }
@@ -161,11 +161,11 @@ func TestProofAge(t *testing.T) {
 	proof := r.proofOf("vue/3.0.0/vue.js")
 	name := verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}
 	o := r.at(30*24*time.Hour, 0)
-	if got := o.Trust.Proof(proof, []byte(alert), name); got.Outcome != verify.Published || got.Cosigned.IsZero() {
+	if got := o.Trust.VerifyProof(proof, []byte(alert), name); got.Outcome != verify.Published || got.Cosigned.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	o.Trust.MaxAge = verify.DefaultMaxAge
-	if got := o.Trust.Proof(proof, []byte(alert), name); got.Outcome != verify.Expired {
+	if got := o.Trust.VerifyProof(proof, []byte(alert), name); got.Outcome != verify.Expired {
 		t.Errorf("%+v", got)
 	}
 }

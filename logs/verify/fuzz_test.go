@@ -48,11 +48,11 @@ func FuzzCheckpoint(f *testing.F) {
 	f.Add([]byte(text))
 	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, _, _, err := Trust{Key: public}.open(data, nil)
+		c, _, _, err := Trust{Key: public}.openCheckpoint(data, nil)
 		if err == nil && (c.Tree.N != 5 || !strings.HasPrefix(string(data), text)) {
 			t.Errorf("%q is taken for %+v", data, c)
 		}
-		if tree, err := parseSeen(data, "cdn.example.com/log"); err == nil && tree.N < 0 {
+		if tree, err := parseSeenCheckpoint(data, "cdn.example.com/log"); err == nil && tree.N < 0 {
 			t.Errorf("%q is taken for %+v", data, tree)
 		}
 	})

@@ -83,7 +83,7 @@ func TestHostileClient(t *testing.T) {
 	if err != nil {
 		run.Outcome, run.Problem = verify.OutcomeOf(err), err.Error()
 	} else {
-		r := l.URL(ctx, run.Address, name)
+		r := l.VerifyURL(ctx, run.Address, name)
 		run.Outcome, run.Problem = r.Outcome, r.Problem
 	}
 	run.Peak = peak()

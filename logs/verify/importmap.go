@@ -17,8 +17,9 @@ type importMap struct {
 	Integrity map[string]string // by URL
 }
 
-// add merges another import map. If several map one name, the first counts, as in browsers.
-func (m *importMap) add(text string, base *webURL) error {
+// merge adds the JSON of another import map, whose relative addresses are resolved against base. If several map one name, the
+// first counts, as in browsers.
+func (m *importMap) merge(text string, base *webURL) error {
 	if len(text) > maxImportMap {
 		return fmt.Errorf("it has over %d bytes", maxImportMap)
 	}
@@ -27,15 +28,15 @@ func (m *importMap) add(text string, base *webURL) error {
 	if err := json.Unmarshal([]byte(text), &read); err != nil {
 		return err
 	}
-	imports, err := readObject(read["imports"])
+	imports, err := parseObject(read["imports"])
 	if err != nil {
 		return err
 	}
-	scopes, err := readObject(read["scopes"])
+	scopes, err := parseObject(read["scopes"])
 	if err != nil {
 		return err
 	}
-	integrity, err := readObject(read["integrity"])
+	integrity, err := parseObject(read["integrity"])
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func (m *importMap) add(text string, base *webURL) error {
 	}
 	for to, of := range integrity {
 		text, ok := of.(string)
-		at, ok2 := urlLike(to, base)
+		at, ok2 := parseURLLike(to, base)
 		if ok && ok2 && m.Integrity[at] == "" {
 			m.Integrity[at] = text
 		}
@@ -64,8 +65,8 @@ func (m *importMap) add(text string, base *webURL) error {
 	return nil
 }
 
-// readObject reads an object, of which null is not one.
-func readObject(data json.RawMessage) (map[string]any, error) {
+// parseObject parses a JSON object. Missing data is an empty object, and null is an error.
+func parseObject(data json.RawMessage) (map[string]any, error) {
 	if data == nil {
 		return nil, nil
 	}
@@ -76,22 +77,24 @@ func readObject(data json.RawMessage) (map[string]any, error) {
 	return object, nil
 }
 
-// addNames adds names to a map, with the addresses that they stand for.
+// addNames adds the names and addresses of an import map's JSON object to a map, resolved against base. It skips invalid ones
+// and those that the map has.
 func addNames(into map[string]string, from map[string]any, base *webURL) {
 	for name, to := range from {
-		if at, ok := urlLike(name, base); ok {
+		if at, ok := parseURLLike(name, base); ok {
 			name = at
 		}
 		text, _ := to.(string)
-		at, ok := urlLike(text, base)
+		at, ok := parseURLLike(text, base)
 		if _, exists := into[name]; ok && !exists && name != "" && (!strings.HasSuffix(name, "/") || strings.HasSuffix(at, "/")) {
 			into[name] = at
 		}
 	}
 }
 
-// urlLike reads what is an address rather than a bare name.
-func urlLike(name string, base *webURL) (string, bool) {
+// parseURLLike returns the absolute form of an address, and reports whether name is one: an absolute address, or a relative
+// one that begins with /, ./ or ../. Anything else is a bare name.
+func parseURLLike(name string, base *webURL) (string, bool) {
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "./") && !strings.HasPrefix(name, "../") {
 		base = nil
 	}
@@ -102,13 +105,14 @@ func urlLike(name string, base *webURL) (string, bool) {
 	return at.String(), true
 }
 
-// resolve returns the address of an imported module, "" for a name that no map has.
+// resolve returns the address of a module that the module at the address from imports by name, "" for a bare name that no map
+// has.
 func (m *importMap) resolve(name, from string) string {
 	base, err := parseWebURL(from, nil)
 	if err != nil {
 		return ""
 	}
-	at, isURL := urlLike(name, base)
+	at, isURL := parseURLLike(name, base)
 	if isURL {
 		name = at
 	}
@@ -120,18 +124,19 @@ func (m *importMap) resolve(name, from string) string {
 	}
 	slices.SortFunc(scopes, func(a, b string) int { return len(b) - len(a) }) // the narrowest first
 	for _, scope := range scopes {
-		if at := lookup(m.Scopes[scope], name); at != "" {
+		if at := lookupAddress(m.Scopes[scope], name); at != "" {
 			return at
 		}
 	}
-	if at := lookup(m.Imports, name); at != "" {
+	if at := lookupAddress(m.Imports, name); at != "" {
 		return at
 	}
 	return at // "" for a bare name
 }
 
-// lookup finds a name, or the longest prefix of it that ends with a slash.
-func lookup(in map[string]string, name string) string {
+// lookupAddress returns the address of a name in a part of an import map, by the name itself or its longest prefix that ends
+// with a slash; "" if there is none.
+func lookupAddress(in map[string]string, name string) string {
 	if at, ok := in[name]; ok {
 		return at
 	}

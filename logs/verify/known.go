@@ -15,10 +15,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/lockedfile"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A KnownLog is what is remembered of a log.
+// A KnownLog is what earlier runs have stored about a log.
 type KnownLog struct {
 	// Key is the verifier key that is trusted.
 	Key string `json:"key"`
@@ -28,13 +29,13 @@ type KnownLog struct {
 	Servers []string `json:"servers"`
 	// Checkpoint is the largest signed one that was seen and verified, and Seen when.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Kept are signed checkpoints that are still to be compared with it: of a log that was
-	// smaller, or not cosigned by the witnesses that were asked for.
-	Kept []string  `json:"kept,omitempty"`
-	Seen time.Time `json:"seen"`
+	// Deferred are signed checkpoints that a later run has to compare with it: of a log that was smaller, too old, or not
+	// cosigned by the required witnesses.
+	Deferred []string  `json:"kept,omitempty"`
+	Seen     time.Time `json:"seen"`
 }
 
-// Known is a file of logs that were seen before. Several processes may use it.
+// Known is the content of the file of known logs, which several processes may use.
 type Known struct {
 	path  string
 	Logs  []KnownLog
@@ -49,7 +50,7 @@ type knownFile struct {
 
 const knownFormat = 1
 
-// ReadKnown reads the file of known logs, which need not be there yet.
+// ReadKnown reads the file of known logs. A missing file means that no log is known.
 func ReadKnown(path string) (*Known, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,8 +75,8 @@ func ReadKnown(path string) (*Known, error) {
 	return &Known{path: path, Logs: f.Logs, Lists: f.Lists}, nil
 }
 
-// OfServer returns what is remembered of the log of a server.
-func (k *Known) OfServer(server string) (KnownLog, bool) {
+// ByServer returns what is stored about the log of a server, and reports whether there is anything.
+func (k *Known) ByServer(server string) (KnownLog, bool) {
 	i := slices.IndexFunc(k.Logs, func(l KnownLog) bool { return slices.Contains(l.Servers, server) })
 	if i < 0 {
 		return KnownLog{}, false
@@ -83,59 +84,68 @@ func (k *Known) OfServer(server string) (KnownLog, bool) {
 	return k.Logs[i], true
 }
 
-// OfKey returns what is remembered of the log that a key signs, or signed.
-func (k *Known) OfKey(key string) (KnownLog, bool) {
-	i := k.index(key)
+// ByKey returns what is stored about the log that is, or was, signed with a key, and reports whether there is anything.
+func (k *Known) ByKey(key string) (KnownLog, bool) {
+	i := k.indexByKey(key)
 	if i < 0 {
 		return KnownLog{}, false
 	}
 	return k.Logs[i], true
 }
 
-func (k *Known) index(key string) int {
+// indexByKey returns the index of the log that is, or was, signed with a key, -1 if there is none.
+func (k *Known) indexByKey(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }
 
-// Open opens a log and remembers what was verified of it. Without a key in o, the key counts that is remembered of the
-// server, or else the one that the server names: then firstUse is true. The evidence of a fork is stored in a file.
+// Open opens a log and stores what was verified of it. If o has no key, it uses the one that is stored for the server, or else
+// the one that the server names, and firstUse is true. The evidence of a fork is stored in a file.
 func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
-	if before, ok := k.OfServer(o.Server); o.Trust.Key == "" && ok {
-		o.Trust.Key = before.Key
+	if o, firstUse, err = k.complete(ctx, o); err != nil {
+		return nil, false, err
 	}
-	if o.Trust.Key == "" && o.Trust.Root == "" {
-		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
-			return nil, false, fmt.Errorf("couldn't get the log's key: %w", err)
-		}
-		firstUse = true
-	}
-	o.Known, o.KnownList, o.KeepList = k.OfKey, k.ListOf, k.KeepList
 	l, err = Open(ctx, o)
 	if fork := (*ForkError)(nil); errors.As(err, &fork) {
 		var failed error
-		fork.File, failed = k.KeepEvidence(fork.Evidence)
+		fork.File, failed = k.StoreEvidence(fork.Evidence)
 		err = errors.Join(err, failed)
 	}
 	if err != nil {
 		return nil, firstUse, err
 	}
-	return l, firstUse, k.Remember(o.Server, l.options.Trust.Key, l, now)
+	return l, firstUse, k.RecordLog(o.Server, l.options.Trust.Key, l, now)
 }
 
-// Remember writes what was verified: the log under a server was trusted by a key,
-// which may have led to another one, and has this checkpoint. If the log
-// is unverified, its checkpoint does not replace the last one, and is kept to be compared with the log.
-func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
-	return k.update(func(fresh *Known) { fresh.add(server, trusted, l, now) })
+// complete adds to the options of a log what is stored about it, and the functions that read and store its lists of keys. If no key
+// is pinned or stored, it fetches the one that the server names, and firstUse is true.
+func (k *Known) complete(ctx context.Context, o Options) (_ Options, firstUse bool, err error) {
+	if before, ok := k.ByServer(o.Server); o.Trust.Key == "" && ok {
+		o.Trust.Key = before.Key
+	}
+	if o.Trust.Key == "" && o.Trust.Root == "" {
+		firstUse = true
+		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
+			return o, firstUse, fmt.Errorf("couldn't get the log's key: %w", err)
+		}
+	}
+	o.Known, o.KnownKeyList, o.StoreKeyList = k.ByKey, k.KeyList, k.StoreKeyList
+	return o, firstUse, nil
 }
 
-// update changes the file of known logs, as it is now.
-func (k *Known) update(change func(*Known)) error {
+// RecordLog stores what was verified of a server's log: its key, to which the trusted key has led, and its checkpoint. If
+// nothing is proven by the checkpoint, it does not replace the stored one and is stored to be compared later.
+func (k *Known) RecordLog(server, trusted string, l *Log, now time.Time) error {
+	return k.updateFile(func(fresh *Known) { fresh.mergeLog(server, trusted, l, now) })
+}
+
+// updateFile reads the file of known logs again, under a lock, applies a change and writes it.
+func (k *Known) updateFile(change func(*Known)) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
-		return fmt.Errorf("couldn't remember the log: %w", err)
+		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
 	}
 	unlock, err := lockedfile.MutexAt(k.path + ".lock").Lock()
 	if err != nil {
-		return fmt.Errorf("couldn't remember the log: %w", err)
+		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
 	}
 	defer unlock()
 	fresh, err := ReadKnown(k.path) // another process may have written it
@@ -143,16 +153,16 @@ func (k *Known) update(change func(*Known)) error {
 		return err
 	}
 	change(fresh)
-	if err := fresh.write(); err != nil {
-		return fmt.Errorf("couldn't remember the log: %w", err)
+	if err := fresh.writeFile(); err != nil {
+		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
 	}
 	k.Logs, k.Lists = fresh.Logs, fresh.Lists
 	return nil
 }
 
-// KeepEvidence writes the evidence of a fork beside the file of known logs, and returns
-// the path. The same evidence is in the same file.
-func (k *Known) KeepEvidence(e *signing.Evidence) (string, error) {
+// StoreEvidence writes the evidence of a fork to a file beside the file of known logs, and returns its path. Equal evidence
+// has the same path.
+func (k *Known) StoreEvidence(e *signing.Evidence) (string, error) {
 	data, err := e.Encode()
 	if err != nil {
 		return "", err
@@ -161,21 +171,22 @@ func (k *Known) KeepEvidence(e *signing.Evidence) (string, error) {
 	path := filepath.Join(filepath.Dir(k.path), fmt.Sprintf("fork-%x.json", sum[:8]))
 	err = os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = replace(path, data)
+		err = disk.Replace(path, data, 0o600)
 	}
 	if err != nil {
-		return "", fmt.Errorf("couldn't keep the evidence that the log has forked: %w", err)
+		return "", fmt.Errorf("couldn't store the evidence that the log has forked: %w", err)
 	}
 	return path, nil
 }
 
-func (k *Known) add(server, trusted string, l *Log, now time.Time) {
+// mergeLog applies what was verified of a server's log to k, as [Known.RecordLog] says.
+func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 	for i := range k.Logs { // a server has one log
 		k.Logs[i].Servers = slices.DeleteFunc(k.Logs[i].Servers, func(s string) bool { return s == server })
 	}
-	i := k.index(trusted)
+	i := k.indexByKey(trusted)
 	if i < 0 {
-		i = k.index(l.Key())
+		i = k.indexByKey(l.Key())
 	}
 	if i < 0 {
 		i = len(k.Logs)
@@ -186,10 +197,10 @@ func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 		known.Servers = append(known.Servers, server)
 		slices.Sort(known.Servers)
 	}
-	known.Kept = slices.DeleteFunc(known.Kept, func(head string) bool { return slices.Contains(l.settled, head) })
-	for _, head := range l.kept {
-		if !slices.Contains(known.Kept, head) && len(known.Kept) < maxKept {
-			known.Kept = append(known.Kept, head)
+	known.Deferred = slices.DeleteFunc(known.Deferred, func(head string) bool { return slices.Contains(l.resolved, head) })
+	for _, head := range l.deferred {
+		if !slices.Contains(known.Deferred, head) && len(known.Deferred) < maxDeferred {
+			known.Deferred = append(known.Deferred, head)
 		}
 	}
 	if known.Key == "" {
@@ -204,13 +215,14 @@ func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 		}
 	}
 	known.Key = l.Key()
-	if tree, err := parseSeen([]byte(known.Checkpoint), l.Origin()); known.Checkpoint == "" || err != nil || tree.N <= l.Size() {
+	if tree, err := parseSeenCheckpoint([]byte(known.Checkpoint), l.Origin()); known.Checkpoint == "" || err != nil || tree.N <= l.Size() {
 		known.Checkpoint = string(l.Note())
 	}
 	known.Seen = now.UTC().Truncate(time.Second)
 }
 
-func (k *Known) write() error {
+// writeFile writes k to the file of known logs.
+func (k *Known) writeFile() error {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
 	encoder.SetIndent("", "  ")
@@ -218,27 +230,10 @@ func (k *Known) write() error {
 	if err := encoder.Encode(knownFile{knownFormat, k.Logs, k.Lists}); err != nil {
 		return err
 	}
-	return replace(k.path, data.Bytes())
+	return disk.Replace(k.path, data.Bytes(), 0o600)
 }
 
-// replace puts a file in its place at once.
-func replace(path string, data []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	return nil
-}
-
-// servers are the URLs of all servers whose logs were seen.
+// servers returns the URLs of all servers whose logs are known.
 func (k *Known) servers() []string {
 	var all []string
 	for _, l := range k.Logs {

@@ -20,22 +20,22 @@ func TestKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := known.OfServer(r.server.URL); ok {
+	if _, ok := known.ByServer(r.server.URL); ok {
 		t.Error("it is known before anybody has seen it")
 	}
 	small := r.open(r.options())
 	key := small.Key()
-	if err := known.Remember(r.server.URL, key, small, now); err != nil {
+	if err := known.RecordLog(r.server.URL, key, small, now); err != nil {
 		t.Fatal(err)
 	}
 	r.append(1, logs.Entry{Kind: logs.Detected, Actor: "bot", Package: "react", Version: "1"})
 	r.sign()
 	large := r.open(r.options())
-	if err := known.Remember("https://mirror.example", key, large, now.Add(time.Hour)); err != nil {
+	if err := known.RecordLog("https://mirror.example", key, large, now.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	// Another process that was slower.
-	if err := known.Remember(r.server.URL, key, small, now.Add(2*time.Hour)); err != nil {
+	if err := known.RecordLog(r.server.URL, key, small, now.Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if known, err = verify.ReadKnown(path); err != nil {
@@ -43,7 +43,7 @@ func TestKnown(t *testing.T) {
 	}
 	want := verify.KnownLog{Key: key, Servers: []string{r.server.URL, "https://mirror.example"}, Checkpoint: string(large.Note()), Seen: now.Add(2 * time.Hour)}
 	for _, server := range want.Servers {
-		if got, ok := known.OfServer(server); !ok || !reflect.DeepEqual(got, want) {
+		if got, ok := known.ByServer(server); !ok || !reflect.DeepEqual(got, want) {
 			t.Errorf("of %s: %+v, want %+v", server, got, want)
 		}
 	}
@@ -59,27 +59,27 @@ func TestKnown(t *testing.T) {
 	o.Trust.Key = key
 	o.Known = seen([]byte(want.Checkpoint))
 	led := r.open(o)
-	if err := known.Remember(r.server.URL, key, led, now); err != nil {
+	if err := known.RecordLog(r.server.URL, key, led, now); err != nil {
 		t.Fatal(err)
 	}
 	if len(known.Logs) != 1 || known.Logs[0].Key != led.Key() {
 		t.Errorf("the old key is still there: %+v", known.Logs)
 	}
 	for _, key := range []string{key, led.Key()} { // who asks by the old one must not miss anything
-		if got, ok := known.OfKey(key); !ok || got.Checkpoint != string(led.Note()) {
+		if got, ok := known.ByKey(key); !ok || got.Checkpoint != string(led.Note()) {
 			t.Errorf("of %s: %+v", key, got)
 		}
 	}
 
 	// The server gets another log.
 	other := stocked(t)
-	if err := known.Remember(r.server.URL, other.signer.Key(), other.open(other.options()), now); err != nil {
+	if err := known.RecordLog(r.server.URL, other.signer.Key(), other.open(other.options()), now); err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := known.OfServer(r.server.URL); !ok || got.Key != other.signer.Key() {
+	if got, ok := known.ByServer(r.server.URL); !ok || got.Key != other.signer.Key() {
 		t.Errorf("%+v", got)
 	}
-	if got, ok := known.OfServer("https://mirror.example"); !ok || got.Key != led.Key() {
+	if got, ok := known.ByServer("https://mirror.example"); !ok || got.Key != led.Key() {
 		t.Errorf("%+v", got)
 	}
 }
@@ -93,7 +93,7 @@ func TestKnownByManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			known, err := verify.ReadKnown(path)
 			if err == nil {
-				err = known.Remember("https://"+itoa(int64(n))+".example", l.Key(), l, now)
+				err = known.RecordLog("https://"+itoa(int64(n))+".example", l.Key(), l, now)
 			}
 			if err != nil {
 				t.Error(err)
@@ -121,7 +121,7 @@ func TestKnownIsNotOverwritten(t *testing.T) {
 		if _, err := verify.ReadKnown(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", text, err)
 		}
-		if err := known.Remember("https://cdn.example", r.signer.Key(), r.open(r.options()), now); err == nil {
+		if err := known.RecordLog("https://cdn.example", r.signer.Key(), r.open(r.options()), now); err == nil {
 			t.Errorf("%q was overwritten", text)
 		}
 	}

@@ -16,19 +16,19 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// Options say which log to verify, and by whose word.
+// Options say which log to verify, and whose signatures count.
 type Options struct {
 	// Server is the URL in front of /log/, without a slash at the end. Required.
 	Server string
 	Trust  Trust
-	// Known, where set, returns what is remembered of the log that a key signs, or signed:
-	// [Known.OfKey]. It is asked for the present key and for the trusted one.
+	// Known, where set, returns what is stored about the log that is, or was, signed with a key: [Known.ByKey]. It is called with the
+	// present key and with the trusted one.
 	Known func(key string) (KnownLog, bool)
-	// KnownList, where set, returns the newest signed list of a root key that was seen: [Known.ListOf].
-	KnownList func(root string) []byte
-	// KeepList, where set, is called with the signed list that counts, as the server has it: [Known.KeepList].
-	KeepList func(root string, signed []byte) error
-	// All has every entry read, however many there are; see [Release.Complete].
+	// KnownKeyList, where set, returns the newest signed list of a root key that was seen: [Known.KeyList].
+	KnownKeyList func(root string) []byte
+	// StoreKeyList, where set, is called with the signed list that counts, as the server has it: [Known.StoreKeyList].
+	StoreKeyList func(root string, signed []byte) error
+	// All has every entry of the log read, also of a large log; see [Release.Complete].
 	All bool
 	// Upstream, where set, compares the releases of files that are proven with what their upstream has. What it does not
 	// find to be the same is not [Proven].
@@ -53,16 +53,16 @@ type Log struct {
 	options Options
 	remote  *remote
 	checkpoint
-	tree    tlog.Tree
 	key     string
-	changes []signing.KeyChange // as the server tells them; they carry their own proofs
+	changes []signing.KeyChange // as the server lists them; they carry their own proofs
 	trusted []string            // verifier keys by which checkpoints count, the oldest first
-	seen    int64
+	seen    int64               // size of the largest checkpoint that earlier runs have seen, and when
+	seenAt  time.Time
 	// unverified is why nothing that the log says is proven, nil if it may be.
 	unverified *UnverifiedError
-	kept       []string // signed checkpoints that are still to be compared with the log
-	settled    []string // those that were kept and that it contains
-	audits     []audit
+	deferred   []string // signed checkpoints that a later run has to compare with the log
+	resolved   []string // those that earlier runs deferred and that the log contains
+	audits     []auditRead
 	keyList    *signing.KeyList // nil if no root key is pinned
 	proof      map[tlog.Tile][]byte
 	releases   map[[2]string]*Release
@@ -73,17 +73,16 @@ type Log struct {
 	}
 }
 
-// Limits of what a server may answer.
+// Limits of a server's responses, in bytes.
 const (
 	maxCheckpoint = 64 << 10
 	maxKey        = 4 << 10
 	maxKeys       = 1 << 20
 )
 
-// FetchKey returns the verifier key that a server says is its log's. Nothing makes
-// that trustworthy.
+// FetchKey returns the verifier key that the server names as its log's. Nothing proves that it is.
 func FetchKey(ctx context.Context, o Options) (string, error) {
-	data, err := o.remote().get(ctx, "/log/key", maxKey)
+	data, err := o.newRemote().get(ctx, "/log/key", maxKey)
 	if err != nil {
 		return "", err
 	}
@@ -91,7 +90,8 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 	return key, CheckKey(key)
 }
 
-func (o Options) remote() *remote {
+// newRemote returns a remote for the server in the options.
+func (o Options) newRemote() *remote {
 	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent, read: o.Read}
 	if r.client == nil {
 		r.client = NewClient()
@@ -102,10 +102,10 @@ func (o Options) remote() *remote {
 	return r
 }
 
-// Open fetches the log's checkpoint and verifies it. If it is right, but proves
-// nothing, [Log.Unverified] says why. The caller bounds the time that it takes.
+// Open fetches the log's checkpoint and verifies it. If nothing is wrong with the checkpoint but it proves nothing,
+// [Log.Unverified] says why. The caller must bound the time with ctx.
 func Open(ctx context.Context, o Options) (*Log, error) {
-	l := &Log{options: o, remote: o.remote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
+	l := &Log{options: o, remote: o.newRemote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
 	if err := l.readKeys(ctx); err != nil {
 		return nil, err
 	}
@@ -113,30 +113,25 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the log's checkpoint: %w", err)
 	}
-	c, key, used, err := l.openServed(signed)
+	c, key, used, err := l.openCheckpoint(signed)
 	if err != nil {
 		return nil, err
 	}
-	l.checkpoint, l.tree, l.key = c, c.Tree, key
-	if err := l.follow(ctx); err != nil {
+	l.checkpoint, l.key = c, key
+	if err := l.compareWithSeen(ctx); err != nil {
 		return nil, err
 	}
 	if l.keyList != nil {
-		if err := l.checkList(ctx); err != nil {
+		if err := l.checkKeyList(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.unverified == nil {
-		l.unverified = &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
-		l.keep(string(l.note))
-	}
-	if o.Trust.MaxAge > 0 && l.unverified == nil {
-		if err := CheckAge(l.cosigned, o.Trust.now(), o.Trust.MaxAge); err != nil {
-			l.unverified = &UnverifiedError{Expired, err.Error()}
-			l.keep(string(l.note))
+	if l.unverified == nil {
+		if l.unverified = o.Trust.checkCosignatures(c); l.unverified != nil {
+			l.deferComparison(string(l.note))
 		}
 	}
-	if err := l.readAudits(ctx); err != nil {
+	if err := l.readAuditStatements(ctx); err != nil {
 		return nil, err
 	}
 	for _, change := range used { // what was signed for one client must be there for all
@@ -151,9 +146,8 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	return l, nil
 }
 
-// keyChanges returns which keys took over as the server tells it. The changes carry
-// their own proofs. A server need not know of such things.
-func (l *Log) keyChanges(ctx context.Context) ([]signing.KeyChange, error) {
+// fetchKeyChanges fetches the list of key changes from the server, which need not have one. Each change carries its own proof.
+func (l *Log) fetchKeyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	data, err := l.remote.get(ctx, "/log/keys", maxKeys)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -170,45 +164,45 @@ func (l *Log) keyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	return keys.Changes, nil
 }
 
-func (l *Log) tiles(ctx context.Context, cache map[tlog.Tile][]byte) *tileReader {
+// newTileReader returns a reader of the server's tiles, for one verification. It stores those that are proven in cache.
+func (l *Log) newTileReader(ctx context.Context, cache map[tlog.Tile][]byte) *tileReader {
 	return &tileReader{ctx: ctx, remote: l.remote, cache: cache}
 }
 
-// hashes reads the tree's hashes, each of which is proven.
-func (l *Log) hashes(ctx context.Context) tlog.HashReader {
-	return l.tiles(ctx, l.proof).of(l.tree)
+// hashReader returns a reader of the hashes of the log's tree, each of which is proven.
+func (l *Log) hashReader(ctx context.Context) tlog.HashReader {
+	return l.newTileReader(ctx, l.proof).hashReader(l.Tree)
 }
 
-// Origin is what the log is called.
+// Origin returns the name of the log.
 func (l *Log) Origin() string {
 	origin, _, _ := strings.Cut(l.key, "+")
 	return origin
 }
 
-// Key is the verifier key that signs now, to which the pinned one has led.
+// Key returns the verifier key that the log is signed with now, to which the pinned key has led.
 func (l *Log) Key() string { return l.key }
 
-// KeyChanges are the changes of the key that the server names. They carry their own proofs.
+// KeyChanges returns the changes of the log's key that the server names. Each carries its own proof.
 func (l *Log) KeyChanges() []signing.KeyChange { return l.changes }
 
-// Size is the number of entries that are signed.
-func (l *Log) Size() int64 { return l.tree.N }
+// Size returns the number of entries in the checkpoint.
+func (l *Log) Size() int64 { return l.Tree.N }
 
-// Seen is the size of the log that was seen before, which this one contains; 0 where
-// none was.
-func (l *Log) Seen() int64 { return l.seen }
+// Seen returns the size of the largest checkpoint that earlier runs have seen, and when they did; 0 if they have seen none.
+func (l *Log) Seen() (size int64, at time.Time) { return l.seen, l.seenAt }
 
-// Root is the hash of the tree over them.
-func (l *Log) Root() tlog.Hash { return l.tree.Hash }
+// Root returns the root hash of the log's tree.
+func (l *Log) Root() tlog.Hash { return l.Tree.Hash }
 
-// Note is the signed checkpoint, for the next time.
+// Note returns the signed checkpoint.
 func (l *Log) Note() []byte { return l.note }
 
-// Unverified returns why nothing that the log says is proven, nil if it may be.
+// Unverified returns why nothing is proven by the log, nil if its files may be proven.
 func (l *Log) Unverified() *UnverifiedError { return l.unverified }
 
-// Cosigned returns as of when the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
+// Cosigned returns the time as of which the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
 func (l *Log) Cosigned() time.Time { return l.cosigned }
 
-// Cosignatures are those of the given witnesses.
+// Cosignatures returns the cosignatures of the given witnesses.
 func (l *Log) Cosignatures() []Cosignature { return l.cosignatures }

@@ -59,11 +59,11 @@ func TestOfflineProof(t *testing.T) {
 	proof := r.proofOf("vue/3.0.0/vue.js")
 	trust := verify.Trust{Key: r.signer.Key()}
 	r.server.Close() // there is no network
-	got := trust.Proof(proof, []byte(alert), verify.Name{})
+	got := trust.VerifyProof(proof, []byte(alert), verify.Name{})
 	if got.Outcome != verify.Published || got.Problem != "" || got.Name != name || got.Published.Entry != 1 || got.SRI != logs.SumSRI([]byte(alert)) || got.Size != int64(len(alert)) {
 		t.Errorf("%+v", got)
 	}
-	if got := trust.Proof(proof, []byte(alert), name); got.Outcome != verify.Published {
+	if got := trust.VerifyProof(proof, []byte(alert), name); got.Outcome != verify.Published {
 		t.Errorf("%+v", got)
 	}
 	_, other := r.newSigner(origin)
@@ -79,11 +79,11 @@ func TestOfflineProof(t *testing.T) {
 		{"other bytes", trust, proof, alert + "\n", name, verify.Differs, "the bytes are not those that were published as vue/3.0.0/vue.js"},
 		{"another name", trust, proof, alert, verify.Name{Package: "vue", Version: "3.0.0", Path: "x.js"}, verify.Differs, "the proof is of vue/3.0.0/vue.js"},
 		{"another key", verify.Trust{Key: other}, proof, alert, name, verify.Differs, "the checkpoint is not signed with"},
-		{"no witness", verify.Trust{Key: trust.Key, Witnesses: []string{"witness.example+c04a116e+BGh1tZDLlagdSci1RuPwMVpdGndgWKwIsx6y5PXbOr01"}, Need: 1}, proof, alert, name, verify.Unproven, "0 of the given witnesses have signed the proof's checkpoint"},
+		{"no witness", verify.Trust{Key: trust.Key, Witnesses: []string{"witness.example+c04a116e+BGh1tZDLlagdSci1RuPwMVpdGndgWKwIsx6y5PXbOr01"}, Need: 1}, proof, alert, name, verify.Unproven, "0 of the given witnesses have signed the checkpoint"},
 		{"nothing", trust, nil, alert, name, verify.Unproven, "not a proof as in"},
 		{"too much", trust, append(bytes.Clone(proof), make([]byte, verify.MaxProof)...), alert, name, verify.Unproven, "the proof has over"},
 		{"another way to write it", trust, bytes.ReplaceAll(proof, []byte("\n"), []byte("\r\n")), alert, name, verify.Unproven, "it is not in its canonical form"},
-		{"no checkpoint", trust, proof[:bytes.Index(proof, []byte("\n\n"))+2], alert, name, verify.Unproven, "no signed note"},
+		{"no checkpoint", trust, proof[:bytes.Index(proof, []byte("\n\n"))+2], alert, name, verify.Unproven, "not a signed checkpoint"},
 		{"another index", trust, edited(t, proof, func(p *tlogproof.TLogProof, _ *logs.FileProof) { p.Index = 2 }), alert, name, verify.Differs, "the proof's entry is not in the signed tree"},
 		{"an index beyond", trust, edited(t, proof, func(p *tlogproof.TLogProof, _ *logs.FileProof) { p.Index = 1 << 63 }), alert, name, verify.Unproven, "its index is too large"},
 		{"a longer proof", trust, edited(t, proof, func(p *tlogproof.TLogProof, _ *logs.FileProof) { p.Hashes = append(p.Hashes, [32]byte{}) }), alert, name, verify.Differs, "the proof's entry is not in the signed tree"},
@@ -104,7 +104,7 @@ func TestOfflineProof(t *testing.T) {
 			e.Entry, p.Index, p.Hashes = string(entry.Raw), 0, hashes
 		}), alert, verify.Name{}, verify.Differs, "entry 0 does not publish a release"},
 	} {
-		if got := tt.trust.Proof(tt.proof, []byte(tt.file), tt.as); got.Outcome != tt.outcome || !strings.Contains(got.Problem, tt.problem) {
+		if got := tt.trust.VerifyProof(tt.proof, []byte(tt.file), tt.as); got.Outcome != tt.outcome || !strings.Contains(got.Problem, tt.problem) {
 			t.Errorf("%s: %s: %s", tt.name, got.Outcome, got.Problem)
 		}
 	}
@@ -137,13 +137,13 @@ func FuzzOfflineProof(f *testing.F) {
 	}
 	proof := tlogproof.TLogProof{Checkpoint: signed, ExtraData: extra}.Marshal()
 	trust := verify.Trust{Key: public}
-	if got := trust.Proof(proof, data, verify.Name{}); got.Outcome != verify.Published {
+	if got := trust.VerifyProof(proof, data, verify.Name{}); got.Outcome != verify.Published {
 		f.Fatalf("%+v", got)
 	}
 	f.Add(proof, data)
 	f.Add([]byte("c2sp.org/tlog-proof@v1\nindex 0\n\n"), data)
 	f.Fuzz(func(t *testing.T, proof, file []byte) {
-		got := trust.Proof(proof, file, verify.Name{})
+		got := trust.VerifyProof(proof, file, verify.Name{})
 		if got.Outcome == verify.Published && (!bytes.Equal(file, data) || got.Path != "a.js") {
 			t.Errorf("%q is %+v", file, got)
 		}

@@ -18,8 +18,8 @@ import (
 
 // Limits of data about vulnerabilities.
 const (
-	maxOSV        = 512 << 20 // bytes, of a file or an answer
-	maxAdvisory   = 8 << 20   // bytes, of one in an archive
+	maxOSV        = 512 << 20 // bytes, of a file or a response
+	maxAdvisory   = 8 << 20   // bytes, of a record in an archive
 	maxAdvisories = 1_000_000
 )
 
@@ -56,14 +56,14 @@ type osvRecord struct {
 	} `json:"affected"`
 }
 
-// ReadAdvisories reads OSV data from a file or a URL: a record, a list of them, the answer of an OSV API, or a zip archive
-// of records.
+// ReadAdvisories reads known vulnerabilities from a file or URL: an OSV record, a list of them, the response of an OSV API, or
+// a zip archive of records.
 func ReadAdvisories(ctx context.Context, o Options, at string) (*Advisories, error) {
 	var data []byte
 	var err error
 	if IsURL(at) {
 		o.Server = at
-		data, err = o.remote().get(ctx, "", maxOSV)
+		data, err = o.newRemote().get(ctx, "", maxOSV)
 	} else {
 		data, err = readAtMost(at, maxOSV)
 	}
@@ -80,15 +80,17 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (*Advisories, err
 	return a, nil
 }
 
+// parseAdvisories parses OSV data, as JSON or as a zip archive.
 func parseAdvisories(data []byte) (*Advisories, error) {
 	a := &Advisories{byName: map[string][]advisory{}}
 	if bytes.HasPrefix(data, []byte("PK\x03\x04")) {
-		return a, a.archive(data)
+		return a, a.addArchive(data)
 	}
-	return a, a.read(data)
+	return a, a.addRecords(data)
 }
 
-func (a *Advisories) archive(data []byte) error {
+// addArchive adds the OSV records in a zip archive.
+func (a *Advisories) addArchive(data []byte) error {
 	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		return err
@@ -112,15 +114,15 @@ func (a *Advisories) archive(data []byte) error {
 		case len(record) > maxAdvisory:
 			return fmt.Errorf("%s has over %d bytes", text.Short(f.Name, 100), maxAdvisory)
 		}
-		if err := a.read(record); err != nil {
+		if err := a.addRecords(record); err != nil {
 			return fmt.Errorf("%s: %w", text.Short(f.Name, 100), err)
 		}
 	}
 	return nil
 }
 
-// read takes in one record or several.
-func (a *Advisories) read(data []byte) error {
+// addRecords adds the OSV records in JSON data: one record, a list, or the response of an OSV API.
+func (a *Advisories) addRecords(data []byte) error {
 	var records []osvRecord
 	trimmed := bytes.TrimSpace(data)
 	if bytes.HasPrefix(trimmed, []byte("[")) {
@@ -162,14 +164,14 @@ func (a *Advisories) read(data []byte) error {
 	return nil
 }
 
-// of returns what is known of a version, in words.
-func (a *Advisories) of(name, version string) []string {
+// describe returns a line of text for each known vulnerability of a version of an npm package.
+func (a *Advisories) describe(name, version string) []string {
 	if a == nil {
 		return nil
 	}
 	var known []string
 	for _, v := range a.byName[name] {
-		if !slices.Contains(v.versions, version) && !slices.ContainsFunc(v.ranges, func(events []osvEvent) bool { return within(events, version) }) {
+		if !slices.Contains(v.versions, version) && !slices.ContainsFunc(v.ranges, func(events []osvEvent) bool { return isAffected(events, version) }) {
 			continue
 		}
 		said := strings.TrimSuffix(text.Short(v.id, 60)+", "+text.Short(v.summary, 200), ", ")
@@ -180,8 +182,8 @@ func (a *Advisories) of(name, version string) []string {
 	return known
 }
 
-// within evaluates the events of a range, as the schema says.
-func within(events []osvEvent, version string) bool {
+// isAffected reports whether a version is in the affected range that the events of an OSV record describe.
+func isAffected(events []osvEvent, version string) bool {
 	v := "v" + version
 	if !semver.IsValid(v) {
 		return false

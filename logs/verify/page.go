@@ -30,7 +30,7 @@ const (
 	Document      = "page"         // the page itself, or a frame of it, where it cannot be read as a browser reads it
 )
 
-// A Reference is what a page loads code or a style from.
+// A Reference is a place where a page loads or runs code, a style or a document.
 type Reference struct {
 	Kind string `json:"kind"`
 	URL  string `json:"url"`  // absolute, if the page's own address is known
@@ -41,10 +41,10 @@ type Reference struct {
 	// CORS says that browsers request it in CORS mode. They compare the integrity of what is from another origin only then.
 	CORS bool `json:"cors,omitempty"`
 
-	problem     string // why it is not known what a browser loads
-	body        string // of a frame in an attribute or a data: address
-	contentType string // of such an address
-	page        *page  // whose import maps count
+	problem     string // why it is unknown what a browser loads
+	body        string // the document, of a frame in an attribute or a data: address
+	contentType string // the document's type, of a frame in a data: address
+	page        *page  // the document that has it
 }
 
 // Limits of a page, which may be a stranger's.
@@ -52,40 +52,41 @@ const (
 	MaxPage       = 8 << 20 // bytes
 	maxReferences = 1000
 	maxTreeMemory = 96 << 20 // bytes that its tree may take
-	maxAttributes = 32       // of an element that the tree's construction may copy
+	maxAttributes = 32       // of an element in formatting
 	maxHandlers   = 100      // that are listed
 )
 
-// A page is what its HTML says.
+// A page is what a parsed HTML document loads and runs.
 type page struct {
-	address    *webURL // of the document, or of the one around it
-	base       *webURL
-	based      bool   // by an element
-	from       string // the frame that the page is in
-	legacy     bool   // characters that are not ASCII are not known
-	lines      map[string][]int
+	address    *webURL          // of the document; that of the surrounding one for srcdoc
+	base       *webURL          // that relative addresses are resolved against
+	based      bool             // base is set by an element
+	from       string           // the URL of the frame that the document is in; "" for the page
+	legacy     bool             // see decodedPage.legacy
+	lines      map[string][]int // of tags, by tagKey
 	references []Reference
 	maps       importMap
-	modules    []inline // modules in the page itself
-	sheets     []inline // style sheets too
-	scripts    []string // hashes of scripts in the page, as for a Content-Security-Policy
-	styles     []string // the same of style sheets
+	modules    []inline // modules in the document itself
+	sheets     []inline // style sheets and style attributes in the document itself
+	scripts    []string // hashes of inline scripts, as in a Content-Security-Policy
+	styles     []string // hashes of inline style sheets
 	notes      []string
-	handlers   int      // attributes such as onclick, and addresses with javascript:
+	handlers   int      // number of attributes such as onclick, and of javascript: addresses
 	frames     []inline // addresses of frames
-	styled     bool     // style attributes
-	templates  bool     // the page has templates
-	foreign    bool     // the page has SVG or MathML
+	styled     bool     // the document has style attributes
+	templates  bool     // the document has templates
+	foreign    bool     // the document has SVG or MathML
 }
 
+// An inline is a text in a document, such as a script.
 type inline struct {
 	text string
 	line int
-	base *webURL // that of the document when the element was read
+	base *webURL // of the document when the element was read
 }
 
-// parsePage reads a document with the HTML parser of the standard. contentType is what the server says, "" for a file. address
-// is the page's own.
+// parsePage parses a page as browsers do. contentType is the value of the Content-Type header, "" for a file. address is the
+// page's own.
 func parsePage(ctx context.Context, data []byte, contentType string, address *webURL) (*page, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -98,12 +99,12 @@ func parsePage(ctx context.Context, data []byte, contentType string, address *we
 		return nil, err
 	}
 	p := &page{address: address, base: address, legacy: decoded.legacy}
-	return p, p.parse(ctx, decoded.text)
+	return p, p.parseText(ctx, decoded.text)
 }
 
-// parse reads a document's text.
-func (p *page) parse(ctx context.Context, text string) error {
-	early, err := p.scan(text)
+// parseText parses the decoded text of a document and records what it loads and runs.
+func (p *page) parseText(ctx context.Context, text string) error {
+	early, err := p.scanTags(text)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (p *page) parse(ctx context.Context, text string) error {
 		if node.Type != html.ElementNode {
 			continue
 		}
-		if _, marked := get(node.Attr, endMark); marked {
+		if _, marked := attribute(node.Attr, endMark); marked {
 			complete = true
 			continue
 		}
@@ -128,10 +129,10 @@ func (p *page) parse(ctx context.Context, text string) error {
 	}
 	for _, frame := range p.frames { // browsers may load it when a later base counts
 		if frame.base != p.base {
-			p.add(Frame, frame.text, nil, frame.line)
+			p.addReference(Frame, frame.text, nil, frame.line)
 		}
 	}
-	if !complete && early.mixed() {
+	if !complete && early.mayMixTemplates() {
 		return errors.New("it has a template in SVG or MathML, which the HTML parser does not support")
 	}
 	if frames && early.foreign { // the scripts of a body that is replaced have run
@@ -148,7 +149,7 @@ func (p *page) parse(ctx context.Context, text string) error {
 			p.references = append(p.references, r)
 		}
 	}
-	p.mapIntegrities()
+	p.applyMapIntegrity()
 	return nil
 }
 
@@ -156,15 +157,15 @@ func (p *page) parse(ctx context.Context, text string) error {
 // element is not in the tree.
 const endMark = "larder-end-of-page"
 
-// mixed reports whether a page could have a template in SVG or MathML.
-func (p *page) mixed() bool { return p.templates && p.foreign }
+// mayMixTemplates reports whether the page could have a template element in SVG or MathML.
+func (p *page) mayMixTemplates() bool { return p.templates && p.foreign }
 
-// formatting are the elements that the construction of the tree copies.
+// formatting are the elements that the HTML parser copies when it repairs wrong nesting.
 var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"}
 
-// scan reads the tags without the tree. It finds their lines, which the tree does not have, and returns what browsers load when
-// they look ahead of the parser, which may be tags that turn out to be text.
-func (p *page) scan(text string) (early *page, err error) {
+// scanTags reads the tags of a document's text without building its tree. It records the line of each tag in p. It returns a
+// page with what browsers load when they look ahead of the parser, including tags that turn out to be text.
+func (p *page) scanTags(text string) (early *page, err error) {
 	p.lines = map[string][]int{}
 	early = &page{address: p.address, base: p.base, from: p.from, legacy: p.legacy}
 	z := html.NewTokenizer(strings.NewReader(text))
@@ -191,7 +192,7 @@ func (p *page) scan(text string) (early *page, err error) {
 			return nil, fmt.Errorf("line %d of the page: a tag has over %d attributes", at, maxAttributes)
 		}
 		if len(token.Attr) > 0 || token.Data == "script" || token.Data == "style" {
-			key := fingerprint(token.Data, token.Attr)
+			key := tagKey(token.Data, token.Attr)
 			p.lines[key] = append(p.lines[key], at)
 		}
 		if len(early.references) > maxReferences {
@@ -204,12 +205,13 @@ func (p *page) scan(text string) (early *page, err error) {
 			}
 			line += strings.Count(string(z.Raw()), "\n")
 		}
-		early.addEarly(token, text, at)
+		early.addTag(token, text, at)
 	}
 }
 
-// addEarly adds what a tag loads, without its place in the tree.
-func (p *page) addEarly(token html.Token, text string, line int) {
+// addTag records what a tag that [page.scanTags] found loads, whatever its place in the tree. text is the content of a script
+// element.
+func (p *page) addTag(token html.Token, text string, line int) {
 	switch token.Data {
 	case "base":
 		p.setBase(token.Attr)
@@ -230,7 +232,8 @@ func (p *page) addEarly(token html.Token, text string, line int) {
 	}
 }
 
-func fingerprint(name string, attributes []html.Attribute) string {
+// tagKey returns a hash of a tag's name and attributes, the same for a token of the tokenizer and a node of the tree.
+func tagKey(name string, attributes []html.Attribute) string {
 	var b strings.Builder
 	b.WriteString(name)
 	for _, a := range attributes {
@@ -240,8 +243,10 @@ func fingerprint(name string, attributes []html.Attribute) string {
 	return string(sum[:8])
 }
 
+// lineOf returns the line of a node's tag. For equal tags, it returns the line of the next one with each call. It returns 1 if
+// the line is unknown.
 func (p *page) lineOf(node *html.Node) int {
-	key := fingerprint(node.Data, node.Attr)
+	key := tagKey(node.Data, node.Attr)
 	lines := p.lines[key]
 	if len(lines) == 0 {
 		return 1
@@ -252,8 +257,8 @@ func (p *page) lineOf(node *html.Node) int {
 	return lines[0]
 }
 
-// A boundedReader gives the parser a page in pieces that are so small that it can refuse the next one before the tree, in which
-// a few bytes may stand for many elements, takes too much memory or time.
+// A boundedReader passes a page to the parser in small pieces. It refuses the next one if ctx has ended, or if the tree, in which a
+// few bytes may stand for many elements, takes too much memory.
 type boundedReader struct {
 	ctx   context.Context
 	text  string
@@ -261,6 +266,7 @@ type boundedReader struct {
 	start uint64
 }
 
+// Read returns the next small piece of the page. It fails if ctx has ended or the parsed tree takes too much memory.
 func (r *boundedReader) Read(p []byte) (int, error) {
 	const piece, every = 256, 4
 	if r.text == "" {
@@ -286,12 +292,12 @@ func (r *boundedReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// addElement adds what an element loads or runs. It takes more for code than a browser does: the content of templates, scripts of
-// any namespace with any attribute that could be their address.
+// addElement records what an element loads or runs. More counts as code than in a browser: the content of templates,
+// scripts of any namespace with any attribute that could be their address.
 func (p *page) addElement(name string, node *html.Node, line int) {
 	attributes := node.Attr
 	p.addHandlers(attributes, line)
-	if style, ok := get(attributes, "style"); ok {
+	if style, ok := attribute(attributes, "style"); ok {
 		p.styled = true
 		p.sheets = append(p.sheets, inline{style, line, p.base})
 	}
@@ -304,11 +310,11 @@ func (p *page) addElement(name string, node *html.Node, line int) {
 		p.addLink(attributes, line)
 	case "meta":
 		if to := refreshTarget(attributes); to != "" {
-			p.add(Frame, to, attributes, line)
+			p.addReference(Frame, to, attributes, line)
 		}
 	case "style":
-		p.styles = append(p.styles, cspHash(content(node)))
-		p.sheets = append(p.sheets, inline{content(node), line, p.base})
+		p.styles = append(p.styles, cspHash(textContent(node)))
+		p.sheets = append(p.sheets, inline{textContent(node), line, p.base})
 	case "script":
 		p.addScript(node, line)
 	case "iframe", "frame", "fencedframe", "portal", "embed", "object":
@@ -316,6 +322,7 @@ func (p *page) addElement(name string, node *html.Node, line int) {
 	}
 }
 
+// inTemplate reports whether a node is inside a template element.
 func inTemplate(node *html.Node) bool {
 	for around := range node.Ancestors() {
 		if around.Data == "template" {
@@ -325,8 +332,8 @@ func inTemplate(node *html.Node) bool {
 	return false
 }
 
-// content is the text in an element.
-func content(node *html.Node) string {
+// textContent returns the text in an element.
+func textContent(node *html.Node) string {
 	var b strings.Builder
 	for child := range node.Descendants() { // in SVG, a style sheet may have elements, whose text is its own too
 		if child.Type == html.TextNode {
@@ -336,7 +343,7 @@ func content(node *html.Node) string {
 	return b.String()
 }
 
-// addHandlers adds the code in attributes.
+// addHandlers records the code in an element's attributes: event handlers and javascript: addresses.
 func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	for _, a := range attributes {
 		code := len(a.Key) > 2 && strings.HasPrefix(strings.ToLower(a.Key), "on")
@@ -353,9 +360,9 @@ func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	}
 }
 
-// setBase is for the first base element with an address.
+// setBase sets the page's base address to that of a base element, if it is the first one with an address.
 func (p *page) setBase(attributes []html.Attribute) {
-	href, ok := get(attributes, "href")
+	href, ok := attribute(attributes, "href")
 	if !ok || p.based {
 		return
 	}
@@ -366,8 +373,8 @@ func (p *page) setBase(attributes []html.Attribute) {
 	}
 }
 
-// mapIntegrities sets the integrity of modules that have none to that of the import maps.
-func (p *page) mapIntegrities() {
+// applyMapIntegrity gives modules that have no integrity attribute the integrity that the page's import maps have for them.
+func (p *page) applyMapIntegrity() {
 	for i, r := range p.references {
 		if r.Integrity == "" && (r.Kind == ModuleScript || r.Kind == ModulePreload) {
 			p.references[i].Integrity = p.maps.Integrity[r.URL]
@@ -375,8 +382,9 @@ func (p *page) mapIntegrities() {
 	}
 }
 
-// get returns an attribute, whatever its namespace, as xlink:href is an address too.
-func get(attributes []html.Attribute, name string) (string, bool) {
+// attribute returns the value of an attribute in any namespace, as xlink:href is an address too, and reports whether there is
+// one.
+func attribute(attributes []html.Attribute, name string) (string, bool) {
 	for _, a := range attributes {
 		if strings.EqualFold(a.Key, name) {
 			return a.Val, true
@@ -385,10 +393,10 @@ func get(attributes []html.Attribute, name string) (string, bool) {
 	return "", false
 }
 
-// add adds a reference to what an attribute names.
-func (p *page) add(kind, to string, attributes []html.Attribute, line int) {
-	integrity, _ := get(attributes, "integrity")
-	_, cors := get(attributes, "crossorigin")
+// addReference records that an element with these attributes loads the address to.
+func (p *page) addReference(kind, to string, attributes []html.Attribute, line int) {
+	integrity, _ := attribute(attributes, "integrity")
+	_, cors := attribute(attributes, "crossorigin")
 	r := Reference{Kind: kind, Line: line, Integrity: strings.TrimSpace(integrity), From: p.from, page: p}
 	r.CORS = cors || kind == ModuleScript || kind == ModulePreload
 	at, err := parseWebURL(to, p.base)
@@ -401,7 +409,7 @@ func (p *page) add(kind, to string, attributes []html.Attribute, line int) {
 	case at.opaque && at.scheme == "about":
 		return
 	case at.opaque && at.scheme == "data":
-		p.addData(kind, at, line)
+		p.addDataURL(kind, at, line)
 		return
 	default:
 		r.URL = at.String()
@@ -412,10 +420,10 @@ func (p *page) add(kind, to string, attributes []html.Attribute, line int) {
 	p.references = append(p.references, r)
 }
 
-// addData adds a document, a script or a style sheet whose address contains it.
-func (p *page) addData(kind string, at *webURL, line int) {
+// addDataURL records a document, a script or a style sheet that is contained in a data: address.
+func (p *page) addDataURL(kind string, at *webURL, line int) {
 	r := Reference{Kind: Inline, Line: line, From: p.from, page: p}
-	contentType, body, err := readDataURL(at.path)
+	contentType, body, err := parseDataURL(at.path)
 	switch {
 	case err != nil:
 		r.Kind, r.URL, r.problem = kind, "data:", "its data: address cannot be read: "+err.Error()
@@ -436,48 +444,50 @@ func (p *page) addData(kind string, at *webURL, line int) {
 	p.references = append(p.references, r)
 }
 
-// isPicture reports whether a document of a media type cannot run code.
+// isPicture reports whether a media type is that of an image that cannot run code.
 func isPicture(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, ";")
 	return strings.HasPrefix(kind, "image/") && kind != "image/svg+xml"
 }
 
-// notCode is what a preload may be for that is neither code nor style. With any other word it is taken for code, because the parser
-// drops the second of two attributes, which may be the one that counts.
+// notCode are the values of a preload's as attribute that stand for neither code nor style. Any other value counts as code, because
+// the parser drops the second of two attributes, which may be the one that counts.
 var notCode = []string{"", "audio", "document", "embed", "fetch", "font", "image", "object", "track", "video"}
 
+// addLink records what a link element or a Link header with these attributes has browsers load.
 func (p *page) addLink(attributes []html.Attribute, line int) {
-	href, ok := get(attributes, "href")
+	href, ok := attribute(attributes, "href")
 	if !ok || href == "" {
 		return
 	}
-	rel, _ := get(attributes, "rel")
-	as, _ := get(attributes, "as")
+	rel, _ := attribute(attributes, "rel")
+	as, _ := attribute(attributes, "as")
 	relations := strings.Fields(strings.ToLower(rel))
 	if slices.Contains(relations, "stylesheet") {
-		p.add(StyleSheet, href, attributes, line)
+		p.addReference(StyleSheet, href, attributes, line)
 	}
 	if slices.Contains(relations, "modulepreload") {
-		p.add(ModulePreload, href, attributes, line)
+		p.addReference(ModulePreload, href, attributes, line)
 	}
 	if slices.Contains(relations, "preload") && !slices.Contains(notCode, strings.ToLower(as)) && !slices.Contains(relations, "stylesheet") {
-		p.add(Preload, href, attributes, line)
+		p.addReference(Preload, href, attributes, line)
 	}
 }
 
-// scriptTypes are those of classic scripts; with any other type but "module" and "importmap", nothing is run.
+// scriptTypes are the types of classic scripts. Browsers run no script with another type, except "module" and "importmap".
 var scriptTypes = []string{"", "text/javascript", "application/javascript", "application/ecmascript", "application/x-javascript", "text/ecmascript", "text/jscript", "text/livescript", "text/x-javascript", "text/x-ecmascript", "application/x-ecmascript", "text/javascript1.0", "text/javascript1.1", "text/javascript1.2", "text/javascript1.3", "text/javascript1.4", "text/javascript1.5"}
 
-// scriptType returns what decides whether a script is run.
+// scriptType returns the type of a script element in lower case, which decides whether browsers run it.
 func scriptType(attributes []html.Attribute) string {
-	kind, ok := get(attributes, "type")
-	if language, has := get(attributes, "language"); !ok && has && language != "" {
+	kind, ok := attribute(attributes, "type")
+	if language, has := attribute(attributes, "language"); !ok && has && language != "" {
 		kind = "text/" + language
 	}
 	kind, _, _ = strings.Cut(kind, ";")
 	return strings.ToLower(strings.Trim(kind, " \t\n\f\r"))
 }
 
+// addScript records the code that a script element loads or contains, or its import map.
 func (p *page) addScript(node *html.Node, line int) {
 	kind := scriptType(node.Attr)
 	classic := slices.Contains(scriptTypes, kind)
@@ -491,40 +501,40 @@ func (p *page) addScript(node *html.Node, line int) {
 			if classic {
 				reference = ClassicScript
 			}
-			p.add(reference, a.Val, node.Attr, line)
+			p.addReference(reference, a.Val, node.Attr, line)
 			external = external || key == "src" || node.Namespace != ""
 		}
 	}
 	if external {
 		return
 	}
-	text := content(node)
+	text := textContent(node)
 	p.scripts = append(p.scripts, cspHash(text))
 	p.references = append(p.references, Reference{Kind: Inline, Line: line, From: p.from, page: p})
 	switch {
 	case kind == "module" || classic && strings.Contains(text, "import"):
 		p.modules = append(p.modules, inline{text, line, p.base})
 	case kind == "importmap":
-		err := p.maps.add(text, p.base)
+		err := p.maps.merge(text, p.base)
 		if err == nil && p.legacy && strings.ContainsRune(text, '\ufffd') {
 			err = errors.New("it has characters that are not ASCII, in an encoding that is not supported")
 			p.references[len(p.references)-1].problem = err.Error()
 		}
 		if err != nil {
-			p.note("line %d: the import map does not count: %v", line, err)
+			p.addNote("line %d: the import map does not count: %v", line, err)
 		}
 	}
 }
 
-// addFrame adds the document that an element loads.
+// addFrame records the document that an element such as iframe or object loads.
 func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
-	if text, ok := get(attributes, "srcdoc"); ok && name == "iframe" {
+	if text, ok := attribute(attributes, "srcdoc"); ok && name == "iframe" {
 		p.references = append(p.references, Reference{Kind: Frame, URL: "about:srcdoc", Line: line, From: p.from, body: text, page: p})
 		return
 	}
 	for _, key := range []string{"src", "data", "code"} {
-		if to, ok := get(attributes, key); ok && to != "" && (key == "src") != (name == "object") {
-			p.add(Frame, to, attributes, line)
+		if to, ok := attribute(attributes, key); ok && to != "" && (key == "src") != (name == "object") {
+			p.addReference(Frame, to, attributes, line)
 			p.frames = append(p.frames, inline{to, line, p.base})
 		}
 	}
@@ -533,10 +543,10 @@ func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
 // refreshTarget returns the address that a meta element sends the browser to, "" for none:
 // https://html.spec.whatwg.org/multipage/semantics.html#shared-declarative-refresh-steps.
 func refreshTarget(attributes []html.Attribute) string {
-	if of, _ := get(attributes, "http-equiv"); !strings.EqualFold(strings.TrimSpace(of), "refresh") {
+	if of, _ := attribute(attributes, "http-equiv"); !strings.EqualFold(strings.TrimSpace(of), "refresh") {
 		return ""
 	}
-	text, _ := get(attributes, "content")
+	text, _ := attribute(attributes, "content")
 	const space = " \t\n\f\r"
 	text = strings.TrimLeft(strings.TrimLeft(strings.TrimLeft(text, space), "0123456789."), space)
 	text = strings.TrimLeft(strings.TrimLeft(text, ";,"), space)
@@ -551,30 +561,32 @@ func refreshTarget(attributes []html.Attribute) string {
 	return text
 }
 
-func (p *page) note(format string, args ...any) {
-	const most = 100
-	if len(p.notes) < most {
+// addNote adds a message about the page to its report, up to a limit.
+func (p *page) addNote(format string, args ...any) {
+	const maxNotes = 100
+	if len(p.notes) < maxNotes {
 		p.notes = append(p.notes, fmt.Sprintf(format, args...))
 	}
 }
 
-// cspHash is how a Content-Security-Policy names what is in the page itself.
+// cspHash returns the hash of an inline script or style as a Content-Security-Policy has it.
 func cspHash(text string) string {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n") // as the browser's parser does
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// readDataURL returns the content type and the body of a data: address: https://fetch.spec.whatwg.org/#data-urls.
-func readDataURL(path string) (contentType, body string, err error) {
+// parseDataURL returns the content type and the decoded body of a data: address, without its scheme:
+// https://fetch.spec.whatwg.org/#data-urls.
+func parseDataURL(path string) (contentType, body string, err error) {
 	header, body, ok := strings.Cut(path, ",")
 	if !ok {
 		return "", "", errors.New("it has no comma")
 	}
 	body = percentDecode(body)
 	header = strings.TrimSpace(percentDecode(header))
-	if before, last, _ := lastCut(header, ";"); strings.EqualFold(strings.TrimSpace(last), "base64") {
-		header = before
+	if end := strings.LastIndexByte(header, ';'); end >= 0 && strings.EqualFold(strings.TrimSpace(header[end+1:]), "base64") {
+		header = header[:end]
 		text := strings.TrimRight(strings.NewReplacer(" ", "", "\t", "", "\n", "", "\f", "", "\r", "").Replace(body), "=")
 		decoded, err := base64.RawStdEncoding.DecodeString(text)
 		if err != nil {
@@ -586,11 +598,4 @@ func readDataURL(path string) (contentType, body string, err error) {
 		header = "text/plain" + header
 	}
 	return header, body, nil
-}
-
-func lastCut(text, separator string) (before, after string, found bool) {
-	if i := strings.LastIndex(text, separator); i >= 0 {
-		return text[:i], text[i+len(separator):], true
-	}
-	return text, "", false
 }

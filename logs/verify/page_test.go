@@ -168,16 +168,16 @@ func TestAdvisories(t *testing.T) {
 		for version, want := range map[string]bool{
 			"0.0.1": true, "1.8.9": true, "1.9.0": false, "2.0.0": false, "3.0.0-beta": false, "3.0.0": true, "3.4.1": true, "3.4.2": false, "7.7.7": true, "x": false,
 		} {
-			if got := a.of("jquery", version); (len(got) == 1 && got[0] == "GHSA-1, XSS") != want {
+			if got := a.describe("jquery", version); (len(got) == 1 && got[0] == "GHSA-1, XSS") != want {
 				t.Errorf("%s: %q, want %v", version, got, want)
 			}
 		}
-		if got := a.of("other", "1.0.0"); got != nil {
+		if got := a.describe("other", "1.0.0"); got != nil {
 			t.Errorf("of another package: %q", got)
 		}
 	}
 	a, err := parseAdvisories([]byte(strings.Replace(record, `"id"`, `"withdrawn":"2024-01-01T00:00:00Z","id"`, 1)))
-	if err != nil || a.of("jquery", "1.0.0") != nil {
+	if err != nil || a.describe("jquery", "1.0.0") != nil {
 		t.Errorf("a withdrawn one counts: %v", err)
 	}
 	for _, data := range []string{"", "PK\x03\x04", `{"name":"x"}`, "<html>"} {
@@ -203,7 +203,7 @@ func TestPublic(t *testing.T) {
 		"93.184.216.34": true, "2606:2800:220:1::1": true, "127.0.0.1": false, "::1": false, "10.0.0.1": false, "169.254.169.254": false,
 		"100.64.0.1": false, "fd00::1": false, "::ffff:10.0.0.1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::a00:1": false,
 	} {
-		if got := public(netip.MustParseAddr(address)); got != want {
+		if got := isPublic(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: %v, want %v", address, got, want)
 		}
 	}
@@ -273,7 +273,7 @@ func FuzzAdvisories(f *testing.F) {
 	f.Add([]byte("PK\x03\x04"), "1.0.0")
 	f.Fuzz(func(_ *testing.T, data []byte, version string) {
 		if a, err := parseAdvisories(data); err == nil {
-			a.of("b", version)
+			a.describe("b", version)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Outcomes of references and pages that nothing is proven of, and that nothing is wrong with.
+// Outcomes of references and pages without proven files and without problems.
 const (
 	// Own is for code that is the page's own: inline scripts, and addresses that the user has declared.
 	Own Outcome = "own"
@@ -42,7 +42,7 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// A Referred is a reference and what was found of it.
+// A Referred is a reference and the result of verifying it.
 type Referred struct {
 	Reference
 	Outcome  Outcome   `json:"outcome"`
@@ -52,7 +52,7 @@ type Referred struct {
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// A PageReport is what verifying a page came to.
+// A PageReport is the result of verifying a page.
 type PageReport struct {
 	Page    string        `json:"page"`
 	Outcome Outcome       `json:"outcome"` // the worst of the references; own if none is proven, nothing for a page without references
@@ -90,22 +90,22 @@ const unknownHost = "https://page.invalid"
 // maxDepth is how deep frames may be in frames.
 const maxDepth = 8
 
-// Page verifies all that a page loads and runs. at is its URL, or a file on this machine. The error is for
-// a page that cannot be fetched, and those of [Session.Verify].
-func (s *Session) Page(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
-	c := &pageCheck{Session: s, o: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
-	fetched, err := c.read(ctx, at)
+// VerifyPage verifies everything that a page loads and runs. at is its URL or the path of a file. The error says that the page
+// cannot be fetched, or is one of [Session.Verify].
+func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
+	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
+	fetched, err := c.readPage(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if c.own, err = readPrefixes(o.Own, fetched.address); err != nil {
+	if c.own, err = resolvePrefixes(o.Own, fetched.address); err != nil {
 		return nil, err
 	}
-	if err := c.document(ctx, fetched, Reference{Kind: Document, URL: at, Line: 1}, 0); err != nil {
+	if err := c.checkDocument(ctx, fetched, Reference{Kind: Document, URL: at, Line: 1}, 0); err != nil {
 		return nil, err
 	}
 	c.report.Logs = s.Logs()
-	c.report.Headers = c.headers()
+	c.report.Headers = c.recommendedHeaders()
 	return c.report, nil
 }
 
@@ -120,14 +120,14 @@ type document struct {
 // A pageCheck is the verification of one page with its frames.
 type pageCheck struct {
 	*Session
-	o        PageOptions
+	options  PageOptions
 	file     bool // the page is a file, whose address is not known
 	own      []string
 	pages    []*page // the page, and its frames
 	report   *PageReport
-	followed map[string]bool // kinds and URLs of what was looked into
+	followed map[string]bool // kinds and URLs of what was fetched or queued
 	files    map[string]checkedFile
-	pending  []Reference // what modules and style sheets load and is still to be checked
+	pending  []Reference // the queue of what modules and style sheets load
 	count    int         // modules, style sheets and frames that were followed
 	newest   map[string]string
 }
@@ -138,13 +138,14 @@ type checkedFile struct {
 	origin string
 }
 
-func (c *pageCheck) read(ctx context.Context, at string) (document, error) {
-	named := append(c.Known.servers(), c.o.Server)
+// readPage reads the page at a URL or in a file. It also sets the client that all requests for the page use.
+func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
+	named := append(c.Known.servers(), c.options.Server)
 	if IsURL(at) {
 		named = append(named, at)
 	}
 	if c.Options.Client == nil {
-		c.Options.Client = guarded(named)
+		c.Options.Client = newGuardedClient(named)
 	}
 	if IsURL(at) {
 		return c.fetchDocument(ctx, at)
@@ -158,17 +159,17 @@ func (c *pageCheck) read(ctx context.Context, at string) (document, error) {
 	return document{data: data, address: address}, err
 }
 
-// fetchDocument fetches what a browser reads as a document.
+// fetchDocument fetches the document at a URL, with the headers that matter to browsers.
 func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	response, err := c.Options.remote().ask(ctx, at, "")
+	response, err := c.Options.newRemote().sendGet(ctx, at, "")
 	if err != nil {
 		return document{}, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return document{}, fmt.Errorf("%s: the server answered %s%s", at, status(response), excerpt(response))
+		return document{}, fmt.Errorf("%s: the server answered %s%s", at, statusLine(response), excerpt(response))
 	}
 	d := document{contentType: response.Header.Get("Content-Type"), links: response.Header["Link"]}
 	if d.data, err = io.ReadAll(io.LimitReader(response.Body, MaxPage+1)); err != nil {
@@ -178,17 +179,17 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 	return d, err
 }
 
-// fetch gets what is at a URL.
-func (c *pageCheck) fetch(ctx context.Context, at string, limit int64) ([]byte, error) {
+// fetchURL returns the body at a URL, of at most limit bytes.
+func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	o := c.Options
 	o.Server = at
-	return o.remote().get(ctx, "", limit)
+	return o.newRemote().get(ctx, "", limit)
 }
 
-// readPrefixes makes the prefixes of own addresses absolute.
-func readPrefixes(prefixes []string, address *webURL) ([]string, error) {
+// resolvePrefixes resolves the prefixes of the page's own addresses against the page's address.
+func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	var own []string
 	for _, prefix := range prefixes {
 		at, err := parseWebURL(prefix, address)
@@ -200,7 +201,7 @@ func readPrefixes(prefixes []string, address *webURL) ([]string, error) {
 	return own, nil
 }
 
-// isOwn reports whether the user has declared an address as the page's own.
+// isOwn reports whether the user has declared that an address is the page's own.
 func (c *pageCheck) isOwn(at string) bool {
 	return slices.ContainsFunc(c.own, func(prefix string) bool {
 		rest, ok := strings.CutPrefix(at, prefix)
@@ -208,18 +209,19 @@ func (c *pageCheck) isOwn(at string) bool {
 	})
 }
 
-// document checks a document and all that it loads. r is the reference to it.
-func (c *pageCheck) document(ctx context.Context, d document, r Reference, depth int) error {
-	p, err := c.parse(ctx, d)
+// checkDocument parses a document and checks everything that it loads. r is the reference to it; depth is how deep it is in
+// frames.
+func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, depth int) error {
+	p, err := c.parseDocument(ctx, d)
 	if err != nil {
 		r.problem = err.Error()
-		return c.check(ctx, r, depth)
+		return c.checkReference(ctx, r, depth)
 	}
 	return c.checkPage(ctx, p, depth)
 }
 
-// parse reads a document, which may not take longer than a server may.
-func (c *pageCheck) parse(ctx context.Context, d document) (*page, error) {
+// parseDocument parses a document with its Link headers, within the session's timeout.
+func (c *pageCheck) parseDocument(ctx context.Context, d document) (*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	p, err := parsePage(ctx, d.data, d.contentType, d.address)
@@ -229,39 +231,40 @@ func (c *pageCheck) parse(ctx context.Context, d document) (*page, error) {
 	return p, err
 }
 
-// checkPage checks what a document loads.
+// checkPage checks everything that a parsed document loads.
 func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	c.pages = append(c.pages, p)
 	for _, r := range p.references {
-		if err := c.check(ctx, r, depth); err != nil {
+		if err := c.checkReference(ctx, r, depth); err != nil {
 			return err
 		}
 	}
 	for _, m := range p.modules {
-		if err := c.imports(ctx, p, []byte(m.text), m.base, m.line, p.from); err != nil {
+		if err := c.queueImports(ctx, p, []byte(m.text), m.base, m.line, p.from); err != nil {
 			return err
 		}
 	}
 	for _, sheet := range p.sheets {
-		c.styles(p, sheet.text, sheet.base, sheet.line, p.from)
+		c.queueStyleReferences(p, sheet.text, sheet.base, sheet.line, p.from)
 	}
 	for len(c.pending) > 0 {
 		next := c.pending[0]
 		c.pending = c.pending[1:]
-		if err := c.check(ctx, next, depth); err != nil {
+		if err := c.checkReference(ctx, next, depth); err != nil {
 			return err
 		}
 	}
 	if p.handlers > maxHandlers {
-		p.note("%d attributes run code; the first %d are listed", p.handlers, maxHandlers)
+		p.addNote("%d attributes run code; the first %d are listed", p.handlers, maxHandlers)
 	}
 	c.report.Notes = append(c.report.Notes, p.notes...)
 	p.notes = nil
 	return nil
 }
 
-// check verifies a reference. Each tag is checked by itself, and what it names is fetched once.
-func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
+// checkReference verifies what a tag refers to, adds it to the report, and checks what that loads in turn. Each tag is checked
+// by itself; what it refers to is fetched once.
+func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) error {
 	found := Referred{Reference: r}
 	server, name, err := ParseURL(r.URL)
 	switch {
@@ -270,20 +273,20 @@ func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
 	case r.Kind == Inline || r.body != "" || r.URL == "about:srcdoc" || r.URL == "data:":
 		found.Outcome = Own
 	case err == nil && !strings.HasPrefix(r.URL, unknownHost+"/"):
-		if err := c.checkFile(ctx, &found, cmp.Or(c.o.Server, server), name); err != nil {
+		if err := c.checkLibraryFile(ctx, &found, cmp.Or(c.options.Server, server), name); err != nil {
 			return err
 		}
 	default:
-		found.Outcome, found.Problem = Unproven, "no log is known that is about it"
+		found.Outcome, found.Problem = Unproven, "no known log has it"
 	}
 	if found.Outcome == Unproven && r.problem == "" && c.isOwn(r.URL) {
 		found.Outcome, found.Problem = Own, ""
 	}
-	if r.Integrity != "" && !r.CORS && r.page != nil && c.isForeign(r) {
-		found.add(RuleCORSMissing, true, "it is from another origin and has an integrity without crossorigin=\"anonymous\": browsers block it")
+	if r.Integrity != "" && !r.CORS && r.page != nil && c.isCrossOrigin(r) {
+		found.addFinding(RuleCORSMissing, true, "it is from another origin and has an integrity without crossorigin=\"anonymous\": browsers block it")
 	}
 	if found.Outcome != Proven && found.Outcome != Own {
-		found.add(RuleOutcome, true, "%s: %s", found.Outcome, found.Problem)
+		found.addFinding(RuleOutcome, true, "%s: %s", found.Outcome, found.Problem)
 	}
 	for _, f := range found.Findings {
 		if f.Error {
@@ -298,11 +301,11 @@ func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
 	if r.Kind == Frame {
 		return c.followFrame(ctx, found, depth+1)
 	}
-	follow, key := c.follow, "module "+r.URL
+	follow, key := c.followModule, "module "+r.URL
 	switch r.Kind {
 	case ModuleScript, ModulePreload, Import:
 	case StyleSheet, StyleImport:
-		follow, key = c.followStyle, "style "+r.URL
+		follow, key = c.followStyleSheet, "style "+r.URL
 	default:
 		return nil
 	}
@@ -313,13 +316,13 @@ func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
 	return follow(ctx, found)
 }
 
-// isForeign reports whether a reference is to another origin than the page's.
-func (c *pageCheck) isForeign(r Reference) bool {
+// isCrossOrigin reports whether a reference leads to another origin than the page's.
+func (c *pageCheck) isCrossOrigin(r Reference) bool {
 	at, err := parseWebURL(r.URL, nil)
 	return err == nil && !at.opaque && at.origin() != r.page.address.origin()
 }
 
-// followFrame checks the document in a frame.
+// followFrame checks the document in a frame that was found in the page.
 func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) error {
 	around := found.page
 	if found.Outcome != Proven && found.Outcome != Own || found.Kind != Frame {
@@ -329,16 +332,16 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 	if depth > maxDepth || c.count > maxModules {
 		found.Reference.problem = fmt.Sprintf("frames are over %d deep, or over %d documents and files are loaded", maxDepth, maxModules)
 		found.Reference.Kind = Document
-		return c.check(ctx, found.Reference, depth)
+		return c.checkReference(ctx, found.Reference, depth)
 	}
 	if found.URL == "about:srcdoc" {
 		p := &page{address: around.base, base: around.base, from: found.URL, legacy: around.legacy}
 		limited, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
-		if err := p.parse(limited, found.body); err != nil {
-			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+		if err := p.parseText(limited, found.body); err != nil {
+			return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
 		}
-		setLine(p, found.Line)
+		setLines(p, found.Line)
 		return c.checkPage(ctx, p, depth)
 	}
 	d := document{data: []byte(found.body), contentType: found.contentType, address: &webURL{scheme: "data", opaque: true}}
@@ -348,7 +351,7 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 		}
 		c.followed[Frame+" "+found.URL] = true
 		if strings.HasPrefix(found.URL, unknownHost) {
-			around.note("line %d: what the frame %s loads is not checked, because the page's address is not known", found.Line, strings.TrimPrefix(found.URL, unknownHost))
+			around.addNote("line %d: what the frame %s loads is not checked, because the page's address is not known", found.Line, strings.TrimPrefix(found.URL, unknownHost))
 			return nil
 		}
 		var err error
@@ -358,30 +361,30 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 		}
 		switch {
 		case err != nil && found.Outcome == Own:
-			around.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+			around.addNote("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
 			return nil
 		case err != nil:
-			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+			return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
 		case isPicture(d.contentType):
 			return nil
 		case found.File != nil && kvstore.Sum(d.data) != found.File.SHA256:
-			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: "it has other bytes than before"}, depth)
+			return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: "it has other bytes than before"}, depth)
 		}
 	}
-	p, err := c.parse(ctx, d)
+	p, err := c.parseDocument(ctx, d)
 	if err != nil {
-		return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+		return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
 	}
 	p.from = found.URL
 	for i := range p.references {
 		p.references[i].From = found.URL
 	}
-	setLine(p, found.Line)
+	setLines(p, found.Line)
 	return c.checkPage(ctx, p, depth)
 }
 
-// setLine sets the line of all that a frame loads to that of the frame in the page.
-func setLine(p *page, line int) {
+// setLines sets the line of everything that a frame's document loads to that of the frame's tag.
+func setLines(p *page, line int) {
 	for i := range p.references {
 		p.references[i].Line = line
 	}
@@ -393,16 +396,17 @@ func setLine(p *page, line int) {
 	}
 }
 
-func (f *Referred) add(rule string, isError bool, format string, args ...any) {
+// addFinding adds a finding with a formatted message.
+func (f *Referred) addFinding(rule string, isError bool, format string, args ...any) {
 	f.Findings = append(f.Findings, Finding{rule, isError, fmt.Sprintf(format, args...)})
 }
 
-// follow checks what a module imports.
-func (c *pageCheck) follow(ctx context.Context, found Referred) error {
-	if c.o.Imports == nil {
+// followModule fetches a module that was found in the page, and queues what it imports for checking.
+func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
+	if c.options.Imports == nil {
 		return nil
 	}
-	data, err := c.body(ctx, found)
+	data, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
 		return err
 	}
@@ -410,20 +414,21 @@ func (c *pageCheck) follow(ctx context.Context, found Referred) error {
 	if err != nil {
 		return nil
 	}
-	return c.imports(ctx, found.page, data, base, found.Line, found.URL)
+	return c.queueImports(ctx, found.page, data, base, found.Line, found.URL)
 }
 
-// body returns the bytes of a module or a style sheet, to look at what they load; nil if they do not count or cannot be fetched.
-func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
+// fetchCode returns the bytes of a module or a style sheet that was found in the page, to find what they load. It returns nil,
+// and adds a note, if they cannot be fetched or there are too many; and nil if nothing proves them.
+func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, error) {
 	if found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
 		return nil, nil
 	}
 	if c.count++; c.count > maxModules {
-		found.page.note("there are over %d modules, style sheets and frames, and what the rest loads is not checked", maxModules)
+		found.page.addNote("there are over %d modules, style sheets and frames, and what the rest loads is not checked", maxModules)
 		c.report.Outcome = Worse(c.report.Outcome, Unproven)
 		return nil, nil
 	}
-	data, err := c.fetch(ctx, found.URL, maxModuleBytes)
+	data, err := c.fetchURL(ctx, found.URL, maxModuleBytes)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -431,7 +436,7 @@ func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
 		err = errors.New("it has other bytes than before")
 	}
 	if err != nil {
-		found.page.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+		found.page.addNote("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
 		if found.Outcome == Proven {
 			c.report.Outcome = Worse(c.report.Outcome, Unproven)
 		}
@@ -440,12 +445,13 @@ func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
 	return data, nil
 }
 
-// imports puts on the list what a module imports.
-func (c *pageCheck) imports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
-	if c.o.Imports == nil {
+// queueImports queues what the text of a module, at the address base, imports for checking. The line is that of the page's
+// tag; from is the module's URL, or that of the frame that has it.
+func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
+	if c.options.Imports == nil {
 		return nil
 	}
-	names, err := c.o.Imports(ctx, module)
+	names, err := c.options.Imports(ctx, module)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -457,10 +463,10 @@ func (c *pageCheck) imports(ctx context.Context, p *page, module []byte, base *w
 		at := p.maps.resolve(name, base.String())
 		switch {
 		case at == "":
-			p.note("line %d: a script imports %q, which no import map has an address for", line, text.Short(name, 200))
+			p.addNote("line %d: a script imports %q, which no import map has an address for", line, text.Short(name, 200))
 		case strings.HasPrefix(at, "data:"):
 			inner := &page{address: base, base: base, maps: p.maps, from: from}
-			inner.add(Import, at, nil, line)
+			inner.addReference(Import, at, nil, line)
 			for _, r := range inner.references {
 				r.page = p
 				c.pending = append(c.pending, r)
@@ -469,7 +475,7 @@ func (c *pageCheck) imports(ctx context.Context, p *page, module []byte, base *w
 				if c.count++; c.count > maxModules {
 					return fmt.Errorf("over %d modules are imported", maxModules)
 				}
-				if err := c.imports(ctx, p, []byte(m.text), &webURL{scheme: "data", opaque: true}, line, from); err != nil {
+				if err := c.queueImports(ctx, p, []byte(m.text), &webURL{scheme: "data", opaque: true}, line, from); err != nil {
 					return err
 				}
 			}
@@ -488,19 +494,19 @@ func (c *pageCheck) imports(ctx context.Context, p *page, module []byte, base *w
 	return nil
 }
 
-// note adds a note, once.
-func (c *pageCheck) note(text string) {
+// addNote adds a message to the report, once.
+func (c *pageCheck) addNote(text string) {
 	if !slices.Contains(c.report.Notes, text) {
 		c.report.Notes = append(c.report.Notes, text)
 	}
 }
 
-// IsURL reports whether an argument is a URL rather than a file.
+// IsURL reports whether an argument is an http or https URL, rather than the path of a file.
 func IsURL(argument string) bool {
 	return strings.HasPrefix(argument, "http://") || strings.HasPrefix(argument, "https://")
 }
 
-// IsPage reports whether an argument names a page rather than a file of a library.
+// IsPage reports whether an argument, a URL or the path of a file, names a web page rather than a library's file.
 func IsPage(argument string) bool {
 	name := argument
 	if IsURL(argument) {

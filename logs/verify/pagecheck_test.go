@@ -102,7 +102,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			report, err := r.session().Page(t.Context(), r.site(tt.html), verify.PageOptions{Server: r.server.URL, Imports: imports, Own: []string{"/own"}})
+			report, err := r.session().VerifyPage(t.Context(), r.site(tt.html), verify.PageOptions{Server: r.server.URL, Imports: imports, Own: []string{"/own"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func TestPageOfStyles(t *testing.T) {
 		"in a page":  fmt.Sprintf(`<style>/* @import 'x.css' */ @IMPORT  "%sa.css" screen; a { background: url(own.png) }</style>`, lib),
 		"attributes": fmt.Sprintf(`<style>@import "%sa.css"</style><p STYLE="background: url(&quot;own.png&quot;)"><i style="color: red">`, lib),
 	} {
-		report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
+		report, err := r.session().VerifyPage(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func TestPageReadsTheLogOnce(t *testing.T) {
 	r.Withdraw("lib0", "2.0.0", "it stole")
 	fmt.Fprintf(&html, "<script src=%s/ajax/libs/lib0/2.0.0/a.js></script><script src=%s/ajax/libs/lib0/3.0.0/a.js></script>\n", r.server.URL, r.server.URL)
 	r.sign()
-	report, err := r.session().Page(t.Context(), r.site(html.String()), verify.PageOptions{Server: r.server.URL})
+	report, err := r.session().VerifyPage(t.Context(), r.site(html.String()), verify.PageOptions{Server: r.server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestPageReadsTheLogOnce(t *testing.T) {
 func TestPageOfAStranger(t *testing.T) {
 	r := stocked(t)
 	html := fmt.Sprintf(`<script src="%s/ajax/libs/vue/3.0.0/vue.js"></script>`, r.server.URL)
-	report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{})
+	report, err := r.session().VerifyPage(t.Context(), r.site(html), verify.PageOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestPageOfAStranger(t *testing.T) {
 	// With the key, the log would count, but the address is the user's own.
 	s := r.session()
 	s.Options.Trust.Key = r.signer.Key()
-	if report, err = s.Page(t.Context(), r.site(html), verify.PageOptions{}); err != nil {
+	if report, err = s.VerifyPage(t.Context(), r.site(html), verify.PageOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := report.References[0]; got.Outcome != verify.Unproven || !strings.Contains(got.Problem, "is not public") || len(r.asked) > 0 {
@@ -227,7 +227,7 @@ func TestPageOfAStranger(t *testing.T) {
 	if _, got, err := s.Verify(t.Context(), verify.Subject{Server: server, Name: name, URL: address}); err != nil || got.Outcome != verify.Proven {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if report, err = s.Page(t.Context(), r.site(html), verify.PageOptions{}); err != nil || report.Outcome != verify.Proven {
+	if report, err = s.VerifyPage(t.Context(), r.site(html), verify.PageOptions{}); err != nil || report.Outcome != verify.Proven {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
@@ -244,7 +244,7 @@ func TestPageFile(t *testing.T) {
 	if err := os.WriteFile(at, []byte(html), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	report, err := r.session().Page(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
+	report, err := r.session().VerifyPage(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
 	if err != nil || report.Outcome != verify.Proven || report.Errors != 0 || len(report.References) != 2 || report.References[1].Outcome != verify.Own {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -253,10 +253,10 @@ func TestPageFile(t *testing.T) {
 	if err := os.WriteFile(at, []byte(strings.ReplaceAll(html, r.server.URL, other.URL)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if report, err = s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/app.js"}}); err != nil || report.Outcome != verify.Proven {
+	if report, err = s.VerifyPage(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/app.js"}}); err != nil || report.Outcome != verify.Proven {
 		t.Errorf("%+v, %v", report, err)
 	}
-	if _, err := r.session().Page(t.Context(), filepath.Join(t.TempDir(), "none.html"), verify.PageOptions{}); err == nil {
+	if _, err := r.session().VerifyPage(t.Context(), filepath.Join(t.TempDir(), "none.html"), verify.PageOptions{}); err == nil {
 		t.Error("a page that is not there was read")
 	}
 }
@@ -277,7 +277,7 @@ func TestPageLinkHeader(t *testing.T) {
 		link + ", nonsense": verify.Unproven,
 	} {
 		link = header
-		report, err := r.session().Page(t.Context(), site.URL+"/", verify.PageOptions{Server: r.server.URL})
+		report, err := r.session().VerifyPage(t.Context(), site.URL+"/", verify.PageOptions{Server: r.server.URL})
 		if err != nil || report.Outcome != want || want == verify.Proven && report.Errors > 0 {
 			t.Errorf("%s: %+v, %v", header, report, err)
 		}
@@ -297,7 +297,7 @@ func TestProtocolRelativeInFile(t *testing.T) {
 	}
 	s := r.session()
 	s.Options.Client = cdn.Client()
-	report, err := s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL})
+	report, err := s.VerifyPage(t.Context(), at, verify.PageOptions{Server: r.server.URL})
 	if err != nil || report.Outcome != verify.Proven || report.Errors > 0 || report.References[0].URL != "https://"+cdn.Listener.Addr().String()+"/ajax/libs/vue/3.0.0/vue.js" {
 		t.Errorf("%+v, %v", report, err)
 	}

@@ -76,13 +76,14 @@ func decodePage(data []byte, contentType string) (decodedPage, error) {
 	case !declared && bytes.IndexByte(data, 0x1b) >= 0:
 		return decodedPage{}, fmt.Errorf("it contains escape characters and declares no encoding, so browsers may take it for ISO-2022-JP")
 	}
-	return decodedPage{text: onlyASCII(data), legacy: true}, nil
+	return decodedPage{text: replaceNonASCII(data), legacy: true}, nil
 }
 
+// normalizeLabel returns the label of a character encoding in lower case, without spaces around it.
 func normalizeLabel(label string) string { return strings.ToLower(strings.Trim(label, "\t\n\f\r ")) }
 
-// onlyASCII replaces each byte that is not ASCII.
-func onlyASCII(data []byte) string {
+// replaceNonASCII returns data as text in which each byte that is not ASCII is U+FFFD.
+func replaceNonASCII(data []byte) string {
 	var b strings.Builder
 	b.Grow(len(data))
 	for _, c := range data {
@@ -95,6 +96,7 @@ func onlyASCII(data []byte) string {
 	return b.String()
 }
 
+// decodeUTF16 decodes the text of a page in UTF-16.
 func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 	units := make([]uint16, 0, len(data)/2)
 	for ; len(data) >= 2; data = data[2:] {
@@ -103,7 +105,7 @@ func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 	return decodedPage{text: string(utf16.Decode(units))}, nil
 }
 
-// metaLabels returns the encodings that meta elements declare.
+// metaLabels returns the labels of character encodings that the page's meta elements declare.
 func metaLabels(data []byte) (labels []string) {
 	z := html.NewTokenizer(bytes.NewReader(data))
 	z.SetMaxBuf(MaxPage + 1)
@@ -125,7 +127,7 @@ func metaLabels(data []byte) (labels []string) {
 			case "charset":
 				labels = append(labels, normalizeLabel(string(value)))
 			case "content":
-				if label := contentLabel(string(value)); label != "" {
+				if label := charsetOf(string(value)); label != "" {
 					labels = append(labels, label)
 				}
 			}
@@ -133,8 +135,8 @@ func metaLabels(data []byte) (labels []string) {
 	}
 }
 
-// writtenLabels returns the unsafe encodings that are written anywhere in the page, such as in a script: browsers that look for a
-// declaration before they parse the page may take that for one.
+// writtenLabels returns the unsupported labels of character encodings that are written anywhere in the page after "charset",
+// such as in a script: browsers that look for a declaration before they parse the page may take that for one.
 func writtenLabels(data []byte) (labels []string) {
 	for rest := strings.ToLower(string(data)); ; {
 		at := strings.Index(rest, "charset")
@@ -142,15 +144,15 @@ func writtenLabels(data []byte) (labels []string) {
 			return labels
 		}
 		rest = rest[at:]
-		if label := contentLabel(rest[:min(len(rest), 200)]); slices.Contains(unsafeLabels, label) {
+		if label := charsetOf(rest[:min(len(rest), 200)]); slices.Contains(unsafeLabels, label) {
 			labels = append(labels, label)
 		}
 		rest = rest[len("charset"):]
 	}
 }
 
-// contentLabel returns the encoding in a text such as "text/html; charset=utf-8".
-func contentLabel(content string) string {
+// charsetOf returns the label of the character encoding in a text such as "text/html; charset=utf-8", "" if there is none.
+func charsetOf(content string) string {
 	lower := strings.ToLower(content)
 	for {
 		_, rest, ok := strings.Cut(lower, "charset")

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// headers are what the page could be served with: that scripts and styles need an integrity, and which of them there are.
-func (c *pageCheck) headers() map[string]string {
+// recommendedHeaders returns HTTP headers by which browsers would enforce what was found: that scripts and styles need an
+// integrity, and which ones the page has.
+func (c *pageCheck) recommendedHeaders() map[string]string {
 	scripts, styles := []string{"'self'"}, []string{"'self'"}
 	missing := false
 	for _, r := range c.report.References {
@@ -38,7 +39,7 @@ func (c *pageCheck) headers() map[string]string {
 	}
 }
 
-// addHashes adds the hashes of what is in the page itself.
+// addHashes adds the hashes of the page's inline scripts and styles to the sources of a Content-Security-Policy.
 func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	for i, p := range c.pages {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
@@ -55,16 +56,16 @@ func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 			}
 		}
 		if p.handlers > 0 {
-			c.note("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
+			c.addNote("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
 		}
 		if p.styled {
-			c.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
+			c.addNote("style attributes do not count under this Content-Security-Policy; move them into style sheets")
 		}
 	}
 	return scripts, styles
 }
 
-// cspSource names exactly one address in a Content-Security-Policy.
+// cspSource returns an address as the source in a Content-Security-Policy that allows exactly it, "" if it has no host.
 func cspSource(at string) string {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" {

@@ -6,21 +6,21 @@ import (
 	"golang.org/x/net/html"
 )
 
-// addHeaderLinks adds what a document's Link header (RFC 8288) has browsers load. Its addresses are relative to the document's own,
-// whatever base the document names.
+// addHeaderLinks records what the values of a document's Link headers (RFC 8288) have browsers load. Their addresses are
+// relative to the document's own, whatever base it names.
 func (p *page) addHeaderLinks(fields []string) {
 	base := p.base
 	p.base = p.address
 	defer func() {
 		p.base = base
-		p.mapIntegrities()
+		p.applyMapIntegrity()
 	}()
 	for _, field := range fields {
 		decoded := make([]rune, len(field)) // browsers read the bytes of a header as ISO 8859-1
 		for i := range decoded {
 			decoded[i] = rune(field[i])
 		}
-		links, complete := parseLinks(string(decoded))
+		links, complete := parseLinkHeader(string(decoded))
 		for _, link := range links {
 			p.addLink(link, 1)
 		}
@@ -31,17 +31,18 @@ func (p *page) addHeaderLinks(fields []string) {
 	}
 }
 
-// parseLinks reads the value of a Link header. Each link comes as the attributes that a link element would have; complete is false
-// where the rest of the value is no list of links.
-func parseLinks(text string) (links [][]html.Attribute, complete bool) {
+// parseLinkHeader parses the value of a Link header. It returns each link as the attributes that a link element would have,
+// and reports whether the whole value is a list of links.
+func parseLinkHeader(text string) (links [][]html.Attribute, complete bool) {
 	const space = " \t"
 	for {
 		text = strings.TrimLeft(text, space+",")
 		if text == "" {
 			return links, true
 		}
-		target, rest, ok := strings.Cut(text, ">")
-		if target, ok = cutTarget(target, ok); !ok {
+		target, rest, closed := strings.Cut(text, ">")
+		target, opened := strings.CutPrefix(target, "<")
+		if !opened || !closed {
 			return links, false
 		}
 		link := []html.Attribute{{Key: "href", Val: target}}
@@ -55,7 +56,7 @@ func parseLinks(text string) (links [][]html.Attribute, complete bool) {
 			attribute := html.Attribute{Key: strings.ToLower(text[:end])}
 			text = strings.TrimLeft(text[end:], space)
 			if value, ok := strings.CutPrefix(text, "="); ok {
-				if attribute.Val, text, ok = cutValue(strings.TrimLeft(value, space)); !ok {
+				if attribute.Val, text, ok = cutLinkValue(strings.TrimLeft(value, space)); !ok {
 					return links, false
 				}
 			}
@@ -71,13 +72,9 @@ func parseLinks(text string) (links [][]html.Attribute, complete bool) {
 	}
 }
 
-func cutTarget(text string, ended bool) (string, bool) {
-	target, ok := strings.CutPrefix(text, "<")
-	return target, ok && ended
-}
-
-// cutValue returns the value that a text begins with, a token or a quoted string, and what follows it.
-func cutValue(text string) (value, rest string, ok bool) {
+// cutLinkValue returns the value at the beginning of text, a token or a quoted string, and the text after it. It reports
+// whether there is one.
+func cutLinkValue(text string) (value, rest string, ok bool) {
 	quoted, ok := strings.CutPrefix(text, `"`)
 	if !ok {
 		end := strings.IndexAny(text, ";, \t")

@@ -19,7 +19,7 @@ func TestParseLinks(t *testing.T) {
 		`<a`:                     "| unreadable",
 		`<a>; rel=preload <b>`:   "href=a rel=preload | unreadable",
 	} {
-		links, complete := parseLinks(value)
+		links, complete := parseLinkHeader(value)
 		var parts []string
 		for _, link := range links {
 			var attributes []string

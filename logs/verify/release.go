@@ -13,62 +13,56 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
-// smallLog is the number of entries up to which all of them are read: 16 bundles. That is
-// quick, and finds a log whose signer lies about which releases are live.
+// smallLog is the number of entries up to which all of them are read: 16 bundles. That is quick, and detects a signer that lies about
+// which releases are live.
 const smallLog = 4096
 
-// together is the number of bundles that are read at once, of 4 MiB at most.
-const together = 4
-
-// maxReplayed bounds the live releases of which the map is made again, as they take memory.
+// maxReplayed bounds the live releases in the map that is computed from the log, because they take memory.
 const maxReplayed = 1 << 18
 
-// A Release is what the log says about one.
+// A Release is what the log says about a release.
 type Release struct {
 	Package string
 	Version string
 	// Published is the entry that names the manifest.
 	Published logs.Indexed
-	// Confirmed is the entry that says that upstream has the bytes of a release which only another
-	// origin vouched for, nil for none.
+	// Confirmed is the entry that says that upstream has the bytes of a release that was copied from another origin, nil for none.
 	Confirmed *logs.Indexed
 	Manifest  *logs.Manifest
-	// Live tells that the release is served at the end of the log.
+	// Live says that the release is served at the end of the log.
 	Live bool
-	// Withdrawn is the entry since which the release is not served, nil where that is
-	// served, or where the server does not tell.
+	// Withdrawn is the entry since which the release is not served. It is nil for a live release, or if the server does not say.
 	Withdrawn *logs.Indexed
-	// Changed is the entry that says last that upstream has changed or removed what the release was published from, nil
-	// for none.
+	// Changed is the last entry that says that upstream has changed or removed what the release was published from, nil for none.
 	Changed *logs.Indexed
-	// Complete tells that every entry of the log was read, and that each says what is
-	// live as the entries up to it do. Else that is the signer's word.
+	// Complete says that every entry of the log was read, and that each states the map of live releases that follows from the
+	// entries up to it. Otherwise only the signer vouches for that map.
 	Complete bool
 
 	packageJSON logs.Indexed // the last entry that has the package JSON, of a log that was read whole
 	compared    *Comparison
 }
 
-// errNoRelease is that the log has no publication of a release.
+// errNoRelease says that the log has no publication of a release.
 var errNoRelease = errors.New("the log does not say that it was published")
 
-// Release reads what the log says about a release, and whether it is live by the map whose
-// root is in the log's last entry.
+// Release returns what the log says about a release, and verifies whether it is live. It reads all of a small log, and has the
+// server prove it for a large one.
 func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error) {
 	name := [2]string{pkg, version}
 	if r, ok := l.releases[name]; ok {
 		return r, nil
 	}
-	r := &Release{Package: pkg, Version: version, Complete: l.options.All || l.tree.N <= smallLog}
-	read := l.askLive
+	r := &Release{Package: pkg, Version: version, Complete: l.options.All || l.Tree.N <= smallLog}
+	read := l.readFromProof
 	if r.Complete {
-		read = l.replay
+		read = l.readFromHistory
 	}
 	err := read(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.Manifest, err = l.manifest(ctx, r.Published); err != nil {
+	if r.Manifest, err = l.fetchManifest(ctx, r.Published); err != nil {
 		return nil, err
 	}
 	clear(l.releases) // files of one release come one after the other
@@ -76,22 +70,22 @@ func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error
 	return r, nil
 }
 
-// A history is what a log that was read whole says of its releases.
+// A history is what all entries of a log say about its releases.
 type history struct {
-	only      *[2]string // the one that it is of, where the log has too many to keep them all
+	only      *[2]string // package and version of the only release in it; nil for all releases
 	releases  map[[2]string]*Release
-	wrong     map[[2]string]error     // why nothing counts that is said of a release
+	wrong     map[[2]string]error     // how the entries about a release contradict each other
 	documents map[string]logs.Indexed // the last entry that has the package JSON of a package
-	bytes     int                     // of the entries that are kept
+	bytes     int                     // of the entries in it
 }
 
-// maxHistory bounds the entries of a history that are kept, in bytes. The log of anything larger is read again for each release.
+// maxHistory bounds the entries in a history, in bytes. A log with more is read again for each release.
 const maxHistory = 32 << 20
 
-// add takes the next entry of the log.
-func (h *history) add(e logs.Indexed) {
+// addEntry applies the next entry of the log.
+func (h *history) addEntry(e logs.Indexed) {
 	size := len(e.Raw)
-	e.Raw = nil // it is a part of some MB
+	e.Raw = nil // it keeps a bundle of some MB in memory
 	if e.Kind == logs.PackageAdded || e.Kind == logs.PackageChanged {
 		if h.only == nil || h.only[0] == e.Package {
 			h.documents[e.Package] = e
@@ -111,14 +105,14 @@ func (h *history) add(e logs.Indexed) {
 		r = &Release{Package: e.Package, Version: e.Version, Complete: true}
 		h.releases[name] = r
 	}
-	if err := r.happened(e); err != nil {
+	if err := r.applyEntry(e); err != nil {
 		h.wrong[name] = err
 	}
 	h.bytes += size
 }
 
-// narrow keeps one release only.
-func (h *history) narrow(name [2]string) {
+// restrictTo deletes everything but one release, a package and a version, and has addEntry ignore others.
+func (h *history) restrictTo(name [2]string) {
 	h.only = &name
 	for other := range h.releases {
 		if other != name {
@@ -137,13 +131,14 @@ func (h *history) narrow(name [2]string) {
 	}
 }
 
-// replay reads the whole log, once for all releases where they can be kept, and makes the map of live releases again.
-func (l *Log) replay(ctx context.Context, r *Release) error {
+// readFromHistory fills in r from all entries of the log. It reads them once if the history of all releases fits in memory,
+// and again for each release if not.
+func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	name := [2]string{r.Package, r.Version}
 	h := l.history
 	if h == nil {
 		var err error
-		if h, err = l.readAll(ctx, name); err != nil {
+		if h, err = l.readHistory(ctx, name); err != nil {
 			return err
 		}
 		if h.only == nil {
@@ -154,7 +149,7 @@ func (l *Log) replay(ctx context.Context, r *Release) error {
 		return err
 	}
 	found := h.releases[name]
-	if found == nil || !found.published() {
+	if found == nil || !found.isPublished() {
 		return errNoRelease
 	}
 	*r = *found
@@ -162,34 +157,35 @@ func (l *Log) replay(ctx context.Context, r *Release) error {
 	return nil
 }
 
-// readAll reads the whole log. What it returns is of that release only where there is too much to keep.
-func (l *Log) readAll(ctx context.Context, name [2]string) (*history, error) {
+// readHistory reads all entries of the log and verifies the map of live releases after each. If the history is too large for
+// memory, it contains only the release name, a package and a version.
+func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error) {
 	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
 	live := livemap.New()
-	end := (l.tree.N + fullWidth - 1) >> height
-	for n := int64(0); n < end; n += together {
-		entries, err := l.bundles(ctx, n, min(n+together, end))
+	end := (l.Tree.N + fullWidth - 1) >> height
+	for n := int64(0); n < end; n += bundlesAtOnce {
+		entries, err := l.readBundles(ctx, n, min(n+bundlesAtOnce, end))
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
-			if err := replayed(live, e); err != nil {
+			if err := applyToMap(live, e); err != nil {
 				return nil, err
 			}
-			h.add(e)
+			h.addEntry(e)
 			if h.only == nil && h.bytes > maxHistory {
-				h.narrow(name)
+				h.restrictTo(name)
 			}
 		}
 		if l.options.Progress != nil {
-			l.options.Progress(min((n+together)<<height, l.tree.N), l.tree.N)
+			l.options.Progress(min((n+bundlesAtOnce)<<height, l.Tree.N), l.Tree.N)
 		}
 	}
 	return h, nil
 }
 
-// replayed adds an entry to the map and compares its root.
-func replayed(live *livemap.Map, e logs.Indexed) error {
+// applyToMap applies an entry to the map of live releases, and verifies that the map then has the root that the entry states.
+func applyToMap(live *livemap.Map, e logs.Indexed) error {
 	if err := logs.ApplyLive(live, e.Index, e.Entry); err != nil {
 		return err
 	}
@@ -202,31 +198,32 @@ func replayed(live *livemap.Map, e logs.Indexed) error {
 	return nil
 }
 
-// provisional reports whether only another origin vouched for the files.
-func (r *Release) provisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
+// isProvisional reports whether only another origin, and not upstream, vouches for the release's files.
+func (r *Release) isProvisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
 
-func (r *Release) published() bool { return r.Published.Manifest != (kvstore.Hash{}) }
+// isPublished reports whether an entry was applied that publishes the release.
+func (r *Release) isPublished() bool { return r.Published.Manifest != (kvstore.Hash{}) }
 
-// happened takes the next entry about the release.
-func (r *Release) happened(e logs.Indexed) error {
+// applyEntry applies the next entry about the release. It returns a [Difference] if the entry contradicts the ones before it.
+func (r *Release) applyEntry(e logs.Indexed) error {
 	switch e.Kind {
 	case logs.Published, logs.Mirrored:
-		if r.published() && e.Manifest != r.Published.Manifest {
+		if r.isPublished() && e.Manifest != r.Published.Manifest {
 			return differs("entry %d publishes %s %s again, which entry %d had published with other files", e.Index, e.Package, e.Version, r.Published.Index)
 		}
 		r.Published, r.Withdrawn = e, nil
 	case logs.Replaced:
-		if r.published() && !r.provisional() {
+		if r.isPublished() && !r.isProvisional() {
 			return differs("entry %d publishes %s %s with other files than entry %d, which were not only another origin's word", e.Index, e.Package, e.Version, r.Published.Index)
 		}
 		r.Published, r.Withdrawn, r.Confirmed, r.Changed = e, nil, nil, nil
 	case logs.Confirmed:
-		if e.Manifest != r.Published.Manifest && (r.published() || r.Complete) {
+		if e.Manifest != r.Published.Manifest && (r.isPublished() || r.Complete) {
 			return differs("entry %d confirms %s %s with other files than those that entry %d published", e.Index, e.Package, e.Version, r.Published.Index)
 		}
 		r.Confirmed = &e
 	case logs.Restored:
-		if e.Manifest != r.Published.Manifest && (r.published() || r.Complete) {
+		if e.Manifest != r.Published.Manifest && (r.isPublished() || r.Complete) {
 			return differs("entry %d restores %s %s with other files than those that entry %d published", e.Index, e.Package, e.Version, r.Published.Index)
 		}
 		r.Withdrawn = nil
@@ -238,8 +235,8 @@ func (r *Release) happened(e logs.Indexed) error {
 	return nil
 }
 
-// manifest returns the manifest that an entry names.
-func (l *Log) manifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, error) {
+// fetchManifest fetches and verifies the manifest that an entry names.
+func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(e.Index, e.Manifest), logs.MaxManifest)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the manifest of %s %s: %w", e.Package, e.Version, err)
@@ -260,7 +257,7 @@ func (l *Log) manifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, err
 	return m, nil
 }
 
-// File returns a line of the manifest.
+// File returns the manifest's record of a file, and reports whether it has one.
 func (r *Release) File(path string) (logs.File, bool) {
 	for _, f := range r.Manifest.Files {
 		if f.Path == path {
@@ -270,20 +267,19 @@ func (r *Release) File(path string) (logs.File, bool) {
 	return logs.File{}, false
 }
 
-// maxLiveProof bounds the proof of whether a release is live: three entries of up to 16 KiB,
-// and some hundred hashes.
+// maxLiveProof bounds the proof of whether a release is live, in bytes: three entries of up to 16 KiB, and some hundred hashes.
 const maxLiveProof = 256 << 10
 
-// maxAbout bounds the entries that the server shows about a release.
+// maxAbout bounds the entries about a release in such a proof.
 const maxAbout = 8
 
-// askLive has the server prove whether a release is live at the end of the log. The cost
-// grows with the logarithm of the log's size.
-func (l *Log) askLive(ctx context.Context, r *Release) error {
-	path := tiles.LivePath(r.Package, r.Version, l.tree.N)
+// readFromProof fills in r from the server's proof of whether the release is live at the end of the log. The cost grows with
+// the logarithm of the log's size.
+func (l *Log) readFromProof(ctx context.Context, r *Release) error {
+	path := tiles.LivePath(r.Package, r.Version, l.Tree.N)
 	data, err := l.remote.get(ctx, path, maxLiveProof)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the server has no proof of whether %s %s is live for the checkpoint of %d entries, as after it has grown by thousands; try again, or read the whole log (--all): %w", r.Package, r.Version, l.tree.N, err)
+		return fmt.Errorf("the server has no proof of whether %s %s is live for the checkpoint of %d entries, as after it has grown by thousands; try again, or read the whole log (--all): %w", r.Package, r.Version, l.Tree.N, err)
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't get the proof of whether %s %s is live: %w", r.Package, r.Version, err)
@@ -292,13 +288,13 @@ func (l *Log) askLive(ctx context.Context, r *Release) error {
 	if err := json.Unmarshal(data, &p); err != nil {
 		return fmt.Errorf("%s%s: %w", l.remote.base, path, err)
 	}
-	if p.Size != l.tree.N || p.Last.Index != l.tree.N-1 {
-		return differs("the server was asked what is live after %d entries, and tells of %d", l.tree.N, p.Size)
+	if p.Size != l.Tree.N || p.Last.Index != l.Tree.N-1 {
+		return differs("the request is for what is live after %d entries, and the response is about %d", l.Tree.N, p.Size)
 	}
 	if len(p.About) > maxAbout {
-		return differs("the server shows %d entries about %s %s, and %d are the most", len(p.About), r.Package, r.Version, maxAbout)
+		return differs("the server's proof has %d entries about %s %s, over the limit of %d", len(p.About), r.Package, r.Version, maxAbout)
 	}
-	last, err := l.proven(p.Last)
+	last, err := l.parseProvenEntry(p.Last)
 	if err != nil {
 		return err
 	}
@@ -308,30 +304,30 @@ func (l *Log) askLive(ctx context.Context, r *Release) error {
 	about := map[int64]logs.Indexed{}
 	newest := int64(-1)
 	for _, shown := range p.About {
-		e, err := l.proven(shown)
+		e, err := l.parseProvenEntry(shown)
 		if err != nil {
 			return err
 		}
 		if e.Package != r.Package || e.Version != r.Version || e.Index <= newest {
-			return differs("the server shows entry %d about %s %s, which is not the next one about it", e.Index, r.Package, r.Version)
+			return differs("the server's proof has entry %d about %s %s, which is not the next one about it", e.Index, r.Package, r.Version)
 		}
-		if err := r.happened(e); err != nil {
+		if err := r.applyEntry(e); err != nil {
 			return err
 		}
 		newest, about[e.Index] = e.Index, e
 	}
 	if live := p.Map.Live; live != nil {
-		return l.isLive(ctx, r, live.Entry, live.Manifest, about)
+		return l.applyLive(ctx, r, live.Entry, live.Manifest, about)
 	}
-	if !r.published() {
-		return fmt.Errorf("%w, as far as the server tells; it is not among the live ones", errNoRelease)
+	if !r.isPublished() {
+		return fmt.Errorf("%w, as far as the server says; it is not among the live ones", errNoRelease)
 	}
 	return nil
 }
 
-// isLive takes that the map has a release as live since an entry, by a manifest. That entry
-// must say so.
-func (l *Log) isLive(ctx context.Context, r *Release, index int64, manifest kvstore.Hash, about map[int64]logs.Indexed) error {
+// applyLive records that r is live since the entry number index with a manifest, as the map of live releases states, and
+// verifies that this entry says so. about has the entries that the server showed, by number.
+func (l *Log) applyLive(ctx context.Context, r *Release, index int64, manifest kvstore.Hash, about map[int64]logs.Indexed) error {
 	since, ok := about[index]
 	if !ok {
 		var err error
@@ -345,11 +341,11 @@ func (l *Log) isLive(ctx context.Context, r *Release, index int64, manifest kvst
 	if r.Withdrawn != nil && r.Withdrawn.Index > index {
 		return differs("the last entry says that %s %s is live, and entry %d withdrew it", r.Package, r.Version, r.Withdrawn.Index)
 	}
-	if !r.published() && since.Kind.Publishes() {
+	if !r.isPublished() && since.Kind.Publishes() {
 		r.Published = since
 	}
-	if !r.published() {
-		return fmt.Errorf("entry %d restored %s %s, and the server does not show which one published it", index, r.Package, r.Version)
+	if !r.isPublished() {
+		return fmt.Errorf("entry %d restored %s %s, and the server does not say which one published it", index, r.Package, r.Version)
 	}
 	if r.Published.Manifest != manifest {
 		return differs("entry %d publishes %s %s with other files than those that are live", r.Published.Index, r.Package, r.Version)
@@ -358,9 +354,9 @@ func (l *Log) isLive(ctx context.Context, r *Release, index int64, manifest kvst
 	return nil
 }
 
-// proven reads an entry that the server shows with its proof.
-func (l *Log) proven(shown tiles.ProvenEntry) (logs.Indexed, error) {
-	if err := shown.Check(l.tree); err != nil {
+// parseProvenEntry verifies the proof that an entry is in the log's tree, and parses the entry.
+func (l *Log) parseProvenEntry(shown tiles.ProvenEntry) (logs.Indexed, error) {
+	if err := shown.Check(l.Tree); err != nil {
 		return logs.Indexed{}, differs("entry %d is not in the signed tree: %v", shown.Index, err)
 	}
 	e, err := logs.ParseEntry(shown.Index, []byte(shown.Entry))

@@ -11,30 +11,26 @@ import (
 	"time"
 )
 
-// errNotThere is that the server has no such path. It is [fs.ErrNotExist].
-var errNotThere = fmt.Errorf("there is no such thing: %w", fs.ErrNotExist)
-
 const (
-	maxHeaders   = 64 << 10 // of one answer, with all that come before it, such as 103
+	maxHeaders   = 64 << 10 // bytes, of a response with its informational responses, such as 103
 	maxRedirects = 5
-	maxExcerpt   = 300
-	parallel     = 8 // requests at once
+	maxExcerpt   = 300 // bytes
+	maxParallel  = 8   // requests at once
 )
 
-// NewClient returns a client for requests to servers that may be hostile: the headers of
-// an answer are bounded, and a redirect does not lead to another host. How long an answer
-// may take is up to the context of the request.
+// NewClient returns a client for requests to servers that may be hostile: the headers of a response are bounded, and a
+// redirect to another host is refused. The context of a request bounds its time.
 func NewClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxResponseHeaderBytes = maxHeaders
-	transport.MaxIdleConnsPerHost = parallel
-	transport.MaxConnsPerHost = parallel
+	transport.MaxIdleConnsPerHost = maxParallel
+	transport.MaxConnsPerHost = maxParallel
 	transport.ResponseHeaderTimeout = time.Minute
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect refuses other hosts: a server that the user has named must not make this
-// program send requests into the user's own network.
+// checkRedirect refuses redirects to other hosts: a server that the user has named must not make this program send requests
+// into the user's own network.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -42,31 +38,32 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 		return fmt.Errorf("the server redirects over %d times", maxRedirects)
 	case next.URL.Scheme == first.Scheme && next.URL.Host == first.Host:
 		return nil
-	case first.Scheme == "http" && next.URL.Scheme == "https" && next.URL.Hostname() == first.Hostname() && standardPort(first) && standardPort(next.URL):
+	case first.Scheme == "http" && next.URL.Scheme == "https" && next.URL.Hostname() == first.Hostname() && hasStandardPort(first) && hasStandardPort(next.URL):
 		return nil
 	}
 	return fmt.Errorf("the server redirects to %.200q; if that is right, verify what is there", next.URL.Scheme+"://"+next.URL.Host)
 }
 
-func standardPort(u *url.URL) bool {
+// hasStandardPort reports whether a URL has the standard port of its scheme.
+func hasStandardPort(u *url.URL) bool {
 	return u.Port() == "" || u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443"
 }
 
-// remote asks one server. What it holds of an answer is bounded.
+// A remote sends requests to one server. It bounds what it stores of a response.
 type remote struct {
 	base   string // without a slash at the end
 	client *http.Client
 	agent  string
-	// read, where set, has what would be asked for.
+	// read, where set, replaces requests; see [Options.Read].
 	read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
-// get returns the body under a path, of no more than limit bytes.
+// get returns the body under a path, of at most limit bytes. The error for a missing path is [fs.ErrNotExist].
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	if r.read != nil {
 		return r.read(ctx, path, limit)
 	}
-	response, err := r.ask(ctx, r.base+path, "")
+	response, err := r.sendGet(ctx, r.base+path, "")
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +71,9 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("%s%s: %w", r.base, path, errNotThere)
+		return nil, fmt.Errorf("the server has no %s%s: %w", r.base, path, fs.ErrNotExist)
 	default:
-		return nil, fmt.Errorf("%s%s: the server answered %s%s", r.base, path, status(response), excerpt(response))
+		return nil, fmt.Errorf("%s%s: the server answered %s%s", r.base, path, statusLine(response), excerpt(response))
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	switch {
@@ -88,9 +85,10 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 	return body, nil
 }
 
-// ask returns an answer, whose body the caller closes. With an accepted coding the body is
-// as it came; without, as the client likes.
-func (r *remote) ask(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
+// sendGet sends a GET request and returns the response, whose body the caller must close. accept is the value of
+// Accept-Encoding, with which the body is not decoded; with "", the client decodes it. fields are the names and values of more
+// headers.
+func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -105,11 +103,10 @@ func (r *remote) ask(ctx context.Context, url, accept string, fields ...string) 
 	return r.client.Do(request)
 }
 
-// status is a server's status line, cut to what a person can read.
-func status(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
+// statusLine returns the status of a response, at a length that people can read.
+func statusLine(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
 
-// excerpt is what a server says in an answer that is no success, as far as it can be
-// shown to a person.
+// excerpt returns the beginning of the text of a response that reports an error, for messages; "" if the response has no text.
 func excerpt(response *http.Response) string {
 	contentType := response.Header.Get("Content-Type")
 	if !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {

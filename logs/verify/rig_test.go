@@ -40,7 +40,7 @@ type rig struct {
 	sent   atomic.Int64   // bytes of bodies
 }
 
-// counting counts the bytes of bodies that were sent.
+// counting counts the bytes of bodies that a rig sends.
 type counting struct {
 	http.ResponseWriter
 	rig *rig
@@ -206,7 +206,7 @@ func (r *rig) url(o verify.Options, name string) verify.Result {
 	if err != nil {
 		return verify.Result{Outcome: verify.OutcomeOf(err), Problem: err.Error()}
 	}
-	return l.URL(r.Context(), address, n)
+	return l.VerifyURL(r.Context(), address, n)
 }
 
 // key is a signer with the log's key, which somebody has stolen.

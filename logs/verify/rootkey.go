@@ -17,8 +17,8 @@ type KnownList struct {
 	List string `json:"list"` // the signed list
 }
 
-// ListOf returns the newest signed list that was seen of a root key, nil for none.
-func (k *Known) ListOf(root string) []byte {
+// KeyList returns the newest list of keys, signed with a root key, that earlier runs have seen; nil if there is none.
+func (k *Known) KeyList(root string) []byte {
 	for _, l := range k.Lists {
 		if l.Root == root {
 			return []byte(l.List)
@@ -27,36 +27,37 @@ func (k *Known) ListOf(root string) []byte {
 	return nil
 }
 
-// KeepList remembers a list that a root key has signed, unless one with the same version or a newer one is known. It is written at
-// once, whatever comes of verifying the log: an older list must not count any more.
-func (k *Known) KeepList(root string, signed []byte) error {
+// StoreKeyList stores a list of keys that is signed with a root key, unless the stored one has the same version or a newer
+// one. It writes the file at once, whether or not the log can be verified: an older list must not count any more.
+func (k *Known) StoreKeyList(root string, signed []byte) error {
 	fresh, err := signing.OpenKeyList(signed, root)
 	if err != nil {
 		return err
 	}
-	if !k.isNewer(root, fresh) {
+	if !k.isNewerList(root, fresh) {
 		return nil
 	}
-	return k.update(func(now *Known) {
-		if now.isNewer(root, fresh) { // another process may have written it
+	return k.updateFile(func(now *Known) {
+		if now.isNewerList(root, fresh) { // another process may have written it
 			now.Lists = slices.DeleteFunc(now.Lists, func(l KnownList) bool { return l.Root == root })
 			now.Lists = append(now.Lists, KnownList{root, string(signed)})
 		}
 	})
 }
 
-// isNewer reports whether a list has a larger version than the one that is known of a root key.
-func (k *Known) isNewer(root string, list *signing.KeyList) bool {
-	before, err := signing.OpenKeyList(k.ListOf(root), root)
+// isNewerList reports whether a list of keys has a larger version than the stored one of the same root key.
+func (k *Known) isNewerList(root string, list *signing.KeyList) bool {
+	before, err := signing.OpenKeyList(k.KeyList(root), root)
 	return err != nil || before.Version < list.Version
 }
 
-// readKeyList reads the list that the root key has signed: that of the server, or the one that was seen before if it is newer.
+// readKeyList sets the list of keys that is signed with the root key: that of the server, or the one of earlier runs if it is
+// newer.
 func (l *Log) readKeyList(ctx context.Context) error {
 	root := l.options.Trust.Root
 	var seen *signing.KeyList
-	if l.options.KnownList != nil {
-		if known := l.options.KnownList(root); known != nil {
+	if l.options.KnownKeyList != nil {
+		if known := l.options.KnownKeyList(root); known != nil {
 			var err error
 			if seen, err = signing.OpenKeyList(known, root); err != nil {
 				return fmt.Errorf("couldn't read the list of keys that was seen before: %w", err)
@@ -85,37 +86,37 @@ func (l *Log) readKeyList(ctx context.Context) error {
 	default:
 		l.keyList = served
 	}
-	if l.options.KeepList != nil && l.keyList == served {
-		return l.options.KeepList(root, signed)
+	if l.options.StoreKeyList != nil && l.keyList == served {
+		return l.options.StoreKeyList(root, signed)
 	}
 	return nil
 }
 
-// readKeys reads which keys may have signed the log: from the list of the root key if one is pinned, or else from the changes of
-// the key that the server names.
+// readKeys reads which keys may have signed the log: from the list of the root key if one is pinned, or else from the server's
+// list of key changes.
 func (l *Log) readKeys(ctx context.Context) (err error) {
 	if l.options.Trust.Root != "" {
 		return l.readKeyList(ctx)
 	}
-	// They come before the checkpoint: the key before a change signs for a while after it, but the one after it does not sign
-	// before.
-	if l.changes, err = l.keyChanges(ctx); err != nil {
-		return fmt.Errorf("couldn't learn which keys the log has had: %w", err)
+	// They are fetched before the checkpoint: an old key signs for a while after a change, but a new one never signs before it.
+	if l.changes, err = l.fetchKeyChanges(ctx); err != nil {
+		return fmt.Errorf("couldn't get the changes of the log's key: %w", err)
 	}
 	return nil
 }
 
-// openServed verifies the checkpoint that the server has. It returns the changes of the key that led to the one that signed.
-func (l *Log) openServed(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
+// openCheckpoint verifies the checkpoint that the server has. It also returns the verifier key that signed it, and the key
+// changes that led to this key.
+func (l *Log) openCheckpoint(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
 	if l.keyList != nil {
-		c, key, err := l.openByList(signed)
+		c, key, err := l.openWithKeyList(signed)
 		l.options.Trust.Key, l.trusted = key, l.keyList.All()
 		return c, key, nil, err
 	}
-	c, key, used, err := l.options.Trust.open(signed, l.changes)
+	c, key, used, err := l.options.Trust.openCheckpoint(signed, l.changes)
 	if err != nil {
 		var ok bool
-		if c, key, ok = l.olderKey(signed); !ok {
+		if c, key, ok = l.openWithFormerKey(signed); !ok {
 			return c, key, nil, err
 		}
 	}
@@ -123,13 +124,14 @@ func (l *Log) openServed(signed []byte) (checkpoint, string, []signing.KeyChange
 	return c, key, used, nil
 }
 
-// openByList verifies a signed checkpoint by the list. It counts more than changes of keys that a former key has signed.
-func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
+// openWithKeyList verifies a signed checkpoint with the keys in the root key's list, and also returns the verifier key that
+// signed it. The list takes precedence over changes of keys that a former key has signed.
+func (l *Log) openWithKeyList(signed []byte) (checkpoint, string, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
 		trust := l.options.Trust
 		trust.Key = valid
-		c, key, _, err := trust.open(signed, nil)
+		c, key, _, err := trust.openCheckpoint(signed, nil)
 		if err == nil {
 			return c, key, nil
 		}
@@ -138,7 +140,7 @@ func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
 	for _, ended := range l.keyList.Keys {
 		trust := l.options.Trust
 		trust.Key = ended.Key
-		c, key, _, err := trust.open(signed, nil)
+		c, key, _, err := trust.openCheckpoint(signed, nil)
 		switch {
 		case err != nil || ended.End == nil:
 		case c.N > ended.End.Size:
@@ -151,32 +153,33 @@ func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
 	return checkpoint{}, "", problem
 }
 
-// checkList records that the log is unverified if the list has expired or the log is smaller than the list says, and returns an
-// error if the log does not contain the last trees that former keys may have signed.
-func (l *Log) checkList(ctx context.Context) error {
+// checkKeyList verifies that the log contains the last tree of each former key in the list, and returns an error if not. If
+// the log is smaller than such a tree, or the list has expired, the log is marked as unverified.
+func (l *Log) checkKeyList(ctx context.Context) error {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {
 			continue
 		}
-		if listed.End.Size > l.tree.N {
+		if listed.End.Size > l.Tree.N {
 			if l.unverified == nil {
-				l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.tree.N, listed.End.Size)}
+				l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.Tree.N, listed.End.Size)}
 			}
 			continue
 		}
-		if err := l.Contains(ctx, *listed.End); err != nil {
+		if err := l.CheckContains(ctx, *listed.End); err != nil {
 			return fmt.Errorf("couldn't prove that the log contains the last tree of the key %s, as the root key says: %w", listed.Key, err)
 		}
 	}
 	if now := l.options.Trust.now(); l.unverified == nil && now.After(l.keyList.Expires) {
 		l.unverified = &UnverifiedError{Unproven, fmt.Sprintf("the list of keys has expired on %s; the operator has not signed another one, or the server withholds it", l.keyList.Expires.Format(time.DateOnly))}
-		l.keep(string(l.note))
+		l.deferComparison(string(l.note))
 	}
 	return nil
 }
 
-// withinList returns what is remembered of the log without a checkpoint that a former key has signed after its end.
-func (l *Log) withinList(known KnownLog) KnownLog {
+// withoutEndedCheckpoint returns what is stored about the log without its checkpoint, if a former key has signed that after
+// the end that the list of keys states.
+func (l *Log) withoutEndedCheckpoint(known KnownLog) KnownLog {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {
 			continue
@@ -188,15 +191,16 @@ func (l *Log) withinList(known KnownLog) KnownLog {
 	return known
 }
 
-// rememberedByList returns what is remembered of the log by any key of the list.
-func (l *Log) rememberedByList() (KnownLog, bool) {
+// knownLogByList returns what earlier runs stored about the log by any key in the list of keys, and reports whether they
+// stored anything.
+func (l *Log) knownLogByList() (KnownLog, bool) {
 	for _, key := range l.keyList.All() {
 		if known, ok := l.options.Known(key); ok {
-			return l.withinList(known), true
+			return l.withoutEndedCheckpoint(known), true
 		}
 	}
 	return KnownLog{}, false
 }
 
-// KeyList is the list of keys by which the log was verified, nil if no root key is pinned.
+// KeyList returns the list of keys with which the log was verified, nil if no root key is pinned.
 func (l *Log) KeyList() *signing.KeyList { return l.keyList }

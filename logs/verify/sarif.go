@@ -23,7 +23,7 @@ type (
 		Invocations []sarifInvocation `json:"invocations"`
 		Results     []sarifResult     `json:"results"`
 	}
-	// A sarifInvocation has what is not about a line of the page: the state of the logs.
+	// A sarifInvocation has the state of the logs, which is not about a line of the page.
 	sarifInvocation struct {
 		ExecutionSuccessful        bool                `json:"executionSuccessful"`
 		ToolExecutionNotifications []sarifNotification `json:"toolExecutionNotifications"`
@@ -71,7 +71,7 @@ var sarifRules = []sarifRule{
 	{RuleVulnerable, sarifText{"The version is known to be vulnerable"}},
 }
 
-// WriteSARIF writes the findings as SARIF, for tools that show them beside the page's lines. version is that of this
+// WriteSARIF writes the findings as SARIF, for tools that display them beside the page's lines. version is that of this
 // program.
 func (r *PageReport) WriteSARIF(w io.Writer, version string) error {
 	run := sarifRun{Results: []sarifResult{}}
@@ -100,7 +100,7 @@ func (r *PageReport) WriteSARIF(w io.Writer, version string) error {
 	return e.Encode(sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}})
 }
 
-// notification says how old a log is, or why nothing is proven by it.
+// notification returns the log's age, or why nothing is proven by it, as part of a SARIF report.
 func (l *SessionLog) notification() sarifNotification {
 	if l.Problem != "" {
 		return sarifNotification{"error", sarifText{"the log of " + l.Server + ": " + l.Problem}}

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A Session verifies several things, of one or several servers, whose logs it opens once and remembers. It is for one
-// goroutine.
+// A Session verifies several subjects, of one or several servers. It opens the log of each server once, and stores it as known. It
+// is for one goroutine.
 type Session struct {
-	// Options are those of each log; Server and Known are the session's own. Without a key, the one that is known for a
-	// server counts, or else the one that it shows.
+	// Options are those of each log; the session sets Server and what reads and stores known logs. Without a key, the one that is
+	// stored for a server counts, or else the one that it names.
 	Options Options
 	Known   *Known
-	// Timeout bounds what a server may take for one thing, with its log for the first one.
+	// Timeout bounds the time for one subject, with the log of its server for the first one.
 	Timeout time.Duration
-	// Idle, where set, is called when something was verified, before Verify returns.
+	// Idle, where set, is called when a subject was verified, before Verify returns.
 	Idle func()
 	// Opened, where set, is called with each log.
 	Opened func(*SessionLog)
@@ -47,7 +47,7 @@ type SessionLog struct {
 	log *Log
 }
 
-// DescribeAge says how old the newest cosignature of the checkpoint was when it was verified.
+// DescribeAge says in words how old the newest cosignature of the checkpoint was when it was verified.
 func (l *SessionLog) DescribeAge() string {
 	if l.Age == nil {
 		return DescribeAge(time.Time{}, time.Time{})
@@ -64,7 +64,7 @@ type SeenBefore struct {
 // Usable reports whether files can be compared with the log.
 func (l *SessionLog) Usable() bool { return l.log != nil }
 
-// A Subject is something to verify: what is under a URL, or a file on this machine.
+// A Subject is something to verify: what is under a URL, or a local file.
 type Subject struct {
 	Server string // where its log is
 	Name   Name
@@ -72,46 +72,49 @@ type Subject struct {
 	File   string // in the place of a URL
 }
 
-// Logs are those that were opened, in that order.
+// Logs returns the logs that were opened, in that order.
 func (s *Session) Logs() []*SessionLog { return append([]*SessionLog{}, s.logs...) }
 
-// Verify verifies one thing. An error is that what is known could not be written, or that the caller has ended it.
+// Verify verifies one subject, and opens its server's log if that is the first one of the server. The error says that the
+// known logs could not be written, or that the caller has ended ctx.
 func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Result, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	l, err := s.open(ctx, limited, subject.Server)
+	l, err := s.openOnce(ctx, limited, subject.Server)
 	if err != nil {
 		return nil, Result{}, err
 	}
-	r := l.check(limited, subject)
+	r := l.verifySubject(limited, subject)
 	if s.Idle != nil {
 		s.Idle()
 	}
 	if limited.Err() != nil && l.log != nil && r.Outcome == Unproven && r.Upstream == nil {
-		l.log, l.Outcome, l.Problem = nil, Unproven, s.tooLong()
+		l.log, l.Outcome, l.Problem = nil, Unproven, s.timeoutMessage()
 		r.Problem = l.Problem
 	}
 	return l, r, ctx.Err()
 }
 
-// Log opens a server's log for a caller that reads its entries. The log is nil where nothing is proven of it, which
-// [SessionLog] tells.
-func (s *Session) Log(ctx context.Context, server string) (*SessionLog, *Log, error) {
+// OpenLog opens a server's log for a caller that reads its entries. If nothing is proven by the log, the returned log is nil
+// and [SessionLog] says why.
+func (s *Session) OpenLog(ctx context.Context, server string) (*SessionLog, *Log, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	l, err := s.open(ctx, limited, server)
+	l, err := s.openOnce(ctx, limited, server)
 	if err == nil {
 		err = ctx.Err()
 	}
 	return l, l.log, err
 }
 
-func (s *Session) tooLong() string {
+// timeoutMessage says that a server took longer than the session's timeout.
+func (s *Session) timeoutMessage() string {
 	return fmt.Sprintf("the server took longer than %v; --timeout gives it more", s.Timeout)
 }
 
-// open verifies a server's log, once, and remembers its key and checkpoint.
-func (s *Session) open(ctx, limited context.Context, server string) (*SessionLog, error) {
+// openOnce returns a server's log, which it opens and stores as known the first time. The context limited bounds the requests;
+// ctx is the caller's.
+func (s *Session) openOnce(ctx, limited context.Context, server string) (*SessionLog, error) {
 	for _, l := range s.logs {
 		if l.Server == server {
 			return l, nil
@@ -119,20 +122,20 @@ func (s *Session) open(ctx, limited context.Context, server string) (*SessionLog
 	}
 	l := &SessionLog{Server: server, Cosignatures: []Cosignature{}}
 	s.logs = append(s.logs, l)
-	err := s.read(limited, l)
+	err := s.readLog(limited, l)
 	if err == nil {
 		if d := l.log.unverified; d != nil {
 			l.Outcome, l.Problem = d.Outcome, d.Problem
 		}
-		err = s.Known.Remember(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())
+		err = s.Known.RecordLog(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())
 	} else {
 		l.log, l.Outcome, l.Problem = nil, OutcomeOf(err), err.Error()
 		if limited.Err() != nil {
-			l.Outcome, l.Problem = Unproven, s.tooLong()
+			l.Outcome, l.Problem = Unproven, s.timeoutMessage()
 		}
 		var fork *ForkError
 		if errors.As(err, &fork) {
-			l.Evidence, err = s.Known.KeepEvidence(fork.Evidence)
+			l.Evidence, err = s.Known.StoreEvidence(fork.Evidence)
 		} else {
 			err = nil
 		}
@@ -143,28 +146,15 @@ func (s *Session) open(ctx, limited context.Context, server string) (*SessionLog
 	return l, err
 }
 
-func (s *Session) read(ctx context.Context, l *SessionLog) error {
+// readLog opens and verifies a server's log, and fills in l.
+func (s *Session) readLog(ctx context.Context, l *SessionLog) error {
 	o := s.Options
 	o.Server = l.Server
 	var err error
-	if before, ok := s.Known.OfServer(l.Server); o.Trust.Key == "" && ok {
-		o.Trust.Key = before.Key
+	if o, l.FirstUse, err = s.Known.complete(ctx, o); err != nil {
+		return err
 	}
-	if o.Trust.Key == "" && o.Trust.Root == "" {
-		l.FirstUse = true
-		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
-			return fmt.Errorf("couldn't get the log's key: %w", err)
-		}
-	}
-	var seen time.Time
-	o.Known = func(key string) (KnownLog, bool) {
-		before, ok := s.Known.OfKey(key)
-		if ok {
-			seen = before.Seen
-		}
-		return before, ok
-	}
-	l.Key, o.KnownList, o.KeepList = o.Trust.Key, s.Known.ListOf, s.Known.KeepList
+	l.Key = o.Trust.Key
 	if l.log, err = Open(ctx, o); err != nil {
 		return err
 	}
@@ -174,22 +164,23 @@ func (s *Session) read(ctx context.Context, l *SessionLog) error {
 		age := int64(o.Trust.now().Sub(l.Cosigned).Seconds())
 		l.Age = &age
 	}
-	if l.log.Seen() > 0 && !seen.IsZero() && l.log.Seen() <= l.Size {
-		l.Since = &SeenBefore{l.log.Seen(), seen}
+	if size, at := l.log.Seen(); size > 0 && !at.IsZero() && size <= l.Size {
+		l.Since = &SeenBefore{size, at}
 	}
 	return nil
 }
 
-func (l *SessionLog) check(ctx context.Context, s Subject) Result {
+// verifySubject compares a subject with the log.
+func (l *SessionLog) verifySubject(ctx context.Context, s Subject) Result {
 	if l.log == nil {
 		return Result{Outcome: l.Outcome, Problem: l.Problem, Name: s.Name}
 	}
 	if s.File == "" {
-		return l.log.URL(ctx, s.URL, s.Name)
+		return l.log.VerifyURL(ctx, s.URL, s.Name)
 	}
 	data, err := os.ReadFile(s.File)
 	if err != nil {
 		return Result{Outcome: Unproven, Problem: err.Error(), Name: s.Name}
 	}
-	return l.log.Bytes(ctx, data, s.Name)
+	return l.log.VerifyBytes(ctx, data, s.Name)
 }

@@ -20,8 +20,7 @@ const (
 	fullWidth = tiles.Width
 )
 
-// tileReader fetches tiles for one verification. Package tlog holds each of them
-// against the tree before it goes by it.
+// A tileReader fetches tiles for one verification. Package tlog verifies each tile against the tree before it uses it.
 type tileReader struct {
 	ctx    context.Context
 	remote *remote
@@ -29,8 +28,8 @@ type tileReader struct {
 	err    error                // of fetching
 }
 
-// of reads the hashes of a tree, each of which is proven.
-func (t *tileReader) of(tree tlog.Tree) tlog.HashReader {
+// hashReader returns a reader of the hashes of a tree, each of which is proven.
+func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 	proven := tlog.TileHashReader(tree, t)
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		hashes, err := proven.ReadHashes(indexes)
@@ -44,12 +43,14 @@ func (t *tileReader) of(tree tlog.Tree) tlog.HashReader {
 	})
 }
 
+// Height returns the height of a tile; see [tlog.TileReader].
 func (t *tileReader) Height() int { return height }
 
+// ReadTiles returns the hashes in tiles, from the cache or the server; see [tlog.TileReader].
 func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	data := make([][]byte, len(tiles))
 	group, ctx := errgroup.WithContext(t.ctx)
-	group.SetLimit(parallel)
+	group.SetLimit(maxParallel)
 	for i, tile := range tiles {
 		var ok bool
 		if data[i], ok = t.cache[tile]; ok {
@@ -64,8 +65,9 @@ func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	return data, t.err
 }
 
+// readTile fetches a tile of hashes.
 func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
-	data, err := t.remote.tile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
+	data, err := t.remote.getTile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +78,7 @@ func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, erro
 	return data[:want], nil // of a full tile in the place of a partial one
 }
 
+// SaveTiles adds verified tiles to the cache, which it clears first if it is full; see [tlog.TileReader].
 func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	const most = 1024 // tiles, 8 KiB each
 	if len(t.cache) > most {
@@ -86,31 +89,30 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	}
 }
 
-// tile returns what a partial tile has, or the full one that has taken its place. An
-// element has most bytes.
-func (r *remote) tile(ctx context.Context, tile tlog.Tile, path string, most int64) ([]byte, error) {
-	data, err := r.get(ctx, path, int64(tile.W)*most)
+// getTile returns the content of a partial tile, or of the full tile that has replaced it on the server. maxElement bounds an
+// element of the tile, in bytes.
+func (r *remote) getTile(ctx context.Context, tile tlog.Tile, path string, maxElement int64) ([]byte, error) {
+	data, err := r.get(ctx, path, int64(tile.W)*maxElement)
 	if tile.W < fullWidth && errors.Is(err, fs.ErrNotExist) {
 		full, _, _ := strings.Cut(path, ".p/")
-		return r.get(ctx, full, fullWidth*most)
+		return r.get(ctx, full, fullWidth*maxElement)
 	}
 	return data, err
 }
 
-// entryTile is the tile of level 0 over the entries of bundle n.
+// entryTile returns the tile of hashes over the entries of bundle n.
 func (l *Log) entryTile(n int64) tlog.Tile {
-	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.tree.N-n<<height))}
+	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.Tree.N-n<<height))}
 }
 
-// fetchBundle returns the entries under a tile of level 0, of which nothing is proven.
+// fetchBundle fetches bundle n of the log's entries, without verifying it.
 func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	tile := l.entryTile(n)
-	return l.remote.tile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
+	return l.remote.getTile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
 }
 
-// bundles returns the entries of the bundles from n until end, each of which is proven to
-// be in the tree.
-func (l *Log) bundles(ctx context.Context, n, end int64) ([]logs.Indexed, error) {
+// readBundles returns the entries of the bundles from n up to, but not including, end. Each entry is proven to be in the tree.
+func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, error) {
 	data := make([][]byte, end-n)
 	group, fetching := errgroup.WithContext(ctx)
 	for i := range data {
@@ -119,12 +121,12 @@ func (l *Log) bundles(ctx context.Context, n, end int64) ([]logs.Indexed, error)
 			return err
 		})
 	}
-	first, last := n<<height, min(end<<height, l.tree.N)
+	first, last := n<<height, min(end<<height, l.Tree.N)
 	indexes := make([]int64, last-first)
 	for i := range indexes {
 		indexes[i] = tlog.StoredHashIndex(0, first+int64(i))
 	}
-	hashes, err := l.hashes(ctx).ReadHashes(indexes)
+	hashes, err := l.hashReader(ctx).ReadHashes(indexes)
 	if failed := group.Wait(); failed != nil {
 		return nil, failed
 	}
@@ -133,15 +135,15 @@ func (l *Log) bundles(ctx context.Context, n, end int64) ([]logs.Indexed, error)
 	}
 	entries := make([]logs.Indexed, 0, len(hashes))
 	for i, bundle := range data {
-		if entries, err = unpack(entries, bundle, n+int64(i), hashes[i<<height:min(len(hashes), (i+1)<<height)]); err != nil {
+		if entries, err = appendBundle(entries, bundle, n+int64(i), hashes[i<<height:min(len(hashes), (i+1)<<height)]); err != nil {
 			return nil, err
 		}
 	}
 	return entries, nil
 }
 
-// unpack appends the entries of a bundle, which have these hashes.
-func unpack(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
+// appendBundle parses the entries in bundle n, verifies that they have these hashes, and appends them.
+func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
 	for i, hash := range hashes {
 		index := n<<height + int64(i)
 		raw, rest, ok := tiles.CutEntry(data)
@@ -161,53 +163,47 @@ func unpack(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([
 	return entries, nil
 }
 
-// bundlesAtOnce bounds what Entries returns, in bundles.
+// bundlesAtOnce is how many bundles, of at most 4 MiB each, are read together.
 const bundlesAtOnce = 4
 
-// Entries returns entries from index on that are proven to be in the log, oldest first: up to
-// some hundreds, and none only where the log has none.
+// Entries returns some hundred entries that are proven to be in the log, from the one with this index on, in their order. It
+// returns none only if the log has none there.
 func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) {
-	if index >= l.tree.N {
+	if index >= l.Tree.N {
 		return nil, nil
 	}
 	first := index >> height
-	entries, err := l.bundles(ctx, first, min(first+bundlesAtOnce, (l.tree.N+fullWidth-1)>>height))
+	entries, err := l.readBundles(ctx, first, min(first+bundlesAtOnce, (l.Tree.N+fullWidth-1)>>height))
 	if err != nil {
 		return nil, err
 	}
 	return entries[index-first<<height:], nil
 }
 
-// Contains returns nil where the log begins with a tree, and a [Difference] where it does not.
-// What is signed of that is the caller's to know.
-func (l *Log) Contains(ctx context.Context, before logs.Checkpoint) error {
-	if before.Size > l.tree.N {
-		return differs("the log has %d entries, and not %d", l.tree.N, before.Size)
+// CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not. The caller
+// must know that the checkpoint was signed.
+func (l *Log) CheckContains(ctx context.Context, before logs.Checkpoint) error {
+	if before.Size > l.Tree.N {
+		return differs("the log has %d entries, and not %d", l.Tree.N, before.Size)
 	}
 	if before.Size == 0 {
 		return nil
 	}
-	root := l.tree.Hash
-	if before.Size < l.tree.N {
-		var err error
-		if root, err = tlog.TreeHash(before.Size, l.hashes(ctx)); err != nil {
-			return err
-		}
+	root, err := rootAt(before.Size, l.signedCheckpoint().Checkpoint, l.hashReader(ctx))
+	if err == nil && root != before.Root {
+		err = differs("the log's first %d entries are others", before.Size)
 	}
-	if root != before.Root {
-		return differs("the log's first %d entries are others", before.Size)
-	}
-	return nil
+	return err
 }
 
 // Entry returns an entry that is proven to be in the log.
 func (l *Log) Entry(ctx context.Context, index int64) (logs.Indexed, error) {
-	if index < 0 || index >= l.tree.N {
-		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.tree.N, index)
+	if index < 0 || index >= l.Tree.N {
+		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.Tree.N, index)
 	}
 	n := index >> height
 	if l.last.entries == nil || l.last.n != n {
-		entries, err := l.bundles(ctx, n, n+1)
+		entries, err := l.readBundles(ctx, n, n+1)
 		if err != nil {
 			return logs.Indexed{}, err
 		}

@@ -29,19 +29,19 @@ type Trust struct {
 	Key string
 	// Root, if set, is the verifier key of an offline root key. The keys that its signed list has count in place of Key.
 	Root string
-	// Witnesses are the verifier keys of witnesses (https://c2sp.org/tlog-cosignature),
-	// of which Need must have signed the checkpoint.
+	// Witnesses are the verifier keys of different witnesses (https://c2sp.org/tlog-cosignature), of which Need must have signed
+	// the checkpoint: see [ReadWitnessKeys].
 	Witnesses []string
 	Need      int
-	// MaxAge is how old the newest cosignature may be; 0 for any age. Otherwise nothing is proven by the checkpoint.
+	// MaxAge is how old the newest cosignature may be; 0 for any age. An older checkpoint proves nothing.
 	MaxAge time.Duration
 	// Now is the clock by which that counts. Default [time.Now].
 	Now func() time.Time
 }
 
-// CheckKey returns an error where text is no verifier key.
+// CheckKey returns an error if text is not the verifier key of a log.
 func CheckKey(text string) error {
-	if isPrivate(text) {
+	if isPrivateKey(text) {
 		return errPrivate
 	}
 	if _, err := note.NewVerifier(text); err != nil {
@@ -50,32 +50,47 @@ func CheckKey(text string) error {
 	return nil
 }
 
-// checkWitness returns an error where text is no verifier key of a witness.
-func checkWitness(text string) error {
-	if isPrivate(text) {
-		return errPrivate
+// parseWitnessKey parses the verifier key of a witness.
+func parseWitnessKey(text string) (note.Verifier, error) {
+	if isPrivateKey(text) {
+		return nil, errPrivate
 	}
-	if _, err := formats.NewVerifierForCosignatureV1(text); err != nil {
-		return fmt.Errorf("%q is not the verifier key of a witness, such as witness.example+1a2b3c4d+BZ…: %w", text, err)
+	v, err := formats.NewVerifierForCosignatureV1(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not the verifier key of a witness, such as witness.example+1a2b3c4d+BZ…: %w", text, err)
 	}
-	return nil
+	return v, nil
 }
 
-// ReadKey returns the verifier key of a log that an argument is, or that the file has which it names.
-func ReadKey(argument string) (string, error) { return read(argument, CheckKey) }
+// ReadKey returns the verifier key of a log from an argument, which is the key or the path of a file with it.
+func ReadKey(argument string) (string, error) { return readKeyArgument(argument, CheckKey) }
 
-// ReadWitnesses does the same for the keys of witnesses.
-func ReadWitnesses(arguments []string) (keys []string, err error) {
-	keys = slices.Clone(arguments)
-	for i, argument := range arguments {
-		if keys[i], err = read(argument, checkWitness); err != nil {
+// ReadWitnessKeys returns the verifier keys of witnesses from arguments, each of which is a key or the path of a file with one. It
+// returns each key once.
+func ReadWitnessKeys(arguments []string) (keys []string, err error) {
+	var witnesses []note.Verifier
+	for _, argument := range arguments {
+		key, err := readKeyArgument(argument, func(text string) error { _, err := parseWitnessKey(text); return err })
+		if err != nil {
 			return nil, err
+		}
+		witness, err := parseWitnessKey(key)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(witnesses, func(other note.Verifier) bool { return sameVerifier(other, witness) }) {
+			keys, witnesses = append(keys, key), append(witnesses, witness)
 		}
 	}
 	return keys, nil
 }
 
-func read(argument string, check func(string) error) (string, error) {
+// sameVerifier reports whether two verifiers have the same name and key, by the hash of it.
+func sameVerifier(a, b note.Verifier) bool { return a.Name() == b.Name() && a.KeyHash() == b.KeyHash() }
+
+// readKeyArgument returns the key that an argument is, or that is in the file whose path it is. check returns an error for
+// what is not a key.
+func readKeyArgument(argument string, check func(string) error) (string, error) {
 	if argument == "" || check(argument) == nil {
 		return argument, nil
 	}
@@ -85,24 +100,25 @@ func read(argument string, check func(string) error) (string, error) {
 	}
 	key := strings.TrimSpace(string(data))
 	if check(key) != nil {
-		// The message must not quote the file, which may hold a private key.
-		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub, and that of a root key in root.pub", argument)
+		// The message must not quote the file, which may contain a private key.
+		return "", fmt.Errorf("the file %s does not contain a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub, and that of a root key in root.pub", argument)
 	}
 	return key, nil
 }
 
-// errPrivate does not repeat the key: messages end up where others read them.
+// errPrivate does not contain the key, because others may read messages.
 var errPrivate = errors.New("that is a private key; give the verifier key that goes with it, which a key folder has in log.pub")
 
-func isPrivate(text string) bool { return strings.HasPrefix(text, "PRIVATE+KEY+") }
+// isPrivateKey reports whether text is a private key of a log.
+func isPrivateKey(text string) bool { return strings.HasPrefix(text, "PRIVATE+KEY+") }
 
-// A Cosignature is a witness's word that the checkpoint follows those that it saw.
+// A Cosignature is a witness's signature, by which it vouches that the checkpoint contains those that it has seen.
 type Cosignature struct {
 	Witness string    `json:"witness"` // its name
 	Time    time.Time `json:"time"`    // when it signed
 }
 
-// A checkpoint is a signed one whose signatures were verified.
+// A checkpoint is a signed checkpoint whose signatures were verified.
 type checkpoint struct {
 	tlog.Tree
 	note         []byte
@@ -110,9 +126,9 @@ type checkpoint struct {
 	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
-// open verifies a signed checkpoint. changes lead from the trusted key to the one that
-// must have signed, which is returned with the changes that were used.
-func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, string, []signing.KeyChange, error) {
+// openCheckpoint verifies a signed checkpoint. Key changes lead from the trusted key to the one that must have signed it. It
+// returns the checkpoint, the verifier key that signed it, and the changes that led to this key.
+func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, string, []signing.KeyChange, error) {
 	pinned, err := note.NewVerifier(t.Key)
 	if err != nil {
 		return checkpoint{}, "", nil, CheckKey(t.Key)
@@ -120,7 +136,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	present, key, used := pinned, t.Key, []signing.KeyChange(nil)
 	for _, c := range changes {
 		if !c.By(present) {
-			continue // of the time before the pinned key, or nothing to go by
+			continue // it was before the pinned key, or is invalid
 		}
 		if next, err := note.NewVerifier(c.Key); err == nil && next.Name() == pinned.Name() {
 			present, key, used = next, c.Key, append(used, c)
@@ -132,9 +148,12 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	}
 	verifiers := []note.Verifier{present, cosigner}
 	for _, w := range t.Witnesses {
-		v, err := formats.NewVerifierForCosignatureV1(w)
+		v, err := parseWitnessKey(w)
+		if err == nil && sameVerifier(v, cosigner) {
+			err = fmt.Errorf("the key %s is the log's own, which does not count as that of a witness", w)
+		}
 		if err != nil {
-			return checkpoint{}, "", nil, checkWitness(w)
+			return checkpoint{}, "", nil, err
 		}
 		verifiers = append(verifiers, v)
 	}
@@ -144,7 +163,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 		unsigned, wrong := errors.As(err, new(*note.UnverifiedNoteError)), errors.As(err, new(*note.InvalidSignatureError))
 		switch {
 		case !unsigned && !wrong: // such as the page of a proxy
-			return checkpoint{}, "", nil, fmt.Errorf("the answer in the place of the checkpoint is no signed note: %w", err)
+			return checkpoint{}, "", nil, fmt.Errorf("the response is not a signed checkpoint: %w", err)
 		case unsigned && origin != pinned.Name():
 			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q, whose key is pinned or was seen at this server first; if the server has another log on purpose, pin that log's key (--key, with log.pub of its key folder)", origin, pinned.Name())
 		case unsigned:
@@ -173,15 +192,15 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	if !own {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed by witnesses, but not with %s", key)
 	}
-	if c.Tree, err = parse(n.Text, pinned.Name()); err != nil {
+	if c.Tree, err = parseCheckpoint(n.Text, pinned.Name()); err != nil {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed, but: %v", err)
 	}
-	c.cosigned = t.cosignedAt(times, c.cosignatures)
+	c.cosigned = t.freshAsOf(times, c.cosignatures)
 	return c, key, used, nil
 }
 
-// parse reads a checkpoint's text. Lines that extend it are of no concern here.
-func parse(text, origin string) (tlog.Tree, error) {
+// parseCheckpoint parses the text of a checkpoint of the log with the name origin. It ignores extension lines.
+func parseCheckpoint(text, origin string) (tlog.Tree, error) {
 	var body log.Checkpoint
 	if _, err := body.Unmarshal([]byte(text)); err != nil {
 		return tlog.Tree{}, err
@@ -195,30 +214,43 @@ func parse(text, origin string) (tlog.Tree, error) {
 	return tlog.Tree{N: int64(body.Size), Hash: tlog.Hash(body.Hash)}, nil
 }
 
-// parseSeen reads a checkpoint that was verified when it was seen.
-func parseSeen(signed []byte, origin string) (tlog.Tree, error) {
+// parseSeenCheckpoint parses a signed checkpoint whose signatures were verified when it was stored.
+func parseSeenCheckpoint(signed []byte, origin string) (tlog.Tree, error) {
 	text, _, _ := strings.Cut(string(signed), "\n\n")
-	return parse(text+"\n", origin)
+	return parseCheckpoint(text+"\n", origin)
 }
 
-// MaxProof bounds a file's proof: a checkpoint with its signatures, an entry and some
-// hundred hashes.
+// checkCosignatures returns why a verified checkpoint proves nothing: too few witnesses have signed it, or it is too old. It
+// returns nil if neither is the case.
+func (t Trust) checkCosignatures(c checkpoint) *UnverifiedError {
+	if n := len(c.cosignatures); n < t.Need {
+		return &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", n, t.Need)}
+	}
+	if t.MaxAge > 0 {
+		if err := CheckAge(c.cosigned, t.now(), t.MaxAge); err != nil {
+			return &UnverifiedError{Expired, err.Error()}
+		}
+	}
+	return nil
+}
+
+// MaxProof bounds a file's proof, in bytes: a checkpoint with its signatures, an entry and some hundred hashes.
 const MaxProof = 256 << 10
 
-// Proof verifies, without a network, that bytes are those of a file that was published, by
-// a proof as in https://c2sp.org/tlog-proof. name, where it has a package, is what the file
-// has to be called. The outcome is [Published] at best: whether the release was withdrawn
-// since the proof was made is not known.
-func (t Trust) Proof(proof, data []byte, name Name) Result {
+// VerifyProof verifies offline that data is a file that was published, by a proof as in https://c2sp.org/tlog-proof. If name
+// has a package, the file must have that name. The outcome is [Published] at best: the release may have been withdrawn after
+// the proof was made.
+func (t Trust) VerifyProof(proof, data []byte, name Name) Result {
 	r := Result{Name: name}
-	if err := t.proof(&r, proof, data); err != nil {
-		return r.failed(err)
+	if err := t.checkProof(&r, proof, data); err != nil {
+		return r.withError(err)
 	}
 	r.Outcome = Published
 	return r
 }
 
-func (t Trust) proof(r *Result, data, file []byte) error {
+// checkProof verifies a file by its proof, and fills in r.
+func (t Trust) checkProof(r *Result, data, file []byte) error {
 	var p tlogproof.TLogProof
 	if len(data) > MaxProof {
 		return fmt.Errorf("the proof has over %d bytes", MaxProof)
@@ -229,18 +261,13 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 	if !bytes.Equal(p.Marshal(), data) || p.Index > signing.MaxSize {
 		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in its canonical form, or its index is too large")
 	}
-	c, _, _, err := t.open(p.Checkpoint, nil)
+	c, _, _, err := t.openCheckpoint(p.Checkpoint, nil)
 	if err != nil {
 		return err
 	}
-	if missing := t.Need - len(c.cosignatures); missing > 0 {
-		return &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the proof's checkpoint, and %d are required", len(c.cosignatures), t.Need)}
-	}
 	r.Cosigned = c.cosigned
-	if t.MaxAge > 0 {
-		if err := CheckAge(c.cosigned, t.now(), t.MaxAge); err != nil {
-			return &UnverifiedError{Expired, err.Error()}
-		}
+	if problem := t.checkCosignatures(c); problem != nil {
+		return problem
 	}
 	var extra logs.FileProof
 	if err := json.Unmarshal(p.ExtraData, &extra); err != nil || extra.Format != logs.FileProofFormat {
@@ -264,30 +291,30 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 	if r.Package != "" && r.Name != proven {
 		return differs("the proof is of %s, not of %s", proven, r.Name)
 	}
-	sums := newSums()
+	sums := newFileDigest()
 	sums.Write(file)
-	found := sums.file(extra.Path)
-	r.Name, r.Size, r.SHA256, r.SRI, r.Published = proven, found.Size, found.SHA256, found.SRI, event(e)
+	found := sums.asFile(extra.Path)
+	r.Name, r.Size, r.SHA256, r.SRI, r.Published = proven, found.Size, found.SHA256, found.SRI, newEvent(e)
 	r.Mirror = e.Mirror
 	if err := extra.FilePlace.Check(e.Files, found); err != nil {
-		return differs("the bytes are not those that were published as %s: with the SHA-256 %s, they do not lead to the root of the release's files", proven, found.SHA256)
+		return differs("the bytes are not those that were published as %s: they have the SHA-256 %s, which does not lead to the root of the release's files", proven, found.SHA256)
 	}
 	return nil
 }
 
-// Evidence is what a file that was kept of a fork proves.
+// Evidence is what a file with the evidence of a fork proves.
 type Evidence struct {
 	Outcome Outcome `json:"outcome"` // [Forked] or [Unproven]
 	File    string  `json:"file"`
-	Pinned  bool    `json:"pinned"` // the key was given, rather than taken from the file
+	Pinned  bool    `json:"pinned"` // the caller gave the key, so it is not the one in the file
 	signing.Fork
 	Heads   []string `json:"heads,omitempty"`
 	Problem string   `json:"problem,omitempty"`
 }
 
-// ReadEvidence verifies what a file proves of a fork, by the log's verifier key, or by the one in the file where key
-// is "". The error is for a file that cannot be read.
-func ReadEvidence(path, key string) (Evidence, error) {
+// VerifyEvidence verifies the evidence of a fork in a file with the log's verifier key, or with the one in the file if key is
+// "". The error says that the file cannot be read.
+func VerifyEvidence(path, key string) (Evidence, error) {
 	found := Evidence{Outcome: Unproven, File: path, Pinned: key != ""}
 	data, err := readAtMost(path, signing.MaxEvidence)
 	if err != nil {
@@ -305,8 +332,8 @@ func ReadEvidence(path, key string) (Evidence, error) {
 	return found, nil
 }
 
-// ReadProof is Proof for two files.
-func (t Trust) ReadProof(proof, file string, name Name) (Result, error) {
+// VerifyProofFile is [Trust.VerifyProof] for the paths of a proof and of a file.
+func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
 	p, err := readAtMost(proof, MaxProof)
 	if err != nil {
 		return Result{}, err
@@ -315,10 +342,10 @@ func (t Trust) ReadProof(proof, file string, name Name) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return t.Proof(p, data, name), nil
+	return t.VerifyProof(p, data, name), nil
 }
 
-// readAtMost reads a file, and one byte more than the limit where it is larger.
+// readAtMost returns the content of a file. If that is longer than limit bytes, it returns only limit+1 bytes.
 func readAtMost(path string, limit int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -12,36 +12,36 @@ import (
 // MaxAttestation bounds an attestation's Sigstore bundle, in bytes; npm's have some 11,000.
 const MaxAttestation = 256 << 10
 
-// A Build is what an attestation proves of an archive.
+// A Build is what an attestation proves about the build of an archive.
 type Build struct {
 	Repository string `json:"repository"` // its URL
 	Commit     string `json:"commit"`     // in hexadecimal digits
 	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
 }
 
-// An Upstream says whether what a log says of a release is what its upstream has.
+// An Upstream compares what a log says about a release with what the release's upstream has.
 type Upstream interface {
 	Compare(ctx context.Context, c Claim) Comparison
 }
 
-// A Claim is what a log says of a release, each part of which is proven to be what the log says.
+// A Claim is what a log says about a release. Each part is proven to be in the log.
 type Claim struct {
 	Entry    logs.Entry // the one that published it
 	Manifest *logs.Manifest
 	// Bundle is the attestation of the build that the entry names, and Publish that of the publication; nil where it names none.
 	Bundle, Publish []byte
-	// PackageJSON is the last one in the log, nil where the log was not read whole.
+	// PackageJSON is the last one in the log; nil if the log was not read completely.
 	PackageJSON []byte
 }
 
-// A Comparison is what holding a release against its upstream came to.
+// A Comparison is the result of comparing a release with its upstream.
 type Comparison struct {
-	// Outcome is [Proven] where every file that could be checked is upstream's, [Differs] where something is not, and
-	// [Unproven] where that could not be found out.
+	// Outcome is [Proven] if every file that could be compared is upstream's, [Differs] if one is not, and [Unproven] if the release
+	// could not be compared.
 	Outcome Outcome `json:"outcome"`
 	Problem string  `json:"problem,omitempty"`
 	Err     error   `json:"-"` // that Problem is the text of
-	// Where is what upstream was asked for, in words, and Registry the registry.
+	// Where says in words what was requested from upstream; Registry is the registry's URL.
 	Where    string `json:"where,omitempty"`
 	Registry string `json:"registry,omitempty"`
 	// Integrity is what the registry states of the archive, whose bytes have it, and Key the id of the registry's key
@@ -52,7 +52,8 @@ type Comparison struct {
 	Attested string `json:"attested,omitempty"`
 	// Commit is what the tag names, of a git repository.
 	Commit string `json:"commit,omitempty"`
-	// Files are upstream's, byte for byte; Made were made again and came out the same; Unchecked are neither.
+	// Files is the number of files that are upstream's, byte for byte; Made that of generated files which were generated again with
+	// the same result; Unchecked that of all others.
 	Files     int `json:"files"`
 	Made      int `json:"made"`
 	Unchecked int `json:"unchecked"`
@@ -70,8 +71,9 @@ type Comparison struct {
 // maxPackageJSON bounds a package JSON, in bytes.
 const maxPackageJSON = 1 << 20
 
-// askUpstream holds the release of a proven file against its upstream, once for all its files.
-func (l *Log) askUpstream(ctx context.Context, r *Result, release *Release) {
+// compareUpstream compares the release of a proven file with its upstream, once for all its files, and updates the file's
+// result.
+func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) {
 	if release.compared == nil {
 		found, err := l.compareRelease(ctx, release)
 		if err != nil {
@@ -94,28 +96,29 @@ func (l *Log) askUpstream(ctx context.Context, r *Result, release *Release) {
 	}
 }
 
+// compareRelease reads what the log says about a release, and compares that with its upstream.
 func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison, error) {
-	claim, err := l.claim(ctx, release)
+	claim, err := l.readClaim(ctx, release)
 	if err != nil {
 		return Comparison{}, err
 	}
 	return l.options.Upstream.Compare(ctx, claim), nil
 }
 
-// claim returns what the log says of a release.
-func (l *Log) claim(ctx context.Context, release *Release) (Claim, error) {
+// readClaim reads what the log says about a release.
+func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
-	err := claim.ReadBundles(func(h kvstore.Hash) ([]byte, error) {
-		return l.content(ctx, release.Published.Index, h, MaxAttestation)
+	err := claim.ReadAttestations(func(h kvstore.Hash) ([]byte, error) {
+		return l.fetchContent(ctx, release.Published.Index, h, MaxAttestation)
 	})
 	if e := release.packageJSON; err == nil && e.PackageJSON != (kvstore.Hash{}) {
-		claim.PackageJSON, err = l.content(ctx, e.Index, e.PackageJSON, maxPackageJSON)
+		claim.PackageJSON, err = l.fetchContent(ctx, e.Index, e.PackageJSON, maxPackageJSON)
 	}
 	return claim, err
 }
 
-// ReadBundles reads the attestations that the entry names.
-func (c *Claim) ReadBundles(read func(kvstore.Hash) ([]byte, error)) (err error) {
+// ReadAttestations reads the attestations that the entry names. read returns a content by its hash.
+func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err error) {
 	p := c.Entry.Provenance
 	if p == nil {
 		return nil
@@ -129,8 +132,8 @@ func (c *Claim) ReadBundles(read func(kvstore.Hash) ([]byte, error)) (err error)
 	return err
 }
 
-// content returns a content that an entry names.
-func (l *Log) content(ctx context.Context, index int64, h kvstore.Hash, limit int64) ([]byte, error) {
+// fetchContent fetches and verifies a content that the entry with this index names by its hash, of at most limit bytes.
+func (l *Log) fetchContent(ctx context.Context, index int64, h kvstore.Hash, limit int64) ([]byte, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(index, h), limit)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get what entry %d names: %w", index, err)

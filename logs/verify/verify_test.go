@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,10 +43,10 @@ func TestProven(t *testing.T) {
 		t.Errorf("a small file: %+v", got)
 	}
 	l := r.open(r.options())
-	if got := l.Bytes(t.Context(), []byte(alert), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Proven {
+	if got := l.VerifyBytes(t.Context(), []byte(alert), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Proven {
 		t.Errorf("local bytes: %+v", got)
 	}
-	if got := l.Bytes(t.Context(), []byte(alert+"\n"), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Differs {
+	if got := l.VerifyBytes(t.Context(), []byte(alert+"\n"), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Differs {
 		t.Errorf("other local bytes: %+v", got)
 	}
 	if l.Origin() != origin || l.Size() != r.Log.Checkpoint().Size || l.Root() != r.Log.Checkpoint().Root {
@@ -72,7 +73,7 @@ func TestLies(t *testing.T) {
 		{"a coding that nobody asked for", at(file), always(func(status int, h http.Header, body []byte) (int, []byte) {
 			h.Set("Content-Encoding", "zstd")
 			return status, body
-		}), verify.Unproven, `in the coding "zstd"`},
+		}), verify.Unproven, `the encoding "zstd"`},
 		{"not there", at(file), always(gone), verify.Unproven, "the server answered 404"},
 		{"the manifest", func(r *rig) string { return r.manifestPath(1) }, always(flip), verify.Differs, "the manifest of vue 3.0.0 has the hash"},
 		{"another release's manifest", func(r *rig) string { return r.manifestPath(1) }, func(r *rig) lie {
@@ -159,7 +160,7 @@ func TestWithdrawn(t *testing.T) {
 	r.restore("vue", "3.0.0")
 	r.sign()
 	l := r.open(r.options())
-	if got := l.Bytes(t.Context(), []byte(alert), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Proven || got.Withdrawn != nil {
+	if got := l.VerifyBytes(t.Context(), []byte(alert), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"}); got.Outcome != verify.Proven || got.Withdrawn != nil {
 		t.Errorf("restored: %+v", got)
 	}
 }
@@ -181,7 +182,7 @@ func TestPublishedAgain(t *testing.T) {
 		r.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": tt.content, "dist/a b.min.js": "alert(2)"})
 		r.sign()
 		l := r.open(r.options())
-		got := l.Bytes(t.Context(), []byte(tt.content), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"})
+		got := l.VerifyBytes(t.Context(), []byte(tt.content), verify.Name{Package: "vue", Version: "3.0.0", Path: "vue.js"})
 		if (got.Outcome == verify.Proven) != (tt.problem == "") || !strings.Contains(got.Problem, tt.problem) {
 			t.Errorf("%s: %+v", tt.content, got)
 		}
@@ -201,8 +202,8 @@ func TestForks(t *testing.T) {
 	r.append(300, logs.Entry{Kind: logs.Detected, Actor: "bot", Package: "react", Version: "1"})
 	r.sign()
 	l := r.open(o)
-	if l.Size() != 305 || l.Seen() != 5 {
-		t.Errorf("grown to %d from %d", l.Size(), l.Seen())
+	if seen, _ := l.Seen(); l.Size() != 305 || seen != 5 {
+		t.Errorf("grown to %d from %d", l.Size(), seen)
 	}
 
 	// Of the same size, larger, and smaller, with the tiles of the larger one.
@@ -254,15 +255,15 @@ func TestStale(t *testing.T) {
 	}
 	remember := func(l *verify.Log) verify.KnownLog {
 		t.Helper()
-		if err := known.Remember(r.server.URL, l.Key(), l, now); err != nil {
+		if err := known.RecordLog(r.server.URL, l.Key(), l, now); err != nil {
 			t.Fatal(err)
 		}
-		remembered, _ := known.OfServer(r.server.URL)
+		remembered, _ := known.ByServer(r.server.URL)
 		return remembered
 	}
 	remember(newer)
 	o := r.options()
-	o.Known = known.OfKey
+	o.Known = known.ByKey
 	r.lies["/log/checkpoint"] = old
 
 	// Its tiles show that it is part of what was seen.
@@ -273,7 +274,7 @@ func TestStale(t *testing.T) {
 	if got := r.url(o, "vue/3.0.0/vue.js"); got.Outcome != verify.Stale {
 		t.Errorf("%+v", got)
 	}
-	if k := remember(l); len(k.Kept) > 0 || k.Checkpoint != string(newer.Note()) {
+	if k := remember(l); len(k.Deferred) > 0 || k.Checkpoint != string(newer.Note()) {
 		t.Errorf("%+v", k)
 	}
 	if got := r.url(o, "vue/9.9.9/vue.js"); got.Outcome != verify.Stale || !strings.Contains(got.Problem, "the log does not say that it was published") {
@@ -287,10 +288,10 @@ func TestStale(t *testing.T) {
 	// They are missing: it is kept, and compared later.
 	r.lies["/log/tile/0/000.p/6"], r.lies["/log/tile/0/000"] = gone, gone
 	l = r.open(o)
-	if d := l.Unverified(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "it is kept") {
+	if d := l.Unverified(); d == nil || d.Outcome != verify.Stale || !strings.Contains(d.Problem, "a later run compares the two") {
 		t.Errorf("without tiles: %+v", d)
 	}
-	if k := remember(l); len(k.Kept) != 1 || k.Checkpoint != string(newer.Note()) {
+	if k := remember(l); len(k.Deferred) != 1 || k.Checkpoint != string(newer.Note()) {
 		t.Errorf("without tiles: %+v", k)
 	}
 	// Wrong tiles prove nothing either.
@@ -306,7 +307,7 @@ func TestStale(t *testing.T) {
 	}
 	delete(r.lies, "/log/checkpoint")
 	delete(r.lies, "/log/tile/0/000.p/6")
-	if k := remember(r.open(o)); len(k.Kept) > 0 {
+	if k := remember(r.open(o)); len(k.Deferred) > 0 {
 		t.Errorf("the log contains what is kept: %+v", k)
 	}
 
@@ -344,11 +345,11 @@ func TestStaleFromBeforeAKeyChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range []*verify.Log{second, l} {
-		if err := known.Remember(r.server.URL, second.Key(), l, now); err != nil {
+		if err := known.RecordLog(r.server.URL, second.Key(), l, now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if k, _ := known.OfServer(r.server.URL); k.Key != second.Key() {
+	if k, _ := known.ByServer(r.server.URL); k.Key != second.Key() {
 		t.Errorf("an older key is gone by: %+v", k)
 	}
 }
@@ -445,7 +446,7 @@ func TestUnloggedKeyChange(t *testing.T) {
 
 func TestWitnesses(t *testing.T) {
 	r := stocked(t)
-	var keys []string
+	var keys, plain []string // plain are the same keys in the form of a log's
 	var cosigners []note.Signer
 	for _, name := range []string{"one.example", "two.example", "three.example"} {
 		private, public, err := note.GenerateKey(nil, name)
@@ -456,6 +457,7 @@ func TestWitnesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		plain = append(plain, public)
 		if public, err = formats.VKeyToCosignatureV1(public); err != nil {
 			t.Fatal(err)
 		}
@@ -496,5 +498,22 @@ func TestWitnesses(t *testing.T) {
 	r.lies["/log/checkpoint"] = instead(r.checkpoint(origin, r.Log.Checkpoint(), twice...))
 	if d := r.open(o).Unverified(); d == nil || d.Outcome != verify.Unproven {
 		t.Errorf("one witness twice: %+v", d)
+	}
+	// A witness that is given twice counts once, and the log is not its own witness.
+	file := filepath.Join(t.TempDir(), "one.key")
+	if err := os.WriteFile(file, []byte(keys[0]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if o.Trust.Witnesses, err = verify.ReadWitnessKeys([]string{keys[0], keys[1], file, keys[0], plain[0]}); err != nil || len(o.Trust.Witnesses) != 2 {
+		t.Fatal(o.Trust.Witnesses, err)
+	}
+	r.lies["/log/checkpoint"] = instead(r.checkpoint(origin, r.Log.Checkpoint(), both...))
+	if d := r.open(o).Unverified(); d != nil {
+		t.Errorf("two witnesses, one of which is given four times: %+v", d)
+	}
+	o.Trust.Witnesses = []string{keys[0], o.Trust.Key}
+	if _, err := verify.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is the log's own") {
+		t.Errorf("the log as its own witness: %v", err)
 	}
 }

@@ -101,7 +101,7 @@ func (r *watchRig) options() verify.WatchOptions {
 	return verify.WatchOptions{
 		Server: r.server.URL, Known: filepath.Join(r.folder, "known-logs"), State: filepath.Join(r.folder, "state"),
 		Now: func() time.Time { return r.now },
-		Tell: func(e verify.WatchEvent) error {
+		OnEvent: func(e verify.WatchEvent) error {
 			if r.fails != nil {
 				return r.fails
 			}
@@ -126,7 +126,7 @@ func (r *watchRig) look(o verify.WatchOptions, outcome verify.Outcome, alarms in
 		r.Fatal(err)
 	}
 	r.told = nil
-	found, err := w.Look(r.Context())
+	found, err := w.Poll(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestWatchNotes(t *testing.T) {
 	var notes []string
 	o := r.options()
 	o.Timeout = time.Minute
-	o.Note = func(note string) {
+	o.OnNotice = func(note string) {
 		notes = append(notes, note)
 		switch len(notes) {
 		case 2: // away
@@ -215,7 +215,7 @@ func TestWatchNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Look(ctx); err != nil {
+	if _, err := w.Poll(ctx); err != nil {
 		t.Fatal(err)
 	}
 	r.look(o, verify.Proven, 0)
@@ -226,7 +226,7 @@ func TestWatchNotes(t *testing.T) {
 	if err := w.Run(ctx, time.Nanosecond); err != nil {
 		t.Fatal(err)
 	}
-	if len(notes) != 3 || !strings.HasPrefix(notes[1], "this look proves nothing: ") || !strings.Contains(notes[1], "503") || !strings.HasSuffix(notes[2], " shows its log again") {
+	if len(notes) != 3 || !strings.HasPrefix(notes[1], "this poll proves nothing: ") || !strings.Contains(notes[1], "503") || !strings.HasSuffix(notes[2], " has its log again") {
 		t.Errorf("noted %q", notes)
 	}
 }
@@ -245,15 +245,15 @@ func TestWatchNotesSilence(t *testing.T) {
 	folder := t.TempDir()
 	w, err := verify.OpenWatcher(verify.WatchOptions{
 		Server: server.URL, Known: filepath.Join(folder, "known-logs"), State: filepath.Join(folder, "state"),
-		Tell: func(verify.WatchEvent) error { return nil }, Note: func(note string) { noted <- note },
+		OnEvent: func(verify.WatchEvent) error { return nil }, OnNotice: func(note string) { noted <- note },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Unproven {
+	if found, err := w.Poll(t.Context()); err != nil || found.Outcome != verify.Unproven {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	if note := <-noted; !strings.Contains(note, server.URL+" has not shown its log yet") {
+	if note := <-noted; !strings.Contains(note, server.URL+" has not sent its log yet") {
 		t.Errorf("noted %q", note)
 	}
 }
@@ -273,14 +273,14 @@ func TestWatchMissesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.fails = errors.New("the pipe is broken")
-	if _, err := w.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "the pipe is broken") {
+	if _, err := w.Poll(t.Context()); err == nil || !strings.Contains(err.Error(), "the pipe is broken") {
 		t.Errorf("got %v", err)
 	}
 	r.fails = nil
 	if w, err = verify.OpenWatcher(o); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Proven || len(r.told) != 600 || r.told[599] != "published #601 vue 2.0.599" {
+	if found, err := w.Poll(t.Context()); err != nil || found.Outcome != verify.Proven || len(r.told) != 600 || r.told[599] != "published #601 vue 2.0.599" {
 		t.Errorf("%+v, %v, %d told", found, err, len(r.told))
 	}
 	if err := os.WriteFile(o.State, []byte(`{"format":9}`), 0o600); err != nil {
@@ -302,7 +302,7 @@ func TestWatchOfABadLog(t *testing.T) {
 	r.look(o, verify.Unproven, 0)
 	r.now = r.now.Add(25 * time.Hour)
 	r.look(o, verify.Unproven, 2, "expired", "silent")
-	if !strings.Contains(r.last.Text, "no new entry since 2026-01-02T12:00:00Z; the last look: couldn't learn") {
+	if !strings.Contains(r.last.Text, "no new entry since 2026-01-02T12:00:00Z; the last poll: couldn't get") {
 		t.Errorf("%+v", r.last)
 	}
 	r.look(o, verify.Unproven, 2)
@@ -326,7 +326,7 @@ func TestWatchOfABadLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.look(o, verify.Forked, 2, "forked")
-	if found, err := verify.ReadEvidence(r.last.Evidence, r.signer.Key()); err != nil || found.Outcome != verify.Forked || !r.last.Alarm {
+	if found, err := verify.VerifyEvidence(r.last.Evidence, r.signer.Key()); err != nil || found.Outcome != verify.Forked || !r.last.Alarm {
 		t.Errorf("%+v: %+v, %v", r.last, found, err)
 	}
 	r.look(o, verify.Forked, 2)
@@ -384,7 +384,7 @@ func TestWatchFreshness(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.sign()
-			if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Proven {
+			if found, err := w.Poll(t.Context()); err != nil || found.Outcome != verify.Proven {
 				t.Errorf("%+v, %v", found, err)
 			}
 			r.frozen = true

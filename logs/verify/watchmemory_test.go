@@ -19,9 +19,9 @@ func TestRememberIsBoundedInBytes(t *testing.T) {
 	}
 	fill := func(version string) {
 		for i := range 1000 {
-			w.remember(logs.Entry{Kind: logs.Published, Package: fmt.Sprint(i), Version: version})
+			w.recordPublication(logs.Entry{Kind: logs.Published, Package: fmt.Sprint(i), Version: version})
 		}
-		if data, err := json.Marshal(w.state.Last); err != nil || len(data) > mostLast {
+		if data, err := json.Marshal(w.state.Last); err != nil || len(data) > maxStateBytes {
 			t.Errorf("%d bytes are kept, %v", len(data), err)
 		}
 	}
@@ -30,14 +30,14 @@ func TestRememberIsBoundedInBytes(t *testing.T) {
 		t.Errorf("%d packages are kept", n)
 	}
 	fill(strings.Repeat("<", 16<<10)) // six bytes each in JSON
-	if err := w.keep(); err != nil {
+	if err := w.saveState(); err != nil {
 		t.Fatal(err)
 	}
 	if w, err = OpenWatcher(o); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		w.remember(logs.Entry{Kind: logs.Published, Package: fmt.Sprintf("b%d", i), Version: strings.Repeat("v", 16<<10)})
+		w.recordPublication(logs.Entry{Kind: logs.Published, Package: fmt.Sprintf("b%d", i), Version: strings.Repeat("v", 16<<10)})
 	}
 	fill("2.0.0")
 	if got := w.state.Last["0"].Version; got != "2.0.0" {

@@ -32,7 +32,8 @@ const (
 	maxOpaque = 64 << 10 // of one that contains what it stands for, such as data:
 )
 
-// parseWebURL reads an address that is written in a document. base is nil if nothing is known that it could be relative to.
+// parseWebURL parses an address that is written in a document. Relative addresses are resolved against base, and are an error
+// if that is nil.
 func parseWebURL(text string, base *webURL) (*webURL, error) {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
@@ -43,10 +44,10 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 	scheme, rest := cutScheme(text)
 	switch {
 	case defaultPorts[scheme] != "":
-		if base == nil || base.scheme != scheme || leadingSlashes(rest) >= 2 {
+		if base == nil || base.scheme != scheme || countSlashes(rest) >= 2 {
 			return parseAuthority(scheme, strings.TrimLeft(rest, `/\`))
 		}
-		return base.relative(rest)
+		return base.resolve(rest)
 	case scheme == "file" || scheme == "ftp" || scheme == "ws" || scheme == "wss":
 		return nil, fmt.Errorf("%s: addresses are not supported", scheme)
 	case scheme != "":
@@ -54,10 +55,11 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 	case base == nil || base.opaque:
 		return nil, errors.New("a relative address, and nothing is known that it is relative to")
 	}
-	return base.relative(text)
+	return base.resolve(text)
 }
 
-// cutScheme returns the scheme in lower case, and what follows its colon. Without a scheme the rest is the text.
+// cutScheme returns the scheme of an address in lower case, and what follows its colon. Without a scheme it returns "" and the
+// text.
 func cutScheme(text string) (scheme, rest string) {
 	before, after, ok := strings.Cut(text, ":")
 	for i, c := range []byte(before) {
@@ -70,18 +72,19 @@ func cutScheme(text string) (scheme, rest string) {
 	return strings.ToLower(before), after
 }
 
-func leadingSlashes(text string) int { return len(text) - len(strings.TrimLeft(text, `/\`)) }
+// countSlashes returns the number of slashes and backslashes at the beginning of text.
+func countSlashes(text string) int { return len(text) - len(strings.TrimLeft(text, `/\`)) }
 
-// relative resolves what has no scheme, or the same one.
-func (u *webURL) relative(text string) (*webURL, error) {
-	slashes := leadingSlashes(text)
+// resolve resolves an address without a scheme against u.
+func (u *webURL) resolve(text string) (*webURL, error) {
+	slashes := countSlashes(text)
 	if slashes >= 2 {
 		return parseAuthority(u.scheme, text[slashes:])
 	}
 	to := *u
 	path, query, ok := strings.Cut(text, "?")
 	if path != "" || ok {
-		to.query = encodedQuery(query, ok)
+		to.query = encodeQuery(query, ok)
 	}
 	switch {
 	case slashes == 1:
@@ -92,7 +95,7 @@ func (u *webURL) relative(text string) (*webURL, error) {
 	return &to, nil
 }
 
-// parseAuthority reads what follows the slashes.
+// parseAuthority parses an address from the characters after the scheme's slashes on: user, host, port, path and query.
 func parseAuthority(scheme, text string) (*webURL, error) {
 	end := strings.IndexAny(text, `/\?`)
 	if end < 0 {
@@ -127,13 +130,14 @@ func parseAuthority(scheme, text string) (*webURL, error) {
 		}
 	}
 	path, query, ok := strings.Cut(rest, "?")
-	u.path, u.query = resolvePath("/", path), encodedQuery(query, ok)
+	u.path, u.query = resolvePath("/", path), encodeQuery(query, ok)
 	return u, nil
 }
 
 // hosts are read as browsers do: without the limits of DNS, and not as of the transitional time.
 var hosts = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.BidiRule(), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.StrictDomainName(false), idna.VerifyDNSLength(false))
 
+// parseHost returns the host of an address in the canonical form of browsers.
 func parseHost(text string) (string, error) {
 	if strings.HasPrefix(text, "[") {
 		address, err := netip.ParseAddr(strings.TrimSuffix(text[1:], "]"))
@@ -152,13 +156,14 @@ func parseHost(text string) (string, error) {
 	}
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	last := labels[len(labels)-1]
-	if _, err := ipv4Part(last); err == nil || last != "" && strings.Trim(last, "0123456789") == "" {
+	if _, err := parseIPv4Part(last); err == nil || last != "" && strings.Trim(last, "0123456789") == "" {
 		return parseIPv4(labels)
 	}
 	return host, nil
 }
 
-func ipv4Part(label string) (uint64, error) {
+// parseIPv4Part parses a part of an IPv4 address, which may be decimal, octal (0…) or hexadecimal (0x…).
+func parseIPv4Part(label string) (uint64, error) {
 	switch {
 	case label == "":
 		return 0, strconv.ErrSyntax
@@ -173,7 +178,8 @@ func ipv4Part(label string) (uint64, error) {
 	return strconv.ParseUint(label, 10, 64)
 }
 
-// parseIPv4 reads an address of one to four numbers, the last of which stands for all bytes that are left.
+// parseIPv4 returns the canonical form of an IPv4 address of one to four parts, the last of which stands for all remaining
+// bytes.
 func parseIPv4(labels []string) (string, error) {
 	bad := fmt.Errorf("%.100q is not an IPv4 address", strings.Join(labels, "."))
 	if len(labels) > 4 {
@@ -181,7 +187,7 @@ func parseIPv4(labels []string) (string, error) {
 	}
 	var address uint64
 	for i, label := range labels {
-		n, err := ipv4Part(label)
+		n, err := parseIPv4Part(label)
 		last := i == len(labels)-1
 		if err != nil || !last && n > math.MaxUint8 || last && n >= 1<<(8*(5-len(labels))) {
 			return "", bad
@@ -195,7 +201,7 @@ func parseIPv4(labels []string) (string, error) {
 	return netip.AddrFrom4([4]byte{byte(address >> 24), byte(address >> 16), byte(address >> 8), byte(address)}).String(), nil
 }
 
-// resolvePath resolves a path against a folder, which begins and ends with a slash.
+// resolvePath resolves a path against a folder, which begins and ends with a slash, and percent-encodes it.
 func resolvePath(folder, path string) string {
 	path = strings.ReplaceAll(path, `\`, "/")
 	if strings.HasPrefix(path, "/") {
@@ -221,7 +227,8 @@ func resolvePath(folder, path string) string {
 	return "/" + strings.Join(segments, "/")
 }
 
-func encodedQuery(query string, ok bool) string {
+// encodeQuery returns the percent-encoded query with its question mark, "" if the address has none.
+func encodeQuery(query string, ok bool) string {
 	if !ok {
 		return ""
 	}
@@ -235,6 +242,7 @@ const (
 	userinfoSet = pathSet + `/:;=@[\]`
 )
 
+// percentEncode percent-encodes controls, all bytes that are not ASCII, and the characters in set.
 func percentEncode(text, set string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -247,7 +255,7 @@ func percentEncode(text, set string) string {
 	return b.String()
 }
 
-// percentDecode leaves what is not an escape as it is.
+// percentDecode decodes percent-encoded bytes, and leaves a percent sign that begins no such byte as it is.
 func percentDecode(text string) string {
 	if decoded, err := url.PathUnescape(text); err == nil {
 		return decoded
@@ -268,7 +276,7 @@ func (u *webURL) String() string {
 	return u.scheme + "://" + u.user + u.host + u.path + u.query
 }
 
-// origin is what browsers compare to tell their own from others; "" for that of an opaque address, which is none's.
+// origin returns the scheme and host, by which browsers compare origins; "" for an opaque address, which has no origin.
 func (u *webURL) origin() string {
 	if u.opaque {
 		return ""

@@ -173,7 +173,7 @@ func fiveWitnesses(t *testing.T, bad [2]string) {
 			if err != nil || len(files) == 0 {
 				return false
 			}
-			found, err := verify.ReadEvidence(files[0], key)
+			found, err := verify.VerifyEvidence(files[0], key)
 			return err == nil && found.Outcome == verify.Forked
 		})
 	} else if got := signer.Disputes(); len(got) != 0 {
@@ -244,7 +244,7 @@ func TestAFollowedLogForks(t *testing.T) {
 		return err == nil && len(files) == 1
 	})
 	files, _ := filepath.Glob(filepath.Join(dir, "fork-*.json"))
-	found, err := verify.ReadEvidence(files[0], signer.Key())
+	found, err := verify.VerifyEvidence(files[0], signer.Key())
 	if err != nil || found.Outcome != verify.Forked || !strings.Contains(found.Why, "begins with other 2 entries") {
 		t.Errorf("%+v, %v", found, err)
 	}

@@ -129,7 +129,7 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 	}
 	var proven error
 	if last.Size > 0 && last.Size < signed.Size {
-		proven = log.Contains(ctx, last.Checkpoint)
+		proven = log.CheckContains(ctx, last.Checkpoint)
 		if ctx.Err() != nil || proven != nil && !errors.As(proven, new(*verify.Difference)) {
 			return errors.Join(proven, ctx.Err()) // which says nothing of the log
 		}

@@ -204,10 +204,10 @@ func TestAddCheckpoint(t *testing.T) {
 		t.Fatalf("%d forks are kept, %v", len(kept), err)
 	}
 	// What is kept proves itself to those who have the log's key, and to no others.
-	if found, err := verify.ReadEvidence(kept[0], log.key); err != nil || found.Outcome != verify.Forked || !strings.Contains(found.Why, "two checkpoints of 5 entries are signed") {
+	if found, err := verify.VerifyEvidence(kept[0], log.key); err != nil || found.Outcome != verify.Forked || !strings.Contains(found.Why, "two checkpoints of 5 entries are signed") {
 		t.Errorf("%+v, %v", found, err)
 	}
-	if found, err := verify.ReadEvidence(kept[0], stranger.key); err != nil || found.Outcome != verify.Unproven {
+	if found, err := verify.VerifyEvidence(kept[0], stranger.key); err != nil || found.Outcome != verify.Unproven {
 		t.Errorf("%+v, %v", found, err)
 	}
 	fork.grow("f", "g")

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// guarded returns a client for what a stranger's page names: it connects to public addresses, and to the hosts of URLs
-// that the user has named, which may be any. So a page cannot have this program send requests into the user's own network.
-func guarded(urls []string) *http.Client {
+// newGuardedClient returns a client for addresses that an untrusted page names. It connects only to public addresses and to
+// the hosts of urls, which the user has named. So a page cannot have this program send requests into the user's own network.
+func newGuardedClient(urls []string) *http.Client {
 	named := map[string]bool{}
 	proxies := httpproxy.FromEnvironment()
 	for _, text := range append(urls, proxies.HTTPProxy, proxies.HTTPSProxy) {
@@ -27,7 +27,7 @@ func guarded(urls []string) *http.Client {
 	transport := guarded.Transport.(*http.Transport)
 	strict := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
-		if err != nil || !public(at.Addr()) {
+		if err != nil || !isPublic(at.Addr()) {
 			return fmt.Errorf("the address %s is not public, and only the page names it", address)
 		}
 		return nil
@@ -41,15 +41,17 @@ func guarded(urls []string) *http.Client {
 	return guarded
 }
 
+// hostPort returns the host and port of a URL as net.Dial takes them, with the scheme's standard port by default.
 func hostPort(u *url.URL) string {
 	standard := map[string]string{"http": "80", "https": "443"}
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), standard[u.Scheme]))
 }
 
-// notPublic are networks that [netip.Addr] does not tell: those of carriers, and of addresses that stand for others.
+// notPublic are networks that the methods of [netip.Addr] do not recognize: those of carriers, and of addresses that embed others.
 var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("2002::/16")}
 
-func public(a netip.Addr) bool {
+// isPublic reports whether an IP address is reachable from the public internet.
+func isPublic(a netip.Addr) bool {
 	a = a.Unmap()
 	for _, p := range notPublic {
 		if p.Contains(a) {
