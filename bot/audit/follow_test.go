@@ -405,8 +405,8 @@ func TestBadStatements(t *testing.T) {
 		name, problem string
 		auditor       verify.Auditor
 	}{
-		{"by another key", "is not a statement", verify.Auditor{Key: a.key, Statement: other.Statement}},
-		{"altered", "is not a statement", verify.Auditor{Key: other.Key, Statement: altered}},
+		{"by another key", "not a statement that is signed", verify.Auditor{Key: a.key, Statement: other.Statement}},
+		{"altered", "not a statement that is signed", verify.Auditor{Key: other.Key, Statement: altered}},
 		{"not there", "couldn't get", verify.Auditor{Key: a.key, Statement: a.web.URL + "/nothing"}},
 		{"no such file", "couldn't get", verify.Auditor{Key: a.key, Statement: altered + "-not"}},
 		{"of more than its checkpoint", "under a checkpoint of", a.statement(func(s *verify.AuditStatement) { s.To = 9 })},
