@@ -59,19 +59,21 @@ type field struct {
 	// so that their beginnings need no look into the dictionary: in names
 	// thousands of words may start alike. Nil for the others.
 	kept func(*library) []string
+	// stemmed: inflected forms of a word match, see [stemTerm].
+	stemmed bool
 }
 
 // fields are in the order of [Fields].
 var fields = [...]field{
-	{"name", func(d *Document) []string { return []string{d.Name} }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.words }},
-	{"alternativeNames", func(d *Document) []string { return d.AlternativeNames }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.otherWords }},
-	{"github.repo", func(d *Document) []string { return []string{d.GithubRepo} }, nameTerms, keyword, 1, 6, nil},
-	{"description", func(d *Document) []string { return []string{d.Description} }, textTerms, description, 1, 3, nil},
-	{"keywords", func(d *Document) []string { return d.Keywords }, textTerms, keyword, 1, 6, nil},
-	{"filename", func(d *Document) []string { return []string{d.Filename} }, words, elsewhere, 3, 3, nil},
-	{"repositories.url", func(d *Document) []string { return d.Repositories }, words, elsewhere, 3, 3, nil},
-	{"github.user", func(d *Document) []string { return []string{d.GithubUser} }, words, elsewhere, 1, 3, nil},
-	{"maintainers.name", func(d *Document) []string { return d.Maintainers }, words, elsewhere, 1, 3, nil},
+	{"name", func(d *Document) []string { return []string{d.Name} }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.words }, true},
+	{"alternativeNames", func(d *Document) []string { return d.AlternativeNames }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.otherWords }, false},
+	{"github.repo", func(d *Document) []string { return []string{d.GithubRepo} }, nameTerms, keyword, 1, 6, nil, false},
+	{"description", func(d *Document) []string { return []string{d.Description} }, textTerms, description, 1, 3, nil, true},
+	{"keywords", func(d *Document) []string { return d.Keywords }, textTerms, keyword, 1, 6, nil, true},
+	{"filename", func(d *Document) []string { return []string{d.Filename} }, words, elsewhere, 3, 3, nil, false},
+	{"repositories.url", func(d *Document) []string { return d.Repositories }, words, elsewhere, 3, 3, nil, false},
+	{"github.user", func(d *Document) []string { return []string{d.GithubUser} }, words, elsewhere, 1, 3, nil, false},
+	{"maintainers.name", func(d *Document) []string { return d.Maintainers }, words, elsewhere, 1, 3, nil, false},
 }
 
 // The fields beside the searchable ones.
@@ -84,6 +86,8 @@ const (
 	// its words up to its maxStart. Looking through all words that start with "a"
 	// would take longer than all the rest of a search.
 	startSuffix = "/start"
+	// stemSuffix, after a field's name, names the field with the stems of its words.
+	stemSuffix = "/stem"
 )
 
 const (
@@ -100,9 +104,18 @@ func (d *Document) entry() *document.Document {
 		}
 	}
 	for _, f := range fields {
-		var terms, starts []string
+		var terms, starts, stems []string
 		for _, v := range f.values(d) {
 			terms = append(terms, f.terms(v)...)
+		}
+		if f.stemmed {
+			stems = stems[:0]
+			for _, t := range terms {
+				if s := stemTerm(t); s != "" {
+					stems = append(stems, s)
+				}
+			}
+			add(f.name+stemSuffix, unique(stems))
 		}
 		add(f.name, terms)
 		for _, t := range terms {

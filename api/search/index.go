@@ -2,7 +2,7 @@
 // memory over what is known of each library, and the order of the answers.
 //
 // Guarantees: every word of a query is found in each answer, or, of a query of few words that few libraries have all of,
-// all but one that others have, so nonsense finds nothing; a library whose name is exactly the query is first; the work
+// all but one that others have, or one of three where nothing has more, so nonsense finds nothing; a library whose name is exactly the query is first; the work
 // for a query is bounded whatever its bytes are; a search sees the documents as they were before or after an update, never
 // half of one; equal documents and equal queries give equal answers, in whatever order the documents came.
 //
@@ -13,7 +13,9 @@
 // the words font and awesome, and fontawesome as one. A word of the query matches
 // a word that equals it or starts with it, and its singular; in names, one that has it inside
 // ("query" finds jquery). The whole query without its gaps is also compared with
-// whole names, which is why "jquery ui" finds jqueryui, and with words ("date picker"). Where all of that finds
+// whole names, which is why "jquery ui" finds jqueryui, and with words ("date picker"). Other forms of a word (typing, typed)
+// and its synonyms (carousel, slider) match like keywords, in queries of several words and where a word alone finds few. Words that say little
+// about the library (versions, umd, the) are left out where few libraries have them all. C++, C# and .js are words. Where all of that finds
 // few libraries and none that is called so, words may be mistyped: one letter wrong, missing, too many or
 // swapped with its neighbour from four letters on, two from eight.
 //
@@ -35,8 +37,8 @@
 // words but one; other typing errors. A library whose words match in several places counts as in the worst. Among equals
 // the shorter name is first, then the alphabet decides.
 //
-// What a user has pasted (an address, a tag, an install command, an import, the name
-// of a file) is looked up as the library that it is about, if there is one.
+// What a user has pasted (an address with or without a scheme, the name of an npm package with scope or version, a tag, an
+// install command, an import, the name of a file) is looked up as the library that it is about, if there is one.
 //
 // bleve keeps the dictionary and says which documents have a word; the order is
 // made here, because bleve ranks by how rare words are, which says little of short names and keywords.

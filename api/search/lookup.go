@@ -10,11 +10,15 @@ import (
 
 	index "github.com/blevesearch/bleve_index_api"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
 // enough is how many libraries make it unlikely that the query is mistyped.
 const enough = 10
+
+// few is how many libraries make it unnecessary to leave words out that say little.
+const few = 3
 
 // sure is from which length on a whole query that is nearly a name is taken for
 // it, although the word exists: chat isn't chart.
@@ -32,11 +36,17 @@ const mostLoose = 4
 // errors. A description that a user pastes isn't mistyped.
 const maxMistyped = 12
 
+// dotted matches a query for the end of names, such as .js.
+var dotted = lazyregexp.New(`^\.\pL+$`)
+
 // lookup is one query's work in one state of the index.
 type lookup struct {
 	*state
 	ctx    context.Context
 	fields []*field
+
+	exact       bool // words match only themselves
+	withRelated bool // words also match other forms and synonyms of them
 
 	among   found              // what is still of interest; nil is all
 	posting index.TermFieldDoc // reused from one document to the next
@@ -54,10 +64,13 @@ func (f found) add(i int, m match) {
 }
 
 // count returns how many match, up to most.
-func (f found) count(most int) int {
+func (f found) count(most int) int { return f.countUpTo(noTier-1, most) }
+
+// countUpTo returns how many match in a tier up to worst, up to most.
+func (f found) countUpTo(worst tier, most int) int {
 	n := 0
 	for _, m := range f {
-		if m.tier != noTier {
+		if m.tier <= worst {
 			if n++; n == most {
 				break
 			}
@@ -84,30 +97,57 @@ func (l *lookup) all(text string) (found, error) {
 		return make(found, len(l.libraries)), nil
 	}
 	list := queryWords(text)
+	l.exact = dotted.MatchString(text)
 	matches, err := l.everyWord(list, false)
 	if err != nil {
 		return nil, err
 	}
+	telling := list
+	if matches.count(few) < few {
+		telling = withoutNoise(list)
+	}
+	if len(list) > 1 || matches.countUpTo(keyword, enough) < enough {
+		l.withRelated = true
+		err := l.addEveryWord(telling, matches)
+		l.withRelated = false
+		if err != nil {
+			return nil, err
+		}
+	}
 	strict := matches.count(enough) // libraries that lack a word say nothing about how it is spelt
-	if err := l.loosely(list, joined(text), matches); err != nil {
+	if err := l.loosely(telling, joined(text), matches); err != nil {
 		return nil, err
 	}
 	l.whole(text, matches)
 	named := slices.ContainsFunc(matches, func(m match) bool { return m.tier <= otherName })
-	if named || strict == enough || !mayBeMistyped(list) {
+	if named || strict == enough {
 		return matches, nil
 	}
-	more, err := l.everyWord(list, true)
-	if err != nil {
-		return nil, err
+	if mayBeMistyped(list) {
+		more, err := l.everyWord(list, true)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.wholeMistyped(text, list, more); err != nil {
+			return nil, err
+		}
+		for i, m := range more {
+			matches.add(i, m)
+		}
 	}
-	if err := l.wholeMistyped(text, list, more); err != nil {
+	if err := l.addSingles(telling, matches); err != nil {
 		return nil, err
-	}
-	for i, m := range more {
-		matches.add(i, m)
 	}
 	return matches, nil
+}
+
+// addEveryWord adds the libraries that have all the words.
+func (l *lookup) addEveryWord(list []string, to found) error {
+	more, err := l.everyWord(list, false)
+	for i, m := range more {
+		to.add(i, m)
+	}
+	return err
 }
 
 // loosely adds the libraries that have the words of a short query as one (datepicker), and, where few have them all but
@@ -116,39 +156,75 @@ func (l *lookup) loosely(list []string, joined string, to found) error {
 	if len(list) < 2 || len(list) > mostLoose {
 		return nil
 	}
-	more, err := l.everyWord([]string{joined}, false)
-	if err != nil {
+	if err := l.addEveryWord([]string{joined}, to); err != nil {
 		return err
-	}
-	for i, m := range more {
-		to.add(i, m)
 	}
 	if to.count(enough) == enough {
 		return nil
 	}
-	for _, w := range list {
-		known := l.nothing()
-		if err := l.word(w, known); err != nil {
-			return err
-		}
-		if known.count(1) == 0 { // mistyped, or nonsense
-			return nil
-		}
+	rarities, err := l.rarities(list)
+	if rarities == nil || err != nil {
+		return err
 	}
 	for i := range list {
-		if more, err = l.everyWord(slices.Delete(slices.Clone(list), i, i+1), false); err != nil {
+		rest := slices.Delete(slices.Clone(rarities), i, i+1)
+		if err := l.addPart(slices.Delete(slices.Clone(list), i, i+1), partly, slices.Max(rest), to); err != nil {
 			return err
-		}
-		for i, m := range more {
-			switch {
-			case m.tier <= nameWords:
-				to.add(i, match{partly, 1})
-			case m.tier <= keyword:
-				to.add(i, match{partly, 0.5 * m.text})
-			}
 		}
 	}
 	return nil
+}
+
+// rarities returns how few libraries have each of the words, from 0 for all to 1 for a single one; nil if no library has one of the words, which
+// is mistyped then, or nonsense.
+func (l *lookup) rarities(list []string) ([]float64, error) {
+	rarities := make([]float64, len(list))
+	for i, w := range list {
+		having := l.nothing()
+		if err := l.word(w, having); err != nil {
+			return nil, err
+		}
+		n := having.count(len(having))
+		if n == 0 || isNoise(w) {
+			return nil, nil
+		}
+		rarities[i] = 1 - math.Log(float64(n))/math.Log(float64(len(having)+1))
+	}
+	return rarities, nil
+}
+
+// addSingles adds the libraries that have one word of three or more, where nothing else is found and some library has each.
+func (l *lookup) addSingles(list []string, to found) error {
+	if len(list) < 3 || len(list) > mostLoose || to.count(1) > 0 {
+		return nil
+	}
+	rarities, err := l.rarities(list)
+	if rarities == nil || err != nil {
+		return err
+	}
+	for i := range list {
+		if err := l.addPart(list[i:i+1], mistyped, 0.5, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addPart adds the libraries that have the words, which are a part of a query, in their names or keywords, in the tier in; worth is
+// how well they match there.
+func (l *lookup) addPart(part []string, in tier, worth float64, to found) error {
+	l.withRelated = true
+	more, err := l.everyWord(part, false)
+	l.withRelated = false
+	for i, m := range more {
+		switch {
+		case m.tier <= nameWords:
+			to.add(i, match{in, worth})
+		case m.tier <= keyword:
+			to.add(i, match{in, 0.5 * worth * m.text})
+		}
+	}
+	return err
 }
 
 // mayBeMistyped tells whether to look for typing errors: where a word is long
@@ -211,9 +287,12 @@ func (l *lookup) word(w string, to found) error {
 				return err
 			}
 		}
+		if err := l.related(f, w, to); err != nil {
+			return err
+		}
 		var err error
 		switch {
-		case length < f.minStart:
+		case l.exact || length < f.minStart:
 		case f.kept != nil:
 			l.keptStarting(f, w, to)
 		case length <= f.maxStart:
@@ -225,8 +304,26 @@ func (l *lookup) word(w string, to found) error {
 			return err
 		}
 	}
-	if l.names() && length >= minInside {
+	if l.names() && length >= minInside && !l.exact {
 		l.inside(w, to)
+	}
+	return nil
+}
+
+// related adds the libraries that have another form of the word, or a synonym of it.
+func (l *lookup) related(f *field, w string, to found) error {
+	if !l.withRelated || !f.stemmed {
+		return nil
+	}
+	if s := stemTerm(w); s != "" {
+		if err := l.term(f.name+stemSuffix, s, match{max(f.tier, keyword), 0.5}, to); err != nil {
+			return err
+		}
+	}
+	for _, other := range synonymsOf(w) {
+		if err := l.term(f.name, other, match{max(f.tier, keyword), 0.2}, to); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -21,6 +21,10 @@ var (
 	tagging = lazyregexp.New(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
 	// address matches one that stands in anything else, such as an import map, a style sheet or a script.
 	address = lazyregexp.New(`https?://[^\s"'<>()]+`)
+	// hostAndPath matches an address without a scheme.
+	hostAndPath = lazyregexp.New(`(?i)^(?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?/[^/\s]`)
+	// specifier matches a name of an npm package that has a scope, or a version behind it.
+	specifier = lazyregexp.New(`(?i)^(?:@[\w.~-]+/[\w.~-]+|[\w.~-]+@[\w.^~-]+)(?:[@/]|$)`)
 	// fileName matches the name of a file that browsers load.
 	fileName = lazyregexp.New(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
 	// versionLike matches a part of an address that is a version.
@@ -63,12 +67,19 @@ func meanings(text string) []string {
 	case strings.ContainsAny(text, " \t\n"):
 	case strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
 		add(ofAddress(text)...)
+	case hostAndPath.MatchString(text):
+		add(ofAddress("//" + text)...)
+	case specifier.MatchString(text):
+		add(ofSpecifier(text)...)
 	case fileName.MatchString(text):
 		add(text) // many libraries are called as their file is
 		add(ofFile(text)...)
 	}
 	return list
 }
+
+// partNames are what packages in a scope are called after their part in it: the scope names the library.
+var partNames = []string{"browser", "cli", "client", "common", "components", "core", "css", "js", "lib", "main", "standalone", "utils", "web"}
 
 // ofSpecifier returns what a package manager's or a module's name of a package may be called here: without a source in
 // front, a version and a path behind.
@@ -80,7 +91,11 @@ func ofSpecifier(s string) []string {
 	if strings.HasPrefix(first, "@") && rest != "" { // a scope
 		second, _, _ := strings.Cut(rest, "/")
 		second, _, _ = strings.Cut(second, "@")
-		return []string{first + "/" + second, second, first[1:]}
+		scope := first[1:]
+		if slices.Contains(partNames, second) {
+			return []string{first + "/" + second, scope + "-" + second, scope}
+		}
+		return []string{first + "/" + second, scope + "-" + second, second, scope}
 	}
 	name, _, _ := strings.Cut(first, "@")
 	if whole, ok := strings.CutSuffix(name, "-es"); ok { // its modules, in a package of their own
@@ -126,7 +141,7 @@ func ofAddress(address string) []string {
 				break
 			}
 		}
-		if len(names) == 0 && path.Ext(parts[0]) == "" {
+		if len(names) == 0 && (len(parts) > 1 || !fileName.MatchString(parts[0])) {
 			names = append(names, ofSpecifier(strings.Join(parts, "/"))...)
 		}
 	}

@@ -22,10 +22,19 @@ var (
 	// pastedText is the same of what people paste and misspell, and of old names and abbreviations.
 	//go:embed testdata/pasted.txt
 	pastedText string
+	// intentsText is the same of what people want to do, of several words.
+	//go:embed testdata/intents.txt
+	intentsText string
+	// heldOutText is the same of everything. Nothing is tuned to it: replace a query of it that was looked into.
+	//go:embed testdata/heldout.txt
+	heldOutText string
 )
 
-// wantedShare is how many of the queries find a right library among the first three on a fresh store.
+// wantedShare is how many of the queries that search is tuned to find a right library among the first three.
 const wantedShare = 0.95
+
+// heldOutShare is how many of the others do at least.
+const heldOutShare = 0.9
 
 // publicCatalogue returns the catalogue's libraries and how much each is wanted.
 func publicCatalogue(t testing.TB) (list []Document, popularity map[string]float64) {
@@ -77,18 +86,75 @@ func publicIndex(t *testing.T) (x *Index, list []Document, popularity map[string
 	return public.index, public.list, public.popularity
 }
 
+// TestReportedQueries finds what users reported as not found, in the public catalogue and with libraries that its sample lacks.
+func TestReportedQueries(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("indexes 4,000 libraries")
+	}
+	list, popularity := publicCatalogue(t)
+	for _, d := range append(libraries(t),
+		Document{Name: "fullcalendar", Description: "Full-sized drag & drop event calendar", Keywords: []string{"calendar", "event", "full-sized"}},
+		Document{
+			Name: "intl-tel-input", Description: "A JavaScript plugin for entering and validating international telephone numbers",
+			Keywords: []string{"international", "i18n", "country", "dial", "code", "telephone", "tel", "input", "flags", "form", "mobile", "phone"},
+		},
+		Document{Name: "flag-icons", Description: "A curated collection of all country flags in SVG, plus the CSS for easier integration", Keywords: []string{"flags", "country", "svg"}},
+		Document{Name: "htmx", AlternativeNames: []string{"htmx.org"}, Description: "high power tools for html", Keywords: []string{"AJAX", "HTML"}},
+	) {
+		list = append(slices.DeleteFunc(list, func(o Document) bool { return o.Name == d.Name }), d)
+	}
+	popularity["font-awesome"], popularity["react"], popularity["flag-icons"], popularity["intl-tel-input"] = 3e6, 3e8, 1e6, 1e6 // as orders of magnitude
+	x := indexOf(t, list)
+	for _, test := range []struct {
+		text, want string
+		in         int // among so many first ones
+	}{
+		{"https://unpkg.com/htmx.org@1.9.10", "htmx", 1},
+		{"unpkg.com/htmx.org", "htmx", 1},
+		{"bootstrap@5.3.3/dist/js/bootstrap.bundle.min.js", "bootstrap", 1},
+		{"cdn.jsdelivr.net/npm/vue@3/dist/vue.global.js", "vue", 1},
+		{"esm.sh/react-dom@18.2.0/client", "react-dom", 1},
+		{"//cdnjs.cloudflare.com/ajax/libs/jquery/3.7.1/jquery.min.js", "jquery", 1},
+		{"@fullcalendar/core", "fullcalendar", 1},
+		{"@popperjs/core@2", "popper.js", 1},
+		{"font awsome", "font-awesome", 1},
+		{"react 18 umd", "react", 1},
+		{"typing effect", "typed.js", 1},
+		{"country flags", "flag-icons", 3},
+		{"phone number input", "intl-tel-input", 3},
+		{"C++", "libphonenumber", 3},
+		{"C#", "Bridge.NET", 3},
+		{".js", "jquery.imagesloaded", 0},
+		{"jq", "jquery", 1},
+		{"icons", "feather-icons", 3},
+	} {
+		names := find(t, x, Query{Text: test.text, Popularity: func(name string) float64 { return popularity[name] }})
+		if at := slices.Index(names, test.want); at >= test.in || (at < 0) != (test.in == 0) {
+			t.Errorf("%q: %s is number %d, want among the first %d: %q", test.text, test.want, at+1, test.in, names[:min(len(names), 6)])
+		}
+	}
+}
+
 func TestQuality(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("indexes 4,000 libraries")
 	}
 	x, _, popularity := publicIndex(t)
-	for _, text := range []string{queriesText, pastedText} {
-		quality(t, x, strings.Split(strings.TrimSpace(text), "\n"), popularity)
+	for _, corpus := range []struct {
+		name, text string
+		share      float64
+	}{
+		{"queries", queriesText, wantedShare}, {"pasted", pastedText, wantedShare}, {"intents", intentsText, 0.9}, {"held out", heldOutText, heldOutShare},
+	} {
+		t.Run(corpus.name, func(t *testing.T) {
+			quality(t, x, strings.Split(strings.TrimSpace(corpus.text), "\n"), popularity, corpus.share)
+		})
 	}
 }
 
-func quality(t *testing.T, x *Index, queries []string, popularity map[string]float64) {
+func quality(t *testing.T, x *Index, queries []string, popularity map[string]float64, least float64) {
 	t.Helper()
 	right := 0
 	for _, line := range queries {
@@ -101,7 +167,8 @@ func quality(t *testing.T, x *Index, queries []string, popularity map[string]flo
 			t.Logf("%s: %v, wanted one of %s", text, got, wanted)
 		}
 	}
-	if share := float64(right) / float64(len(queries)); share < wantedShare {
-		t.Errorf("%d of %d queries find what they should, %.1f %%; wanted %.0f %%", right, len(queries), 100*share, 100*wantedShare)
+	t.Logf("%d of %d queries find what they should", right, len(queries))
+	if share := float64(right) / float64(len(queries)); share < least {
+		t.Errorf("%d of %d queries find what they should, %.1f %%; wanted %.0f %%", right, len(queries), 100*share, 100*least)
 	}
 }

@@ -121,7 +121,7 @@ const (
 	description
 	elsewhere
 	partly   // all words but one
-	mistyped // a word that may be right as it is
+	mistyped // a word that may be right as it is; or only one word of several
 	noTier
 )
 
@@ -147,7 +147,7 @@ type answer struct {
 // bases are what tiers beyond a library's whole name are worth, beside text and popularity. Of what is called so
 // nothing comes before.
 var bases = [noTier]float64{
-	nameStarts: 1, nameWords: 1, nameContains: 0.75, nameMistyped: 0.9, wordsMistyped: 0.4,
+	nameStarts: 1, nameWords: 1, nameContains: 0.75, nameMistyped: 1.25, wordsMistyped: 0.4,
 	keyword: 0.85, description: 0.65, elsewhere: 0.3, partly: 0.2, mistyped: 0.1,
 }
 

@@ -52,7 +52,7 @@ func words(s string) []string {
 			return -1
 		}
 		return r
-	}, fold(text.Cut(s, maxField)))
+	}, fold(spellLanguages(text.Cut(s, maxField))))
 	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	for i, w := range list {
 		list[i] = text.CutRunes(w, maxWord)
@@ -93,10 +93,10 @@ func core(query string) string {
 
 func isAdded(w string) bool {
 	switch w {
-	case "js", "css", "min", "latest":
+	case "js", "css", "min", "latest", "umd", "esm":
 		return true
 	}
-	return isCDN(w) || strings.Trim(strings.TrimPrefix(w, "v"), "0123456789") == ""
+	return isCDN(w) || isVersion(w)
 }
 
 func isCDN(w string) bool { return w == "cdn" || w == "cdnjs" }

@@ -180,9 +180,9 @@ func (s *Site) failure(q *request, err error) *answer {
 	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// near returns the libraries that a visitor who searched for a text may have meant.
+// near returns the libraries that a visitor may have meant whose names are spelt like the text.
 func (s *Site) near(q *request, sought string) []*library.Library {
-	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), nil)
+	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), []string{"name", "alternativeNames"})
 	if err != nil {
 		return nil
 	}
