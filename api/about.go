@@ -58,7 +58,7 @@ func (p *public) toSite(path string) gin.HandlerFunc {
 		return p.elsewhere
 	}
 	return p.onAPIHost(func(c *gin.Context) {
-		cachedForGood.Set(c.Writer.Header())
+		cachedForGood.SetHeader(c.Writer.Header())
 		c.Writer.Header().Set("Location", base+path)
 		c.Status(http.StatusMovedPermanently)
 		c.Writer.WriteHeaderNow()
@@ -145,12 +145,12 @@ func (p *public) toSearch(next gin.HandlerFunc) gin.HandlerFunc {
 		return next
 	}
 	return func(c *gin.Context) {
-		query := requests.Query(c.Request.URL.RawQuery)
+		query := requests.ParseQuery(c.Request.URL.RawQuery)
 		if !query.Has("search") || !isHost(c.Request.Host, u.Host) {
 			next(c)
 			return
 		}
-		notCached.Set(c.Writer.Header())
+		notCached.SetHeader(c.Writer.Header())
 		c.Writer.Header().Set("Location", p.SiteBase+"/search?q="+url.QueryEscape(query.Get("search")))
 		c.Status(http.StatusSeeOther)
 		c.Writer.WriteHeaderNow()

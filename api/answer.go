@@ -28,10 +28,10 @@ import (
 // The contract's kinds of caching.
 var (
 	notCached     = answers.Uncached
-	fiveMinutes   = answers.For(5 * time.Minute).Expiring()
-	sixHours      = answers.For(6 * time.Hour).Expiring()
-	oneDay        = answers.For(24 * time.Hour).Expiring()
-	cachedForGood = answers.Immutable(answers.Forever).Expiring()
+	fiveMinutes   = answers.CacheFor(5 * time.Minute).WithExpires()
+	sixHours      = answers.CacheFor(6 * time.Hour).WithExpires()
+	oneDay        = answers.CacheFor(24 * time.Hour).WithExpires()
+	cachedForGood = answers.CacheImmutable(answers.Forever).WithExpires()
 )
 
 // ofFiles is the caching of what is said of a release's files. Those for which nothing but another
@@ -49,7 +49,7 @@ func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSO
 
 // send answers with b, or with 304 where the client has it.
 func send(c *gin.Context, k answers.Caching, b *answers.Body) {
-	k.Set(c.Writer.Header())
+	k.SetHeader(c.Writer.Header())
 	b.Send(c.Writer, c.Request, http.StatusOK)
 	c.Writer.WriteHeaderNow()
 }

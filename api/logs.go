@@ -153,7 +153,7 @@ var noMoreStreams = unavailable("There are too many streams of changes", 60)
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
 func (p *public) logStream(c *gin.Context) {
-	if err := p.stream(&request{c.Request, c, requests.Query(c.Request.URL.RawQuery)}); err != nil {
+	if err := p.stream(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
 		fail(c, p.Logger, err)
 	}
 }
@@ -242,7 +242,7 @@ func (p *public) streamFrom(r *request) (int64, error) {
 
 func beginStream(r *request) {
 	h := r.c.Writer.Header()
-	notCached.Set(h)
+	notCached.SetHeader(h)
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // or nginx keeps events back until there are many
 	r.c.Writer.WriteHeader(http.StatusOK)

@@ -173,7 +173,7 @@ func param(c *gin.Context, name string) (string, error) {
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
 		segment = url.PathEscape(segment)
 	}
-	value, err := requests.Name(segment)
+	value, err := requests.DecodeName(segment)
 	if err != nil {
 		return "", answers.NoEndpoint
 	}
@@ -206,7 +206,7 @@ type request struct {
 
 // tag says which release the answer is about.
 func (p *public) tag(r *request, name, version string) {
-	answers.Set(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
+	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
 
 // patience is how long a request waits for the libraries to be read after a start.
@@ -217,7 +217,7 @@ func (p *public) answering(answer func(context.Context, *request) (*answers.Body
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)
 		defer cancel()
-		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, requests.Query(c.Request.URL.RawQuery)})
+		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)})
 		if err != nil {
 			fail(c, p.Logger, err)
 			return

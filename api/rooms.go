@@ -113,7 +113,7 @@ const roomBeat = 2 * time.Second
 // roomStream answers /rooms.stream with the status of the rooms, or of the one that the query names, whenever it has
 // changed or a minute is over, as server-sent events.
 func (p *public) roomStream(c *gin.Context) {
-	if err := p.streamRooms(&request{c.Request, c, requests.Query(c.Request.URL.RawQuery)}); err != nil {
+	if err := p.streamRooms(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
 		fail(c, p.Logger, err)
 	}
 }

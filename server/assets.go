@@ -223,7 +223,9 @@ func (a *Assets) Follow(log *logs.Log) *Follower {
 }
 
 // Part has what is in memory follow the log.
-func (f *Follower) Part() parts.Part { return parts.Part{Name: "follower", Run: parts.Until(f.Run)} }
+func (f *Follower) Part() parts.Part {
+	return parts.Part{Name: "follower", Run: parts.RunUntilDone(f.Run)}
+}
 
 // Run follows the log until ctx ends.
 func (f *Follower) Run(ctx context.Context) {

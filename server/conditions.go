@@ -24,14 +24,14 @@ const (
 // evaluate applies a GET's or HEAD's conditions in the order of RFC 9110 §13.2.2.
 // For notModified it returns the tag that the answer carries.
 func (r *representation) evaluate(f *requests.Fields) (verdict, string) {
-	if f.Fails(r.tag, r.released) {
+	if f.PreconditionFailed(r.tag, r.released) {
 		return failed, ""
 	}
 	if f.IfNoneMatch != nil {
 		if tag, ok := matchWeak(f.IfNoneMatch, r.tag); ok {
 			return notModified, tag
 		}
-	} else if f.Unchanged(r.tag, r.released) {
+	} else if f.NotModified(r.tag, r.released) {
 		return notModified, r.tag
 	}
 	return proceed, ""
@@ -47,10 +47,10 @@ func (r *representation) rangeApplies(lines []string) bool {
 	case len(lines) > 1:
 		return false
 	}
-	if tag, rest, ok := requests.NextTag(lines[0]); ok {
+	if tag, rest, ok := requests.CutTag(lines[0]); ok {
 		return rest == "" && !tag.Weak && tag.Opaque == r.tag
 	}
-	date, ok := requests.Date(lines)
+	date, ok := requests.ParseDate(lines)
 	return ok && r.identity() && !r.released.IsZero() && date.Equal(r.released)
 }
 
@@ -103,7 +103,7 @@ func matchWeak(lines []string, current string) (tag string, ok bool) {
 	}
 	for _, list := range lines {
 		for {
-			named, rest, more := requests.NextTag(list)
+			named, rest, more := requests.CutTag(list)
 			if !more {
 				break
 			}

@@ -101,7 +101,7 @@ var (
 )
 
 func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answers.Set(w.Header(),
+	answers.SetFields(w.Header(),
 		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
 		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
 		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
@@ -157,7 +157,7 @@ func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers
 	w.Header().Set("Cache-Control", "private, max-age="+strconv.Itoa(int(answers.Forever.Seconds()))+", immutable")
 	fields := requests.FieldsOf(r.Header)
 	for _, known := range append(slices.Clone(row.Representations), identityContent(row, hash)) {
-		if fields.IfNoneMatch != nil && fields.Unchanged(contentTag(known), time.Time{}) {
+		if fields.IfNoneMatch != nil && fields.NotModified(contentTag(known), time.Time{}) {
 			w.Header().Set("Etag", contentTag(known))
 			w.WriteHeader(http.StatusNotModified)
 			return nil, false
@@ -179,9 +179,9 @@ func chooseContent(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvst
 		return plain
 	}
 	all := append(slices.Clone(row.Representations), plain)
-	forms := make([]requests.Form, len(all))
+	forms := make([]requests.Representation, len(all))
 	for i, f := range all {
-		forms[i] = requests.Form{Coding: f.Coding, Length: f.Length}
+		forms[i] = requests.Representation{Coding: f.Coding, Length: f.Length}
 	}
 	if i := requests.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Choose(forms); i >= 0 {
 		return all[i]
@@ -264,7 +264,7 @@ func (h *contents) failed(hash kvstore.Hash, err error) *answers.Failure {
 			return gone
 		}
 	}
-	if n, ok := h.logged.Next(); ok {
+	if n, ok := h.logged.Allow(); ok {
 		h.Logger.Error("couldn't read a content", "content", hash, "err", err, "alike", n)
 	}
 	return unreadable

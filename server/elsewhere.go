@@ -36,9 +36,9 @@ func (to overHTTP) elsewhere(t target) (outcome, bool) {
 	}
 	name := contentType(t.path)
 	h := to.w.Header()
-	answers.Set(h, answers.AnyOrigin...)
-	answers.Set(h, confined(name)...)
-	answers.NoStore.Set(h) // what is published soon has a validator, and may be kept
+	answers.SetFields(h, answers.AnyOrigin...)
+	answers.SetFields(h, confined(name)...)
+	answers.NoStore.SetHeader(h) // what is published soon has a validator, and may be kept
 	h.Set("Content-Type", name)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
 	to.w.WriteHeader(http.StatusOK)

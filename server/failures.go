@@ -22,7 +22,7 @@ import (
 
 // Caches may absorb a flood of requests for what is not there, and forget it soon after it is.
 var (
-	notFound = &answers.Failure{Status: http.StatusNotFound, Caching: answers.For(10 * time.Second),
+	notFound = &answers.Failure{Status: http.StatusNotFound, Caching: answers.CacheFor(10 * time.Second),
 		Message: "No such file. Names, versions and paths are case-sensitive, and versions are exact."}
 	unavailable = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The file cannot be read at the moment. Try again later.", Retry: 5}
 	overloaded  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too much is being sent at the moment. Try again later.", Retry: 1}
@@ -83,7 +83,7 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	default:
 		a.metrics.unreadable.Inc()
 	}
-	if n, ok := a.logged.Next(); ok {
+	if n, ok := a.logged.Allow(); ok {
 		a.logger.Error("server: couldn't read an asset", "asset", t.key, "err", err, "alike", n)
 	}
 	return unavailable
@@ -91,7 +91,7 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 
 // sendFailure writes a failure as text or as JSON, or only its head. The URL of what varies has codings.
 func sendFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
-	answers.Set(w.Header(), answers.AnyOrigin...)
+	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	if varies {
 		w.Header().Set("Vary", "Accept-Encoding")
 	}
@@ -351,8 +351,8 @@ func raw(f *answers.Failure, head bool) []byte {
 	body := f.JSON()
 	h := http.Header{}
 	f.SetHeader(h)
-	answers.Set(h, answers.AnyOrigin...)
-	answers.Set(h,
+	answers.SetFields(h, answers.AnyOrigin...)
+	answers.SetFields(h,
 		answers.Field{Name: "Date", Value: time.Now().UTC().Format(http.TimeFormat)},
 		answers.Field{Name: "Content-Type", Value: answers.JSON},
 		answers.Field{Name: "Content-Length", Value: strconv.Itoa(len(body))},

@@ -97,7 +97,7 @@ var (
 	_, headEnd  = around(http.StatusOK)
 	tagged      = piece{"\r\nEtag: ", h2.Name("etag")}
 	dated       = piece{"\r\nLast-Modified: ", h2.Name("last-modified")}
-	immutable   = answers.Field{Name: "Cache-Control", Value: answers.Immutable(answers.Forever).Control()}
+	immutable   = answers.Field{Name: "Cache-Control", Value: answers.CacheImmutable(answers.Forever).Control()}
 	kept        = pieceOf(immutable)
 	keptInParts = pieceOf(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
 	// The same for what may yet become other bytes.

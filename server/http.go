@@ -419,7 +419,7 @@ type errorLog struct {
 }
 
 func (e *errorLog) Write(line []byte) (int, error) {
-	if n, ok := e.logged.Next(); ok {
+	if n, ok := e.logged.Allow(); ok {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)
 	}
 	return len(line), nil

@@ -37,7 +37,7 @@ func RedirectToHTTPS(public *net.TCPAddr) http.Handler {
 				host = net.JoinHostPort(name, port)
 			}
 		}
-		answers.NoStore.Set(w.Header())
+		answers.NoStore.SetHeader(w.Header())
 		w.Header().Set("Location", "https://"+host+r.URL.RequestURI())
 		w.WriteHeader(http.StatusPermanentRedirect)
 	})

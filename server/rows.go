@@ -199,7 +199,7 @@ type asset struct {
 	// representations are the stored ones, smallest first, and last identity
 	// where that must be inflated.
 	representations []representation
-	forms           []requests.Form // of representations, in the same order
+	forms           []requests.Representation // of representations, in the same order
 
 	*mediaType
 	released     time.Time           // zero where upstream does not say, or HTTP cannot
@@ -213,7 +213,7 @@ type asset struct {
 
 	// What the slices are made of, so that an asset is one piece of memory but for its tags.
 	ownRepresentations [codings]representation
-	ownForms           [codings]requests.Form
+	ownForms           [codings]requests.Representation
 }
 
 // A representation is an asset in one coding, ready to be sent but for the bytes.
@@ -245,7 +245,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 	tags := make([]byte, 0, codings*tagLength)
 	add := func(r kvstore.Representation, stored bool) {
 		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
-		f.forms = append(f.forms, requests.Form{Coding: r.Coding, Length: r.Length})
+		f.forms = append(f.forms, requests.Representation{Coding: r.Coding, Length: r.Length})
 		tags = appendTag(tags, file.Hash, r)
 	}
 	for _, r := range content.Representations {
@@ -270,7 +270,7 @@ func (f *asset) without(c coding.Coding) *asset {
 	add := func(r representation) {
 		r.asset = &rest
 		rest.representations = append(rest.representations, r)
-		rest.forms = append(rest.forms, requests.Form{Coding: r.coding, Length: r.length})
+		rest.forms = append(rest.forms, requests.Representation{Coding: r.coding, Length: r.length})
 	}
 	for _, r := range f.representations {
 		if r.stored && r.coding != c {

@@ -177,7 +177,7 @@ func (a *Assets) serve(to overHTTP) outcome {
 	case http.MethodGet, http.MethodHead:
 		return answer(a, to, &q)
 	case http.MethodOptions:
-		answers.Preflight(to.w)
+		answers.RespondPreflight(to.w)
 		return outcome{http.StatusNoContent, labelNone, 0}
 	}
 	return to.fail(answers.WrongMethod, false)

@@ -58,9 +58,9 @@ func parseTarget(escaped string) (t target, _ error) {
 	pkg, rest, _ := strings.Cut(key, "/")
 	version, file, _ := strings.Cut(rest, "/")
 	var errPkg, errVersion, errFile error
-	t.pkg, errPkg = requests.Name(pkg)
-	t.version, errVersion = requests.Name(version)
-	t.path, errFile = requests.File(file)
+	t.pkg, errPkg = requests.DecodeName(pkg)
+	t.version, errVersion = requests.DecodeName(version)
+	t.path, errFile = requests.DecodeFile(file)
 	switch {
 	case errPkg == requests.ErrMalformed, errVersion == requests.ErrMalformed, errFile == requests.ErrMalformed:
 		return target{}, requests.ErrMalformed

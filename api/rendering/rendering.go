@@ -113,7 +113,7 @@ func New(o Options) *Renderer {
 
 // Part renders what is queued, until the role ends.
 func (x *Renderer) Part() parts.Part {
-	return parts.Part{Name: "renderer", Run: parts.Until(x.Run)}
+	return parts.Part{Name: "renderer", Run: parts.RunUntilDone(x.Run)}
 }
 
 // Run renders what is queued, until ctx ends.

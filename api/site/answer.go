@@ -75,7 +75,7 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
 	}
 	switch a.status {
 	case 0, http.StatusOK:
-		f.Caching.Set(h)
+		f.Caching.SetHeader(h)
 		p.body.Send(w, r, http.StatusOK)
 		return
 	case http.StatusNotFound, http.StatusGone, http.StatusInternalServerError: // programs get other answers there
@@ -217,7 +217,7 @@ func (q *request) parse(o Options) error {
 	if len(q.URL.RawQuery) > maxQuery {
 		return refuse(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
 	}
-	q.query = requests.Query(q.URL.RawQuery)
+	q.query = requests.ParseQuery(q.URL.RawQuery)
 	return nil
 }
 

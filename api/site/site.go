@@ -152,9 +152,9 @@ type route struct {
 func (r route) names(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
-		read := requests.Name
+		read := requests.DecodeName
 		if i == len(stars)-1 && strings.HasSuffix(r.pattern, "**") {
-			read = requests.File
+			read = requests.DecodeFile
 		}
 		name, err := read(star)
 		if err != nil {

@@ -173,7 +173,7 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 // shows it.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
-	return parts.Part{Name: "documents of new releases", Run: parts.Until(func(ctx context.Context) {
+	return parts.Part{Name: "documents of new releases", Run: parts.RunUntilDone(func(ctx context.Context) {
 		for next := from; ctx.Err() == nil; {
 			entries, after, err := s.library.NextEntries(ctx, next, logs.Query{Kinds: logs.Publications})
 			if err != nil {

@@ -374,6 +374,6 @@ func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	answers.Immutable(365 * 24 * time.Hour).Set(w.Header())
+	answers.CacheImmutable(365 * 24 * time.Hour).SetHeader(w.Header())
 	f.Send(w, r, http.StatusOK)
 }

@@ -11,7 +11,7 @@ import (
 
 // Part keeps the catalogue up to date, and has apply take over each change.
 func (k *Keeper) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
-	return parts.Part{Name: "catalogue", Run: parts.Until(func(ctx context.Context) { k.Run(ctx, apply) })}
+	return parts.Part{Name: "catalogue", Run: parts.RunUntilDone(func(ctx context.Context) { k.Run(ctx, apply) })}
 }
 
 // Register registers the metrics of the catalogue.

@@ -182,7 +182,7 @@ func (f *Fallback) Close() {
 
 // The responses to clients.
 var (
-	notThere = &answers.Failure{Status: http.StatusNotFound, Caching: answers.For(10 * time.Second),
+	notThere = &answers.Failure{Status: http.StatusNotFound, Caching: answers.CacheFor(10 * time.Second),
 		Message: "No such file, neither here nor at the origins that are asked. Names, versions and paths are case-sensitive, and versions are exact."}
 	mismatch = &answers.Failure{Status: http.StatusBadGateway, Message: "Another origin has this file, but its bytes are not those that it promises."}
 	later    = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The file is being fetched from another origin. Try again in a moment.", Retry: 2}

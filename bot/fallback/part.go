@@ -10,7 +10,7 @@ import (
 
 // Part fetches what was requested and is missing.
 func (f *Fallback) Part() parts.Part {
-	return parts.Part{Name: "fallback", Run: parts.Until(f.Run), Stop: parts.Closing(f.Close)}
+	return parts.Part{Name: "fallback", Run: parts.RunUntilDone(f.Run), Stop: parts.StopBy(f.Close)}
 }
 
 // Collector collects the metrics of requests to other origins.

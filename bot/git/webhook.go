@@ -124,7 +124,7 @@ func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	status, message := h.Take(delivery)
 	h.Logger.Info("webhook", "path", r.URL.Path, "event", delivery.Event, "delivery", delivery.ID, "status", status, "said", message)
-	answers.NoStore.Set(w.Header())
+	answers.NoStore.SetHeader(w.Header())
 	w.Header().Set("Content-Type", answers.JSON)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"message": message})

@@ -31,7 +31,7 @@ func OpenOutbox(runtime *durable.Runtime, store *kvstore.Store, log *logs.Log, u
 
 // Part sends what is due. stopped is called when it ends, before the store is closed.
 func (o *Outbox) Part(stopped func()) parts.Part {
-	return parts.Part{Name: "outbox", Run: parts.Until(o.Webhooks.Run), Stop: parts.Closing(stopped)}
+	return parts.Part{Name: "outbox", Run: parts.RunUntilDone(o.Webhooks.Run), Stop: parts.StopBy(stopped)}
 }
 
 // keys is a range of keys of the store.

@@ -45,7 +45,7 @@ proven.`,
 	f.StringVar(&o.Name, "name", "", "the `NAME` of a new auditor's key: a host that is yours, and what you like behind it")
 	f.StringVar(&o.Verify.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
 	f.StringVar(&o.Verify.Trust.Root, "root", "", rootFlag)
-	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two audits")
+	f.Var(settings.DurationValue(&every, time.Second), "every", "how long to wait between two audits")
 	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
 	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -55,7 +55,7 @@ proven.`,
 		if o.OpenTimeout <= 0 {
 			return errors.New("--timeout must be over 0, such as 1m")
 		}
-		if err := settings.Base(&o.Server).Set(args[0]); err != nil {
+		if err := settings.BaseURLValue(&o.Server).Set(args[0]); err != nil {
 			return fmt.Errorf("%q: %w", args[0], err)
 		}
 		var err error

@@ -44,7 +44,7 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 		Args: arguments(1, -1),
 	}
 	a.uses(cmd, dataFlags, assetFlags)
-	cmd.Flags().Var(settings.Count(&limit, 1), "limit", "most libraries to show, `N`")
+	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most libraries to show, `N`")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request := library.SearchRequest{Text: strings.Join(args, " "), Limit: limit}

@@ -168,7 +168,7 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 
 // catalogueGiven is the catalogue that duplicates are looked for in, "" for the one that a file lies in.
 func (a *cli) catalogueGiven() string {
-	if !a.settings.Given("catalogue") {
+	if !a.settings.IsSet("catalogue") {
 		return ""
 	}
 	return a.settings.Catalogue

@@ -103,7 +103,7 @@ func newLogList(a *cli) *cobra.Command {
 	}
 	a.uses(cmd, dataFlags)
 	filter.addTo(cmd)
-	cmd.Flags().Var(settings.Count(&limit, 1), "limit", "most entries to show, `N`")
+	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most entries to show, `N`")
 	cmd.Flags().Int64Var(&before, "before", 0, "only entries before the one with the number `INDEX`")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
@@ -198,7 +198,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 	}
 	a.uses(cmd, dataFlags)
 	filter.addTo(cmd)
-	cmd.Flags().Var(settings.Count(&limit, 0), "limit", "most entries to begin with, `N`")
+	cmd.Flags().Var(settings.CountValue(&limit, 0), "limit", "most entries to begin with, `N`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, an entry on each line")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		q, err := filter.query(max(limit, 1))

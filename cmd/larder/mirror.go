@@ -50,7 +50,7 @@ what replaces FILE.` + environmentNote,
 	f.StringVar(&m.Trust.Root, "root", "", rootFlag)
 	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
-	f.Var(settings.Duration(&m.Trust.MaxAge, 1), "max-age", "refuse a bundle whose newest cosignature is older than this")
+	f.Var(settings.DurationValue(&m.Trust.MaxAge, 1), "max-age", "refuse a bundle whose newest cosignature is older than this")
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError

@@ -307,7 +307,7 @@ where no template is given. The names that a template may use are in docs/waitin
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(settings.Choice(&shown.Method, "fifo", "random", "reject"), "method", "queueing method of the room")
+	f.Var(settings.ChoiceValue(&shown.Method, "fifo", "random", "reject"), "method", "queueing method of the room")
 	f.StringVar(&tag, "language", tag, "`LANGUAGE` of the room")
 	f.BoolVar(&shown.QueueAll, "queue-all", false, "as if no user were let in")
 	f.BoolVar(&shown.Event, "event", false, "as if an event started in half an hour")

@@ -47,7 +47,7 @@ too.` + sentLater,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&at, "at", "", "`TIME` to send it first, such as 2027-01-01T00:00:00Z; where it is not given, now, or after one interval")
-	f.Var(settings.Duration(&every, 0), "every", "`INTERVAL` to send it again after, in whole seconds; where it is not given, it is sent once")
+	f.Var(settings.DurationValue(&every, 0), "every", "`INTERVAL` to send it again after, in whole seconds; where it is not given, it is sent once")
 	f.StringVar(&r.Method, "method", "GET", "`METHOD` of the request")
 	f.StringArrayVar(&headers, "header", nil, "a header, as `NAME: VALUE`; repeatable")
 	f.StringVar(&r.Body, "body", "", "`TEXT` of the body")

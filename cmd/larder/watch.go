@@ -42,13 +42,13 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(settings.Base(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
+	f.Var(settings.BaseURLValue(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
 	f.StringArrayVar(&w.Packages, "package", nil, "report only the package `NAME` and the log itself; repeatable")
 	f.StringVar(&w.Repository, "repository", "", "`URL` of the repository that every watched release has to be built from, by its provenance")
 	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
 	f.StringVar(&w.Trust.Root, "root", "", rootFlag)
 	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
-	f.Var(settings.Duration(&every, time.Second), "every", "interval between two polls")
+	f.Var(settings.DurationValue(&every, time.Second), "every", "interval between two polls")
 	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "time without a new entry after which silence is reported")
 	f.DurationVar(&w.Timeout, "timeout", time.Minute, "time limit of a poll")
 	f.BoolVar(&once, "once", false, "poll once, and exit")

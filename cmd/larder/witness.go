@@ -32,7 +32,7 @@ keep both together, on one machine. Contradicting checkpoints of a log are store
 	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")
 	cmd.Flags().StringArrayVar(&w.Logs, "log", nil, "a log that is witnessed: its verifier `KEY`, a file with it, or the URL of a Larder; repeatable")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) (err error) {
-		if !a.settings.Given("keys") || len(w.Logs) == 0 {
+		if !a.settings.IsSet("keys") || len(w.Logs) == 0 {
 			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
 		}
 		for i, log := range w.Logs {

@@ -35,23 +35,22 @@ var AnyOrigin = []Field{
 	{"X-Content-Type-Options", "nosniff"},
 }
 
-// Set sets header fields.
-func Set(h http.Header, fields ...Field) {
+// SetFields sets header fields.
+func SetFields(h http.Header, fields ...Field) {
 	for _, f := range fields {
 		h.Set(f.Name, f.Value)
 	}
 }
 
-// Preflight answers OPTIONS where everything may be read from every page, with any header that
-// a script can set.
-func Preflight(w http.ResponseWriter) {
+// RespondPreflight responds to an OPTIONS request: scripts of every page may read everything, with any header.
+func RespondPreflight(w http.ResponseWriter) {
 	h := w.Header()
-	Set(h, AnyOrigin...)
+	SetFields(h, AnyOrigin...)
 	h.Set("Allow", Methods)
 	h.Set("Access-Control-Allow-Methods", Methods)
 	h.Set("Access-Control-Allow-Headers", "*")
 	h.Set("Access-Control-Max-Age", "86400")
-	NoStore.Set(h)
+	NoStore.SetHeader(h)
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -73,31 +72,30 @@ var (
 	// Revalidated is for what may be kept if its entity tag is asked about each time.
 	Revalidated = Caching{control: "no-cache"}
 	// Provisional is for files, and what is said of them, that may yet become others.
-	Provisional = For(10 * time.Minute)
+	Provisional = CacheFor(10 * time.Minute)
 )
 
-// For returns the caching of what may be kept for that long.
-func For(age time.Duration) Caching {
+// CacheFor returns a Caching by which caches may store a response for age.
+func CacheFor(age time.Duration) Caching {
 	return Caching{control: "public, max-age=" + strconv.Itoa(int(age.Seconds())), age: age}
 }
 
-// Immutable returns the caching of what does not change for that long.
-func Immutable(age time.Duration) Caching {
-	return Caching{control: For(age).control + ", immutable", age: age}
+// CacheImmutable returns a Caching by which caches may store a response for age, which does not change in that time.
+func CacheImmutable(age time.Duration) Caching {
+	return Caching{control: CacheFor(age).control + ", immutable", age: age}
 }
 
-// Expiring returns a caching that tells caches of HTTP/1.0, too.
-func (k Caching) Expiring() Caching {
+// WithExpires returns the caching with the header fields that caches of HTTP/1.0 understand, too.
+func (k Caching) WithExpires() Caching {
 	k.old = true
 	return k
 }
 
-// Control returns the value of Cache-Control.
+// Control returns the value of the header field Cache-Control.
 func (k Caching) Control() string { return cmp.Or(k.control, NoStore.control) }
 
-// Set sets the header fields. With Expires goes Date, so that the two are apart by the right time
-// whenever net/http gets to it.
-func (k Caching) Set(h http.Header) {
+// SetHeader sets the header fields of the caching. It sets Date with Expires, so that their difference is exact.
+func (k Caching) SetHeader(h http.Header) {
 	h.Set("Cache-Control", k.Control())
 	switch {
 	case k.old && k.age == 0:

@@ -29,13 +29,13 @@ func TestCaching(t *testing.T) {
 		{NoStore, "no-store", ""},
 		{Revalidated, "no-cache", ""},
 		{Uncached, "no-cache, no-store, must-revalidate", "0"},
-		{For(10 * time.Second), "public, max-age=10", ""},
-		{For(time.Hour).Expiring(), "public, max-age=3600", "later"},
-		{Immutable(Forever), "public, max-age=30672000, immutable", ""},
-		{Immutable(Forever).Expiring(), "public, max-age=30672000, immutable", "later"},
+		{CacheFor(10 * time.Second), "public, max-age=10", ""},
+		{CacheFor(time.Hour).WithExpires(), "public, max-age=3600", "later"},
+		{CacheImmutable(Forever), "public, max-age=30672000, immutable", ""},
+		{CacheImmutable(Forever).WithExpires(), "public, max-age=30672000, immutable", "later"},
 	} {
 		h := http.Header{}
-		tt.caching.Set(h)
+		tt.caching.SetHeader(h)
 		if h.Get("Cache-Control") != tt.control || (h.Get("Pragma") != "") != (tt.expires == "0") {
 			t.Errorf("%v", h)
 		}
@@ -127,7 +127,7 @@ func TestFailure(t *testing.T) {
 		{"page", func(w http.ResponseWriter) { f.SendPage(w, ask(http.MethodGet), NewBody(HTML, []byte("<h1>"))) }, HTML, "<h1>", ""},
 	} {
 		w := httptest.NewRecorder()
-		Set(w.Header(), Field{"Etag", `"x"`}, Field{"Last-Modified", "then"}, Field{"Content-Encoding", "br"})
+		SetFields(w.Header(), Field{"Etag", `"x"`}, Field{"Last-Modified", "then"}, Field{"Content-Encoding", "br"})
 		tt.send(w)
 		h := w.Header()
 		if w.Code != f.Status || h.Get("Content-Type") != tt.contentType || w.Body.String() != tt.body || h.Get("Content-Length") == "" || h.Get("Vary") != tt.vary {

@@ -41,7 +41,7 @@ type form struct {
 	bytes  []byte
 }
 
-// NewBody returns a body, which keeps identity.
+// NewBody returns a body with the bytes identity, which must not change from then on.
 func NewBody(contentType string, identity []byte) *Body {
 	return &Body{contentType: contentType, identity: identity, tag: sync.OnceValue(func() string {
 		sum := sha256.Sum256(identity)
@@ -49,11 +49,11 @@ func NewBody(contentType string, identity []byte) *Body {
 	})}
 }
 
-// Len returns the size in bytes, without a coding.
+// Len returns the size in bytes without encoding.
 func (b *Body) Len() int { return len(b.identity) }
 
-// varies reports whether there may be several forms.
-func (b *Body) varies() bool { return len(b.identity) >= compressible }
+// isEncodable reports whether the body is large enough to be sent encoded.
+func (b *Body) isEncodable() bool { return len(b.identity) >= compressible }
 
 // etag returns the entity tag of the body in a coding.
 func (b *Body) etag(c coding.Coding) string {
@@ -63,9 +63,9 @@ func (b *Body) etag(c coding.Coding) string {
 	return `"` + b.tag() + "-" + c.String() + `"`
 }
 
-// in returns the form for a coding. It is made quickly also where it is kept: the best codings
-// take seconds for a list of thousands of libraries, which changes with every publication.
-func (b *Body) in(c coding.Coding) *form {
+// encode returns the body in a coding, and caches it. It uses the fast level of the encoder: the best level takes seconds for a
+// list of thousands of libraries, which changes with every publication.
+func (b *Body) encode(c coding.Coding) *form {
 	f := &b.forms[c]
 	f.once.Do(func() {
 		f.coding, f.bytes = coding.Identity, b.identity
@@ -79,36 +79,36 @@ func (b *Body) in(c coding.Coding) *form {
 	return f
 }
 
-// Prepare makes what [Body.Send] will send to a client that asks for it with r, which takes processor time.
+// Prepare encodes the body as [Body.Send] will send it in response to r, since encoding takes processor time.
 func (b *Body) Prepare(r *http.Request) {
-	c := b.preferred(r)
-	if requests.NoneMatch(r.Header["If-None-Match"], b.etag(c)) {
-		b.in(c)
+	c := b.chooseCoding(r)
+	if requests.IfNoneMatch(r.Header["If-None-Match"], b.etag(c)) {
+		b.encode(c)
 	}
 }
 
-// preferred returns the coding that a client wants.
-func (b *Body) preferred(r *http.Request) coding.Coding {
-	if !b.varies() {
+// chooseCoding returns the coding in which a client receives the body.
+func (b *Body) chooseCoding(r *http.Request) coding.Coding {
+	if !b.isEncodable() {
 		return coding.Identity
 	}
-	return requests.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
+	return requests.ParseAcceptEncoding(r.Header["Accept-Encoding"]).PreferredCoding()
 }
 
-// Send answers with the body, or with 304 where the status is 200 and the client has it. A client
-// that refuses all codings gets identity: an error would help no client.
+// Send responds with the body, or with 304 if status is 200 and the client has it. A client that refuses all codings gets identity,
+// because an error would not help it.
 func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	h := w.Header()
-	c := b.preferred(r)
-	if b.varies() {
+	c := b.chooseCoding(r)
+	if b.isEncodable() {
 		h.Set("Vary", "Accept-Encoding")
 	}
 	// Before the form is made, which takes longest, its tag is known: if it is worthwhile.
-	if status == http.StatusOK && !requests.IsAny(r.Header["If-None-Match"]) && b.unchanged(w, r, c) {
+	if status == http.StatusOK && !requests.IsAny(r.Header["If-None-Match"]) && b.sendNotModified(w, r, c) {
 		return
 	}
-	f := b.in(c)
-	if status == http.StatusOK && b.unchanged(w, r, f.coding) {
+	f := b.encode(c)
+	if status == http.StatusOK && b.sendNotModified(w, r, f.coding) {
 		return
 	}
 	h.Set("Content-Type", b.contentType)
@@ -122,11 +122,11 @@ func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	}
 }
 
-// unchanged answers with 304 where the client has the body in that coding.
-func (b *Body) unchanged(w http.ResponseWriter, r *http.Request, c coding.Coding) bool {
+// sendNotModified sets the entity tag. If the client has the body in a coding, it responds with 304 and returns true.
+func (b *Body) sendNotModified(w http.ResponseWriter, r *http.Request, c coding.Coding) bool {
 	tag := b.etag(c)
 	w.Header().Set("Etag", tag)
-	if requests.NoneMatch(r.Header["If-None-Match"], tag) {
+	if requests.IfNoneMatch(r.Header["If-None-Match"], tag) {
 		return false
 	}
 	w.WriteHeader(http.StatusNotModified)

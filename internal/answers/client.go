@@ -17,9 +17,8 @@ type Throttle struct {
 	held int
 }
 
-// Next reports whether this event may pass, and how many were held back before it
-// since the last one that did.
-func (t *Throttle) Next() (held int, ok bool) {
+// Allow reports whether the caller may log this event, and how many events were suppressed since the last one that it allowed.
+func (t *Throttle) Allow() (held int, ok bool) {
 	now := time.Now
 	if t.now != nil {
 		now = t.now
@@ -51,10 +50,10 @@ type Writer struct {
 	Err error
 }
 
-// NewWriter returns a writer of an answer over that major version of HTTP. Scarce reports whether
-// others want what the answer holds; then the time counts that was spent on waiting for the client.
+// NewWriter returns a writer of a response over a major version of HTTP. scarce reports whether other clients wait for the memory
+// that the response holds; then the time spent waiting for this client is limited.
 func NewWriter(w http.ResponseWriter, protocol int, p Pace, scarce func() bool) *Writer {
-	chunk, stall := p.Over(protocol)
+	chunk, stall := p.ChunkFor(protocol)
 	return &Writer{w: w, deadlines: http.NewResponseController(w), pace: p, chunk: chunk, stall: stall, scarce: scarce}
 }
 
@@ -63,7 +62,7 @@ func (w *Writer) Write(data []byte) (written int, err error) {
 	for written < len(data) && w.Err == nil {
 		n := min(len(data)-written, w.chunk)
 		start := time.Now()
-		allowed := w.pace.Allow(w.stall, w.waited, w.Sent+int64(n), w.scarce())
+		allowed := w.pace.TimeFor(w.stall, w.waited, w.Sent+int64(n), w.scarce())
 		// Writers that know no deadlines belong to tests.
 		_ = w.deadlines.SetWriteDeadline(start.Add(allowed))
 		n, w.Err = w.w.Write(data[written : written+n])
@@ -101,20 +100,20 @@ type Pace struct {
 	Least int64
 }
 
-// Over returns how many bytes to write under one deadline over that major version of HTTP,
-// and how long they may take. All streams of HTTP/2 share what the client takes, so each
-// has as long as Streams of them need when the client is as slow as it may be.
-func (p Pace) Over(protocol int) (chunk int, stall time.Duration) {
+// ChunkFor returns how many bytes to write under one deadline over a major version of HTTP, and how long the client may take for
+// them. The streams of an HTTP/2 connection share what the client receives, so each has as long as all of them need if the client
+// is as slow as it may be.
+func (p Pace) ChunkFor(protocol int) (chunk int, stall time.Duration) {
 	if protocol == 2 {
 		return StreamChunk, p.Stall * Streams * StreamChunk / Chunk
 	}
 	return Chunk, p.Stall
 }
 
-// Allow returns how much longer a client may take that was given so long for what came
-// before, where sent counts what it has had and what it is to get now, in bytes. It is at
-// most stall, and not positive where its time is over.
-func (p Pace) Allow(stall, spent time.Duration, sent int64, scarce bool) time.Duration {
+// TimeFor returns how long a client may take for the next bytes. stall is the most; spent is the time that it took for the bytes
+// before, and sent counts those and the next ones. If scarce is set, the client must keep the average rate, and the result is not
+// positive if it does not.
+func (p Pace) TimeFor(stall, spent time.Duration, sent int64, scarce bool) time.Duration {
 	if !scarce {
 		return stall
 	}

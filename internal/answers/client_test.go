@@ -24,8 +24,8 @@ func TestAllow(t *testing.T) {
 		{"one of many streams, scarce", 2, 0, 16 << 10, true, 30*time.Second + 500*time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, stall := p.Over(test.protocol)
-			if got := p.Allow(stall, test.spent, test.sent, test.scarce); got != test.want {
+			_, stall := p.ChunkFor(test.protocol)
+			if got := p.TimeFor(stall, test.spent, test.sent, test.scarce); got != test.want {
 				t.Errorf("%v more, want %v", got, test.want)
 			}
 		})
@@ -35,8 +35,8 @@ func TestAllow(t *testing.T) {
 // A connection whose streams each take their time is as slow as one without streams may be.
 func TestStreamsShareWhatTheClientTakes(t *testing.T) {
 	p := Pace{Stall: 30 * time.Second, Least: 1}
-	chunk, stall := p.Over(1)
-	streamChunk, streamStall := p.Over(2)
+	chunk, stall := p.ChunkFor(1)
+	streamChunk, streamStall := p.ChunkFor(2)
 	one := float64(chunk) / stall.Seconds()
 	if all := Streams * float64(streamChunk) / streamStall.Seconds(); all != one {
 		t.Errorf("%d streams take %v bytes a second at least, one connection %v", Streams, all, one)
@@ -52,7 +52,7 @@ func TestThrottle(t *testing.T) {
 		ok    bool
 	}{{0, 0, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Millisecond, 2, true}, {time.Hour, 0, true}} {
 		now = now.Add(step.after)
-		if held, ok := l.Next(); held != step.held || ok != step.ok {
+		if held, ok := l.Allow(); held != step.held || ok != step.ok {
 			t.Errorf("step %d: %d, %v, want %d, %v", i, held, ok, step.held, step.ok)
 		}
 	}

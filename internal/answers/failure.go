@@ -38,16 +38,15 @@ var (
 	NoVersion   = NotFound("Version")
 )
 
-// NotFound returns the failure for what the API does not have, which may be kept for an hour.
+// NotFound returns the failure for something that the API does not have. Caches may store it for an hour.
 func NotFound(what string) *Failure {
-	return &Failure{Status: http.StatusNotFound, Message: what + " not found", Caching: For(time.Hour).Expiring()}
+	return &Failure{Status: http.StatusNotFound, Message: what + " not found", Caching: CacheFor(time.Hour).WithExpires()}
 }
 
 // Error implements error.
 func (f *Failure) Error() string { return f.Message }
 
-// JSON returns the body of an error response. It does not escape "<" and "&", because the body is never
-// part of a page.
+// JSON returns the body of the response as JSON. It does not escape "<" and "&", because it is never part of a page.
 func (f *Failure) JSON() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -65,26 +64,25 @@ func (f *Failure) JSON() []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// SetHeader sets the fields that do not depend on the body, and removes those that were set for
-// the answer that was asked for.
+// SetHeader sets the header fields of the failure that do not depend on the body, and removes those of the requested response.
 func (f *Failure) SetHeader(h http.Header) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding"} {
 		h.Del(name)
 	}
-	f.Caching.Set(h)
+	f.Caching.SetHeader(h)
 	if f.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(f.Retry))
 	}
-	Set(h, f.Fields...)
+	SetFields(h, f.Fields...)
 }
 
-// SendJSON answers in the form that programs read.
+// SendJSON responds with the failure as JSON.
 func (f *Failure) SendJSON(w http.ResponseWriter, r *http.Request) {
-	f.send(w, r.Method == http.MethodHead, JSON, f.JSON())
+	f.sendBody(w, r.Method == http.MethodHead, JSON, f.JSON())
 }
 
-// Send answers as text or as JSON, whichever the lines of Accept prefer, or only with the head.
-// It returns how many bytes of the body were sent.
+// Send responds with the failure as text or as JSON, as the lines of Accept prefer. With head it sends no body. It returns how many
+// bytes of the body were sent.
 func (f *Failure) Send(w http.ResponseWriter, head bool, accept []string) int64 {
 	h := w.Header()
 	if coded := h.Get("Vary"); coded != "" {
@@ -93,12 +91,14 @@ func (f *Failure) Send(w http.ResponseWriter, head bool, accept []string) int64 
 		h.Set("Vary", "Accept")
 	}
 	if requests.PrefersJSON(accept) {
-		return f.send(w, head, JSON, append(f.JSON(), '\n'))
+		return f.sendBody(w, head, JSON, append(f.JSON(), '\n'))
 	}
-	return f.send(w, head, Plain, []byte(f.Message+"\n"))
+	return f.sendBody(w, head, Plain, []byte(f.Message+"\n"))
 }
 
-func (f *Failure) send(w http.ResponseWriter, head bool, contentType string, body []byte) int64 {
+// sendBody responds with the failure and a body. With head it sends only the header. It returns how many bytes of the body were
+// sent.
+func (f *Failure) sendBody(w http.ResponseWriter, head bool, contentType string, body []byte) int64 {
 	h := w.Header()
 	f.SetHeader(h)
 	h.Set("Content-Type", contentType)
@@ -111,7 +111,7 @@ func (f *Failure) send(w http.ResponseWriter, head bool, contentType string, bod
 	return int64(n)
 }
 
-// SendPage answers with a page that says what is wrong.
+// SendPage responds with the failure and a page that describes it.
 func (f *Failure) SendPage(w http.ResponseWriter, r *http.Request, page *Body) {
 	f.SetHeader(w.Header())
 	page.Send(w, r, f.Status)

@@ -7,29 +7,31 @@ import "net/http"
 var Missing = &Failure{Status: http.StatusServiceUnavailable, Retry: 60,
 	Message: "This is not here at the moment: the service has lost some of its data and needs a repair. Try again later."}
 
-// Lacking returns a handler that answers as next does, but with [Missing] where that finds
-// nothing. What it finds may lack something too, so that nothing may be kept.
-func Lacking(next http.Handler) http.Handler {
+// UnavailableIfNotFound returns a handler that responds as next does, but with [Missing] instead of 404. No response may be cached,
+// because the data of any of them may be incomplete.
+func UnavailableIfNotFound(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(&lacking{ResponseWriter: w, request: r}, r)
+		next.ServeHTTP(&incompleteWriter{ResponseWriter: w, request: r}, r)
 	})
 }
 
-type lacking struct {
+// An incompleteWriter replaces a 404 by [Missing].
+type incompleteWriter struct {
 	http.ResponseWriter
 	request *http.Request
 	begun   bool
 	missing bool // whether the answer has been replaced
 }
 
-func (l *lacking) WriteHeader(status int) {
+// WriteHeader implements http.ResponseWriter.
+func (l *incompleteWriter) WriteHeader(status int) {
 	if l.begun {
 		return
 	}
 	l.begun, l.missing = status >= 200, status == http.StatusNotFound
 	h := l.Header()
 	h.Del("Expires")
-	NoStore.Set(h)
+	NoStore.SetHeader(h)
 	switch {
 	case !l.missing:
 		l.ResponseWriter.WriteHeader(status)
@@ -40,7 +42,8 @@ func (l *lacking) WriteHeader(status int) {
 	}
 }
 
-func (l *lacking) Write(p []byte) (int, error) {
+// Write implements http.ResponseWriter. It discards the body of a response that was replaced.
+func (l *incompleteWriter) Write(p []byte) (int, error) {
 	l.WriteHeader(http.StatusOK)
 	if l.missing {
 		return len(p), nil
@@ -49,12 +52,12 @@ func (l *lacking) Write(p []byte) (int, error) {
 }
 
 // Flush implements http.Flusher.
-func (l *lacking) Flush() {
+func (l *incompleteWriter) Flush() {
 	l.WriteHeader(http.StatusOK)
 	if f, ok := l.ResponseWriter.(http.Flusher); ok {
 		f.Flush()
 	}
 }
 
-// Unwrap is for http.ResponseController.
-func (l *lacking) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+// Unwrap returns the underlying writer, for http.ResponseController.
+func (l *incompleteWriter) Unwrap() http.ResponseWriter { return l.ResponseWriter }

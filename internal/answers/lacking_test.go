@@ -9,10 +9,10 @@ import (
 )
 
 func TestLacking(t *testing.T) {
-	handler := Lacking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := UnavailableIfNotFound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/here":
-			For(Forever).Expiring().Set(w.Header())
+			CacheFor(Forever).WithExpires().SetHeader(w.Header())
 			_, _ = io.WriteString(w, "here")
 		case "/endpoint":
 			NoEndpoint.SendJSON(w, r)

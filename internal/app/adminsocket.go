@@ -18,7 +18,7 @@ func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.parts.Add(parts.Part{Name: "admin socket", Stop: parts.Closing(func() { socket.Close() })}) // harmless where the server has closed it
+	r.parts.Add(parts.Part{Name: "admin socket", Stop: parts.StopBy(func() { socket.Close() })}) // harmless where the server has closed it
 	return socket, nil
 }
 

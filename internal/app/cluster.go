@@ -281,9 +281,9 @@ func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
 
 // addExchangeParts adds the parts that exchange data with the other nodes: status, smaller encodings and request counts.
 func (n *clusterNode) addExchangeParts(r *roleRun) {
-	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportStatus)})
-	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.Until(n.exchangeEncodings)})
-	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
+	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.RunUntilDone(n.reportStatus)})
+	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.RunUntilDone(n.exchangeEncodings)})
+	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.RunUntilDone(n.shareUsage)})
 }
 
 // mayServe reports whether the node may serve files: it has caught up with the bucket once, or it has entries and the bucket does

@@ -61,8 +61,8 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	r.serveAdmin(socket, w.folder, f.operations(what), n.refuseSchedule(), s.checkSettings)
-	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
-	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.Until(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})
+	r.parts.Add(parts.Part{Name: "following", Run: parts.RunUntilDone(f.follow)})
+	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.RunUntilDone(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})
 	n.addExchangeParts(r)
 	return r.markReady(s.Stopping)
 }

@@ -101,7 +101,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		n.peers.close()
 		return nil, err
 	}
-	r.parts.Add(parts.Part{Name: "lead", Stop: parts.Closing(func() {
+	r.parts.Add(parts.Part{Name: "lead", Stop: parts.StopBy(func() {
 		l.stepDown()
 		n.peers.close()
 	})})
@@ -136,16 +136,16 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 		return refused
 	}
 	site.putInFrontOfRooms((*siteOptions).delayForLogSize)
-	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(l.updatePublishedView)})
-	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(l.reconcilePublishedView)})
-	r.parts.Add(parts.Part{Name: "writing", Run: parts.Until(func(ctx context.Context) {
+	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.RunUntilDone(l.updatePublishedView)})
+	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.RunUntilDone(l.reconcilePublishedView)})
+	r.parts.Add(parts.Part{Name: "writing", Run: parts.RunUntilDone(func(ctx context.Context) {
 		n.cluster.SendHeartbeats(ctx)
 		if ctx.Err() == nil {
 			r.logger.Warn("this node leads no longer; it follows")
 			r.requestRestart(restart{})
 		}
 	})})
-	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.Until(l.saveOutboxRegularly)})
+	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.RunUntilDone(l.saveOutboxRegularly)})
 	n.addExchangeParts(r)
 	return nil
 }

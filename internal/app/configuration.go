@@ -45,7 +45,7 @@ func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 		return false
 	}
 	c.inForce.Set(working)
-	working.SetLevel()
+	working.ApplyLogLevel()
 	return true
 }
 
@@ -53,7 +53,7 @@ func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 // error, the version does not come into force.
 func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) error) {
 	unsubscribe := r.supervisor.configuration.inForce.Subscribe(apply)
-	r.parts.Add(parts.Part{Name: "subscription to the configuration", Stop: parts.Closing(unsubscribe)})
+	r.parts.Add(parts.Part{Name: "subscription to the configuration", Stop: parts.StopBy(unsubscribe)})
 }
 
 // reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error, the
@@ -99,7 +99,7 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 	if err != nil {
 		return done, err
 	}
-	changes := fresh.Replace(old)
+	changes := fresh.DiffFrom(old)
 	done = Reloaded{Changed: changes.Names, Restart: changes.Fixed, Restarted: changes.Run}
 	if changes.Run { // a process that takes over has read the configuration before
 		if !changing.making.TryLock() {
@@ -114,7 +114,7 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 	if !changes.Run { // the parts work with it
 		c.working.CompareAndSwap(old, fresh)
 	}
-	fresh.SetLevel()
+	fresh.ApplyLogLevel()
 	r.logger.Info("reloaded the configuration", "version", number, "changed", strings.Join(done.Changed, " "), "restarts", done.Restarted)
 	if len(done.Restart) > 0 {
 		r.logger.Warn("settings that only a restart of the process changes stay as they were", "settings", strings.Join(done.Restart, " "))

@@ -224,7 +224,7 @@ func (r *roleRun) markReady(stopping func()) error {
 	r.parts.Add(parts.Part{Name: "readiness"})
 	r.parts.Add(parts.Part{Name: "restart", Run: r.awaitRestart})
 	forget := context.AfterFunc(r.supervisor.ending, stopping)
-	r.parts.Add(parts.Part{Name: "word that it ends", Stop: parts.Closing(func() { forget() })})
+	r.parts.Add(parts.Part{Name: "word that it ends", Stop: parts.StopBy(func() { forget() })})
 	return nil
 }
 

@@ -92,7 +92,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 		}
 		addRoomOperations(all, rooms, roomRecord)
 	})
-	r.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
+	r.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.RunUntilDone(func(ctx context.Context) {
 		if o.readOnly {
 			return
 		}

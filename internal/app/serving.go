@@ -26,7 +26,7 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 
 // addMemoryLimit adds the part that limits the memory of the process by the settings in force.
 func (r *roleRun) addMemoryLimit(serve bool) {
-	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.Until(func(ctx context.Context) {
+	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.RunUntilDone(func(ctx context.Context) {
 		settings.LimitMemory(ctx, r.supervisor.configuration.inForce.Get, serve, r.logger)
 	})})
 }

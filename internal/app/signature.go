@@ -47,7 +47,7 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
 		return nil, settings.Mistakef("%s and %s: give one of the two", s.Origin("witness"), s.Origin("witness-policy"))
 	case s.WitnessPolicy != "":
-		text, err := s.File("witness-policy", s.WitnessPolicy)
+		text, err := s.ReadFile("witness-policy", s.WitnessPolicy)
 		if err != nil {
 			return nil, err
 		}

@@ -137,7 +137,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 		return nil, nil, err
 	}
 	if o.lacking {
-		public = answers.Lacking(public)
+		public = answers.UnavailableIfNotFound(public)
 	}
 	r.supervisor.private.site.Store(&public)
 	handler := server.Route(assets, server.RouteContents(contents, tiles.Route(log, withHooks(o.hooks, hideOperatorPages(public)))))

@@ -154,7 +154,7 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 		return all, nil
 	}
 	err = open(forPrivate, "private-listen", s.PrivateListen)
-	if err != nil && !s.Given("private-listen") {
+	if err != nil && !s.IsSet("private-listen") {
 		// This address is the default, so that it is taken is no reason not to start.
 		warn(err)
 		err = nil

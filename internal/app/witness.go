@@ -70,6 +70,6 @@ func (w witnessRole) start(_ context.Context, r *roleRun) error {
 	if err := r.markReady(func() { s.Logger.Info("stopping") }); err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { opened.Run(ctx) })})
+	r.parts.Add(parts.Part{Name: "following", Run: parts.RunUntilDone(func(ctx context.Context) { opened.Run(ctx) })})
 	return nil
 }

@@ -230,7 +230,7 @@ func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error)
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
-		if root, err = s.File("sigstore-root", s.SigstoreRoot); err != nil {
+		if root, err = s.ReadFile("sigstore-root", s.SigstoreRoot); err != nil {
 			return nil, err
 		}
 	}

@@ -58,6 +58,7 @@ type stored struct {
 	size   int64
 }
 
+// key returns the object key of a version.
 func (b *Backend) key(number int64) string { return fmt.Sprintf("%s%020d", b.prefix, number) }
 
 // list returns the stored versions, oldest first. It ignores objects that no Backend has written.
@@ -67,29 +68,30 @@ func (b *Backend) list(ctx context.Context) (all []stored, err error) {
 			return nil, err
 		}
 		number, err := strconv.ParseInt(strings.TrimPrefix(o.Key, b.prefix), 10, 64)
-		if err == nil && number > 0 && number < maxNumber && number-newest(all) <= maxGap && b.key(number) == o.Key {
+		if err == nil && number > 0 && number < maxNumber && number-newestNumber(all) <= maxGap && b.key(number) == o.Key {
 			all = append(all, stored{number, o.Size})
 		}
 	}
 	return all, nil
 }
 
-// newest returns the greatest number of a listing, 0 for none.
-func newest(all []stored) int64 {
+// newestNumber returns the number of the newest version in a listing, 0 for none.
+func newestNumber(all []stored) int64 {
 	if len(all) == 0 {
 		return 0
 	}
 	return all[len(all)-1].number
 }
 
-// read returns a version, [bucket.ErrNotFound], or a [*CorruptError].
+// read returns a version, [bucket.ErrNotFound], or a [*CorruptError] if the stored version is damaged.
 func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
-	v, _, err := b.readOther(ctx, number, "")
+	v, _, err := b.readIfOther(ctx, number, "")
 	return v, err
 }
 
-// readOther is read unless the object is the known one: then it returns no version, and no error.
-func (b *Backend) readOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
+// readIfOther reads a version unless its object is still known, the one that was read before. Then it returns a zero Version and no
+// error.
+func (b *Backend) readIfOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
 	corrupt := func(err error) (Version, bucket.Version, error) {
 		return Version{}, "", &CorruptError{b.bucket.String() + "/" + b.key(number), err}
 	}
@@ -112,7 +114,7 @@ func (b *Backend) readOther(ctx context.Context, number int64, known bucket.Vers
 	return v, object, nil
 }
 
-// create stores a version. It returns [bucket.ErrExists] if the number is in use.
+// create stores a new version. It returns [bucket.ErrExists] if the number is in use.
 func (b *Backend) create(ctx context.Context, v Version) error {
 	data, err := b.encode(v)
 	if err == nil {
@@ -121,7 +123,7 @@ func (b *Backend) create(ctx context.Context, v Version) error {
 	return err
 }
 
-// put stores a version in place of any other with its number.
+// put stores a version, and overwrites any version with the same number.
 func (b *Backend) put(ctx context.Context, v Version) error {
 	data, err := b.encode(v)
 	if err == nil {
@@ -130,6 +132,7 @@ func (b *Backend) put(ctx context.Context, v Version) error {
 	return err
 }
 
+// encode returns a version as it is stored: JSON, sealed.
 func (b *Backend) encode(v Version) ([]byte, error) {
 	v.Format = format
 	data, err := json.Marshal(v)
@@ -151,19 +154,19 @@ type Checksum struct{}
 
 // Seal implements [Sealer].
 func (Checksum) Seal(_ int64, data []byte) ([]byte, error) {
-	return append([]byte(sum(data)+"\n"), data...), nil
+	return append([]byte(checksum(data)+"\n"), data...), nil
 }
 
 // Open implements [Sealer].
 func (Checksum) Open(_ int64, stored []byte) ([]byte, error) {
 	line, data, _ := strings.Cut(string(stored), "\n")
-	if line != sum([]byte(data)) {
+	if line != checksum([]byte(data)) {
 		return nil, errors.New("its checksum is wrong")
 	}
 	return []byte(data), nil
 }
 
-func sum(data []byte) string {
+func checksum(data []byte) string {
 	digest := sha256.Sum256(data)
 	return hex.EncodeToString(digest[:])
 }

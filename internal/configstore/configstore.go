@@ -41,12 +41,12 @@ const (
 )
 
 const (
-	followEvery = 2 * time.Second  // between two requests for the next version
-	listEvery   = time.Minute      // between two listings, which also find versions behind a gap
-	doubtTime   = 10 * time.Second // in which the authority must answer whether it has a version
-	finishTime  = time.Minute      // to copy a version that the authority has stored, and to remove old ones
-	applyFirst  = 2 * time.Second  // backoff after a version could not be applied
-	applyMost   = time.Minute      // longest such backoff
+	followInterval    = 2 * time.Second  // between two requests for the next version
+	listInterval      = time.Minute      // between two listings, which also find versions behind a gap
+	confirmTimeout    = 10 * time.Second // in which the authority must respond whether it has a version
+	finishTimeout     = time.Minute      // to copy a version that the authority has stored, and to remove old ones
+	firstApplyBackoff = 2 * time.Second  // backoff after a version could not be applied
+	maxApplyBackoff   = time.Minute      // longest such backoff
 )
 
 // A Version is the record as it was or is in force.
@@ -111,16 +111,16 @@ type Options struct {
 
 // A State is what a store knows of the record.
 type State struct {
-	Version Version // in force; without its content. The number is 0 where there is none
-	// Confirmed is when the authority last said so; zero if it has not since the store was opened.
+	Version Version // in force; without its content. The number is 0 before the first version
+	// Confirmed is when the authority last confirmed that; zero if it has not since the store was opened.
 	Confirmed time.Time
-	// Problem joins what is wrong with the authority and with the copy; nil for nothing.
+	// Problem joins the problems of the authority and of the copy; nil for none.
 	Problem error
 	// Unconfirmed says that a newer version may be in force elsewhere.
 	Unconfirmed bool
 }
 
-// A problem is one kind of what can be wrong with the record.
+// A problem is a kind of problem with the record.
 type problem int
 
 // Kinds of problems. Each lasts until a refresh finds the opposite.
@@ -154,7 +154,7 @@ type Store struct {
 	problems [problems]error
 	behind   bool      // the authority does not have the version in force
 	reported string    // the damage that was logged last
-	checked  time.Time // when the authority was listed, and nothing was left to be done; zero if something is
+	checked  time.Time // when the authority was listed and everything was in order; zero if something is left to do
 }
 
 // A comparison found that version number has an ID in the authority, where it is an object.
@@ -170,13 +170,13 @@ type backoff struct {
 	next     time.Time
 }
 
-// Open returns a store with the versions that the authority has, or if it cannot be read, with those in the copy. The error is
-// about neither being readable, or about none of the versions being sound: then it is unknown which version is in force.
+// Open returns a store with the versions of the authority, or of the copy if the authority cannot be read. It returns an error if
+// neither can be read or no version is sound, because the version in force is unknown then.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{options: o, toCopy: map[int64]bool{}}
 	local := s.load(ctx, o.Copy)
 	if !s.Shared() {
-		s.confirmed()
+		s.setConfirmed()
 		if local != nil {
 			return nil, local
 		}
@@ -195,7 +195,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 func isCorrupt(err error) bool { return errors.As(err, new(*CorruptError)) }
 
-// load reads the versions of a backend, and has the newest sound one be in force.
+// load reads the versions of a backend into the history, and puts the newest sound one into force.
 func (s *Store) load(ctx context.Context, from *Backend) error {
 	all, err := from.list(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 		v, err := from.read(ctx, at.number)
 		switch {
 		case isCorrupt(err):
-			broken = append([]error{err}, broken...) // newest first, as a refresh finds them
+			broken = append([]error{err}, broken...) // newestNumber first, as a refresh finds them
 			s.options.Logger.Error("a version of the configuration record is damaged and not used; restore it from a backup, or remove it", "version", at.number, "err", err)
 			continue
 		case errors.Is(err, bucket.ErrNotFound):
@@ -243,7 +243,7 @@ func (s *Store) Get() (Version, bool) {
 	return v, v.Number > 0
 }
 
-// State returns what is known of the record.
+// State returns what the store knows of the record, and what is wrong with it.
 func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +306,8 @@ func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, err
 	return s.propose(ctx, base, c)
 }
 
-// propose follows a refresh without an error: the newest sound version of that listing is the one in force.
+// propose creates the next version if base is in force. A refresh must have succeeded just before, so that the newest sound version
+// is the one in force.
 func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, error) {
 	current, _ := s.Get()
 	if current.Number != base {
@@ -325,22 +326,22 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 		current, _ := s.Get()
 		return Version{}, &ConflictError{base, current.withoutContent()}
 	}
-	if err != nil && !s.landed(ctx, v) {
+	if err != nil && !s.wasStored(ctx, v) {
 		return Version{}, fmt.Errorf("the new version cannot be stored, so version %d should still be in force, as `larder room status` shows: %w", base, err)
 	}
 	// The version is stored. That the client goes away changes nothing any more.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	// A process that was paused for long may have used the number of a version that was pruned meanwhile.
 	all, err := s.options.Authority.list(ctx)
-	if err == nil && newest(all)-v.Number >= maxVersions/2 {
+	if err == nil && newestNumber(all)-v.Number >= maxVersions/2 {
 		err = errors.Join(s.options.Authority.delete(ctx, v.Number), s.refresh(ctx))
 		current, _ := s.Get()
 		return Version{}, errors.Join(&ConflictError{base, current.withoutContent()}, err)
 	}
 	s.copyVersion(ctx, v)
-	err = s.enforce(v)
-	s.confirmed()
+	err = s.putInForce(v)
+	s.setConfirmed()
 	s.prune(ctx, s.options.Authority)
 	if s.Shared() {
 		s.prune(ctx, s.options.Copy)
@@ -351,9 +352,9 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 	return v, nil
 }
 
-// landed reports whether a version was stored although the backend returned an error, as after a lost connection.
-func (s *Store) landed(ctx context.Context, v Version) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), doubtTime)
+// wasStored reports whether a version was stored although the backend returned an error, as after a lost connection.
+func (s *Store) wasStored(ctx context.Context, v Version) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	have, err := s.options.Authority.read(ctx, v.Number)
 	return err == nil && have.ID == v.ID
@@ -372,7 +373,7 @@ func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check f
 		return Version{}, &ConflictError{base, current.withoutContent()}
 	}
 	if to == 0 {
-		if to = s.before(base); to == 0 {
+		if to = s.undoTarget(base); to == 0 {
 			return Version{}, ErrNoOlder
 		}
 	}
@@ -386,8 +387,9 @@ func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check f
 	return s.propose(ctx, base, Change{Origin: origin, File: old.File, Restores: to, Content: old.Content})
 }
 
-// before returns the version that an undo of number restores, 0 for none. A version that restores another one stands for that.
-func (s *Store) before(number int64) int64 {
+// undoTarget returns the number of the version that an undo of version number restores, 0 for none. If version number itself
+// restored an older one, the undo goes back from that.
+func (s *Store) undoTarget(number int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	restores := map[int64]int64{}
@@ -406,36 +408,37 @@ func (s *Store) before(number int64) int64 {
 	return older
 }
 
-// enforce has a version be in force, and notifies the subscribers. It returns their errors.
-func (s *Store) enforce(v Version) error {
+// putInForce puts a version into force, and notifies the subscribers. It returns their error.
+func (s *Store) putInForce(v Version) error {
 	s.inForce.Set(v)
 	s.addToHistory(v)
 	s.applying = backoff{}
-	return s.apply(v)
+	return s.notifySubscribers(v)
 }
 
-// apply notifies the subscribers of the version in force.
-func (s *Store) apply(v Version) error {
+// notifySubscribers has the subscribers apply the version in force. After an error it schedules the next attempt.
+func (s *Store) notifySubscribers(v Version) error {
 	err := s.inForce.Notify(context.Background(), v)
 	if err == nil {
 		s.applying = backoff{}
 		return nil
 	}
 	s.applying.failures++
-	s.applying.next = s.options.Now().Add(retry.Doubled(s.applying.failures, applyFirst, applyMost))
+	s.applying.next = s.options.Now().Add(retry.Doubled(s.applying.failures, firstApplyBackoff, maxApplyBackoff))
 	return err
 }
 
-// applyAgain notifies the subscribers again if one of them could not apply the version in force.
-func (s *Store) applyAgain() {
+// retryApply notifies the subscribers again if one of them could not apply the version in force, and the backoff is over.
+func (s *Store) retryApply() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	if s.applying.failures > 0 && !s.options.Now().Before(s.applying.next) {
 		current, _ := s.Get()
-		s.apply(current) //nolint:errcheck // the subscriber reports it, and is notified again
+		s.notifySubscribers(current) //nolint:errcheck // the subscriber reports it, and is notified again
 	}
 }
 
+// addToHistory adds a version to the history, in place of one with the same number.
 func (s *Store) addToHistory(v Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,18 +447,21 @@ func (s *Store) addToHistory(v Version) {
 	slices.SortFunc(s.history, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })
 }
 
-func (s *Store) contains(number int64) bool {
+// inHistory reports whether the history has a version with a number.
+func (s *Store) inHistory(number int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.history, func(v Version) bool { return v.Number == number })
 }
 
-func (s *Store) confirmed() {
+// setConfirmed records that the authority has confirmed the version in force just now.
+func (s *Store) setConfirmed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.confirm = s.options.Now()
 }
 
+// setProblem records a problem of a kind, nil if there is none any more.
 func (s *Store) setProblem(p problem, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -321,7 +321,7 @@ func TestApplyIsRepeated(t *testing.T) {
 			t.Error("a version is applied again at once")
 		}
 	}
-	now = now.Add(applyFirst)
+	now = now.Add(firstApplyBackoff)
 	for _, s := range []*Store{leader, follower} {
 		s.followOnce(t.Context())
 		if applied[s] != 1 {

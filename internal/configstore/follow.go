@@ -13,8 +13,8 @@ import (
 
 // A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
 
-// copyVersion stores a version in the copy. Versions of another record are removed from there before, so that the copy never
-// has versions of two records.
+// copyVersion stores a version in the copy, and records a failure, which [Store.copyAgain] repeats. If the copy has versions of
+// another record, it removes these first.
 func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {
 		return
@@ -40,8 +40,8 @@ func (s *Store) copyVersion(ctx context.Context, v Version) {
 	delete(s.toCopy, v.Number)
 }
 
-// removeOthers removes all versions but one from the copy, the newest first: what is left in between still differs from the
-// authority's record.
+// removeOthers removes all versions but one from the copy, the newest first, so that an interrupted removal leaves a copy that
+// still differs from the authority's record.
 func (s *Store) removeOthers(ctx context.Context, but int64) error {
 	copies, err := s.options.Copy.list(ctx)
 	for _, at := range slices.Backward(copies) {
@@ -75,6 +75,7 @@ func (s *Store) Refresh(ctx context.Context) error {
 	return s.refresh(ctx)
 }
 
+// refresh is Refresh with the lock held.
 func (s *Store) refresh(ctx context.Context) (err error) {
 	s.setChecked(time.Time{})
 	defer func() {
@@ -87,7 +88,7 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.listed = newest(all)
+	s.listed = newestNumber(all)
 	if s.Shared() {
 		if err := s.followRecord(ctx, all); err != nil {
 			return err
@@ -97,7 +98,7 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 		return err
 	}
 	if !s.Shared() {
-		s.confirmed()
+		s.setConfirmed()
 		return nil
 	}
 	s.copyAgain(ctx)
@@ -109,17 +110,18 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 	return nil
 }
 
+// setChecked records when the authority was listed and everything was in order; zero if something is left to do.
 func (s *Store) setChecked(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.checked = at
 }
 
-// readUnknown reads the versions of a listing that are not known, the newest first, which is to be in force.
+// readUnknown reads the versions of a listing that the history does not have, and puts the newest one into force.
 func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 	var broken error
 	for _, at := range slices.Backward(all) {
-		if at.number <= s.pruned || s.contains(at.number) {
+		if at.number <= s.pruned || s.inHistory(at.number) {
 			continue
 		}
 		v, err := s.options.Authority.read(ctx, at.number)
@@ -134,7 +136,7 @@ func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 		}
 		s.copyVersion(ctx, v)
 		if known, _ := s.Get(); v.Number > known.Number {
-			s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+			s.putInForce(v) //nolint:errcheck // the subscriber reports it, and is notified again
 		}
 		s.addToHistory(v)
 	}
@@ -142,6 +144,7 @@ func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 	return nil
 }
 
+// reportDamage records which versions are damaged, nil for none, and logs new damage once.
 func (s *Store) reportDamage(err error) {
 	s.mu.Lock()
 	fresh := err != nil && s.reported != err.Error()
@@ -154,15 +157,17 @@ func (s *Store) reportDamage(err error) {
 	}
 }
 
-// Follow keeps the store current until ctx ends: it takes over new versions from the authority, and repeats what failed.
+// Follow keeps the store current until ctx ends: it reads new versions of the authority, puts the newest into force, and repeats
+// what failed.
 func (s *Store) Follow(ctx context.Context) {
-	for retry.Sleep(ctx, followEvery) == nil {
+	for retry.Sleep(ctx, followInterval) == nil {
 		s.followOnce(ctx)
 	}
 }
 
+// followOnce does one round of Follow.
 func (s *Store) followOnce(ctx context.Context) {
-	s.applyAgain()
+	s.retryApply()
 	if !s.Shared() || s.knowsNewest(ctx) {
 		return
 	}
@@ -173,14 +178,14 @@ func (s *Store) followOnce(ctx context.Context) {
 	}
 }
 
-// knowsNewest reports whether the version in force is still the newest one, as it was in the last listing, which is not long
-// ago. It requests the next version, which is cheaper than a listing.
+// knowsNewest reports whether the version in force is still the newest one. It requests the next version, which is cheaper than a
+// listing. It returns false if the last listing is long ago or left something to do.
 func (s *Store) knowsNewest(ctx context.Context) bool {
 	known := s.inForce.Get().Number
 	s.mu.Lock()
 	checked, behind := s.checked, s.behind
 	s.mu.Unlock()
-	if age := s.options.Now().Sub(checked); age < 0 || age >= listEvery {
+	if age := s.options.Now().Sub(checked); age < 0 || age >= listInterval {
 		return false
 	}
 	s.changing.Lock()
@@ -190,13 +195,13 @@ func (s *Store) knowsNewest(ctx context.Context) bool {
 		return false
 	}
 	if !behind {
-		s.confirmed()
+		s.setConfirmed()
 	}
 	return true
 }
 
-// followRecord compares the copy with a listing of the authority. If they are different records, the authority's newest
-// version comes into force.
+// followRecord compares the copy with a listing of the authority. If they are versions of different records, it replaces the
+// history by the authority's newest version and puts that into force.
 func (s *Store) followRecord(ctx context.Context, all []stored) error {
 	same, err := s.isSameRecord(ctx, all)
 	if err != nil || same {
@@ -216,13 +221,13 @@ func (s *Store) followRecord(ctx context.Context, all []stored) error {
 		s.mu.Unlock()
 		s.foreign, s.toCopy, s.pruned = true, map[int64]bool{}, 0
 		s.copyVersion(ctx, v)
-		s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+		s.putInForce(v) //nolint:errcheck // the subscriber reports it, and is notified again
 		return nil
 	}
 	return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
 }
 
-// isSameRecord reports whether the newest version that the copy and the authority both have is the same one.
+// isSameRecord reports whether the copy and the authority have the same record: the newest version that both have has the same ID.
 func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	s.mu.Lock()
 	history := slices.Clone(s.history)
@@ -237,7 +242,7 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 		if s.same.number == at.number && s.same.id == history[i].ID {
 			object = s.same.object
 		}
-		v, found, err := s.options.Authority.readOther(ctx, at.number, object)
+		v, found, err := s.options.Authority.readIfOther(ctx, at.number, object)
 		switch {
 		case isCorrupt(err) || errors.Is(err, bucket.ErrNotFound):
 			unknown = true
@@ -255,7 +260,7 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	return unknown, nil
 }
 
-// prune removes the oldest versions of a backend beyond the limits of the history.
+// prune deletes the oldest versions of a backend that exceed the limits of the history.
 func (s *Store) prune(ctx context.Context, b *Backend) {
 	all, err := b.list(ctx)
 	old := s.excess(all)
@@ -270,17 +275,17 @@ func (s *Store) prune(ctx context.Context, b *Backend) {
 	if b != s.options.Copy || len(old) == 0 {
 		return
 	}
-	s.pruned = newest(old)
+	s.pruned = newestNumber(old)
 	s.mu.Lock()
 	s.history = slices.DeleteFunc(s.history, func(v Version) bool { return v.Number <= s.pruned })
 	s.mu.Unlock()
 }
 
-// excess returns the oldest versions of a listing beyond the limits of the history. Damaged versions do not count.
+// excess returns the oldest versions of a listing that exceed the limits of the history. Damaged versions do not count.
 func (s *Store) excess(all []stored) []stored {
 	size, count := int64(0), 0
 	for i, at := range slices.Backward(all) {
-		if !s.contains(at.number) {
+		if !s.inHistory(at.number) {
 			continue
 		}
 		count++
@@ -292,8 +297,8 @@ func (s *Store) excess(all []stored) []stored {
 	return nil
 }
 
-// Share has this store own the record: it uploads the versions that the authority lacks, as when a cluster begins with the
-// record of the process that founds it, or when the authority has lost some. [Store.Follow] continues what Share cannot finish.
+// Share makes this store the owner of the record, which uploads the versions that the authority lacks: when the first node of a
+// cluster shares its record, or after the authority has lost versions. [Store.Follow] continues what Share cannot finish.
 func (s *Store) Share(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -304,28 +309,29 @@ func (s *Store) Share(ctx context.Context) error {
 	return s.problemOf(lacking)
 }
 
+// problemOf returns the present problem of a kind, nil for none.
 func (s *Store) problemOf(p problem) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problems[p]
 }
 
-// upload stores the versions of the copy that a listing of the authority lacks, if this store owns the record. It begins with
-// the newest one, so that a part of them never has an older version be in force. It reports whether the authority is complete.
+// upload uploads the versions that a listing of the authority lacks, if this store owns the record. It records whether the
+// authority is behind, and reports whether it succeeded.
 func (s *Store) upload(ctx context.Context, all []stored) bool {
 	var err error
 	if s.owns {
 		err = s.uploadMissing(ctx, all)
 	}
 	current, _ := s.Get()
-	behind := current.Number > newest(all) && (!s.owns || err != nil)
+	behind := current.Number > newestNumber(all) && (!s.owns || err != nil)
 	if behind {
 		s.setProblem(lacking, errors.Join(fmt.Errorf(
 			"version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; "+
-				"the leader uploads its versions", current.Number, newest(all)), err))
+				"the leader uploads its versions", current.Number, newestNumber(all)), err))
 	} else {
 		s.setProblem(lacking, err)
-		s.confirmed()
+		s.setConfirmed()
 	}
 	s.mu.Lock()
 	s.behind = behind
@@ -333,13 +339,15 @@ func (s *Store) upload(ctx context.Context, all []stored) bool {
 	return err == nil
 }
 
+// uploadMissing uploads the versions of the copy that a listing of the authority lacks. It begins with the newest one, so that a
+// partial upload never puts an older version into force.
 func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
 	copies, err := s.options.Copy.list(ctx)
 	if err != nil {
 		return err
 	}
 	for _, at := range slices.Backward(copies) {
-		if !s.contains(at.number) || slices.ContainsFunc(all, func(has stored) bool { return has.number == at.number }) {
+		if !s.inHistory(at.number) || slices.ContainsFunc(all, func(has stored) bool { return has.number == at.number }) {
 			continue
 		}
 		v, err := s.options.Copy.read(ctx, at.number)

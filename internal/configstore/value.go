@@ -22,7 +22,7 @@ func (v *Value[T]) Get() T {
 	return v.current
 }
 
-// Set has a version come into force, and returns its number. It calls no subscriber.
+// Set puts a version into force, and returns how many versions there have been. It does not notify the subscribers.
 func (v *Value[T]) Set(next T) (number int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -31,7 +31,7 @@ func (v *Value[T]) Set(next T) (number int64) {
 	return v.number
 }
 
-// Subscribe has [Value.Notify] call a function until unsubscribe is called.
+// Subscribe has [Value.Notify] call notify until unsubscribe is called.
 func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -43,8 +43,8 @@ func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe
 	}
 }
 
-// Notify has the subscribers apply a version, one after the other in the order of their subscriptions. The first error ends it: so if only
-// the first subscriber can fail, either all apply a version or none does.
+// Notify calls the subscribers with a version, in the order of their subscriptions. It stops at the first error: so if only the
+// first subscriber can fail, either all apply a version or none does.
 func (v *Value[T]) Notify(ctx context.Context, version T) error {
 	v.mu.Lock()
 	subscribers := slices.Clone(v.subscribers)

@@ -23,7 +23,7 @@ func WithoutCancellation(ctx context.Context, err error) error {
 	return errors.Join(failures...)
 }
 
-// causedBy reports whether each error at the end of a chain that err wraps is one of causes.
+// causedBy reports whether every error at the end of a chain that err wraps is one of causes.
 func causedBy(err error, causes ...error) bool {
 	if slices.Contains(causes, err) {
 		return true

@@ -53,10 +53,10 @@ func NewGroup(ctx context.Context, logger *slog.Logger) *Group {
 	return g
 }
 
-// Context ends when the group does.
+// Context returns the context of the parts, which ends when the group does.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Add adds a part that is open, and starts its Run.
+// Add adds a part that was opened, and starts its Run.
 func (g *Group) Add(p Part) {
 	g.added = append(g.added, p)
 	g.logger.Debug("started", "what", p.Name)
@@ -73,7 +73,7 @@ func (g *Group) Add(p Part) {
 	})
 }
 
-// AddEarly adds a part whose Run also ends at [Group.EndEarly].
+// AddEarly adds a part whose Run also ends when [Group.EndEarly] is called.
 func (g *Group) AddEarly(p Part) {
 	work := p.Run
 	g.earlyRuns.Add(1)
@@ -93,13 +93,14 @@ func (g *Group) AddEarly(p Part) {
 	g.Add(p)
 }
 
-// EndEarly ends the parts of [Group.AddEarly], and returns when they have ended. The others go on.
+// EndEarly ends the parts that were added by [Group.AddEarly], and waits until they have ended. The other parts continue.
 func (g *Group) EndEarly() {
 	g.endEarly()
 	g.earlyRuns.Wait()
 }
 
-// Wait waits until the group ends, and stops its parts. err is why the role could not open all of them, which ends it; nil for none.
+// Wait waits until the group ends, and stops its parts in reverse order. err, nil for none, is why the role could not open all
+// parts; it ends the group at once.
 func (g *Group) Wait(err error) error {
 	defer g.endEarly()
 	defer g.end()
@@ -117,16 +118,16 @@ func (g *Group) Wait(err error) error {
 	return err
 }
 
-// Until makes a part's Run of work that only ends with its context.
-func Until(work func(context.Context)) func(context.Context) error {
+// RunUntilDone returns the Run of a part whose work ends only with its context, and cannot fail.
+func RunUntilDone(work func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		work(ctx)
 		return nil
 	}
 }
 
-// Closing makes a part's Stop of a function that cannot fail.
-func Closing(closeIt func()) func() error {
+// StopBy returns the Stop of a part that cannot fail.
+func StopBy(closeIt func()) func() error {
 	return func() error {
 		closeIt()
 		return nil

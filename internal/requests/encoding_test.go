@@ -24,19 +24,19 @@ func TestParseQuality(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	br, gzip, identity := Form{coding.Brotli, 90}, Form{coding.Gzip, 100}, Form{coding.Identity, 300}
-	all := []Form{identity, gzip, br}
+	br, gzip, identity := Representation{coding.Brotli, 90}, Representation{coding.Gzip, 100}, Representation{coding.Identity, 300}
+	all := []Representation{identity, gzip, br}
 	for _, test := range []struct {
 		field string
-		forms []Form
+		forms []Representation
 		want  int // -1 for none
 	}{
 		{"gzip, deflate, br, zstd", all, 2},
 		{"gzip", all, 1},
 		{"br;q=0.5, gzip", all, 1},
 		{"br;q=0.5, gzip;q=0.5", all, 2},
-		{"br;q=0.5, gzip;q=0.5", []Form{{coding.Gzip, 80}, br}, 0},
-		{"br, gzip, identity", []Form{br, gzip, {coding.Identity, 10}}, 2},
+		{"br;q=0.5, gzip;q=0.5", []Representation{{coding.Gzip, 80}, br}, 0},
+		{"br, gzip, identity", []Representation{br, gzip, {coding.Identity, 10}}, 2},
 		{"identity, br;q=0.9", all, 0},
 		{"deflate", all, 0},
 		{"", all, 0},
@@ -44,8 +44,8 @@ func TestChoose(t *testing.T) {
 		{"*;q=0", all, -1},
 		{"identity;q=0", all, -1},
 		{"identity;q=0, gzip;q=0.001", all, 1},
-		{"br", []Form{gzip, identity}, 1},
-		{"br", []Form{gzip}, -1},
+		{"br", []Representation{gzip, identity}, 1},
+		{"br", []Representation{gzip}, -1},
 		{"br", nil, -1},
 	} {
 		if got := ParseAcceptEncoding([]string{test.field}).Choose(test.forms); got != test.want {
@@ -60,11 +60,11 @@ func TestChoose(t *testing.T) {
 func TestNothingIsAllocated(t *testing.T) {
 	encoding := []string{"gzip;q=0.5, br, zstd", "identity;q=0"}
 	tags := []string{`"x", W/"y"`, `"z"`}
-	forms := []Form{{coding.Brotli, 1}, {coding.Identity, 2}}
+	forms := []Representation{{coding.Brotli, 1}, {coding.Identity, 2}}
 	if n := testing.AllocsPerRun(100, func() {
 		ParseAcceptEncoding(encoding).Choose(forms)
-		match(tags, `"z"`)
-		NoneMatch(tags, `"y"`)
+		ifMatch(tags, `"z"`)
+		IfNoneMatch(tags, `"y"`)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -118,7 +118,7 @@ func TestPrefer(t *testing.T) {
 		if field != "" {
 			lines = []string{field}
 		}
-		if got := ParseAcceptEncoding(lines).Prefer(); got != want {
+		if got := ParseAcceptEncoding(lines).PreferredCoding(); got != want {
 			t.Errorf("%q: %v, want %v", field, got, want)
 		}
 	}

@@ -42,7 +42,7 @@ func ParseAcceptEncoding(lines []string) Weights {
 		for more := true; more; {
 			var name string
 			var w Weight
-			if name, line, more = cutName(line); name != "" {
+			if name, line, more = cutToken(line); name != "" {
 				w = fullWeight
 			} else {
 				var member string
@@ -55,25 +55,24 @@ func ParseAcceptEncoding(lines []string) Weights {
 			switch {
 			case name == "*":
 				star = max(star, w)
-			case is(name, "br"):
+			case equalToken(name, "br"):
 				brotli = max(brotli, w)
-			case is(name, "gzip"), is(name, "x-gzip"): // RFC 9110 §8.4.1.3
+			case equalToken(name, "gzip"), equalToken(name, "x-gzip"): // RFC 9110 §8.4.1.3
 				gzip = max(gzip, w)
-			case is(name, "identity"):
+			case equalToken(name, "identity"):
 				identity = max(identity, w)
 			}
 		}
 	}
 	return Weights{
-		identity: settle(identity, star, leastWeight),
-		brotli:   settle(brotli, star, Refused),
-		gzip:     settle(gzip, star, Refused),
+		identity: resolveWeight(identity, star, leastWeight),
+		brotli:   resolveWeight(brotli, star, Refused),
+		gzip:     resolveWeight(gzip, star, Refused),
 	}
 }
 
-// settle returns the weight of a coding: what is listed, or what star says of all others, or
-// else what it has where no member says anything.
-func settle(listed, star, otherwise Weight) Weight {
+// resolveWeight returns the weight of a coding: the listed one, or that of "*", or else the default otherwise.
+func resolveWeight(listed, star, otherwise Weight) Weight {
 	switch {
 	case listed != unlisted:
 		return listed
@@ -83,7 +82,7 @@ func settle(listed, star, otherwise Weight) Weight {
 	return otherwise
 }
 
-// Of returns the weight of a coding.
+// Of returns the weight that the client gives a coding.
 func (w Weights) Of(c coding.Coding) Weight {
 	switch c {
 	case coding.Brotli:
@@ -94,15 +93,15 @@ func (w Weights) Of(c coding.Coding) Weight {
 	return w.identity
 }
 
-// A Form is one of the forms that an answer could be sent in.
-type Form struct {
+// A Representation is one of the encoded forms in which a response could be sent.
+type Representation struct {
 	Coding coding.Coding
 	Length int64 // in bytes, of what would be sent
 }
 
-// Choose returns the index of the acceptable form of the greatest weight, and of
-// equal ones the shortest; -1 where none is acceptable, which is a 406.
-func (w Weights) Choose(forms []Form) int {
+// Choose returns the index of the acceptable representation with the greatest weight, and of equal ones the shortest; -1 if none is
+// acceptable, which is a 406.
+func (w Weights) Choose(forms []Representation) int {
 	best, heaviest := -1, Refused
 	for i := range forms {
 		weight := w.Of(forms[i].Coding)
@@ -113,10 +112,9 @@ func (w Weights) Choose(forms []Form) int {
 	return best
 }
 
-// Prefer returns the coding in which to make an answer that is text and not coded yet. Of
-// codings that are liked as much it is the one that nearly always is the shortest;
-// where none is acceptable it is identity, because a 406 would help no client more.
-func (w Weights) Prefer() coding.Coding {
+// PreferredCoding returns the coding in which to encode a text for the client. Of codings with equal weight it prefers the one that
+// is usually the shortest. If none is acceptable, it returns identity, because a 406 would not help the client.
+func (w Weights) PreferredCoding() coding.Coding {
 	best := coding.Identity
 	for _, c := range [...]coding.Coding{coding.Gzip, coding.Brotli} {
 		if weight := w.Of(c); weight > Refused && weight >= w.Of(best) {
@@ -126,9 +124,9 @@ func (w Weights) Prefer() coding.Coding {
 	return best
 }
 
-// cutName cuts a member off the list that is nothing but a name, as they mostly are. Where
-// the first one is another, name is empty and rest is the list.
-func cutName(list string) (name, rest string, more bool) {
+// cutToken cuts the first member off a list if it is a token without parameters, as most are. Otherwise name is empty and rest is
+// the list. more reports whether rest has another member.
+func cutToken(list string) (name, rest string, more bool) {
 	begin := 0
 	for begin < len(list) && (list[begin] == ' ' || list[begin] == '\t') {
 		begin++
@@ -148,7 +146,7 @@ func cutName(list string) (name, rest string, more bool) {
 	return "", list, true
 }
 
-// parseMember reads `token [ OWS ";" OWS "q=" qvalue ]`.
+// parseMember parses a member of Accept-Encoding, `token [ OWS ";" OWS "q=" qvalue ]`; ok is false if it is malformed.
 func parseMember(member string) (name string, w Weight, ok bool) {
 	name, parameter, weighted := strings.Cut(member, ";")
 	name = trimOWS(name)
@@ -166,8 +164,7 @@ func parseMember(member string) (name string, w Weight, ok bool) {
 	return name, Weight(2 * thousandths), ok
 }
 
-// parseQuality reads a qvalue (RFC 9110 §12.4.2) in thousandths: "0" or "1" with
-// up to three decimals, and no more than 1.
+// parseQuality parses a qvalue (RFC 9110 §12.4.2) into thousandths: "0" or "1" with up to three decimals, not more than 1.
 func parseQuality(s string) (int, bool) {
 	if s == "" || len(s) > len("0.000") || (s[0] != '0' && s[0] != '1') {
 		return 0, false
@@ -186,8 +183,8 @@ func parseQuality(s string) (int, bool) {
 	return q, q <= 1000
 }
 
-// is compares a token with one in lower case.
-func is(name, lower string) bool {
+// equalToken reports whether a token is lower, which is in lower case, in upper or lower case.
+func equalToken(name, lower string) bool {
 	return name == lower || len(name) == len(lower) && strings.EqualFold(name, lower)
 }
 
@@ -211,8 +208,8 @@ var tokenBytes = func() (set [256]bool) {
 	return set
 }()
 
-// PrefersJSON reports whether an Accept field (RFC 9110 §12.5.1) likes JSON better
-// than text, or as much and names only JSON.
+// PrefersJSON reports whether an Accept field (RFC 9110 §12.5.1) prefers JSON to text: it gives JSON a greater weight, or the same
+// weight and names it more precisely.
 func PrefersJSON(lines []string) bool {
 	type preference struct{ precision, quality int }
 	var json, text preference
@@ -250,8 +247,8 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
-// WantsPage reports whether an Accept field names HTML, as browsers do where a person goes to an address. What pages
-// load, and programs, do not name it.
+// WantsPage reports whether an Accept field names HTML. Browsers name it when a person opens an address; requests of pages and of
+// programs do not.
 func WantsPage(lines []string) bool {
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {
@@ -278,13 +275,14 @@ type Fields struct {
 	IfUnmodifiedSince []string
 }
 
-// ExpectsContinue reports whether a client waits for 100 (Continue) before it sends the body. Like net/http it goes by the first line.
+// ExpectsContinue reports whether a client waits for 100 (Continue) before it sends the body. Like net/http it considers only the
+// first line of the field.
 func ExpectsContinue(h http.Header) bool {
 	lines := h["Expect"]
 	return len(lines) > 0 && httpguts.HeaderValuesContainsToken(lines[:1], "100-continue")
 }
 
-// FieldsOf returns the fields of a request that net/http has read.
+// FieldsOf returns the fields that choose a response from a header of net/http.
 func FieldsOf(h http.Header) Fields {
 	return Fields{
 		Accept:            h["Accept"],
@@ -299,29 +297,28 @@ func FieldsOf(h http.Header) Fields {
 // Conditions are evaluated in the order of RFC 9110 §13.2.2: first Fails, then Unchanged. The
 // representation has the strong tag current and was modified at that time, zero for unknown.
 
-// Fails reports whether If-Match, or else If-Unmodified-Since, asks for another state of the
-// representation: the answer is 412.
-func (f *Fields) Fails(current string, modified time.Time) bool {
+// PreconditionFailed reports whether If-Match, or else If-Unmodified-Since, requires another state of the representation: the
+// response is 412.
+func (f *Fields) PreconditionFailed(current string, modified time.Time) bool {
 	if f.IfMatch != nil {
-		return !match(f.IfMatch, current)
+		return !ifMatch(f.IfMatch, current)
 	}
-	since, ok := Date(f.IfUnmodifiedSince)
+	since, ok := ParseDate(f.IfUnmodifiedSince)
 	return ok && modified.After(since)
 }
 
-// Unchanged reports whether the client has the representation, by If-None-Match or else by
-// If-Modified-Since: the answer is 304.
-func (f *Fields) Unchanged(current string, modified time.Time) bool {
+// NotModified reports whether the client has the representation, by If-None-Match or else by If-Modified-Since: the response is
+// 304.
+func (f *Fields) NotModified(current string, modified time.Time) bool {
 	if f.IfNoneMatch != nil {
-		return !NoneMatch(f.IfNoneMatch, current)
+		return !IfNoneMatch(f.IfNoneMatch, current)
 	}
-	since, ok := Date(f.IfModifiedSince)
+	since, ok := ParseDate(f.IfModifiedSince)
 	return ok && !modified.IsZero() && !modified.After(since)
 }
 
-// Date reads an HTTP date (RFC 9110 §5.6.7). A field that is absent, repeated or malformed is
-// ignored.
-func Date(lines []string) (time.Time, bool) {
+// ParseDate parses an HTTP date (RFC 9110 §5.6.7); false if the field is absent, repeated or malformed.
+func ParseDate(lines []string) (time.Time, bool) {
 	if len(lines) != 1 {
 		return time.Time{}, false
 	}
@@ -335,7 +332,7 @@ type Tag struct {
 	Weak   bool
 }
 
-// String returns the tag as it goes into a header.
+// String returns the tag as it is written in a header.
 func (t Tag) String() string {
 	if t.Weak {
 		return "W/" + t.Opaque
@@ -343,10 +340,9 @@ func (t Tag) String() string {
 	return t.Opaque
 }
 
-// NextTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the
-// separators around it. At the end of the list, or where it is malformed, ok is
-// false.
-func NextTag(list string) (tag Tag, rest string, ok bool) {
+// CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the separators around it. ok is false at the end of the
+// list, or if it is malformed.
+func CutTag(list string) (tag Tag, rest string, ok bool) {
 	list = strings.TrimLeft(list, " \t,")
 	list, weak := strings.CutPrefix(list, "W/")
 	if list == "" || list[0] != '"' {
@@ -367,27 +363,26 @@ func NextTag(list string) (tag Tag, rest string, ok bool) {
 	return Tag{}, "", false
 }
 
-// IsAny reports whether a field is "*", which every representation matches.
+// IsAny reports whether a field of entity tags is "*", which every representation matches.
 func IsAny(lines []string) bool { return len(lines) == 1 && trimOWS(lines[0]) == "*" }
 
-// match reports whether an If-Match field holds for a representation with the
-// strong tag current (RFC 9110 §13.1.1). Without the field it holds.
-func match(lines []string, current string) bool {
-	return lines == nil || IsAny(lines) || lists(lines, current, false)
+// ifMatch reports whether an If-Match field is true for a representation with the strong tag current (RFC 9110 §13.1.1). It is
+// true without the field.
+func ifMatch(lines []string, current string) bool {
+	return lines == nil || IsAny(lines) || containsTag(lines, current, false)
 }
 
-// NoneMatch reports whether an If-None-Match field holds for a representation with
-// the strong tag current, by weak comparison (RFC 9110 §13.1.2); where not, the
-// client has it and the answer is 304. Without the field it holds.
-func NoneMatch(lines []string, current string) bool {
-	return lines == nil || !IsAny(lines) && !lists(lines, current, true)
+// IfNoneMatch reports whether an If-None-Match field is true for a representation with the strong tag current, by weak comparison
+// (RFC 9110 §13.1.2). If it is false, the client has the representation and the response is 304. It is true without the field.
+func IfNoneMatch(lines []string, current string) bool {
+	return lines == nil || !IsAny(lines) && !containsTag(lines, current, true)
 }
 
-// lists reports whether the lines name current; weak ones count where weak is set.
-func lists(lines []string, current string, weak bool) bool {
+// containsTag reports whether lines of entity tags contain current. Weak tags count only if weak is set.
+func containsTag(lines []string, current string, weak bool) bool {
 	for _, list := range lines {
 		for {
-			tag, rest, ok := NextTag(list)
+			tag, rest, ok := CutTag(list)
 			if !ok {
 				break
 			}

@@ -45,9 +45,8 @@ func LineTooLong(r *http.Request) bool {
 	return len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > MaxLine
 }
 
-// RawPath returns a path as the client sent it, percent-encoded. URL.EscapedPath is not always
-// that: it encodes the decoded path anew where the client left bytes unencoded that it should
-// have encoded, and then every "%2F" is a "/".
+// RawPath returns the path of a URL percent-encoded as the client sent it. URL.EscapedPath differs if the client left bytes
+// unencoded that should be encoded: it encodes the decoded path again, and then every "%2F" is a "/".
 func RawPath(u *url.URL) string {
 	switch {
 	case u.RawPath != "":
@@ -58,11 +57,10 @@ func RawPath(u *url.URL) string {
 	return u.EscapedPath() // the client encoded it in the same way
 }
 
-// Name decodes a segment of a raw path that stands for a name: a package, a version, a room.
-// It is decoded once, after the path was split, so that an encoded slash never moves the
-// border between two parts; "+" is itself (RFC 3986). A name is text: no slash, no backslash,
-// no control character, valid UTF-8, and neither "." nor "..".
-func Name(segment string) (string, error) {
+// DecodeName decodes a segment of a raw path that is a name: of a package, a version or a room. It decodes after the path was
+// split, so that an encoded slash never moves the border between two segments; "+" is itself (RFC 3986). A name is valid UTF-8
+// without slash, backslash and control characters, and neither "." nor "..".
+func DecodeName(segment string) (string, error) {
 	name, found, err := decode(segment)
 	switch {
 	case err != nil:
@@ -75,10 +73,9 @@ func Name(segment string) (string, error) {
 	return name, nil
 }
 
-// File decodes the part of a raw path that is the path of a file in a release. It may have any
-// byte but NUL and the backslash. None of its segments is empty, "." or "..", whether its
-// slashes are encoded or not.
-func File(part string) (string, error) {
+// DecodeFile decodes the part of a raw path that is the path of a file in a release. It may have any byte but NUL and the
+// backslash. None of its segments is empty, "." or "..", whether its slashes are encoded or not.
+func DecodeFile(part string) (string, error) {
 	file, found, err := decode(part)
 	if err != nil {
 		return "", err
@@ -125,6 +122,7 @@ var classes = func() (of [256]class) {
 	return of
 }()
 
+// classesOf returns the classes of the bytes in s.
 func classesOf(s string) (found class) {
 	for i := range len(s) {
 		found |= classes[s[i]]
@@ -132,7 +130,7 @@ func classesOf(s string) (found class) {
 	return found
 }
 
-// decode returns what a part stands for and the classes of its bytes.
+// decode percent-decodes a part of a path, and returns the classes of its bytes, encoded and decoded.
 func decode(part string) (decoded string, found class, err error) {
 	if found = classesOf(part); found&percent == 0 {
 		return part, found, nil
@@ -143,10 +141,10 @@ func decode(part string) (decoded string, found class, err error) {
 	return decoded, found | classesOf(decoded), nil
 }
 
-// Origin returns the scheme and host under which a client reached us, false where the
-// Host field is missing or no name or address.
+// Origin returns the scheme and host at which a client reached this server; false if the Host field is neither a name nor an
+// address.
 func Origin(r *http.Request) (string, bool) {
-	if !plausible(r.Host) {
+	if !isHost(r.Host) {
 		return "", false
 	}
 	return client.Scheme(r) + "://" + strings.ToLower(r.Host), true
@@ -154,9 +152,8 @@ func Origin(r *http.Request) (string, bool) {
 
 var hostName = lazyregexp.New(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
 
-// plausible reports whether a Host field (RFC 9110 §7.2) could be this server's: a name
-// or an address, with a port or without.
-func plausible(host string) bool {
+// isHost reports whether a Host field (RFC 9110 §7.2) is a name or an address, with or without a port.
+func isHost(host string) bool {
 	if address, ok := strings.CutPrefix(host, "["); ok {
 		address, port, ok := strings.Cut(address, "]")
 		ip, err := netip.ParseAddr(address)
@@ -165,15 +162,15 @@ func plausible(host string) bool {
 	return hostName.MatchString(host)
 }
 
-// Query reads a query as browsers write it. What is wrongly percent-encoded, or no UTF-8 when it is decoded, stays what it
-// is, because people search for "50%" by hand. Unlike url.ParseQuery it takes a semicolon for itself.
-func Query(raw string) url.Values {
+// ParseQuery parses a query as browsers write it. Invalid percent-encoding, and what does not decode to UTF-8, stays as it is,
+// because people search for "50%" by hand. Unlike url.ParseQuery it takes a semicolon literally.
+func ParseQuery(raw string) url.Values {
 	values := url.Values{}
 	for pair := range strings.SplitSeq(raw, "&") {
 		if pair != "" {
 			name, value, _ := strings.Cut(pair, "=")
-			name = decoded(name)
-			values[name] = append(values[name], decoded(value))
+			name = decodeQueryPart(name)
+			values[name] = append(values[name], decodeQueryPart(value))
 		}
 	}
 	return values
@@ -182,7 +179,8 @@ func Query(raw string) url.Values {
 // encoded are the parts of a text that are percent-encoded.
 var encoded = lazyregexp.New(`(?:%[0-9A-Fa-f]{2})+`)
 
-func decoded(s string) string {
+// decodeQueryPart decodes a name or a value of a query.
+func decodeQueryPart(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "+", " "), "\uFFFD")
 	if !strings.Contains(s, "%") {
 		return s

@@ -55,7 +55,7 @@ func TestParts(t *testing.T) {
 			as   string
 			from func(string) (string, error)
 			want any
-		}{{"a name", Name, tt.name}, {"a file", File, tt.file}} {
+		}{{"a name", DecodeName, tt.name}, {"a file", DecodeFile, tt.file}} {
 			got, err := read.from(tt.part)
 			if want, ok := read.want.(error); ok && (!errors.Is(err, want) || got != "") || !ok && (err != nil || got != read.want) {
 				t.Errorf("%q as %s is %q (%v), want %q", tt.part, read.as, got, err, read.want)
@@ -70,7 +70,7 @@ func FuzzParts(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, part string) {
 		decoded, broken := url.PathUnescape(part)
-		file, err := File(part)
+		file, err := DecodeFile(part)
 		switch {
 		case err != nil:
 			if err != ErrMalformed && err != ErrEmpty || file != "" {
@@ -87,7 +87,7 @@ func FuzzParts(f *testing.F) {
 				}
 			}
 		}
-		name, nameErr := Name(part)
+		name, nameErr := DecodeName(part)
 		if nameErr == nil && (err != nil || name != file || strings.ContainsAny(name, "/\n\x7f") || !utf8.ValidString(name)) {
 			t.Fatalf("the name of %q is %q, and the file %q (%v)", part, name, file, err)
 		}

@@ -31,17 +31,17 @@ func TestMatch(t *testing.T) {
 		{"", false, false},
 	} {
 		lines := []string{test.field}
-		if got := match(lines, current); got != test.strong {
+		if got := ifMatch(lines, current); got != test.strong {
 			t.Errorf("match(%s) = %v, want %v", test.field, got, test.strong)
 		}
-		if got := NoneMatch(lines, current); got != !test.weak {
+		if got := IfNoneMatch(lines, current); got != !test.weak {
 			t.Errorf("NoneMatch(%s) = %v, want %v", test.field, got, !test.weak)
 		}
 	}
-	if !match(nil, current) || !NoneMatch(nil, current) {
+	if !ifMatch(nil, current) || !IfNoneMatch(nil, current) {
 		t.Error("a field that is absent does not hold")
 	}
-	if two := []string{`"x"`, `"now"`}; !match(two, current) || NoneMatch(two, current) {
+	if two := []string{`"x"`, `"now"`}; !ifMatch(two, current) || IfNoneMatch(two, current) {
 		t.Error("the second line is not read")
 	}
 }
@@ -53,14 +53,14 @@ func FuzzEntityTags(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second string) {
 		const current = `"now"`
 		lines := []string{first, second}
-		if match(lines, current) && NoneMatch(lines, current) {
+		if ifMatch(lines, current) && IfNoneMatch(lines, current) {
 			t.Fatal("a match is strong and not weak")
 		}
-		if !match([]string{first, second, current}, current) {
+		if !ifMatch([]string{first, second, current}, current) {
 			t.Fatal("a tag on a line of its own is not found")
 		}
 		for list := first; ; {
-			tag, rest, ok := NextTag(list)
+			tag, rest, ok := CutTag(list)
 			if !ok {
 				break
 			}

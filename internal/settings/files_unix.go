@@ -4,8 +4,8 @@ package settings
 
 import "syscall"
 
-// maxFiles is how many files the process may have open. Go has raised the soft limit to the hard one by now.
-func maxFiles() (uint64, bool) {
+// maxOpenFiles returns how many files the process may have open; false if there is no such limit.
+func maxOpenFiles() (uint64, bool) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, false

@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// controlLimit returns how much memory the control group of the process may have, and the file that says so: the least
-// of its own and of those around it, of version 1 or 2. root is the root of the file system.
-func controlLimit(root fs.FS) (limit int64, file string) {
+// cgroupMemoryLimit returns the memory limit of the process's control group (version 1 or 2) in bytes, and the file that sets it; 0
+// for none. The least limit of the group and of those around it counts. root is the root of the file system.
+func cgroupMemoryLimit(root fs.FS) (limit int64, file string) {
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
 		return 0, ""
@@ -63,7 +63,7 @@ func controlLimit(root fs.FS) (limit int64, file string) {
 // garbage between two collections.
 const otherMemory = 256 * Mebibyte
 
-// otherMemory returns how much of the memory of the process is for what no setting bounds.
+// otherMemory returns how many bytes of the process's memory are for what no setting bounds.
 func (s *Settings) otherMemory() int64 {
 	if s.MemoryLimit == 0 {
 		return otherMemory
@@ -71,7 +71,7 @@ func (s *Settings) otherMemory() int64 {
 	return min(otherMemory, s.MemoryLimit/4)
 }
 
-// MemTableBytes returns the size of a table that the store fills in memory before it writes it; 0 for the default.
+// MemTableBytes returns how many bytes the store collects in memory before it writes them into a table; 0 for the default.
 func (s *Settings) MemTableBytes() int64 {
 	if s.MemoryLimit == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (s *Settings) MemTableBytes() int64 {
 	return max(1*Mebibyte, min(32*Mebibyte, s.MemoryLimit/64))
 }
 
-// MemoryBudget returns how much of the memory that Go manages a process with these settings uses, in bytes.
+// MemoryBudget returns how much memory Go should use in a process with these settings, in bytes.
 func (s *Settings) MemoryBudget(serve bool) int64 {
 	budget := s.otherMemory() + s.Memory + kvstore.Options{CacheBytes: s.StoreCache, MemTableBytes: s.MemTableBytes()}.HeapBytes()
 	if serve {
@@ -88,10 +88,11 @@ func (s *Settings) MemoryBudget(serve bool) int64 {
 	return budget
 }
 
-// FitMemory reduces defaults so that the process fits into the memory limit of its control group, which it reads below root, the root of
-// the file system. A quarter of the limit is for what Go does not manage: the program itself, buffers of sockets, files that are read.
+// FitMemory reduces default sizes so that the process fits into the memory limit of its control group, which it reads below root,
+// the root of the file system. A quarter of the limit is left for what Go does not manage: the program itself, buffers of sockets,
+// files that are read.
 func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
-	limit, file := controlLimit(root)
+	limit, file := cgroupMemoryLimit(root)
 	if limit == 0 {
 		return
 	}
@@ -104,7 +105,7 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 	}
 	var flexible int64
 	for name, share := range shares {
-		if s.Given(name) {
+		if s.IsSet(name) {
 			now += *share
 			delete(shares, name)
 		} else {
@@ -124,13 +125,13 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 		"cache", s.Cache, "sending", s.Sending, "store-cache", s.StoreCache, "memory", s.Memory)
 }
 
-// reservedFiles is how many of the files that a process may have open are not for public connections: the store's
-// tables, of which it keeps up to 1000 open, downloads, child processes, the other listeners.
+// reservedFiles returns how many of the most files that the process may have open are not for public connections but for the
+// store's tables (up to 1000), downloads, child processes and the other listeners.
 func reservedFiles(most uint64) uint64 { return min(most/2, 1536) }
 
 // FitConnections reduces the default number of public connections to what the limit of open files of the process allows.
 func (s *Settings) FitConnections(logger *slog.Logger) error {
-	most, ok := maxFiles()
+	most, ok := maxOpenFiles()
 	if !ok {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (s *Settings) FitConnections(logger *slog.Logger) error {
 	if uint64(s.MaxConnections) <= fit {
 		return nil
 	}
-	if s.Given("max-connections") {
+	if s.IsSet("max-connections") {
 		return Mistakef("%s: %d connections do not fit into the limit of %d open files, of which %d are needed for other things; raise the limit (ulimit -n, LimitNOFILE=) or ask for %d",
 			s.Origin("max-connections"), s.MaxConnections, most, most-fit, fit)
 	}

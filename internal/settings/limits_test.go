@@ -27,7 +27,7 @@ func TestControlLimit(t *testing.T) {
 			for path, text := range test.files {
 				root[path] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if limit, file := controlLimit(root); limit != test.want || file != test.file {
+			if limit, file := cgroupMemoryLimit(root); limit != test.want || file != test.file {
 				t.Errorf("%d by %q, want %d by %q", limit, file, test.want, test.file)
 			}
 		})

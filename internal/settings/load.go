@@ -23,7 +23,7 @@ import (
 // envPrefix begins the name of every environment variable that is a setting.
 const envPrefix = "LARDER_"
 
-// EnvName is the environment variable of a flag.
+// EnvName returns the name of the environment variable of a flag.
 func EnvName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -32,11 +32,11 @@ func EnvName(flag string) string {
 // or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
 var serviceLink = lazyregexp.New(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// Load fills in what no flag has set: from environ first, then from the configuration file. It reports every mistake
-// it finds, each with the place it stands in.
+// Load sets what no flag has set: from the variables in environ, then from the configuration file. It reports every mistake, each
+// with its place.
 func (s *Settings) Load(environ []string) error {
 	s.environ = environ
-	s.Token, s.TokenFrom = githubToken(environ)
+	s.Token, s.TokenFrom = findGitHubToken(environ)
 	s.BucketRegion = bucketRegion(environ)
 	fromEnv, err := s.loadEnv(environ)
 	problems := []error{err}
@@ -49,6 +49,8 @@ func (s *Settings) Load(environ []string) error {
 	return s.check()
 }
 
+// loadEnv sets settings from environment variables, and returns the names of those that it has set. Unknown names that begin with
+// LARDER_ are mistakes.
 func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	known := map[string]*pflag.Flag{}
 	var names []string
@@ -65,7 +67,7 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 		}
 		flag, ok := known[name]
 		if !ok {
-			problems = append(problems, fmt.Errorf("%s: no such setting%s", name, suggestion(name, names, "unset it")))
+			problems = append(problems, fmt.Errorf("%s: no such setting%s", name, suggestName(name, names, "unset it")))
 			continue
 		}
 		if flag.Changed {
@@ -79,8 +81,8 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	return set, errors.Join(problems...)
 }
 
-// loadFile reads a flat YAML mapping of settings. Keys for settings that the present command does not use are checked
-// and otherwise ignored, so that one file serves every command.
+// loadFile sets settings from the configuration file, a flat YAML mapping, except those in fromEnv. Keys of settings that the
+// present command does not use are only checked, so that one file serves every command.
 func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 		first, twice := lines[key.Value]
 		switch {
 		case !slices.Contains(names, key.Value):
-			problems = append(problems, fmt.Errorf("%s: no such setting as %q%s", at, key.Value, suggestion(key.Value, names, "remove it")))
+			problems = append(problems, fmt.Errorf("%s: no such setting as %q%s", at, key.Value, suggestName(key.Value, names, "remove it")))
 			continue
 		case twice:
 			problems = append(problems, fmt.Errorf("%s: %s is set already in line %d; remove one of the two", at, key.Value, first))
@@ -141,6 +143,7 @@ func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 	return errors.Join(problems...)
 }
 
+// setNode gives a setting the value of a YAML node; a list may have several. at is its place, for messages.
 func (s *Settings) setNode(name, at string, node *yaml.Node) error {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -165,7 +168,7 @@ func (s *Settings) setNode(name, at string, node *yaml.Node) error {
 	return nil
 }
 
-// check looks at settings that depend on one another.
+// check returns mistakes in settings that depend on one another.
 func (s *Settings) check() error {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		has, lacks := "tls-cert", "tls-key"
@@ -194,7 +197,7 @@ func (s *Settings) check() error {
 	return nil
 }
 
-// checkACME looks at settings that are about certificates of an ACME server.
+// checkACME returns mistakes in the settings about certificates of an ACME server.
 func (s *Settings) checkACME() error {
 	switch {
 	case len(s.ACMEDomains) > 0 && s.TLSCert != "":
@@ -207,14 +210,14 @@ func (s *Settings) checkACME() error {
 		return nil
 	}
 	for _, name := range []string{"acme-email", "acme-directory"} {
-		if s.Given(name) {
+		if s.IsSet(name) {
 			return fmt.Errorf("%s needs --acme-domain too: the domain of the certificate", s.Origin(name))
 		}
 	}
 	return nil
 }
 
-// checkCluster looks at settings that are about a cluster.
+// checkCluster returns mistakes in the settings about a cluster.
 func (s *Settings) checkCluster() error {
 	store := strings.HasPrefix(s.Bucket, "s3:")
 	switch {
@@ -228,7 +231,7 @@ func (s *Settings) checkCluster() error {
 	return nil
 }
 
-// bucketRegion returns the region that AWS's usual variables say, "" where they do not.
+// bucketRegion returns the region in AWS's usual variables, "" for none.
 func bucketRegion(environ []string) string {
 	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
 		for _, pair := range environ {
@@ -240,8 +243,8 @@ func bucketRegion(environ []string) string {
 	return ""
 }
 
-// suggestion ends a message about an unknown name: the nearest known one where it is near, else what to do.
-func suggestion(name string, known []string, otherwise string) string {
+// suggestName returns the end of a message about an unknown name: a known name that is similar, or else the text otherwise.
+func suggestName(name string, known []string, otherwise string) string {
 	if best, ok := text.Nearest(name, known); ok {
 		return fmt.Sprintf("; did you mean %s?", best)
 	}
@@ -254,8 +257,8 @@ const SecretVariable = envPrefix + "HOOK_SECRET"
 // TokenVariables may hold GitHub's token; the first one that does counts.
 var TokenVariables = []string{envPrefix + "GITHUB_TOKEN", "GITHUB_TOKEN"}
 
-// githubToken returns the token and the variable that has it.
-func githubToken(environ []string) (token, variable string) {
+// findGitHubToken returns GitHub's token and the name of the environment variable that has it, "" for none.
+func findGitHubToken(environ []string) (token, variable string) {
 	for _, name := range TokenVariables {
 		for _, pair := range environ {
 			if value, ok := strings.CutPrefix(pair, name+"="); ok && value != "" {
@@ -266,15 +269,15 @@ func githubToken(environ []string) (token, variable string) {
 	return "", ""
 }
 
-// Environment reports whether a variable has a value, which is not empty.
-func (s *Settings) Environment(name string) bool {
+// HasEnvironment reports whether an environment variable is set and not empty.
+func (s *Settings) HasEnvironment(name string) bool {
 	return slices.ContainsFunc(s.environ, func(pair string) bool {
 		value, ok := strings.CutPrefix(pair, name+"=")
 		return ok && value != ""
 	})
 }
 
-// HookSecret returns the secret of incoming webhooks, "" without one.
+// HookSecret returns the secret of incoming webhooks, "" for none.
 func (s *Settings) HookSecret() (string, error) {
 	secret, from := "", SecretVariable
 	for _, pair := range s.environ {
@@ -286,7 +289,7 @@ func (s *Settings) HookSecret() (string, error) {
 		if secret != "" {
 			return "", Mistakef("%s and %s both have a secret; remove one of them", s.Origin("hook-secret-file"), SecretVariable)
 		}
-		data, err := s.File("hook-secret-file", s.HookSecretFile)
+		data, err := s.ReadFile("hook-secret-file", s.HookSecretFile)
 		if err != nil {
 			return "", err
 		}
@@ -312,7 +315,7 @@ const defaultRooms = `
   each_node: true
 `
 
-// setRooms reads rooms that stand in the configuration file itself.
+// setRooms sets the waiting rooms that are in the configuration file itself. at is their place, for messages.
 func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	rooms, err := config.ParseNode(file, list)
 	if err != nil {
@@ -329,7 +332,8 @@ func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	return nil
 }
 
-// ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off.
+// ReadRooms returns the file of waiting rooms, or the rooms in the configuration file, or the built-in ones. on is false if the
+// settings turn rooms off.
 func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	switch {
 	case s.inline != nil:
@@ -339,7 +343,7 @@ func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	case s.Rooms == "":
 		return config.File{Name: "the default rooms", Text: []byte(defaultRooms), Default: true}, true, nil
 	}
-	text, err := s.File("rooms", s.Rooms)
+	text, err := s.ReadFile("rooms", s.Rooms)
 	if err != nil {
 		return f, true, err
 	}

@@ -8,15 +8,13 @@ import (
 	"time"
 )
 
-// LimitMemory keeps the process near the memory of the settings in force until ctx ends, unless GOMEMLIMIT says otherwise. Without a limit, Go's
-// garbage collector lets as much garbage accumulate as there is in use, so a process could take twice its memory. Under a limit it collects
-// earlier the nearer it comes.
-//
-// A limit below what is in use would have it collect all the time. So if more is in use than the settings come to, the limit is raised: a
-// quarter of it is always left for garbage.
+// LimitMemory sets Go's memory limit by the settings in force until ctx ends, unless GOMEMLIMIT is set. Without a limit, the
+// garbage collector lets as much garbage accumulate as there is memory in use, so a process could take twice its memory. Near the
+// limit it collects more often. If more memory is in use than the settings plan, LimitMemory raises the limit, so that a quarter of
+// it is always left for garbage: else the collector would run all the time.
 func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logger *slog.Logger) {
 	s := inForce()
-	if s.Environment("GOMEMLIMIT") {
+	if s.HasEnvironment("GOMEMLIMIT") {
 		return
 	}
 	m := memoryLimit{budget: s.MemoryBudget(serve), most: s.MemoryLimit / 10 * 9}
@@ -64,7 +62,7 @@ type memoryLimit struct {
 	exceeded bool  // whether more has been used
 }
 
-// next returns the limit for a process that uses so much, and whether that is the first time that it is more than the
+// next returns the limit for a process that uses used bytes, and reports whether this is the first time that they exceed the
 // budget.
 func (m *memoryLimit) next(used int64) (limit int64, exceeded bool) {
 	exceeded = used > m.budget && !m.exceeded

@@ -16,17 +16,16 @@ var fixed = map[string]bool{
 
 // copied is a value that can be that of another setting.
 type copied interface {
-	takeFrom(pflag.Value) (same bool)
+	copyFrom(pflag.Value) (same bool)
 }
 
-// Reload reads the configuration file again, and returns the settings as they would be now, with the same flags and the same
-// environment.
+// Reload reads the configuration file again, and returns new settings with the same flags and the same environment.
 func (s *Settings) Reload() (*Settings, error) {
 	fresh := New()
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed {
 			now := fresh.Flags.Lookup(f.Name)
-			now.Value.(copied).takeFrom(f.Value)
+			now.Value.(copied).copyFrom(f.Value)
 			now.Changed = true
 		}
 	})
@@ -47,14 +46,14 @@ type Changes struct {
 	Run   bool     // some need another run of the role
 }
 
-// Replace prepares reloaded settings to replace the old ones, and returns the differences. Settings that a process cannot change keep
-// their old values.
-func (s *Settings) Replace(old *Settings) (c Changes) {
+// DiffFrom returns the differences between reloaded settings and the old ones, which they are to replace. It resets settings that a
+// running process cannot change to their old values.
+func (s *Settings) DiffFrom(old *Settings) (c Changes) {
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		before := old.Flags.Lookup(f.Name)
 		scratch := New().Flags.Lookup(f.Name).Value
-		scratch.(copied).takeFrom(f.Value)
-		same := scratch.(copied).takeFrom(before.Value)
+		scratch.(copied).copyFrom(f.Value)
+		same := scratch.(copied).copyFrom(before.Value)
 		if same && !bytes.Equal(s.files[f.Name].text, old.files[f.Name].text) || f.Name == "rooms" && !reflect.DeepEqual(s.inline, old.inline) {
 			same = false
 		}
@@ -63,7 +62,7 @@ func (s *Settings) Replace(old *Settings) (c Changes) {
 			return
 		case fixed[f.Name]:
 			c.Fixed = append(c.Fixed, f.Name)
-			f.Value.(copied).takeFrom(before.Value)
+			f.Value.(copied).copyFrom(before.Value)
 		case !live[f.Name], f.Name == "rooms" && (s.Rooms == Off || old.Rooms == Off), f.Name == "tls-cert" && (s.TLSCert == "" || old.TLSCert == ""):
 			c.Run = true
 		}
@@ -72,10 +71,10 @@ func (s *Settings) Replace(old *Settings) (c Changes) {
 	return c
 }
 
-// SetLevel has the log of the process go by these settings from now on.
-func (s *Settings) SetLevel() {
+// ApplyLogLevel makes the log level of these settings that of the process's log.
+func (s *Settings) ApplyLogLevel() {
 	s.level.Set(s.least)
-	if s.Given("log-level") {
+	if s.IsSet("log-level") {
 		s.level.Set(s.LogLevel)
 	}
 }
@@ -86,8 +85,8 @@ type file struct {
 	err  error // why it cannot be read; nil if it can
 }
 
-// ReadFiles reads the files that settings name, so that they belong to this version of the settings: what is written into them
-// later counts at the next reload. From then on the settings do not change any more.
+// ReadFiles reads the files that settings name into this version of the settings, which does not change from then on. Later changes
+// of a file come into force at the next reload.
 func (s *Settings) ReadFiles() {
 	s.files = map[string]file{}
 	for name, path := range map[string]string{
@@ -100,9 +99,9 @@ func (s *Settings) ReadFiles() {
 	}
 }
 
-// File returns the content of the file at path that a setting names: as [Settings.ReadFiles] has read it, or for a command, as it is
-// now. The error is a [Mistake].
-func (s *Settings) File(name, path string) ([]byte, error) {
+// ReadFile returns the content of the file at path that a setting names: as [Settings.ReadFiles] has read it, or for a command, as
+// it is now. The error is a [Mistake].
+func (s *Settings) ReadFile(name, path string) ([]byte, error) {
 	read, ok := s.files[name]
 	if !ok {
 		read.text, read.err = os.ReadFile(path)

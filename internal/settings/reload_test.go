@@ -86,7 +86,7 @@ func TestReload(t *testing.T) {
 			if f.Name != "releases" && f.Name != "interval" && text != f.DefValue {
 				want = []string{f.Name}
 			}
-			changes := fresh.Replace(old)
+			changes := fresh.DiffFrom(old)
 			changed, restart := changes.Names, changes.Fixed
 			if wants := want != nil && !fixed[f.Name] && !live[f.Name]; changes.Run != wants {
 				t.Errorf("another run is needed: %v, want %v", changes.Run, wants)

@@ -199,7 +199,7 @@ type Settings struct {
 // Mebibyte is the unit of the defaults of memory.
 const Mebibyte = 1 << 20
 
-// New returns the defaults.
+// New returns settings with their defaults.
 func New() *Settings {
 	s := &Settings{
 		Data:               "./data",
@@ -234,6 +234,7 @@ func New() *Settings {
 	return s
 }
 
+// addFlags adds a flag for each setting.
 func (s *Settings) addFlags() {
 	f := s.Flags
 	f.SortFlags = false
@@ -246,13 +247,13 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.TLSKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
 	f.Var(&listValue{target: &s.ACMEDomains, kind: "domain", check: checkDomain}, "acme-domain", "`DOMAIN` of a certificate to get and renew from an ACME server, instead of --tls-cert, agreeing to its terms; repeatable, the first is the default")
 	f.Var(textValue(&s.ACMEEmail, "address"), "acme-email", "contact `ADDRESS` of the ACME account")
-	f.Var(Base(&s.ACMEDirectory), "acme-directory", "`URL` of the ACME server's directory")
-	f.Var(optionalAddress(&s.HTTPListen), "http-listen", "plain `ADDRESS`, usually :80, for HTTP-01 challenges; redirects everything else to HTTPS")
+	f.Var(BaseURLValue(&s.ACMEDirectory), "acme-directory", "`URL` of the ACME server's directory")
+	f.Var(plainAddressValue(&s.HTTPListen), "http-listen", "plain `ADDRESS`, usually :80, for HTTP-01 challenges; redirects everything else to HTTPS")
 	f.Var(boolValue(&s.H2C), "h2c", "accept HTTP/2 without TLS too, from a proxy in front")
 	f.Lookup("h2c").NoOptDefVal = "true"
 	f.Var(boolValue(&s.FastLane), "fast-lane", "answer simple requests for files in front of the general HTTP server, in less than half of the processor time")
 	f.Lookup("fast-lane").NoOptDefVal = "true"
-	f.Var(Count(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it the client with the most loses some, and idle ones are closed; lowered to the limit of open files")
+	f.Var(CountValue(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it the client with the most loses some, and idle ones are closed; lowered to the limit of open files")
 	f.Var(&listValue{target: &s.TrustedProxies, kind: "network"}, "trusted-proxies", "`NETWORK` of proxies trusted to name the client, such as 10.0.0.0/8, or unix: for a Unix socket; repeatable")
 	f.Var(requiredValue(&s.ForwardedHeader, "field"), "forwarded-header", "`FIELD` in which trusted proxies name the client: a list of addresses, or Forwarded")
 	f.Var(boolValue(&s.ProxyProtocol), "proxy-protocol", "require the PROXY protocol (version 1 or 2) on connections of trusted proxies")
@@ -260,29 +261,29 @@ func (s *Settings) addFlags() {
 	f.Var(sizeValue(&s.Cache, Mebibyte), "cache", "`SIZE` of the memory cache of files")
 	f.Var(sizeValue(&s.Sending, Mebibyte), "sending", "`SIZE` of the memory for responses that the cache does not hold; more get 503")
 	f.Var(sizeValue(&s.StoreCache, Mebibyte), "store-cache", "`SIZE` of the store's memory cache; about 80 bytes for each file make look-ups fast")
-	f.Var(Duration(&s.Drain, 0), "drain", "`DURATION` that clients have to finish when the process stops")
-	f.Var(Duration(&s.LameDuck, 0), "lame-duck", "`DURATION` to serve on before a stop while /readyz is 503, so that load balancers notice")
+	f.Var(DurationValue(&s.Drain, 0), "drain", "`DURATION` that clients have to finish when the process stops")
+	f.Var(DurationValue(&s.LameDuck, 0), "lame-duck", "`DURATION` to serve on before a stop while /readyz is 503, so that load balancers notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` while it serves")
-	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
+	f.Var(privateAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
 	f.Var(&listValue{target: &s.PrivateHosts, kind: "host", check: checkHost}, "private-hosts", "`HOST` of --private-listen besides addresses and localhost; other names are refused (DNS rebinding); without a port, any; repeatable")
 
-	f.Var(Base(&s.AssetBase), "asset-base", "`URL` in front of /ajax/libs/ in tags and the API; default: the request's address")
-	f.Var(Base(&s.SiteBase), "site-base", "`URL` of the pages; default: the request's address")
+	f.Var(BaseURLValue(&s.AssetBase), "asset-base", "`URL` in front of /ajax/libs/ in tags and the API; default: the request's address")
+	f.Var(BaseURLValue(&s.SiteBase), "site-base", "`URL` of the pages; default: the request's address")
 	f.Var(hostValue(&s.APIHost), "api-host", "`HOST` for the API alone, as api.cdnjs.com is; without a port, any")
 	f.Var(labelValue(&s.Name, 60), "name", "`NAME` of the service in pages and in the API's description")
 
-	f.Var(Choice(&s.CacheTags, string(purge.NoTags), string(purge.CacheTag), string(purge.SurrogateKey), string(purge.BothTags)), "cache-tags",
+	f.Var(ChoiceValue(&s.CacheTags, string(purge.NoTags), string(purge.CacheTag), string(purge.SurrogateKey), string(purge.BothTags)), "cache-tags",
 		"response `FIELDS` with tags by which a CDN can purge a withdrawn release: cache-tag, surrogate-key (for Fastly), both or none")
 	f.Var(textValue(&s.PurgeHook, "hook"), "purge-hook",
 		"request after a withdrawal, `[METHOD ]URL`: with {url} or {path} once for each file (PURGE), else once with all (POST, JSON)")
 
 	f.Var(textValue(&s.Catalogue, "source"), "catalogue", "catalogue `SOURCE`: https URL of a git repository (#BRANCH if not the default), a local bare one, a folder, a .tar.gz or .zip archive, or starter for the built-in one")
-	f.Var(Duration(&s.CatalogueInterval, time.Second), "catalogue-interval", "`DURATION` between two polls of the catalogue")
+	f.Var(DurationValue(&s.CatalogueInterval, time.Second), "catalogue-interval", "`DURATION` between two polls of the catalogue")
 	f.Var(textValue(&s.HookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of incoming webhooks (POST /hooks/catalogue, POST /hooks/release); or in LARDER_HOOK_SECRET")
-	f.Var(Count(&s.Releases, 1), "releases", "newest releases that a new package starts with, `N`")
-	f.Var(Duration(&s.Interval, time.Second), "interval", "longest `DURATION` between two polls of a package; active packages are polled up to every 5 minutes")
-	f.Var(Base(&s.Feed), "feed", "`URL` of the registry's change feed (CouchDB's _changes); packages in it are polled at once")
-	f.Var(Count(&s.Downloads, 1), "downloads", "most downloads at once, `N`")
+	f.Var(CountValue(&s.Releases, 1), "releases", "newest releases that a new package starts with, `N`")
+	f.Var(DurationValue(&s.Interval, time.Second), "interval", "longest `DURATION` between two polls of a package; active packages are polled up to every 5 minutes")
+	f.Var(BaseURLValue(&s.Feed), "feed", "`URL` of the registry's change feed (CouchDB's _changes); packages in it are polled at once")
+	f.Var(CountValue(&s.Downloads, 1), "downloads", "most downloads at once, `N`")
 	f.Var(sizeValue(&s.Memory, 16*Mebibyte), "memory", "`SIZE` of the memory for processing and recompressing releases, with child processes")
 	f.Var(&listValue{target: &s.AllowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from despite a private address or plain http; repeatable")
 
@@ -293,7 +294,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.FallbackRoot, "key"), "fallback-root", "verifier `KEY` of the offline root key of larder: origins, whose list of keys counts in place of fallback-key; default: none")
 	f.Var(sizeValue(&s.FallbackQuota, Mebibyte), "fallback-quota", "`SIZE` of all releases taken from other origins")
 
-	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's for download counts, which rank search; up and bot request sixty packages an hour; default: none")
+	f.Var(BaseURLValue(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's for download counts, which rank search; up and bot request sixty packages an hour; default: none")
 
 	f.Var(textValue(&s.Rooms, "file|off"), "rooms", "`FILE` (YAML) of waiting rooms, or off; the configuration file may have the rooms themselves. Default: one over /download/ with generous limits")
 
@@ -303,22 +304,22 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.WitnessPolicy, "file"), "witness-policy", "`FILE` with the witnesses and the quorum of a checkpoint (C2SP tlog-policy), instead of --witness")
 
 	f.Var(bucketValue(&s.Bucket), "bucket", "shared `BUCKET` of a cluster: s3://NAME[/PREFIX], with credentials and AWS_REGION as for AWS's tools, or file:///DIR")
-	f.Var(Base(&s.BucketEndpoint), "bucket-endpoint", "`URL` of the bucket's object store, such as https://s3.eu-central-1.amazonaws.com")
-	f.Var(nodeValue(&s.NodeURL), "node-url", "`URL` of this node for others of the cluster, such as https://10.0.0.5:8443; it listens there, for nodes with the cluster.key")
+	f.Var(BaseURLValue(&s.BucketEndpoint), "bucket-endpoint", "`URL` of the bucket's object store, such as https://s3.eu-central-1.amazonaws.com")
+	f.Var(nodeURLValue(&s.NodeURL), "node-url", "`URL` of this node for others of the cluster, such as https://10.0.0.5:8443; it listens there, for nodes with the cluster.key")
 
 	f.Var(remoteValue(&s.LogRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`; the token is in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")
-	f.Var(Base(&s.GitHubURL), "github-url", "`URL` of GitHub's API; for GitHub Enterprise Server https://HOST/api/v3")
+	f.Var(BaseURLValue(&s.GitHubURL), "github-url", "`URL` of GitHub's API; for GitHub Enterprise Server https://HOST/api/v3")
 
 	f.Var(textValue(&s.Vulnerabilities, "file"), "vulnerabilities", "`FILE` with known vulnerabilities of npm packages for pages (OSV: JSON or .zip); read again when it changes")
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; default: none")
-	f.Var(Choice(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
-	f.Var(Choice(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
-	f.Var(Count(&s.AccessLogSample, 1), "access-log-sample", "log one of `N` requests")
-	f.Var(Choice(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
+	f.Var(ChoiceValue(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
+	f.Var(ChoiceValue(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
+	f.Var(CountValue(&s.AccessLogSample, 1), "access-log-sample", "log one of `N` requests")
+	f.Var(ChoiceValue(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
 }
 
-// set gives one setting a value and remembers where it came from.
+// set sets a setting by the text of its value, and records the origin of the value, for messages.
 func (s *Settings) set(name, origin, text string) error {
 	if err := s.Flags.Lookup(name).Value.Set(text); err != nil {
 		return err
@@ -327,7 +328,7 @@ func (s *Settings) set(name, origin, text string) error {
 	return nil
 }
 
-// Origin names where a setting's value came from, for messages: the flag, a variable, a line of a file.
+// Origin returns where the value of a setting came from, for messages: the flag, a variable, or a line of a file.
 func (s *Settings) Origin(name string) string {
 	if origin, ok := s.origins[name]; ok {
 		return origin
@@ -335,14 +336,14 @@ func (s *Settings) Origin(name string) string {
 	return "--" + name
 }
 
-// Given reports whether the operator has set this value, rather than leaving the default.
-func (s *Settings) Given(name string) bool {
+// IsSet reports whether the operator has set a setting, rather than leaving the default.
+func (s *Settings) IsSet(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.Flags.Lookup(name).Changed
 }
 
-// AssetBaseAt is the asset base of a process that serves at address, "" for one that does not serve: then it is where
-// a process with these settings would. Nothing is known where the port is left to chance.
+// AssetBaseAt returns the URL in front of the files' paths, for a process that serves at address. If address is "", it is the URL
+// at which a process with these settings would serve; "" if the system chooses the port.
 func (s *Settings) AssetBaseAt(address string) string {
 	host, port, err := net.SplitHostPort(s.Listen[0])
 	switch {
@@ -356,7 +357,7 @@ func (s *Settings) AssetBaseAt(address string) string {
 	return s.URLAt(host, port)
 }
 
-// URLAt is the URL at which a program on this machine reaches what listens publicly on host, "" for all addresses.
+// URLAt returns the URL at which a program on this machine reaches a public listener on host ("" for all addresses) and port.
 func (s *Settings) URLAt(host, port string) string {
 	scheme := "http"
 	if s.HTTPS() {
@@ -368,11 +369,11 @@ func (s *Settings) URLAt(host, port string) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// HTTPS reports whether the public address speaks TLS.
+// HTTPS reports whether the public address serves HTTPS.
 func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
-// KeyFolder returns where the keys are. It must not be in the data folder: what is restored there from a backup would
-// take the last signed checkpoint back with it, and a fork of the log would go unnoticed.
+// KeyFolder returns the path of the key folder. It returns an error if that is in the data folder: restoring a backup would take
+// the last signed checkpoint back, and a fork of the log would go unnoticed.
 func (s *Settings) KeyFolder() (string, error) {
 	data, err := filepath.Abs(s.Data)
 	if err != nil {
@@ -394,10 +395,10 @@ func (s *Settings) KeyFolder() (string, error) {
 	return keys, nil
 }
 
-// NewLogger returns a log that goes to w: from --log-level on where that was given, from least on otherwise.
+// NewLogger returns a logger that writes to w. Its level is --log-level, or least if that was not set.
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
 	s.least = least
-	s.SetLevel()
+	s.ApplyLogLevel()
 	options := &slog.HandlerOptions{Level: s.level}
 	if s.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
@@ -408,10 +409,10 @@ func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
 // A Mistake is an error in the settings or the command line that shows only later: running the same again cannot help.
 type Mistake struct{ Err error }
 
-// Mistakef makes one, as [fmt.Errorf] does.
+// Mistakef returns a Mistake with the error of [fmt.Errorf].
 func Mistakef(format string, args ...any) Mistake { return Mistake{fmt.Errorf(format, args...)} }
 
 func (m Mistake) Error() string { return m.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the error that describes the mistake.
 func (m Mistake) Unwrap() error { return m.Err }

@@ -58,7 +58,7 @@ private-listen: off
 			t.Errorf("%s comes from %s, want %s", name, got, want)
 		}
 	}
-	if s.Given("cache") || !s.Given("releases") || !s.Given("downloads") || !s.Given("interval") {
+	if s.IsSet("cache") || !s.IsSet("releases") || !s.IsSet("downloads") || !s.IsSet("interval") {
 		t.Error("given does not tell defaults from what was asked for")
 	}
 }
@@ -198,17 +198,17 @@ func TestBases(t *testing.T) {
 		"https://example.com/a%20b/c d": "https://example.com/a%20b/c%20d",
 		"https://xn--bcher-kva.example": "https://xn--bcher-kva.example",
 	} {
-		if got, err := parseBase(text); err != nil || got != want {
+		if got, err := parseBaseURL(text); err != nil || got != want {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
 		}
-		if again, err := parseBase(want); err != nil || again != want {
+		if again, err := parseBaseURL(want); err != nil || again != want {
 			t.Errorf("%q becomes %q, %v", want, again, err)
 		}
 	}
 	for _, text := range []string{"https://", "https:///x", "//example.com", "https:example.com", "mailto:me@example.com", "https://exa mple.com",
 		"https://bücher.example", "https://example.com//a", "https://example.com/./a", "https://example.com/%2E./a", "https://-a.example", "https://a..b", "http://[::1%25eth0]",
 		"http://[::1", "http://example.com:", "http://example.com:0", "https://\"><script>"} {
-		if got, err := parseBase(text); err == nil {
+		if got, err := parseBaseURL(text); err == nil {
 			t.Errorf("%q is taken for %q", text, got)
 		}
 	}
@@ -251,11 +251,11 @@ func FuzzBase(f *testing.F) {
 	f.Add("http://[::1]:80/?#")
 	f.Add("https://cdn.example.com/a%2F'0")
 	f.Fuzz(func(t *testing.T, text string) {
-		base, err := parseBase(text)
+		base, err := parseBaseURL(text)
 		if err != nil || base == "" {
 			return
 		}
-		if again, err := parseBase(base); err != nil || again != base {
+		if again, err := parseBaseURL(base); err != nil || again != base {
 			t.Errorf("%q became %q, which becomes %q, %v", text, base, again, err)
 		}
 		u, err := url.Parse(base + "/ajax/libs/a/1/a.js")

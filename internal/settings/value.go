@@ -49,8 +49,8 @@ func (v *value[T]) String() string {
 	return v.format(*v.target)
 }
 
-// takeFrom has it be what another setting of the same name is, and reports whether it was that before.
-func (v *value[T]) takeFrom(other pflag.Value) (same bool) {
+// copyFrom copies the value of another setting of the same name, and reports whether it was the same before.
+func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*value[T])
 	same = *v.target == *o.target
 	*v.target = *o.target
@@ -60,9 +60,9 @@ func (v *value[T]) takeFrom(other pflag.Value) (same bool) {
 func (v *value[T]) Type() string     { return v.kind }
 func (v *value[T]) IsBoolFlag() bool { return v.isBool }
 
-func verbatim(s string) string { return s }
+func identity(s string) string { return s }
 
-// optional makes a parser of one that does not take an empty text, which then stands for nothing.
+// optional returns a parser that returns the zero value for an empty text, and else parses it with parse.
 func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (nothing T, err error) {
 		if s == "" {
@@ -72,14 +72,15 @@ func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
+// textValue returns a setting that is any text.
 func textValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: verbatim,
+	return &value[string]{target: target, kind: kind, format: identity,
 		parse: func(s string) (string, error) { return s, nil }}
 }
 
-// requiredValue is text that cannot be empty.
+// requiredValue returns a setting that is text and must not be empty.
 func requiredValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: verbatim, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: kind, format: identity, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", errors.New("must not be empty")
 		}
@@ -87,9 +88,9 @@ func requiredValue(target *string, kind string) *value[string] {
 	}}
 }
 
-// Choice is one of several words.
-func Choice(target *string, choices ...string) pflag.Value {
-	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: verbatim, parse: func(s string) (string, error) {
+// ChoiceValue returns a setting that is one of several words.
+func ChoiceValue(target *string, choices ...string) pflag.Value {
+	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: identity, parse: func(s string) (string, error) {
 		for _, c := range choices {
 			if strings.EqualFold(s, c) {
 				return c, nil
@@ -109,8 +110,8 @@ func boolValue(target *bool) *value[bool] {
 	}}
 }
 
-// Count is a whole number, least or more.
-func Count(target *int, least int) pflag.Value {
+// CountValue returns a setting that is a whole number, least or more.
+func CountValue(target *int, least int) pflag.Value {
 	return &value[int]{target: target, kind: "int", format: strconv.Itoa, parse: func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < least {
@@ -120,19 +121,19 @@ func Count(target *int, least int) pflag.Value {
 	}}
 }
 
-// Duration is a length of time, least or more.
-func Duration(target *time.Duration, least time.Duration) pflag.Value {
-	return &value[time.Duration]{target: target, kind: "duration", format: shortDuration, parse: func(s string) (time.Duration, error) {
+// DurationValue returns a setting that is a duration, least or more.
+func DurationValue(target *time.Duration, least time.Duration) pflag.Value {
+	return &value[time.Duration]{target: target, kind: "duration", format: formatDuration, parse: func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < least {
-			return 0, fmt.Errorf("must be a duration such as 90s, 15m or 1h, at least %s", shortDuration(least))
+			return 0, fmt.Errorf("must be a duration such as 90s, 15m or 1h, at least %s", formatDuration(least))
 		}
 		return d, nil
 	}}
 }
 
-// shortDuration drops the zeros that time.Duration prints: 1h rather than 1h0m0s.
-func shortDuration(d time.Duration) string {
+// formatDuration returns a duration without the zeros that time.Duration prints: 1h rather than 1h0m0s.
+func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -143,7 +144,7 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-// sizeValue is a number of bytes, least or more, written with or without a unit.
+// sizeValue returns a setting that is a number of bytes, least or more, written with or without a unit.
 func sizeValue(target *int64, least int64) *value[int64] {
 	format := func(n int64) string { return strings.ReplaceAll(humanize.IBytes(uint64(n)), " ", "") }
 	return &value[int64]{target: target, kind: "size", format: format, parse: func(s string) (int64, error) {
@@ -155,7 +156,7 @@ func sizeValue(target *int64, least int64) *value[int64] {
 	}}
 }
 
-// checkAddress looks at a public address, which may be a Unix socket's.
+// checkAddress returns an error unless s is a public address: host and port, or unix: and the path of a socket.
 func checkAddress(s string) error {
 	path, isUnix := strings.CutPrefix(s, unixPrefix)
 	switch {
@@ -176,9 +177,9 @@ const unixPrefix = "unix:"
 // mostSocketPath is what a socket's address holds on every system we know.
 const mostSocketPath = 103
 
-// optionalAddressValue also accepts off, and nothing at all, for no listener.
-func optionalAddressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address|off", format: verbatim, parse: func(s string) (string, error) {
+// privateAddressValue returns a setting that is the address of a listener; off, or nothing, for none.
+func privateAddressValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "address|off", format: identity, parse: func(s string) (string, error) {
 		if s == "" || s == Off {
 			return Off, nil
 		}
@@ -186,14 +187,15 @@ func optionalAddressValue(target *string) *value[string] {
 	}}
 }
 
-// optionalAddress may be empty, for no listener.
-func optionalAddress(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address", format: verbatim, parse: optional(parseAddress)}
+// plainAddressValue returns a setting that is the address of a listener; nothing for none.
+func plainAddressValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "address", format: identity, parse: optional(parseAddress)}
 }
 
 // Off is the address of a listener that is turned off.
 const Off = "off"
 
+// parseAddress returns s if it is host and port.
 func parseAddress(s string) (string, error) {
 	const want = "must be an address such as 127.0.0.1:8080, or :8080 for every interface"
 	_, port, err := net.SplitHostPort(s)
@@ -206,12 +208,13 @@ func parseAddress(s string) (string, error) {
 	return s, nil
 }
 
-// Base is a URL that paths are put behind, without the slash at its end; or nothing.
-func Base(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: verbatim, parse: parseBase}
+// BaseURLValue returns a setting that is a URL to which paths are appended, without a slash at its end; or nothing.
+func BaseURLValue(target *string) pflag.Value {
+	return &value[string]{target: target, kind: "url", format: identity, parse: parseBaseURL}
 }
 
-func parseBase(s string) (string, error) {
+// parseBaseURL returns a URL to which paths can be appended, without a slash at its end; "" for "".
+func parseBaseURL(s string) (string, error) {
 	const want = "must be a URL such as https://cdn.example.com"
 	if s == "" {
 		return "", nil
@@ -239,9 +242,9 @@ func parseBase(s string) (string, error) {
 	return u.Scheme + "://" + host + path, nil
 }
 
-// hostValue is a host as clients send it, with or without a port; or nothing.
+// hostValue returns a setting that is a host as clients send it, with or without a port; or nothing.
 func hostValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "host", format: verbatim, parse: optional(parseHost)}
+	return &value[string]{target: target, kind: "host", format: identity, parse: optional(parseHost)}
 }
 
 // hostName is what RFC 1123 has for names, and what people have besides: underscores, and a dot at the end. The names of
@@ -269,13 +272,14 @@ func parseHost(s string) (string, error) {
 	return "", errors.New(want)
 }
 
-// checkHost accepts a host as clients send it, with or without a port.
+// checkHost returns an error unless s is a host as clients send it, with or without a port.
 func checkHost(s string) error {
 	_, err := parseHost(s)
 	return err
 }
 
-// checkDomain accepts a name that certificates can be for, without a wildcard, which would need DNS-01.
+// checkDomain returns an error unless s is a domain that certificates can be for. Wildcards are refused, because they would need
+// DNS-01.
 func checkDomain(s string) error {
 	host, err := parseHost(s)
 	if _, address := netip.ParseAddr(s); err != nil || address == nil || host != s || strings.ContainsAny(s, ":_") || !strings.Contains(strings.TrimRight(s, "."), ".") || strings.HasSuffix(s, ".") {
@@ -284,9 +288,9 @@ func checkDomain(s string) error {
 	return nil
 }
 
-// labelValue is a line of text for people, of at most most characters.
+// labelValue returns a setting that is one line of text for people, of up to most characters.
 func labelValue(target *string, most int) *value[string] {
-	return &value[string]{target: target, kind: "text", format: verbatim, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "text", format: identity, parse: func(s string) (string, error) {
 		s = strings.TrimSpace(s)
 		if s == "" || !utf8.ValidString(s) || utf8.RuneCountInString(s) > most || s != text.Plain(s) {
 			return "", fmt.Errorf("must be text of one line, at most %d characters", most)
@@ -295,14 +299,14 @@ func labelValue(target *string, most int) *value[string] {
 	}}
 }
 
-// originValue is what a log may be called; or nothing.
+// originValue returns a setting that is the name of a log; or nothing.
 func originValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "name", format: verbatim, parse: optional(func(s string) (string, error) {
+	return &value[string]{target: target, kind: "name", format: identity, parse: optional(func(s string) (string, error) {
 		return s, signing.CheckOrigin(s)
 	})}
 }
 
-// remoteValue is a branch of a repository on GitHub; or nothing.
+// remoteValue returns a setting that is a branch of a repository on GitHub; or nothing.
 func remoteValue(target *gitlog.Remote) *value[gitlog.Remote] {
 	format := func(r gitlog.Remote) string {
 		if r == (gitlog.Remote{}) {
@@ -313,6 +317,7 @@ func remoteValue(target *gitlog.Remote) *value[gitlog.Remote] {
 	return &value[gitlog.Remote]{target: target, kind: "repository", format: format, parse: optional(gitlog.ParseRemote)}
 }
 
+// levelValue returns a setting that is a log level.
 func levelValue(target *slog.Level) *value[slog.Level] {
 	format := func(l slog.Level) string { return strings.ToLower(l.String()) }
 	return &value[slog.Level]{target: target, kind: "debug|info|warn|error", format: format, parse: func(s string) (slog.Level, error) {
@@ -333,6 +338,7 @@ type listValue struct {
 	set    bool
 }
 
+// Set adds the members of a list, which are separated by commas. The first call removes the default.
 func (v *listValue) Set(text string) error {
 	if !v.set {
 		*v.target, v.set = nil, true
@@ -358,7 +364,8 @@ func (v *listValue) String() string {
 	return strings.Join(*v.target, ",")
 }
 
-func (v *listValue) takeFrom(other pflag.Value) (same bool) {
+// copyFrom copies the members of another list, and reports whether they were the same before.
+func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*listValue)
 	same = slices.Equal(*v.target, *o.target)
 	*v.target, v.set = slices.Clone(*o.target), o.set
@@ -367,9 +374,9 @@ func (v *listValue) takeFrom(other pflag.Value) (same bool) {
 
 func (v *listValue) Type() string { return v.kind }
 
-// bucketValue is the URL of a bucket.
+// bucketValue returns a setting that is the URL of a bucket; or nothing.
 func bucketValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "bucket", format: verbatim, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "bucket", format: identity, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", nil
 		}
@@ -377,9 +384,9 @@ func bucketValue(target *string) pflag.Value {
 	}}
 }
 
-// nodeValue is the URL of a node, which has nothing but a host and a port.
-func nodeValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: verbatim, parse: func(s string) (string, error) {
+// nodeURLValue returns a setting that is the URL of a node: https, a host and a port; or nothing.
+func nodeURLValue(target *string) pflag.Value {
+	return &value[string]{target: target, kind: "url", format: identity, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", nil
 		}

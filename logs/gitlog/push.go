@@ -136,7 +136,9 @@ func (p *Pusher) State() PushState {
 }
 
 // Part pushes what is added to the log.
-func (p *Pusher) Part() parts.Part { return parts.Part{Name: "pushing", Run: parts.Until(p.Run)} }
+func (p *Pusher) Part() parts.Part {
+	return parts.Part{Name: "pushing", Run: parts.RunUntilDone(p.Run)}
+}
 
 // Run pushes until ctx ends. What was being sent then is dropped: the next one begins
 // with what the branch says.

@@ -10,7 +10,9 @@ import (
 )
 
 // Part follows the source.
-func (f *Follower) Part() parts.Part { return parts.Part{Name: "following", Run: parts.Until(f.Run)} }
+func (f *Follower) Part() parts.Part {
+	return parts.Part{Name: "following", Run: parts.RunUntilDone(f.Run)}
+}
 
 // Register registers how far a mirror is behind.
 func Register(r prometheus.Registerer, f *Follower, started time.Time) {

@@ -184,7 +184,7 @@ func (s *Signer) Key() string { return s.shown.Load().key }
 func (s *Signer) Folder() string { return s.folder.dir }
 
 // Part signs the log. Its owner closes the signer.
-func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.Until(s.Run)} }
+func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.RunUntilDone(s.Run)} }
 
 // Run signs whenever the log has grown, cosigns the last checkpoint every hour, and has the
 // witnesses sign, until ctx ends.

@@ -71,9 +71,9 @@ type target struct {
 // only clients of one checkpoint request it, and the full one takes its place.
 func (t target) caching() answers.Caching {
 	if t.width == Width || t.kind == content {
-		return answers.Immutable(answers.Forever)
+		return answers.CacheImmutable(answers.Forever)
 	}
-	return answers.Immutable(time.Hour)
+	return answers.CacheImmutable(time.Hour)
 }
 
 // parse reads a path as it came, percent-encoded. Each thing has one path.

@@ -97,8 +97,8 @@ type handler struct {
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A verifier may be a script in a page of another origin.
-	answers.Set(w.Header(), answers.AnyOrigin...)
-	answers.NoStore.Set(w.Header())
+	answers.SetFields(w.Header(), answers.AnyOrigin...)
+	answers.NoStore.SetHeader(w.Header())
 	t := parse(requests.RawPath(r.URL))
 	status := h.answer(w, r, t)
 	h.requests.WithLabelValues(t.kind.String(), strconv.Itoa(status)).Inc()
@@ -109,7 +109,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
-		answers.Preflight(w)
+		answers.RespondPreflight(w)
 		return http.StatusNoContent
 	default:
 		return refuse(w, r, answers.WrongMethod)
@@ -156,7 +156,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	if err != nil {
 		return h.unreadable(w, r, err)
 	}
-	t.caching().Set(w.Header())
+	t.caching().SetHeader(w.Header())
 	return send(w, "application/octet-stream", data)
 }
 
@@ -169,7 +169,7 @@ func CheckpointTag(note []byte) string {
 func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
 	tag := CheckpointTag(note)
 	w.Header().Set("Etag", tag)
-	if fields := requests.FieldsOf(r.Header); fields.IfNoneMatch != nil && fields.Unchanged(tag, time.Time{}) {
+	if fields := requests.FieldsOf(r.Header); fields.IfNoneMatch != nil && fields.NotModified(tag, time.Time{}) {
 		w.WriteHeader(http.StatusNotModified)
 		return http.StatusNotModified
 	}

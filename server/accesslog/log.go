@@ -190,7 +190,7 @@ func (l *Log) write() {
 		l.spare = nil
 	}
 	if l.lost += dropped; l.lost > 0 {
-		if _, ok := l.logged.Next(); ok {
+		if _, ok := l.logged.Allow(); ok {
 			l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errBehind))
 			l.lost = 0
 		}

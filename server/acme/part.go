@@ -13,7 +13,7 @@ func (m *Manager) Part() parts.Part { return parts.Part{Name: "certificates", St
 
 // RenewalPart gets and renews certificates. The public address must answer before.
 func (m *Manager) RenewalPart() parts.Part {
-	return parts.Part{Name: "renewal of certificates", Run: parts.Until(m.Run)}
+	return parts.Part{Name: "renewal of certificates", Run: parts.RunUntilDone(m.Run)}
 }
 
 // Collector collects the metrics of the certificates.

@@ -35,7 +35,7 @@ func newAnswer(t target, v views.Version, tags purge.TagHeaders) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16
-	caching := answers.Immutable(answers.Forever)
+	caching := answers.CacheImmutable(answers.Forever)
 	if v.Mirror.Provisional() {
 		caching = answers.Provisional
 	}
@@ -61,9 +61,9 @@ func (a answer) setFields(w http.ResponseWriter) {
 }
 
 func (a answer) setCommon(h http.Header) {
-	answers.Set(h, answers.AnyOrigin...)
-	answers.Set(h, a.tags...)
-	a.caching.Set(h)
+	answers.SetFields(h, answers.AnyOrigin...)
+	answers.SetFields(h, a.tags...)
+	a.caching.SetHeader(h)
 	h.Set("Etag", a.tag)
 }
 
@@ -146,7 +146,7 @@ func parseTarget(escaped string) (target, error) {
 	}
 	var names []string
 	for segment := range strings.SplitSeq(rest, "/") {
-		name, err := requests.Name(segment)
+		name, err := requests.DecodeName(segment)
 		if err == requests.ErrMalformed {
 			return target{}, err
 		}
@@ -224,14 +224,14 @@ func (h *Handler) failureOf(t target, err error) failure {
 	default:
 		h.metrics.unreadable.Inc()
 	}
-	if n, ok := h.logged.Next(); ok {
+	if n, ok := h.logged.Allow(); ok {
 		h.logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err, "alike", n)
 	}
 	return unavailable
 }
 
 func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
-	answers.Set(w.Header(), answers.AnyOrigin...)
+	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	f.SendJSON(w, r)
 	return f.outcome
 }

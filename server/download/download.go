@@ -143,7 +143,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
-		answers.Preflight(w)
+		answers.RespondPreflight(w)
 		return target{}, outPreflight
 	default:
 		return target{}, wrongMethod.send(w, r)
@@ -159,9 +159,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	a := newAnswer(t, v, h.tags)
 	fields := requests.FieldsOf(r.Header)
 	switch {
-	case fields.Fails(a.tag, a.released):
+	case fields.PreconditionFailed(a.tag, a.released):
 		return t, preconditionFailed.send(w, r)
-	case fields.Unchanged(a.tag, a.released):
+	case fields.NotModified(a.tag, a.released):
 		return t, a.sendNotModified(w)
 	case r.Method == http.MethodHead:
 		a.setFields(w)

@@ -128,7 +128,7 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
 func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
 	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
-	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.Hurries()); {
+	switch allowed := p.TimeFor(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.Hurries()); {
 	case allowed < p.Stall:
 		x.c.setWriteBy(now.Add(allowed))
 	default:

@@ -87,7 +87,7 @@ func readIntroduction(r io.Reader) (*net.TCPAddr, error) {
 func (l *Listener) introduce(c *conn) {
 	err := l.readIntroduced(c)
 	if err != nil {
-		if n, ok := l.refused.Next(); ok && !errors.Is(err, net.ErrClosed) {
+		if n, ok := l.refused.Allow(); ok && !errors.Is(err, net.ErrClosed) {
 			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
 		}
 		l.mu.Lock()

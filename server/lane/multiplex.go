@@ -179,7 +179,7 @@ func (m *multiplexer) gather(now time.Time) *h2.Out {
 	}
 	pace := answers.Pace{Stall: m.c.listener.o.StallTimeout, Least: answers.AssetRate}
 	m.sent += int64(out.Size())
-	m.begun, m.allowed = now, max(time.Millisecond, pace.Allow(pace.Stall, m.waited, m.sent, out.Scarce() || m.c.listener.Scarce()))
+	m.begun, m.allowed = now, max(time.Millisecond, pace.TimeFor(pace.Stall, m.waited, m.sent, out.Scarce() || m.c.listener.Scarce()))
 	return out
 }
 

@@ -9,7 +9,9 @@ import (
 )
 
 // Part tells the cache in front of withdrawals.
-func (p *Purger) Part() parts.Part { return parts.Part{Name: "purge hook", Run: parts.Until(p.Run)} }
+func (p *Purger) Part() parts.Part {
+	return parts.Part{Name: "purge hook", Run: parts.RunUntilDone(p.Run)}
+}
 
 // Collector counts the withdrawals that were not sent to the purge hook yet.
 func (p *Purger) Collector() prometheus.Collector {

@@ -8,7 +8,7 @@ import (
 
 // Part counts what files are asked for. It stops when all requests have been answered, and counted.
 func (u *Usage) Part(logger *slog.Logger) parts.Part {
-	return parts.Part{Name: "usage", Run: parts.Until(u.Run), Stop: func() error {
+	return parts.Part{Name: "usage", Run: parts.RunUntilDone(u.Run), Stop: func() error {
 		if err := u.Save(); err != nil {
 			logger.Warn("the last minute's counts of requests are lost", "err", err)
 		}
