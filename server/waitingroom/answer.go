@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -34,6 +35,10 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	again := seconds(d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(now))
 	if d.Outcome == queue.Refuse {
 		again = 60 // for programs; the page does not refresh itself
+	}
+	if !isPageView(req) {
+		notCarriedOut(w, req, http.StatusTooManyRequests, time.Duration(again)*time.Second)
+		return
 	}
 	if form == page.Neither {
 		tooMany(w, req, time.Duration(again)*time.Second)
@@ -74,19 +79,33 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 // seconds rounds up, so that a client that comes back then is not too early.
 func seconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
-// tooMany tells a client that shows no pages to come back later.
+// tooMany asks a client that shows no pages to come back later.
 func tooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
+	comeBack(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
+}
+
+// notCarriedOut refuses a request that is no page view, such as a form, from a visitor who is not in.
+func notCarriedOut(w http.ResponseWriter, req *http.Request, status int, again time.Duration) {
+	reason := "There are too many users at the moment."
+	if status == http.StatusServiceUnavailable {
+		reason = "The waiting room has just started."
+	}
+	comeBack(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
+}
+
+// comeBack refuses a request in one line of text, with the time after which the client may repeat it.
+func comeBack(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Retry-After", strconv.Itoa(seconds(again)))
 	allowReading(h, req)
-	body := fmt.Sprintf("There are too many users at the moment. Please try again in %d seconds.\n", seconds(again))
+	body := fmt.Sprintf("%s Please try again in %d seconds.\n", reason, seconds(again))
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(http.StatusTooManyRequests)
+	w.WriteHeader(status)
 	if req.Method != http.MethodHead {
-		_, _ = w.Write([]byte(body))
+		_, _ = io.WriteString(w, body)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -86,28 +87,29 @@ func (j *jar) open(value string) (t queue.Ticket, ok bool) {
 // path and partition.
 const maxCookies = 4
 
-// find returns the first cookie of a request that holds a ticket of the room. It reads
-// the field itself, because net/http would allocate every cookie of the request.
-func (j *jar) find(h http.Header) (t queue.Ticket, ok bool) {
-	tried := 0
-	for _, line := range h["Cookie"] {
-		for len(line) > 0 {
-			var pair string
-			pair, line, _ = strings.Cut(line, ";")
-			pair = strings.TrimLeft(pair, " \t")
-			value, found := strings.CutPrefix(pair, j.cookie)
-			if !found || len(value) == 0 || value[0] != '=' {
-				continue
-			}
-			if t, ok = j.open(strings.TrimSpace(value[1:])); ok {
-				return t, true
-			}
-			if tried++; tried == maxCookies {
-				return t, false
+// tickets yields the tickets of the room that a request has, in the order of its cookies. It reads the field itself, because
+// net/http would allocate every cookie of the request.
+func (j *jar) tickets(h http.Header) iter.Seq[queue.Ticket] {
+	return func(yield func(queue.Ticket) bool) {
+		tried := 0
+		for _, line := range h["Cookie"] {
+			for len(line) > 0 {
+				var pair string
+				pair, line, _ = strings.Cut(line, ";")
+				pair = strings.TrimLeft(pair, " \t")
+				value, found := strings.CutPrefix(pair, j.cookie)
+				if !found || len(value) == 0 || value[0] != '=' {
+					continue
+				}
+				if t, ok := j.open(strings.TrimSpace(value[1:])); ok && !yield(t) {
+					return
+				}
+				if tried++; tried == maxCookies {
+					return
+				}
 			}
 		}
 	}
-	return queue.Ticket{}, false
 }
 
 func encode(t *queue.Ticket, b *[bodySize]byte) {

@@ -133,6 +133,14 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// find returns the first ticket of a request.
+func (j *jar) find(h http.Header) (queue.Ticket, bool) {
+	for t := range j.tickets(h) {
+		return t, true
+	}
+	return queue.Ticket{}, false
+}
+
 // TestAllocations holds an accepted ticket to what its decryption takes.
 func TestAllocations(t *testing.T) {
 	jar := ring(t, secret(1)).jar("shop", "")

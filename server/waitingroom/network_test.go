@@ -323,9 +323,18 @@ func TestUnreadyNode(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.owner.List(map[string][]string{"node-0": {"shop"}, "node-1": {"shop"}, "node-9": {"shop"}})
+	// A form is not dropped: it waits for the time, and is refused if that does not come.
+	if r := u.do(http.MethodPost, "/"); r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "5" {
+		t.Errorf("a form, before the time is known: %d, %v", r.StatusCode, r.Header)
+	}
+	sent := make(chan *reply)
+	go func() { sent <- u.do(http.MethodPost, "/") }()
 	q := m.Ask()
 	if _, err := m.Take(q, w.owner.Answer(q.Request)); err != nil {
 		t.Fatal(err)
+	}
+	if !(<-sent).in() {
+		t.Error("a form with a ticket of another node does not pass once the time is known")
 	}
 	if !u.get("/").in() {
 		t.Error("a ticket of another node does not pass")

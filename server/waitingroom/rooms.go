@@ -92,6 +92,21 @@ func (o *Options) place(c *config.Room) place {
 // ready reports whether it is known what time it is in the room.
 func (p *place) ready() bool { return p.cluster == nil || p.cluster.Member.Clock.Known() }
 
+// readyTimeout is how long a request that is not repeated by itself waits for a room that is not ready.
+const readyTimeout = 2 * time.Second
+
+// waitUntilReady waits until it is known what time it is in the room, and reports whether it is before ctx or readyTimeout ends.
+func (p *place) waitUntilReady(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case <-p.cluster.Member.Clock.WhenKnown():
+		return true
+	case <-ctx.Done():
+		return p.ready()
+	}
+}
+
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
 type Rooms struct {
 	options  Options

@@ -56,20 +56,24 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		}
 	}
 	if !room.ready() {
+		if !isPageView(req) {
+			if room.waitUntilReady(req.Context()) {
+				r.serve(w, req, next)
+				return
+			}
+			room.count(undecided)
+			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
+			return
+		}
 		room.count(undecided)
 		r.answer(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
 		return
 	}
-	t, known := room.jar.find(req.Header)
-	if known && !t.Waiting() {
-		switch room.session(now, m, &t) {
-		case queue.SessionPasses:
-			room.count(passed)
-			room.pass(w, req, next, t, "")
-			return
-		case queue.SessionOver:
-			known = false
-		}
+	t, known, passes := room.findTicket(req.Header, now, m)
+	if passes {
+		room.count(passed)
+		room.pass(w, req, next, t, "")
+		return
 	}
 	if part(req, known) || covering.SubresourcesPerMinute < 0 && !known && mute(req) {
 		r.subresource(w, req, next, room, m, raw)
@@ -79,6 +83,31 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		t = newTicket()
 	}
 	r.decide(w, req, next, room, m, t)
+}
+
+// isPageView reports whether a browser repeats a request by itself once the waiting page has let the visitor in. The queue page is
+// no response to any other request: it would say with a success status that an order was taken.
+func isPageView(req *http.Request) bool {
+	return req.Method == http.MethodGet || req.Method == http.MethodHead
+}
+
+// findTicket returns the ticket that counts of those that a request has, and whether it passes without a decision of the data
+// centre. A browser can send tickets of several paths and partitions: one that was admitted counts before one that waits.
+func (r *room) findTicket(h http.Header, now time.Time, m *config.Moment) (counts queue.Ticket, known, passes bool) {
+	for t := range r.jar.tickets(h) {
+		if !t.Waiting() {
+			switch r.session(now, m, &t) {
+			case queue.SessionPasses:
+				return t, true, true
+			case queue.SessionOver:
+				continue
+			}
+		}
+		if !known || counts.Waiting() && !t.Waiting() {
+			counts, known = t, true
+		}
+	}
+	return counts, known, false
 }
 
 // session says what an accepted ticket is worth. It takes no lock and does not allocate.
@@ -114,6 +143,10 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		if !t.Waiting() {
 			room.parts.vouch(req, &t, now)
 			room.pass(w, req, next, t, "") // the session is not over; a later request renews it
+			return
+		}
+		if !isPageView(req) {
+			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
 			return
 		}
 		d = hold(now, m, t)

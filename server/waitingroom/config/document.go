@@ -46,6 +46,11 @@ func (d Document) With(room string, fields map[string]string) (Document, error) 
 	}
 	for field, value := range fields {
 		if value == "" {
+			if _, isSet := set[room][field]; !isSet { // a field that another release knows can always be removed
+				if err := checkFieldName(field); err != nil {
+					return d, err
+				}
+			}
 			delete(set[room], field)
 		} else {
 			set[room][field] = value

@@ -42,6 +42,9 @@ func TestDocument(t *testing.T) {
 	if _, err := d.With("shop", map[string]string{"custom_page_html": strings.Repeat("x", maxSet)}); err == nil || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a value of %d bytes: %v", maxSet, err)
 	}
+	if _, err := d.With("shop", map[string]string{"queue_al": ""}); err == nil || !strings.Contains(err.Error(), "did you mean queue_all?") {
+		t.Errorf("a field that rooms do not have: %v", err)
+	}
 	wrong, err := d.With("shop", map[string]string{"total_active_users": "5"})
 	if err != nil {
 		t.Fatal(err)

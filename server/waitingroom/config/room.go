@@ -50,45 +50,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 	room := Default()
 	room.TotalActiveUsers, room.NewUsersPerMinute = unset, unset
 	var rules, events *yaml.Node
-	ok := r.fields(n, "", map[string]field{
-		"name":                      value(r, &room.Name, parseText),
-		"host":                      value(r, &room.Routes[0].Host, parseHost),
-		"path":                      value(r, &room.Routes[0].Path, parsePath),
-		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.routes(n, name)...) },
-		"total_active_users":        value(r, &room.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
-		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
-		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
-		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
-		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
-		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
-		"queue_all":                 value(r, &room.QueueAll, parseBool),
-		"each_node":                 value(r, &room.EachNode, parseBool),
-		"suspended":                 value(r, &room.Suspended, parseBool),
-		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
-		"json_response_enabled":     value(r, &room.JSON, parseBool),
-		"custom_page_html":          value(r, &room.Template, checkedTemplate),
-		"default_template_language": value(r, &room.Language, parseLanguage),
-		"cookie_attributes":         func(n *yaml.Node, name string) { r.cookie(n, name, &room.Cookie) },
-		"cookie_suffix":             value(r, &room.Cookie.Suffix, parseWord),
-		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.commands(n, name) },
-		"rules":                     func(n *yaml.Node, _ string) { rules = n },
-		"events":                    func(n *yaml.Node, _ string) { events = n },
-		"upstream":                  values(r, &room.Upstreams, parseUpstream),
-		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
-		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
-		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
-		"challenge":                 value(r, &room.Challenge, parseChallenge),
-		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
-		"subresource_methods": func(n *yaml.Node, name string) {
-			room.SubresourceMethods = nil
-			values(r, &room.SubresourceMethods, parseMethod)(n, name)
-		},
-		"subresource_paths":    values(r, &room.SubresourcePaths, parsePath),
-		"refresh_interval":     value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
-		"allocator":            value(r, &room.Allocator, choice(queue.Allocators...)),
-		"curve_factor":         value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back": value(r, &room.HistoryMinutes, whole(1, 1, 2)),
-	})
+	ok := r.fields(n, "", r.roomFields(&room, &rules, &events))
 	if !ok {
 		return room, false
 	}
@@ -127,6 +89,59 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		room.Events = r.events(events, &room)
 	}
 	return room, len(r.problems) == before
+}
+
+// roomFields returns the fields of a room by name. Each reads its value into room; rules and events are read later, because they need
+// the other fields.
+func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]field {
+	return map[string]field{
+		"name":                      value(r, &room.Name, parseText),
+		"host":                      value(r, &room.Routes[0].Host, parseHost),
+		"path":                      value(r, &room.Routes[0].Path, parsePath),
+		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.routes(n, name)...) },
+		"total_active_users":        value(r, &room.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
+		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
+		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
+		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
+		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
+		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
+		"queue_all":                 value(r, &room.QueueAll, parseBool),
+		"each_node":                 value(r, &room.EachNode, parseBool),
+		"suspended":                 value(r, &room.Suspended, parseBool),
+		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
+		"json_response_enabled":     value(r, &room.JSON, parseBool),
+		"custom_page_html":          value(r, &room.Template, checkedTemplate),
+		"default_template_language": value(r, &room.Language, parseLanguage),
+		"cookie_attributes":         func(n *yaml.Node, name string) { r.cookie(n, name, &room.Cookie) },
+		"cookie_suffix":             value(r, &room.Cookie.Suffix, parseWord),
+		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.commands(n, name) },
+		"rules":                     func(n *yaml.Node, _ string) { *rules = n },
+		"events":                    func(n *yaml.Node, _ string) { *events = n },
+		"upstream":                  values(r, &room.Upstreams, parseUpstream),
+		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
+		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
+		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
+		"challenge":                 value(r, &room.Challenge, parseChallenge),
+		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
+		"subresource_methods": func(n *yaml.Node, name string) {
+			room.SubresourceMethods = nil
+			values(r, &room.SubresourceMethods, parseMethod)(n, name)
+		},
+		"subresource_paths":    values(r, &room.SubresourcePaths, parsePath),
+		"refresh_interval":     value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
+		"allocator":            value(r, &room.Allocator, choice(queue.Allocators...)),
+		"curve_factor":         value(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back": value(r, &room.HistoryMinutes, whole(1, 1, 2)),
+	}
+}
+
+// checkFieldName returns an error if a room has no field of that name.
+func checkFieldName(name string) error {
+	known := (&reader{}).roomFields(&Room{}, new(*yaml.Node), new(*yaml.Node))
+	if known[name] == nil {
+		return fmt.Errorf("no such field as %q%s", short(name), suggest(name, known))
+	}
+	return nil
 }
 
 func named(n *yaml.Node, field string) bool {

@@ -21,15 +21,16 @@ const (
 // A Clock is the time that a node's rooms go by. Reading it takes no lock.
 type Clock struct {
 	elapsed func() time.Duration
-	known   atomic.Bool
-	offset  atomic.Int64 // what elapsed is added to, in nanoseconds since 1970
-	floor   atomic.Int64 // the clock never shows less
-	setting sync.Mutex   // held while it is changed
+	known   chan struct{} // closed once the owner's time is known
+	learned sync.Once     // closes known
+	offset  atomic.Int64  // what elapsed is added to, in nanoseconds since 1970
+	floor   atomic.Int64  // the clock never shows less
+	setting sync.Mutex    // held while it is changed
 }
 
 // NewClock returns the clock of a node: elapsed is its monotonic time, and wall what its own clock shows.
 func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
-	c := &Clock{elapsed: elapsed}
+	c := &Clock{elapsed: elapsed, known: make(chan struct{})}
 	c.offset.Store(wall.UnixNano() - int64(elapsed()))
 	return c
 }
@@ -41,10 +42,22 @@ func (c *Clock) Now() time.Time {
 }
 
 // Known reports whether the owner's time is known. Until then the clock is worth nothing to a room.
-func (c *Clock) Known() bool { return c.known.Load() }
+func (c *Clock) Known() bool {
+	select {
+	case <-c.known:
+		return true
+	default:
+		return false
+	}
+}
+
+// WhenKnown returns a channel that is closed once the owner's time is known.
+func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
+
+func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
 // lead has the clock be that which all others follow.
-func (c *Clock) lead() { c.known.Store(true) }
+func (c *Clock) lead() { c.setKnown() }
 
 // follow sets the clock by an owner's, which showed at a time between asked and now. It returns false
 // where the clock is ahead of it.
@@ -54,9 +67,9 @@ func (c *Clock) follow(at time.Time, asked time.Duration) bool {
 	now := c.elapsed()
 	way := now - asked
 	between := at.Add(way/2).UnixNano() - int64(now)
-	if !c.known.Load() {
+	if !c.Known() {
 		c.offset.Store(between)
-		c.known.Store(true)
+		c.setKnown()
 		return true
 	}
 	switch shown := c.Now(); {
