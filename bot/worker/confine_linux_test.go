@@ -480,9 +480,9 @@ func TestOwnersDoNotShareProcesses(t *testing.T) {
 			t.Errorf("%d children", len(p.idle))
 		}
 	}
-	single := newPool(t, Options{Size: 1, Single: true})
-	if one, other := process(single, "a"), process(single, "a"); one == other || len(single.idle) > 0 {
-		t.Error("a child for one job had two")
+	none := newPool(t, Options{Size: 1})
+	if one, other := process(none, ""), process(none, ""); one == other || len(none.idle) > 0 {
+		t.Error("two jobs without an owner had the same process")
 	}
 }
 

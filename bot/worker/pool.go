@@ -30,8 +30,6 @@ type Options struct {
 	// Children is how many children exist at most, with and without a job. The default, and the least, is Size. An
 	// owner whose jobs come one after the other keeps its child only while there are no more owners than that.
 	Children int
-	// Single ends each child after one job.
-	Single bool
 	// CPU ends a job that uses more processor time, and the child with it, where the system counts that for each process (Linux). The
 	// first job of a child includes its start. 0 means no bound.
 	CPU time.Duration
@@ -44,7 +42,7 @@ type Options struct {
 }
 
 // A Pool runs jobs in children that it starts when needed. A child works for one owner only, which is a release where the job
-// is about one: a job that takes over its process can change nothing that another release gets.
+// is about one: a job that takes over its process can change nothing that another release gets. A job without an owner ("") has a child of its own.
 type Pool struct {
 	options Options
 	slots   chan struct{} // holds a value for each child that has a job
@@ -146,7 +144,7 @@ func (p *Pool) acquire(owner string) (*child, error) {
 // release keeps a child for the next job of its owner, or ends it.
 func (p *Pool) release(c *child) {
 	// What is mapped once could be used again without a limit.
-	if p.options.Single || used(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
+	if c.owner == "" || used(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
 		c.kill()
 		c.end()
 		return

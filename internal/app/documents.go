@@ -22,11 +22,10 @@ type pageSources struct {
 	documents lazy[*documents]
 }
 
-// documents renders untrusted documents in worker processes, one at a time.
+// documents renders untrusted documents in worker processes, one at a time: a process for each document, or for the modules of a release.
 type documents struct {
 	renderer *rendering.Renderer
-	single   *worker.Pool // a process for each document
-	modules  *worker.Pool // a process for the modules of a release
+	workers  *worker.Pool
 }
 
 // renderTimeout ends a worker that gets no processor time, or whose processor time the system does not count.
@@ -38,31 +37,30 @@ func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
 	}
-	modules := worker.Options{Program: program, Size: 1, Nice: true, CPU: worker.RenderTime, Timeout: renderTimeout}
-	single := modules
-	single.Single = true
-	d := &documents{single: worker.NewPool(single), modules: worker.NewPool(modules)}
-	d.renderer = rendering.New(rendering.Options{Store: r.store, Render: d.render, Logger: logger})
-	return d, nil
+	return newDocuments(program, r.store, logger), nil
+}
+
+func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *documents {
+	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, CPU: worker.RenderTime, Timeout: renderTimeout})}
+	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
+	return d
 }
 
 func (d *documents) close() error {
-	d.single.Close()
-	d.modules.Close()
+	d.workers.Close()
 	return nil
 }
 
 // render renders one document in a worker process.
 func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
-	pool := d.single
-	if r.Kind == document.Imports {
-		pool = d.modules
+	if r.Kind != document.Imports {
+		owner = "" // so that no other document is rendered in the process
 	}
 	request, err := json.Marshal(r)
 	if err != nil {
 		return document.Result{}, err
 	}
-	data, err := pool.Do(ctx, owner, worker.Render, request)
+	data, err := d.workers.Do(ctx, owner, worker.Render, request)
 	if err == nil {
 		var result document.Result
 		if result, err = document.Decode(r.Kind, data); err == nil {

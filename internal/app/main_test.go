@@ -2,10 +2,15 @@ package app
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == spins {
+		spin()
+		return
+	}
 	if Child(os.Args) { // of a test that minifies
 		return
 	}

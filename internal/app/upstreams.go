@@ -67,7 +67,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Single: true, Timeout: bot.MinifyTimeout})
+	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
 	u.Sources = map[string]submission.Source{
 		"npm": submission.Minified(submission.Npm(c.Npm), u.minify),
 		"git": submission.Minified(submission.Git(c.Git), u.minify),
@@ -99,7 +99,7 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Single: true, Timeout: bot.MinifyTimeout})
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: bot.MinifyTimeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {
 		found, err := pool.Do(ctx, "", worker.FindImports, module)
 		if err == nil {
