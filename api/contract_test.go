@@ -10,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 const (
@@ -295,6 +298,20 @@ func TestPackages(t *testing.T) {
 		`{"version":"3.0.0","state":"refused","reason":"a bomb","released":"2024-02-29T12:30:45Z","updated":"2024-02-29T12:30:45Z"},`+
 		`{"version":"2.0.0","state":"withdrawn","reason":"it stole <cookies> & \"more\"","updated":"2024-02-29T12:30:45Z"},`+
 		`{"version":"1.0.0","state":"published","released":"2024-02-29T12:30:45Z","updated":"2024-02-29T12:30:45Z"}]`)
+}
+
+// TestNotMirrored checks that the states of a library say how many versions were never tried.
+func TestNotMirrored(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	stock(shelf)
+	index := shelf.Index(library.Options{Accounts: func(_ kvstore.Reader, name string) (all []views.Account, err error) {
+		for _, kind := range []views.StateKind{views.Published, views.Refused, views.Failed, views.Withdrawn, views.Older, views.Prerelease, views.Ignored, views.Gone} {
+			all = append(all, views.Account{State: views.State{Package: name, Version: string(kind), Kind: kind}})
+		}
+		return all, nil
+	}})
+	s := newService(t, func(o *PublicOptions) { o.Library = index })
+	equal(t, "not mirrored", s.get("/packages/gone/states").get("Larder-Not-Mirrored"), "4")
 }
 
 func TestMarks(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
@@ -174,14 +175,18 @@ type state struct {
 }
 
 // pkgStates answers /packages/{package}/states.
-func (p *public) pkgStates(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+func (p *public) pkgStates(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	known, err := p.Library.Accounts(l.Name)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	states := make([]state, len(known))
+	states, notMirrored := make([]state, len(known)), 0
 	for i, s := range known {
+		if s.Kind.IsUntried() {
+			notMirrored++
+		}
 		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next, s.Command}
 	}
+	r.c.Header("Larder-Not-Mirrored", strconv.Itoa(notMirrored))
 	return newJSONOf(states), notCached, nil
 }

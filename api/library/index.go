@@ -432,6 +432,17 @@ func (x *Index) Accounts(name string) ([]views.Account, error) {
 	return all, err
 }
 
+// NotMirrored returns how many versions upstream has or had that the bot never tried to publish.
+func (x *Index) NotMirrored(name string) (n int, err error) {
+	all, err := x.Accounts(name)
+	for _, a := range all {
+		if a.Kind.IsUntried() {
+			n++
+		}
+	}
+	return n, err
+}
+
 // States returns what became of every version that was tried, newest
 // first. An unknown library has none.
 func (x *Index) States(name string) ([]views.State, error) {

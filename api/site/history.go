@@ -20,6 +20,8 @@ type historyPage struct {
 	Events  []event
 	Pager   pager
 	Folds   []fold
+
+	NotMirrored int // versions in all folds
 }
 
 // A stateCount is how many versions are in a state, which has this name in an address.
@@ -51,7 +53,7 @@ func (e event) Done() string { return stateNames[e.Kind] }
 var stateNames = map[views.StateKind]string{
 	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published", views.Mirrored: "mirrored",
 	views.Refused: "refused", views.Failed: "failed", views.Withdrawn: "withdrawn",
-	views.Older: "older than what was taken", views.Prerelease: "prereleases not taken", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
+	views.Older: "older than the first releases here", views.Prerelease: "prereleases", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
 }
 
 // shownStates are all states, those first that a visitor may have to know of.
@@ -82,7 +84,7 @@ var untried = map[views.StateKind]string{
 	views.Older:      "A library starts with its newest releases, and then gets those that are newer.",
 	views.Prerelease: "A library starts with its newest releases, of which at most two are prereleases, and then gets those that are newer.",
 	views.Ignored:    "The library’s package JSON has patterns for versions that are left out.",
-	views.Gone:       "Upstream had these once, and they were not taken while it did.",
+	views.Gone:       "Upstream had these once, and the bot did not publish them while it did.",
 }
 
 func (s *Site) history(q *request, l *library.Library) (*answer, error) {
@@ -113,6 +115,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 		}
 		page.Counts = append(page.Counts, count)
 		if why := untried[kind]; why != "" && page.Only == "" {
+			page.NotMirrored += count.Count
 			page.Folds = append(page.Folds, fold{count, why, newest[kind]})
 		}
 	}
@@ -129,7 +132,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 	}
 	a := &answer{
 		view: "history", section: "/search", title: "History of " + l.Name, data: page, feed: feedPath(l.Name),
-		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not taken, and why.",
+		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not mirrored, and why.",
 	}
 	if page.Only != "" {
 		a.title += ": " + page.Done

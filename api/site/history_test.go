@@ -39,7 +39,7 @@ func accounted(t testing.TB, older int) *Site {
 	})
 }
 
-func TestHistoryHasWhatWasNotTaken(t *testing.T) {
+func TestHistoryListsWhatIsNotMirrored(t *testing.T) {
 	const older = 1234
 	site := accounted(t, older)
 	body := get(t, site, "/history/jar").Body.String()
@@ -47,7 +47,7 @@ func TestHistoryHasWhatWasNotTaken(t *testing.T) {
 	for _, n := range find(t, body, func(n *html.Node) bool { return n.Data == "summary" }) {
 		folds = append(folds, wordsOf(n))
 	}
-	if got := strings.Join(folds, ", "); got != "1,234 older than what was taken, 1 prereleases not taken, 1 ignored by a pattern" {
+	if got := strings.Join(folds, ", "); got != "1,234 older than the first releases here, 1 prereleases, 1 ignored by a pattern" {
 		t.Errorf("the folds are %s", got)
 	}
 	for _, want := range []string{
@@ -83,9 +83,14 @@ func TestHistoryHasWhatWasNotTaken(t *testing.T) {
 	if body := get(t, site, "/history/jar?state=refused").Body.String(); strings.Contains(body, "9000.0.0") || !strings.Contains(body, "9001.0.0") {
 		t.Error("a state shows others")
 	}
+	for address, want := range map[string]string{"/history/jar": ">1,236 not mirrored</h2>", "/library/jar": `<a href="/history/jar#not-mirrored">1,236 not mirrored</a>`} {
+		if body := get(t, site, address).Body.String(); !strings.Contains(body, want) {
+			t.Errorf("%s does not have %s", address, want)
+		}
+	}
 	w := get(t, site, "/library/jar/1000.0.0")
-	if body := w.Body.String(); w.Code != http.StatusNotFound || !strings.Contains(body, "1000.0.0 was not taken: older. The operator of this service gets it with <code>larder add jar@1000.0.0</code>") {
-		t.Errorf("the page of a version that was not taken answers %d:\n%s", w.Code, body)
+	if body := w.Body.String(); w.Code != http.StatusNotFound || !strings.Contains(body, "1000.0.0 is not mirrored: older. The operator of this service gets it with <code>larder add jar@1000.0.0</code>") {
+		t.Errorf("the page of a version that is not mirrored answers %d:\n%s", w.Code, body)
 	}
 }
 

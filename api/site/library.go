@@ -41,6 +41,7 @@ type libraryPage struct {
 	Notes       []string       // what went wrong without stopping the release
 	Unpublished []views.State  // newest versions that are not published
 	HasWaiting  bool           // some of them will be tried
+	NotMirrored int            // versions of upstream that were never tried
 	Usage       *usageChart    // nil where there is nothing to show
 	Downloads   *downloads     // from npm, too
 	Sizes       *sizeChart     // too
@@ -109,8 +110,12 @@ func (s *Site) showVersion(q *request, l *library.Library) (*answer, error) {
 // showUnpublished says why there is nothing to show of a library yet.
 func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
+	s.useCounts(q) // and of what upstream has
 	states, err := s.library.States(l.Name)
 	if err != nil {
+		return nil, err
+	}
+	if page.NotMirrored, err = s.library.NotMirrored(l.Name); err != nil {
 		return nil, err
 	}
 	page.addUnpublished(states)
@@ -130,6 +135,9 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}
 	page := libraryPage{Library: l, origin: newOrigin(l), Release: r, Latest: version == l.Version, FileCount: len(r.Files)}
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
+		return nil, err
+	}
+	if page.NotMirrored, err = s.library.NotMirrored(l.Name); err != nil {
 		return nil, err
 	}
 	page.Previous = before(page.Versions, version)

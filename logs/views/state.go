@@ -43,6 +43,11 @@ func (k StateKind) Final() bool {
 // Served reports whether clients get a version in this state.
 func (k StateKind) Served() bool { return k == Published || k == Mirrored }
 
+// IsUntried reports whether the bot never tried to publish a version in this state.
+func (k StateKind) IsUntried() bool {
+	return k == Older || k == Prerelease || k == Ignored || k == Gone
+}
+
 // A State is what became of one version that upstream has: what was tried, when,
 // why it failed and when it is tried again. Apply writes the states that follow
 // from the log; the bot writes Processing and Failed, which a repair leaves alone.
