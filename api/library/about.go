@@ -103,11 +103,8 @@ type Wanted struct {
 	parsed []document.Range
 }
 
-// The bounds of the ranges that a release wants, which are the bot's; a mirror's log may have more.
-const (
-	maxRanges    = 400
-	longestRange = 214 // bytes
-)
+// maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
+const maxRanges = 400
 
 // rangesOf returns the ranges that a release wants, in the order in which renderers get them; none of one that has too many.
 func rangesOf(about *logs.About) []string {
@@ -115,7 +112,7 @@ func rangesOf(about *logs.About) []string {
 		return nil
 	}
 	ranges := slices.AppendSeq(slices.Collect(maps.Values(about.Dependencies)), maps.Values(about.Peers))
-	ranges = slices.DeleteFunc(ranges, func(r string) bool { return len(r) > longestRange })
+	ranges = slices.DeleteFunc(ranges, func(r string) bool { return len(r) > document.MaxRange })
 	slices.Sort(ranges)
 	return slices.Compact(ranges)
 }

@@ -65,6 +65,9 @@ func encodeRanges(all []Range) string {
 	return b.String()
 }
 
+// MaxRange is the longest range that is parsed, in bytes.
+const MaxRange = 214
+
 // maxRanges limits the ranges of a document, and maxBounds the comparisons of a range.
 const (
 	maxRanges = 1000

@@ -25,13 +25,10 @@ func ranges(r document.Request) (document.Result, error) {
 	return result, nil
 }
 
-// longestRange limits a range, in bytes.
-const longestRange = 214
-
 // parseRange returns the alternatives of a range; none if it is not one of versions, such as the address of a repository.
 func parseRange(wanted string) document.Range {
 	wanted = strings.TrimSpace(wanted)
-	if len(wanted) > longestRange {
+	if len(wanted) > document.MaxRange {
 		return nil
 	}
 	if wanted == "latest" {
