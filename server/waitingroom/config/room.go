@@ -137,7 +137,8 @@ func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]fi
 
 // checkFieldName returns an error if a room has no field of that name.
 func checkFieldName(name string) error {
-	known := (&reader{}).roomFields(&Room{}, new(*yaml.Node), new(*yaml.Node))
+	room := Default()
+	known := (&reader{}).roomFields(&room, new(*yaml.Node), new(*yaml.Node))
 	if known[name] == nil {
 		return fmt.Errorf("no such field as %q%s", short(name), suggest(name, known))
 	}
