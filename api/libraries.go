@@ -244,13 +244,9 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 				return nil, answers.Caching{}, err
 			}
 			w.field(name, versions)
-		case "assets":
-			w.name(name)
-			w.beginArray()
-			if err := p.writeAssets(ctx, &w, l); err != nil {
-				return nil, answers.Caching{}, err
-			}
-			w.endArray()
+		case "assets": // the last field
+			b, err := p.libraryWithAssets(ctx, &w, l)
+			return b, addressed(p.AssetBase != "", sixHours), err
 		default:
 			if value, ok := p.libraryField(l, name, assetBase); ok {
 				w.field(name, value)
@@ -295,26 +291,55 @@ func (p *public) versionNames(l *library.Library) ([]string, error) {
 	return names, nil
 }
 
-// writeAssets writes the one entry of "assets", the latest version; none where nothing is published.
-func (p *public) writeAssets(ctx context.Context, w *jsonWriter, l *library.Library) error {
+// libraryWithAssets returns the response of which w has all fields but the last, "assets". That has one entry, the latest version; none where
+// nothing is published.
+func (p *public) libraryWithAssets(ctx context.Context, w *jsonWriter, l *library.Library) (*answers.Body, error) {
 	if l.Version == "" {
-		return nil
+		w.field("assets", []string{})
+		w.endObject()
+		return newJSON(w.bytes()), nil
 	}
 	release, err := p.Library.Release(ctx, l.Name, l.Version)
 	if gone := (*library.WithdrawnError)(nil); errors.As(err, &gone) {
-		return changing
+		return nil, changing
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w.beginObject()
-	w.field("version", release.Version)
-	w.field("files", shownPaths(release.Files))
-	w.field("rawFiles", rawPaths(release.Files))
-	w.name("sri")
-	writeSRIs(w, "", release.Files)
-	w.endObject()
-	return nil
+	return p.releaseBody(release, "library "+string(w.bytes()), func() *answers.Body {
+		w.name("assets")
+		w.beginArray()
+		w.beginObject()
+		w.field("version", release.Version)
+		w.field("files", shownPaths(release.Files))
+		w.field("rawFiles", rawPaths(release.Files))
+		w.name("sri")
+		writeSRIs(w, "", release.Files)
+		w.endObject()
+		w.endArray()
+		w.endObject()
+		return newJSON(w.bytes())
+	})
+}
+
+// releaseBodyKey is what a response about a release's files is made from.
+type releaseBodyKey struct {
+	release *library.Release // the same pointer as long as the release stays as it is
+	rest    string           // the kind of response, and what else is in it
+}
+
+// fewFiles is up to how many files of a release making a response costs less than storing it.
+const fewFiles = 500
+
+// releaseBody returns the response that write makes of a release. That of a release with many files is cached, with its encodings.
+func (p *public) releaseBody(release *library.Release, rest string, write func() *answers.Body) (*answers.Body, error) {
+	if len(release.Files) <= fewFiles {
+		return write(), nil
+	}
+	return p.releases.Get(releaseBodyKey{release, rest}, func() (*answers.Body, int, error) {
+		b := write()
+		return b, 2*b.Len() + len(rest), nil // with encodings: integrity values do not compress well
+	})
 }
 
 func writeSRIs(w *jsonWriter, prefix string, files []views.PublishedFile) {
@@ -338,23 +363,29 @@ func (p *public) version(ctx context.Context, r *request, l *library.Library) (*
 		return nil, answers.Caching{}, err
 	}
 	set := versionFields.parseOrAll(r.query["fields"])
-	var files []views.PublishedFile
+	release := &library.Release{}
 	if set&^ofVersion == 0 {
 		_, err = p.Library.Version(ctx, l.Name, version)
 	} else {
-		files, err = p.files(ctx, l, version)
+		release, err = p.Library.Release(ctx, l.Name, version)
 	}
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
 	p.tag(r, l.Name, version)
+	b, err := p.releaseBody(release, fmt.Sprint("version ", set), func() *answers.Body { return newVersionBody(l.Name, version, set, release.Files) })
+	return b, ofFiles(release.Files), err
+}
+
+// newVersionBody returns the response of /libraries/{library}/{version} with some of its fields.
+func newVersionBody(name, version string, set fieldSet, files []views.PublishedFile) *answers.Body {
 	var w jsonWriter
 	w.beginObject()
-	for _, name := range versionFields.names(set) {
-		w.name(name)
-		switch name {
+	for _, field := range versionFields.names(set) {
+		w.name(field)
+		switch field {
 		case "name":
-			w.value(l.Name)
+			w.value(name)
 		case "version":
 			w.value(version)
 		case "rawFiles":
@@ -366,13 +397,5 @@ func (p *public) version(ctx context.Context, r *request, l *library.Library) (*
 		}
 	}
 	w.endObject()
-	return newJSON(w.bytes()), ofFiles(files), nil
-}
-
-func (p *public) files(ctx context.Context, l *library.Library, version string) ([]views.PublishedFile, error) {
-	release, err := p.Library.Release(ctx, l.Name, version)
-	if err != nil {
-		return nil, err
-	}
-	return release.Files, nil
+	return newJSON(w.bytes())
 }

@@ -131,35 +131,39 @@ func (p *public) pkgVersions(_ context.Context, _ *request, l *library.Library) 
 
 // pkgFiles answers /packages/{package}/versions/{version}.
 func (p *public) pkgFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	_, files, err := p.namedFiles(ctx, r, l)
+	release, err := p.namedRelease(ctx, r, l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	return newJSONOf(rawPaths(files)), ofFiles(files), nil
+	b, err := p.releaseBody(release, "paths", func() *answers.Body { return newJSONOf(rawPaths(release.Files)) })
+	return b, ofFiles(release.Files), err
 }
 
 // pkgSRIs answers /packages/{package}/sris/{version}.
 func (p *public) pkgSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	prefix, files, err := p.namedFiles(ctx, r, l)
+	release, err := p.namedRelease(ctx, r, l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	var w jsonWriter
-	writeSRIs(&w, prefix, files)
-	return newJSON(w.bytes()), ofFiles(files), nil
+	b, err := p.releaseBody(release, "sris", func() *answers.Body {
+		var w jsonWriter
+		writeSRIs(&w, release.Library+"/"+release.Version+"/", release.Files)
+		return newJSON(w.bytes())
+	})
+	return b, ofFiles(release.Files), err
 }
 
-// namedFiles returns the files of the version of a library that the path names, and what is before them in the metadata.
-func (p *public) namedFiles(ctx context.Context, r *request, l *library.Library) (prefix string, files []views.PublishedFile, err error) {
+// namedRelease returns the version of a library that the path names.
+func (p *public) namedRelease(ctx context.Context, r *request, l *library.Library) (*library.Release, error) {
 	version, err := param(r.c, "version")
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	if files, err = p.files(ctx, l, version); err != nil {
-		return "", nil, err
+	release, err := p.Library.Release(ctx, l.Name, version)
+	if err == nil {
+		p.tag(r, l.Name, version)
 	}
-	p.tag(r, l.Name, version)
-	return l.Name + "/" + version + "/", files, nil
+	return release, err
 }
 
 // state is what became of one version, as clients see it.

@@ -94,6 +94,7 @@ type public struct {
 	names      prepared.Cache[*library.Listing, *answers.Body]
 	catalogues prepared.Cache[*library.Library, *answers.Body]
 	documents  prepared.Cache[string, *answers.Body]
+	releases   prepared.Cache[releaseBodyKey, *answers.Body]
 	newest     atomic.Pointer[library.Ranking] // that lists may be of
 	sending    room
 	streams    *client.Shares
@@ -108,6 +109,7 @@ func newPublic(o PublicOptions) *public {
 	p.lists.Most, p.lists.MostBytes = 8, 64<<20
 	p.names.Most, p.names.MostBytes = 1, 8<<20
 	p.catalogues.Most, p.catalogues.MostBytes = 8, 32<<20
+	p.releases.Most, p.releases.MostBytes = 32, 48<<20
 	p.documents.Most, p.documents.MostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
 	p.streams, p.heartbeat, p.roomBeat = client.NewShares(maxStreams), heartbeat, roomBeat
