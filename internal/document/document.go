@@ -20,7 +20,7 @@ import (
 )
 
 // Version is that of the renderer. A change of what it makes of the same document needs another one.
-const Version = 1
+const Version = 2
 
 // A Kind is what a document is rendered as.
 type Kind string

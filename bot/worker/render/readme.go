@@ -86,7 +86,7 @@ func readme(r document.Request) (document.Result, error) {
 	for _, n := range nodes {
 		body.AppendChild(n)
 	}
-	(&fitting{r}).fit(body, 0)
+	(&fitting{Request: r}).fit(body, 0)
 	unlinkLost(body)
 	for n := body.FirstChild; n != nil; n = n.NextSibling {
 		if err := html.Render(&fitted, n); err != nil {
@@ -126,7 +126,23 @@ func unwrap(n *html.Node) {
 }
 
 // A fitting makes a README fit its page.
-type fitting struct{ document.Request }
+type fitting struct {
+	document.Request
+	headings []byte // the README's levels of the headings whose sections are open, as digits
+}
+
+// headingLevel returns the level on the page of the README's next heading: one below that of the section around it, because
+// assistive technology presents a skipped level as a missing heading.
+func (f *fitting) headingLevel(level byte) byte {
+	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
+		f.headings = f.headings[:n-1]
+	}
+	f.headings = append(f.headings, level)
+	return min(firstHeading+byte(len(f.headings))-1, '6')
+}
+
+// firstHeading is the level of a README's first heading, below the page's own h2.
+const firstHeading = '3'
 
 // deepestMarkup is how deep elements may be in each other. Below, only the text stays.
 const deepestMarkup = 60
@@ -167,8 +183,7 @@ func (f *fitting) element(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
 	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
-		level := min(n.Data[1]+2, '6')
-		n.Data, n.DataAtom = "h"+string(level), 0
+		n.Data, n.DataAtom = "h"+string(f.headingLevel(n.Data[1])), 0
 		if id := "readme-" + attribute(n, "id"); readmeID.MatchString(id) {
 			kept = append(kept, html.Attribute{Key: "id", Val: id})
 		}

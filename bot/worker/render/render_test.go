@@ -2,6 +2,7 @@ package render
 
 import (
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -140,6 +141,29 @@ func TestCostlyReadmes(t *testing.T) {
 		_, err := Render(document.Request{Kind: document.Readme, Name: "README.md", Text: text})
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%.60q: %v, want %q", text, err, refused)
+		}
+	}
+}
+
+// TestHeadingLevels keeps the order of a README's headings, below those of the page, and skips no level.
+func TestHeadingLevels(t *testing.T) {
+	for _, test := range []struct{ markdown, want string }{
+		{"# a\n## b\n### c\n", "h3 a, h4 b, h5 c"},
+		{"### a\n# b\n#### c\n## d\n", "h3 a, h3 b, h4 c, h4 d"},
+		{"## a\n\n## b\n\n###### c\n", "h3 a, h3 b, h4 c"},
+		{"# a\n## b\n### c\n#### d\n##### e\n###### f\n", "h3 a, h4 b, h5 c, h6 d, h6 e, h6 f"},
+		{"<h4>a</h4>\n\n<h6>b</h6>\n\n# c\n", "h3 a, h4 b, h3 c"},
+	} {
+		result, err := readme(document.Request{Text: test.markdown})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range regexp.MustCompile(`<(h\d)[^>]*>([^<]*)<`).FindAllStringSubmatch(result.Markup, -1) {
+			got = append(got, m[1]+" "+m[2])
+		}
+		if all := strings.Join(got, ", "); all != test.want {
+			t.Errorf("%q: %s, want %s", test.markdown, all, test.want)
 		}
 	}
 }
