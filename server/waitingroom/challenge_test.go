@@ -94,7 +94,7 @@ func TestChallenge(t *testing.T) {
 	asked := newRiddle()
 	server := httptest.NewServer(asked)
 	defer server.Close()
-	h := open(t, small(2, "  challenge: "+server.URL+"/check\n  rules: [{path: /solve}]\n  subresource_paths: [/assets/]\n"))
+	h := open(t, small(2, "  challenge: "+server.URL+"/check\n  rules: [{path: /solve}]\n  subresources: {paths: [/assets/]}\n"))
 	shop := h.origin
 	h.origin = func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/solve" {

@@ -41,7 +41,7 @@ type contestant struct {
 	again time.Duration
 }
 
-const contestRoom = "- {name: shop, path: /shop, total_active_users: 12, new_users_per_minute: 12, session_duration: 1, disable_session_renewal: true, subresource_paths: [/shop/assets/]}\n"
+const contestRoom = "- {name: shop, path: /shop, total_active_users: 12, new_users_per_minute: 12, session_duration: 1, disable_session_renewal: true, subresources: {paths: [/shop/assets/]}}\n"
 
 func newContest(t *testing.T, room string) *contest {
 	c := &contest{house: open(t, room), inside: map[string]map[int64]bool{}}

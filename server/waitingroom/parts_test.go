@@ -28,7 +28,7 @@ func (h *house) at(from string) *user {
 
 // TestSubresources holds parts of pages to passing only on behalf of users whom the limits count.
 func TestSubresources(t *testing.T) {
-	h := open(t, small(3, "  subresources: 8\n  subresource_paths: /static/\n"))
+	h := open(t, small(3, "  subresources: {per_minute: 8, paths: /static/}\n"))
 	const inside, outside, other = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 	user := h.at(inside)
 	user.get("/")
@@ -101,7 +101,7 @@ func TestSubresourceRate(t *testing.T) {
 func TestSubresourcesPassNothing(t *testing.T) {
 	const events = "  events:\n    - {name: sale, prequeue_start_time: 2027-05-26T19:52:00Z, event_start_time: 2027-05-26T20:05:00Z, event_end_time: 2027-05-26T20:20:00Z}\n"
 	for _, more := range []string{"  queueing_method: reject\n", "  queue_all: true\n", events} {
-		for _, setting := range []string{"", "  subresources: pass\n", "  subresource_paths: /\n"} {
+		for _, setting := range []string{"", "  subresources: pass\n", "  subresources: {paths: /}\n"} {
 			h := open(t, small(5, more+setting))
 			h.at("192.0.2.1").get("/") // before the event's pre-queue
 			h.pass(time.Minute)
@@ -118,7 +118,7 @@ func TestSubresourcesPassNothing(t *testing.T) {
 
 // TestSubresourceSettings has operators allow more.
 func TestSubresourceSettings(t *testing.T) {
-	h := open(t, small(1, "  subresources: pass\n  subresource_methods: [GET, OPTIONS]\n"))
+	h := open(t, small(1, "  subresources: {per_minute: pass, methods: [GET, OPTIONS]}\n"))
 	h.user().get("/")
 	for range 5 {
 		if !h.script("192.0.2.7").get("/a.js").in() {

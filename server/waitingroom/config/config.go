@@ -74,13 +74,13 @@ type Room struct {
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int
 	SubresourceMethods    []string // by which these pass
-	SubresourcePaths      []string // beginnings of paths where they pass for clients without a user who is in
+	SubresourcePaths      []string // patterns of paths where they pass for clients without a user who is in
 }
 
-// A Route is a host and the beginning of paths on it.
+// A Route is a host and a pattern of paths on it.
 type Route struct {
 	Host string // in lower case, with a port only where only that one is meant; "" for every host
-	Path string // case-sensitive; paths that begin so are covered
+	Path string // case-sensitive, see matchesPath
 }
 
 // Cookie says how a room's ticket is kept.
@@ -117,7 +117,7 @@ const (
 type Rule struct {
 	Description string
 	Disabled    bool
-	Paths       []string // beginnings; one of them
+	Paths       []string // patterns; one of them
 	Methods     []string // one of them
 	Headers     []Header // all of them
 	Addresses   []netip.Prefix

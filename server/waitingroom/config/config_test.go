@@ -161,8 +161,8 @@ func TestMistakes(t *testing.T) {
 		{"host", least + "  host: 'http://x'\n", "must be a host such as"},
 		{"host with star", least + "  host: '*.example.com'\n", "must be a host such as"},
 		{"path", least + "  path: shop\n", "must begin with a slash"},
-		{"encoded path", least + "  path: /a%20b\n", "the beginning of a path as a server reads it"},
-		{"dotted path", least + "  path: /a/../b\n", "the beginning of a path"},
+		{"encoded path", least + "  path: /a%20b\n", "a path as a server reads it"},
+		{"dotted path", least + "  path: /a/../b\n", "a path as a server"},
 		{"upstream", least + "  upstream: ftp://x\n", "must be the origin of a site"},
 		{"upstream with password", least + "  upstream: http://user:geheim@x\n", "must be the origin of a site"},
 		{"upstreams of two schemes", least + "  upstream: [http://a, https://b]\n", "differ in their scheme"},
@@ -171,6 +171,8 @@ func TestMistakes(t *testing.T) {
 		{"health", least + "  upstream: http://a\n  upstream_health: http://b/\n", "must be a path"},
 		{"authority", least + "  upstream: https://a\n  upstream_ca: trust me\n", "must be certificates in PEM"},
 		{"subresources", least + "  subresources: some\n", "must be pass, or how many"},
+		{"subresources' paths", least + "  subresources: {paths: [a]}\n", "must begin with a slash"},
+		{"subresources' fields", least + "  subresources: {path: [/a]}\n", "did you mean paths?"},
 		{"factor", least + "  curve_factor: NaN\n", "from 0.1 to 10"},
 		{"refresh", least + "  refresh_interval: 4\n", "from 5 to 30"},
 		{"allocator", least + "  allocator: fair\n", "must be one of counter, even, adaptive"},
@@ -260,6 +262,9 @@ func TestFind(t *testing.T) {
 		room("port", Route{"shop.example.com:8443", "/cart/x"}),
 		room("cheese", Route{"", "/käse/ab c"}),
 		room("six", Route{"[2001:db8::1]", "/"}),
+		room("star", Route{"star.example.com", "/a*"}),
+		room("exact", Route{"star.example.com", "/a"}),
+		room("longer", Route{"star.example.com", "/abc*"}),
 	})
 	for _, c := range []struct{ host, path, room, canonical string }{
 		{"other", "/", "all", ""},
@@ -268,7 +273,17 @@ func TestFind(t *testing.T) {
 		{"other", "/Download/a", "all", ""}, // case-sensitive
 		{"shop.example.com", "/", "shop", ""},
 		{"SHOP.Example.COM.", "/cart", "cart", ""},
-		{"shop.example.com:80", "/cartoon", "cart", ""}, // what begins so
+		{"shop.example.com:80", "/cartoon", "shop", ""}, // another segment
+		{"shop.example.com", "/cart;a=1", "cart", ""},
+		{"shop.example.com", "/cart.", "cart", ""},
+		{"shop.example.com", "/cart.json", "shop", ""},
+		{"shop.example.com", "/cart%00.json", "cart", ""},
+		{"shop.example.com", "/cart%20", "cart", ""},
+		{"star.example.com", "/a", "exact", ""},
+		{"star.example.com", "/a/b", "exact", ""},
+		{"star.example.com", "/ab", "star", ""},
+		{"star.example.com", "/abc/d", "longer", ""},
+		{"star.example.com", "/b", "all", ""},
 		{"shop.example.com:80", "/cart/x", "cart", ""},
 		{"shop.example.com:8443", "/cart/x", "port", ""},
 		{"shop.example.com:8443", "/cart", "cart", ""},

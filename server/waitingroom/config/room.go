@@ -122,16 +122,11 @@ func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]fi
 		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
 		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
 		"challenge":                 value(r, &room.Challenge, parseChallenge),
-		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
-		"subresource_methods": func(n *yaml.Node, name string) {
-			room.SubresourceMethods = nil
-			values(r, &room.SubresourceMethods, parseMethod)(n, name)
-		},
-		"subresource_paths":    values(r, &room.SubresourcePaths, parsePath),
-		"refresh_interval":     value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
-		"allocator":            value(r, &room.Allocator, choice(queue.Allocators...)),
-		"curve_factor":         value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back": value(r, &room.HistoryMinutes, whole(1, 1, 2)),
+		"subresources":              func(n *yaml.Node, name string) { r.subresources(n, name, room) },
+		"refresh_interval":          value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
+		"allocator":                 value(r, &room.Allocator, choice(queue.Allocators...)),
+		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back":      value(r, &room.HistoryMinutes, whole(1, 1, 2)),
 	}
 }
 
@@ -233,14 +228,16 @@ func NormalHost(s string) string {
 	return strings.TrimSuffix(s, ".")
 }
 
+// parsePath reads a pattern of [matchesPath].
 func parsePath(s string) (string, error) {
+	plain := strings.TrimSuffix(s, "*")
 	switch {
 	case !strings.HasPrefix(s, "/"):
 		return "", mistake(s, "must begin with a slash")
 	case len(s) > maxPath:
 		return "", fmt.Errorf("has %d bytes; at most %d are possible", len(s), maxPath)
-	case strings.ContainsAny(s, "?#*\x00\r\n") || Clean(s) != s:
-		return "", mistake(s, "must be the beginning of a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders, no *")
+	case strings.ContainsAny(plain, "?#*\x00\r\n") || Clean(plain) != plain:
+		return "", mistake(s, "must be a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders; a * at the end covers every path that begins so")
 	}
 	return s, nil
 }
@@ -389,13 +386,29 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
+// subresources reads which requests for parts of a page pass: how many in a minute, or that number with methods and paths.
+func (r *reader) subresources(n *yaml.Node, name string, room *Room) {
+	if resolve(n).Kind != yaml.MappingNode {
+		value(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
+		return
+	}
+	r.fields(n, name, map[string]field{
+		"per_minute": value(r, &room.SubresourcesPerMinute, parseSubresources),
+		"methods": func(n *yaml.Node, name string) {
+			room.SubresourceMethods = nil
+			values(r, &room.SubresourceMethods, parseMethod)(n, name)
+		},
+		"paths": values(r, &room.SubresourcePaths, parsePath),
+	})
+}
+
 func parseSubresources(s string) (int, error) {
 	if s == "pass" {
 		return -1, nil
 	}
 	v, err := strconv.Atoi(s)
 	if err != nil || v < 0 || v > queue.MaxUsers {
-		return 0, mistake(s, "must be pass, or how many may pass in a minute")
+		return 0, mistake(s, "must be pass, or how many may pass in a minute, or lines with per_minute, methods and paths")
 	}
 	return v, nil
 }

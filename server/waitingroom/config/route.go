@@ -24,6 +24,37 @@ type entry struct {
 	room *Room
 }
 
+// matchesPath reports whether a pattern covers a path. "/shop" covers itself and what is below it, "/shop/" only what is below, and
+// "/shop*" every path that begins with "/shop". Some servers read "/shop;a=1", "/shop.", "/shop " and what follows a NUL byte as "/shop",
+// so these are covered too.
+func matchesPath(pattern, p string) bool {
+	prefix, isPrefix := strings.CutSuffix(pattern, "*")
+	rest, found := strings.CutPrefix(p, prefix)
+	if !found || isPrefix || strings.HasSuffix(prefix, "/") {
+		return found
+	}
+	if rest != "" && (rest[0] == '/' || rest[0] == ';' || rest[0] == 0) {
+		return true
+	}
+	return strings.Trim(rest, ". \t") == ""
+}
+
+// compareEntries orders entries so that the first one that covers a path is the most specific one.
+func compareEntries(a, b entry) int {
+	prefixA, starA := strings.CutSuffix(a.path, "*")
+	prefixB, starB := strings.CutSuffix(b.path, "*")
+	if len(prefixA) != len(prefixB) {
+		return len(prefixB) - len(prefixA)
+	}
+	switch {
+	case starA == starB:
+		return 0
+	case starA:
+		return 1
+	}
+	return -1
+}
+
 // NewTable returns the table of rooms, which must not change any more.
 func NewTable(rooms []Room) *Table {
 	t := &Table{hosts: map[string][]entry{}}
@@ -38,11 +69,10 @@ func NewTable(rooms []Room) *Table {
 			t.ports = t.ports || withoutPort(route.Host) != route.Host
 		}
 	}
-	longestFirst := func(a, b entry) int { return len(b.path) - len(a.path) }
 	for _, entries := range t.hosts {
-		slices.SortStableFunc(entries, longestFirst)
+		slices.SortStableFunc(entries, compareEntries)
 	}
-	slices.SortStableFunc(t.every, longestFirst)
+	slices.SortStableFunc(t.every, compareEntries)
 	return t
 }
 
@@ -117,7 +147,7 @@ func (t *Table) lookup(host, p string) *Room {
 
 func longest(entries []entry, p string) *Room {
 	for i := range entries {
-		if strings.HasPrefix(p, entries[i].path) {
+		if matchesPath(entries[i].path, p) {
 			return entries[i].room
 		}
 	}
@@ -193,7 +223,7 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 	if rule.Disabled {
 		return false
 	}
-	if rule.Paths != nil && !beginsWith(rule.Paths, raw) {
+	if rule.Paths != nil && !matchesEveryReading(rule.Paths, raw) {
 		return false
 	}
 	if rule.Methods != nil && !slices.Contains(rule.Methods, req.Method) {
@@ -212,13 +242,13 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 }
 
 // ListsPart reports whether the room lists a path for parts of pages. raw is as the client sent it.
-func (r *Room) ListsPart(raw string) bool { return beginsWith(r.SubresourcePaths, raw) }
+func (r *Room) ListsPart(raw string) bool { return matchesEveryReading(r.SubresourcePaths, raw) }
 
-// beginsWith reports whether a path begins with one of the prefixes in every way of reading
+// matchesEveryReading reports whether one of the patterns covers a path in every way of reading
 // it: /free/../shop must not pass as /free.
-func beginsWith(prefixes []string, raw string) bool {
+func matchesEveryReading(patterns []string, raw string) bool {
 	for p := range readings(raw) {
-		if !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p, prefix) }) {
+		if !slices.ContainsFunc(patterns, func(pattern string) bool { return matchesPath(pattern, p) }) {
 			return false
 		}
 	}
