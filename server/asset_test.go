@@ -31,7 +31,7 @@ func TestLastModified(t *testing.T) {
 			t.Errorf("%v: there is a NUL in %q", test.released, *head)
 		}
 		fields := http.Header{}
-		setFields(fields, head)
+		setHeader(fields, head)
 		if got := fields.Get("Last-Modified"); got != test.want {
 			t.Errorf("%v is %q, want %q", test.released, got, test.want)
 		}

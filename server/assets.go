@@ -113,7 +113,8 @@ type Options struct {
 	AccessLog *accesslog.Log
 }
 
-func (o *Options) defaults() {
+// setDefaults replaces zero values by defaults.
+func (o *Options) setDefaults() {
 	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
 	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
 	o.SendWait = cmp.Or(o.SendWait, time.Second)
@@ -149,7 +150,7 @@ func New(o Options) (*Assets, error) {
 	if o.Store == nil {
 		return nil, errors.New("server: Options.Store is missing")
 	}
-	o.defaults()
+	o.setDefaults()
 	mediaTypes()
 	if err := checkMemory(o.CacheBytes, o.SendBytes); err != nil {
 		return nil, err
@@ -175,6 +176,7 @@ func New(o Options) (*Assets, error) {
 	return a, nil
 }
 
+// checkMemory returns an error unless both sizes are positive and in range.
 func checkMemory(cacheBytes, sendBytes int64) error {
 	if cacheBytes < leastCache || sendBytes < 0 {
 		return fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", cacheBytes, sendBytes, leastCache)
@@ -182,7 +184,7 @@ func checkMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// SetMemory changes [Options.CacheBytes] and [Options.SendBytes], of which neither may be left out. What is being sent goes on.
+// SetMemory changes [Options.CacheBytes] and [Options.SendBytes]. Both must be given. Bodies that are being sent stay in memory.
 func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	if err := checkMemory(cacheBytes, sendBytes); err != nil {
 		return err
@@ -193,10 +195,8 @@ func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// Forget drops what is kept of a version. Call it after a withdrawal is committed;
-// no request that begins later is answered with a file of that version. The
-// bytes may stay in memory until they are evicted: other versions may have the
-// same ones.
+// Forget removes a version from the caches. It is called after a withdrawal is committed: no later request gets a file of the
+// version. Bytes may stay in memory until they are evicted, because other versions may have the same ones.
 func (a *Assets) Forget(pkg, version string) {
 	a.rows.generation.Add(1)
 	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
@@ -214,7 +214,7 @@ type Follower struct {
 	changed chan struct{} // closed when there are more
 }
 
-// Follow returns a follower of what comes from now on. The assets must not have served yet.
+// Follow returns a follower of the log's entries from now on, which updates the caches. The assets must not have served yet.
 func (a *Assets) Follow(log *logs.Log) *Follower {
 	return &Follower{
 		store: a.store, log: log, forget: a.Forget, logger: a.logger,
@@ -222,12 +222,12 @@ func (a *Assets) Follow(log *logs.Log) *Follower {
 	}
 }
 
-// Part has what is in memory follow the log.
+// Part returns the part that runs the follower.
 func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "follower", Run: parts.RunUntilDone(f.Run)}
 }
 
-// Run follows the log until ctx ends.
+// Run updates the caches by the entries of the log until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
 	for seen := f.seen; ; {
 		checkpoint, err := f.log.Wait(ctx, seen)
@@ -256,7 +256,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Wait returns when so many entries have been heard of: what is served goes by them.
+// Wait waits until the caches are updated by the first entries of the log.
 func (f *Follower) Wait(ctx context.Context, entries int64) error {
 	for {
 		f.mu.Lock()

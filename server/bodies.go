@@ -32,14 +32,14 @@ type body struct {
 
 const isCached = 1 << 40
 
-// loose reports whether a body in that state is held by senders only.
-func loose(state int64) bool { return 0 < state && state < isCached }
+// isLoose reports whether a body in a state is held by senders, and is not in the cache.
+func isLoose(state int64) bool { return 0 < state && state < isCached }
 
-// Scarce reports memory pressure, if the body is not in the cache: only then does it take
-// a lock.
-func (b *body) Scarce() bool { return loose(b.state.Load()) && b.all.Scarce() }
+// Scarce reports memory pressure that this body adds to, since it is not in the cache. It takes a lock only then.
+func (b *body) Scarce() bool { return isLoose(b.state.Load()) && b.all.Scarce() }
 
-func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
+// weight returns how many bytes of memory the body takes.
+func (b *body) weight() int64 { return int64(len(b.bytes)) + bodyOverhead }
 
 // bodies keeps the bodies in memory: those in a cache, bounded by its weight, and
 // the loose ones, which are being sent and are not in the cache because they
@@ -76,6 +76,8 @@ type flight struct {
 // cacheShare is the part of the cache that one body may take.
 const cacheShare = 8
 
+// newBodies returns an empty cache of up to cacheBytes, and sendBytes for bodies that are sent and not in the cache. A client waits
+// for memory up to wait.
 func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics) (*bodies, error) {
 	b := &bodies{
 		limit:   sendBytes,
@@ -88,8 +90,8 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 	}
 	cache, err := otter.New(&otter.Options[kvstore.Hash, *body]{
 		MaximumWeight:    uint64(cacheBytes),
-		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.weigh()) },
-		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.evicted(e.Value) },
+		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.weight()) },
+		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.onEviction(e.Value) },
 		StatsRecorder:    m,
 	})
 	b.memory = cache
@@ -97,7 +99,7 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 	return b, err
 }
 
-// setLimits changes the bounds. Bodies beyond a lower one are evicted from the cache; those that are being sent stay.
+// setLimits changes the limits of memory. Bodies beyond a lower one are evicted from the cache. Bodies that are being sent stay.
 func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.largest.Store(cacheBytes / cacheShare)
 	bodyCache(b).SetMaximum(uint64(cacheBytes))
@@ -110,16 +112,16 @@ func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.wakeWaiting()
 }
 
-// bodyCache returns the cache in memory, as assetCache does.
+// bodyCache returns the cache in memory. See assetCache.
 func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
 	return b.memory.(*otter.Cache[kvstore.Hash, *body])
 }
 
-// cacheable reports whether a body of that many bytes goes into the cache.
-func (b *bodies) cacheable(length int64) bool { return length+bodyOverhead <= b.largest.Load() }
+// isCacheable reports whether the cache may contain a body of length bytes.
+func (b *bodies) isCacheable(length int64) bool { return length+bodyOverhead <= b.largest.Load() }
 
-// cached returns the body with that sum if it is in the cache.
-func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
+// getCached returns the body with a checksum if it is in the cache. The caller must release it.
+func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	x, ok := bodyCache(b).GetIfPresent(sum)
 	if ok {
 		b.hold(x)
@@ -127,10 +129,10 @@ func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
 	return x, ok
 }
 
-// acquire returns the body with that sum for a client. Where it is not in memory, read is
-// called for its length bytes, once however many ask, and after there is room.
+// acquire returns the body with a checksum for a client. If it is not in memory, it waits for memory and calls read for its length
+// bytes, once for all clients that wait. The caller must release the body.
 func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
-	if x, ok := b.cached(sum); ok {
+	if x, ok := b.getCached(sum); ok {
 		return x, nil
 	}
 	b.metrics.misses.Inc()
@@ -167,7 +169,7 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 	return f.body, f.err
 }
 
-// load returns a body that the caller holds.
+// load reserves memory for a client, reads a body, and adds it to the cache if it may contain it. The caller must release the body.
 func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	weight := length + bodyOverhead
 	if err := b.reserve(client, weight); err != nil {
@@ -202,51 +204,51 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 	return x, nil
 }
 
+// hold adds a holder to a body.
 func (b *bodies) hold(x *body) {
 	if x.state.Add(1) == 1 {
-		b.becomeLoose(x)
+		b.chargeLoose(x)
 	}
 }
 
-// release ends a holding.
+// release removes a holder from a body.
 func (b *bodies) release(x *body) {
 	if x.state.Add(-1) == 0 {
-		b.becomeUnused(x)
+		b.removeUnused(x)
 	}
 }
 
-// evicted is called by the cache, under one of its locks.
-func (b *bodies) evicted(x *body) {
-	if loose(x.state.Add(-isCached)) {
-		b.becomeLoose(x)
+// onEviction records that a body has left the cache. The cache calls it under one of its locks.
+func (b *bodies) onEviction(x *body) {
+	if isLoose(x.state.Add(-isCached)) {
+		b.chargeLoose(x)
 	}
 }
 
-// becomeLoose accounts for a body that senders alone keep in memory from now on.
-// It cannot be refused, only those who come later can.
-//
-// The changes of a body's state are ordered, the calls that follow from them are
-// not. The sums do not mind; the map is therefore set by what the state is now.
-func (b *bodies) becomeLoose(x *body) {
+// chargeLoose counts a body that has left the cache while it is being sent for the client that it was read for. The sending
+// continues over the limit; later clients wait. The calls may come in another order than the changes of the body's state, so the
+// map follows the present state.
+func (b *bodies) chargeLoose(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.charge(x.owner, x.weigh())
-	if loose(x.state.Load()) {
+	b.charge(x.owner, x.weight())
+	if isLoose(x.state.Load()) {
 		b.loose[x.sum] = x
 	}
 }
 
-func (b *bodies) becomeUnused(x *body) {
+// removeUnused stops counting a body that no sender holds any longer.
+func (b *bodies) removeUnused(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.loose[x.sum] == x && !loose(x.state.Load()) {
+	if b.loose[x.sum] == x && !isLoose(x.state.Load()) {
 		delete(b.loose, x.sum)
 	}
-	b.free(x.owner, x.weigh())
+	b.free(x.owner, x.weight())
 }
 
-// reserve waits until the client may use n bytes more. What is over the limit on its own
-// gets through when nothing else is being sent.
+// reserve waits until a client may use n more bytes of memory, or returns errBusy. More than the whole limit is granted when
+// nothing else is being sent.
 func (b *bodies) reserve(client netip.Prefix, n int64) error {
 	var timeout <-chan time.Time
 	b.mu.Lock()
@@ -268,13 +270,14 @@ func (b *bodies) reserve(client netip.Prefix, n int64) error {
 	return nil
 }
 
+// unreserve returns n bytes that a client has reserved.
 func (b *bodies) unreserve(client netip.Prefix, n int64) {
 	b.mu.Lock()
 	b.free(client, n)
 	b.mu.Unlock()
 }
 
-// charge counts n bytes more for a client. It is called with mu held, as is free.
+// charge counts n more bytes for a client. The caller holds mu.
 func (b *bodies) charge(client netip.Prefix, n int64) {
 	half, had := b.limit/2, b.of[client]
 	b.used += n
@@ -286,19 +289,20 @@ func (b *bodies) charge(client netip.Prefix, n int64) {
 	}
 }
 
+// free counts n bytes less for a client. The caller holds mu.
 func (b *bodies) free(client netip.Prefix, n int64) {
 	b.charge(client, -n)
 	b.wakeWaiting()
 }
 
-// wakeWaiting has loads that wait for room look again. It is called with mu held.
+// wakeWaiting wakes the loads that wait for memory. The caller holds mu.
 func (b *bodies) wakeWaiting() {
 	close(b.freed)
 	b.freed = make(chan struct{})
 }
 
-// sending returns the weight of what is being sent and not in the cache.
-func (b *bodies) sending() int64 {
+// sendingBytes returns how many bytes are being sent and not in the cache, with reservations.
+func (b *bodies) sendingBytes() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used

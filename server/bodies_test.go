@@ -38,7 +38,7 @@ func (b *bodies) mustAcquire(t *testing.T, sum kvstore.Hash, n int64, read func(
 
 func wantSending(t *testing.T, b *bodies, want int64) {
 	t.Helper()
-	if got := b.sending(); got != want {
+	if got := b.sendingBytes(); got != want {
 		t.Errorf("%d bytes are being sent, want %d", got, want)
 	}
 }
@@ -84,17 +84,17 @@ func TestBodyTooLargeToKeepIsShared(t *testing.T) {
 	b := newTestBodies(t, 1<<10, 1<<20)
 	sum, n, read := sized(1000, 'a')
 	x := b.mustAcquire(t, sum, n, read)
-	wantSending(t, b, x.weigh())
+	wantSending(t, b, x.weight())
 	y := b.mustAcquire(t, sum, n, func() ([]byte, error) { return nil, errors.New("read again") })
 	if x != y {
 		t.Error("two bodies of the same bytes")
 	}
-	wantSending(t, b, x.weigh())
+	wantSending(t, b, x.weight())
 	b.release(x)
-	wantSending(t, b, x.weigh())
+	wantSending(t, b, x.weight())
 	b.release(y)
 	wantSending(t, b, 0)
-	if _, ok := b.cached(sum); ok {
+	if _, ok := b.getCached(sum); ok {
 		t.Error("it is in the cache")
 	}
 }
@@ -105,7 +105,7 @@ func TestEvictedBodyCountsWhileItIsSent(t *testing.T) {
 	x := b.mustAcquire(t, sum, n, read)
 	wantSending(t, b, 0) // the cache accounts for it
 	bodyCache(b).Invalidate(sum)
-	wantSending(t, b, x.weigh())
+	wantSending(t, b, x.weight())
 	y := b.mustAcquire(t, sum, n, func() ([]byte, error) { return nil, errors.New("read again") })
 	if x != y {
 		t.Error("two bodies of the same bytes")
@@ -203,7 +203,7 @@ func TestLimitsChange(t *testing.T) {
 	if got := bodyCache(b).WeightedSize(); got > 32*each {
 		t.Errorf("the cache has %d bytes, more than %d", got, 32*each)
 	}
-	if b.cacheable(5 * each) {
+	if b.isCacheable(5 * each) {
 		t.Error("a body of more than its share of the smaller cache goes into that")
 	}
 }

@@ -27,48 +27,49 @@ type Certificate struct {
 	changed           [2]time.Time // of the files when they were last read
 }
 
-// OpenCertificate reads a certificate and its key.
+// OpenCertificate reads a certificate and its key from two files.
 func OpenCertificate(certFile, keyFile string, logger *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, logger: cmp.Or(logger, slog.New(slog.DiscardHandler)), now: time.Now}
-	c.changed, c.checked = c.modified(), c.now()
+	c.changed, c.checked = c.modifiedTimes(), c.now()
 	if err := c.load(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// TLS returns a configuration that uses the certificate.
+// TLS returns a TLS configuration that always uses the present certificate.
 func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}
 }
 
-// Reload reads the files at once if they have changed, or are others than before. If they cannot be used, the old certificate stays in use
-// until they can.
+// Reload reads the certificate and key from files, which may be others than before. If they cannot be used, the old certificate
+// stays in use, and they are tried again later.
 func (c *Certificate) Reload(certFile, keyFile string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if certFile != c.certFile || keyFile != c.keyFile {
 		c.certFile, c.keyFile, c.changed = certFile, keyFile, [2]time.Time{}
 	}
-	c.refresh()
+	c.reloadIfChanged()
 }
 
+// get returns the present certificate for a handshake. Once in a while it checks whether the files have changed.
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now().Sub(c.checked) >= certificateRecheck {
-		c.refresh()
+		c.reloadIfChanged()
 	}
 	if c.now().Sub(c.warned) >= endsWarning {
-		c.warn()
+		c.warnOfExpiry()
 	}
 	return c.current, nil
 }
 
-// refresh reads the files if they have changed.
-func (c *Certificate) refresh() {
+// reloadIfChanged reads the files if they have changed since they were read.
+func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
-	changed := c.modified()
+	changed := c.modifiedTimes()
 	if changed == c.changed {
 		return
 	}
@@ -80,13 +81,14 @@ func (c *Certificate) refresh() {
 	c.logger.Info("server: read a new certificate", "file", c.certFile, "until", c.current.Leaf.NotAfter)
 }
 
+// load reads the certificate and its key.
 func (c *Certificate) load() error {
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w; both files must be PEM and belong together", c.certFile, c.keyFile, err)
 	}
 	c.current = &pair
-	c.warn()
+	c.warnOfExpiry()
 	return nil
 }
 
@@ -96,8 +98,8 @@ const (
 	endsWarning = 24 * time.Hour
 )
 
-// warn logs that the certificate has expired or does so soon. Clients get it anyway: some may accept it.
-func (c *Certificate) warn() {
+// warnOfExpiry logs if the certificate has expired or expires soon. Clients get it anyway: some may accept it.
+func (c *Certificate) warnOfExpiry() {
 	now, until := c.now(), c.current.Leaf.NotAfter
 	if c.warned = now; now.After(until) {
 		c.logger.Error("server: the certificate has ended, so that clients refuse it; renew its file", "file", c.certFile, "ended", until)
@@ -106,9 +108,8 @@ func (c *Certificate) warn() {
 	}
 }
 
-// modified returns when the files changed. A file that cannot be looked at has the
-// zero time, which is a change too.
-func (c *Certificate) modified() (times [2]time.Time) {
+// modifiedTimes returns when the two files were modified; the zero time for a file that cannot be read, which counts as a change.
+func (c *Certificate) modifiedTimes() (times [2]time.Time) {
 	for i, name := range []string{c.certFile, c.keyFile} {
 		if info, err := os.Stat(name); err == nil {
 			times[i] = info.ModTime()

@@ -26,8 +26,9 @@ func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
 	return &completer{store, make(chan struct{}, 1), logger}
 }
 
-// complete returns how a content is kept by now. One that cannot have its turn at once is completed when its asset
-// is read again, a minute later.
+// complete returns how a content is stored, after it has made its gzip form if that is missing. A large content gets the form in
+// the background. If another content is being completed, have is returned: the next time that the asset is read, a minute later,
+// tries again.
 func (c *completer) complete(h kvstore.Hash, have kvstore.Content) kvstore.Content {
 	_, brotli := have.Find(coding.Brotli)
 	_, gzip := have.Find(coding.Gzip)
@@ -40,19 +41,18 @@ func (c *completer) complete(h kvstore.Hash, have kvstore.Content) kvstore.Conte
 		return have
 	}
 	if have.Size > completedAtOnce {
-		go c.add(h)
+		go c.makeGzip(h)
 		return have
 	}
-	c.add(h)
+	c.makeGzip(h)
 	if now, err := c.store.Content(h); err == nil {
 		return now
 	}
 	return have
 }
 
-// add adds the gzip form where it is worthwhile, and gives the slot back. A content that cannot be read, or is no longer
-// there, is for others to find.
-func (c *completer) add(h kvstore.Hash) {
+// makeGzip stores the gzip form of a content if it is worthwhile, and releases the slot.
+func (c *completer) makeGzip(h kvstore.Hash) {
 	defer func() { <-c.slot }()
 	data, err := c.store.Identity(h)
 	if err != nil {

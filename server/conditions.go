@@ -21,9 +21,9 @@ const (
 	failed              // 412
 )
 
-// evaluate applies a GET's or HEAD's conditions in the order of RFC 9110 §13.2.2.
-// For notModified it returns the tag that the answer carries.
-func (r *representation) evaluate(f *requests.Fields) (verdict, string) {
+// evaluateConditions evaluates the conditions of a GET or HEAD in the order of RFC 9110 §13.2.2. For notModified it returns the
+// entity tag of the response.
+func (r *representation) evaluateConditions(f *requests.Fields) (verdict, string) {
 	if f.PreconditionFailed(r.tag, r.released) {
 		return failed, ""
 	}
@@ -37,9 +37,8 @@ func (r *representation) evaluate(f *requests.Fields) (verdict, string) {
 	return proceed, ""
 }
 
-// rangeApplies evaluates If-Range (RFC 9110 §13.1.5). A date is a strong
-// validator of identity only: coded bytes may have been replaced since by smaller
-// ones, and a part of those spliced into the old ones is neither.
+// rangeApplies evaluates If-Range (RFC 9110 §13.1.5): it reports whether Range applies. A date is a strong validator of identity
+// only: encoded bytes may have been replaced by smaller ones since, and a client must not combine parts of both.
 func (r *representation) rangeApplies(lines []string) bool {
 	switch {
 	case lines == nil:
@@ -51,7 +50,7 @@ func (r *representation) rangeApplies(lines []string) bool {
 		return rest == "" && !tag.Weak && tag.Opaque == r.tag
 	}
 	date, ok := requests.ParseDate(lines)
-	return ok && r.identity() && !r.released.IsZero() && date.Equal(r.released)
+	return ok && r.isIdentity() && !r.released.IsZero() && date.Equal(r.released)
 }
 
 // codings is how many codings there are; they are numbered from 0.
@@ -71,17 +70,17 @@ var tagEncoding = base64.RawURLEncoding
 // tagLength is that of every tag.
 const tagLength = len(`"`) + (tagContentBytes*8+5)/6 + len(".id.") + (tagCodedBytes*8+5)/6 + len(`"`)
 
-// appendTag appends the tag of a content in the representation r.
-func appendTag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte {
+// appendETag appends the entity tag of a content in the representation r to b.
+func appendETag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte {
 	name := [codings]string{coding.Identity: ".id.", coding.Brotli: ".br.", coding.Gzip: ".gz."}[r.Coding]
 	b = tagEncoding.AppendEncode(append(b, '"'), content[:tagContentBytes])
 	b = tagEncoding.AppendEncode(append(b, name...), r.Sum[:tagCodedBytes])
 	return append(b, '"')
 }
 
-// isOlderForm reports whether tag names the same content in the same coding as
-// current, in whatever bytes. Identity has one form only.
-func isOlderForm(tag, current string) bool {
+// isOlderEncoding reports whether an entity tag names the same content in the same coding as current, with any encoded bytes.
+// Identity has only one form.
+func isOlderEncoding(tag, current string) bool {
 	i := strings.LastIndexByte(current, '.') + 1
 	if len(tag) != len(current) || tag[:i] != current[:i] || strings.HasSuffix(current[:i], ".id.") {
 		return false
@@ -93,10 +92,9 @@ func isOlderForm(tag, current string) bool {
 	return err == nil
 }
 
-// matchWeak looks for current in an If-None-Match field by weak comparison, and
-// for older coded forms of the same. It returns the tag that the answer carries:
-// current where the client has it, else the tag as the client sent it, because
-// that is the one by which a cache finds what it may refresh (RFC 9111 §4.3.4).
+// matchWeak searches an If-None-Match field for current by weak comparison, and for older encodings of the same content. If ok, the
+// client has the content, and tag is the entity tag of the response: current if it is in the field, else the tag as the client sent
+// it, because a cache finds by that what it may refresh (RFC 9111 §4.3.4).
 func matchWeak(lines []string, current string) (tag string, ok bool) {
 	if requests.IsAny(lines) {
 		return current, true
@@ -110,7 +108,7 @@ func matchWeak(lines []string, current string) (tag string, ok bool) {
 			switch {
 			case named.Opaque == current && !named.Weak:
 				return current, true
-			case tag == "" && (named.Opaque == current || isOlderForm(named.Opaque, current)):
+			case tag == "" && (named.Opaque == current || isOlderEncoding(named.Opaque, current)):
 				tag = named.String()
 			}
 			list = rest
@@ -125,7 +123,7 @@ const maxRanges = 10
 // A span is a range of a representation: length bytes from start on.
 type span struct{ start, length int64 }
 
-// contentRange is the value of Content-Range (RFC 9110 §14.4).
+// contentRange returns the value of Content-Range (RFC 9110 §14.4) for the span of a representation of size bytes.
 func (s span) contentRange(size int64) string {
 	return fmt.Sprintf("bytes %d-%d/%d", s.start, s.start+s.length-1, size)
 }
@@ -139,11 +137,9 @@ const (
 	unsatisfiable                     // 416
 )
 
-// parseRanges reads a Range field for a representation of the given size (RFC
-// 9110 §14.2). A field that is malformed, in another unit, repeated, or greedy
-// (too many ranges, ranges that overlap, or ranges that add up to the whole) is
-// ignored, as the RFC allows (§17.15). So is any range of an empty file, since no range
-// of it can be satisfied and clients exist that always ask for one.
+// parseRanges parses a Range field for a representation of size bytes (RFC 9110 §14.2). It ignores a field that is malformed, in
+// another unit, repeated, or greedy, as the RFC allows (§17.15): too many ranges, overlapping ones, or ones that add up to the
+// whole. It ignores any range of an empty file, because none can be satisfied and some clients always send one.
 func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 	if len(lines) != 1 || size == 0 {
 		return nil, whole
@@ -176,14 +172,14 @@ func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 		return nil, whole
 	case len(spans) == 0:
 		return nil, unsatisfiable
-	case len(spans) > 1 && greedy(spans, size):
+	case len(spans) > 1 && areGreedy(spans, size):
 		return nil, whole
 	}
 	return spans, partial
 }
 
-// parseSpan reads "first-last", "first-" or "-suffix". A range that cannot be
-// satisfied has the length 0.
+// parseSpan parses "first-last", "first-" or "-suffix"; false if it is malformed. A range that cannot be satisfied has the length
+// 0.
 func parseSpan(member string, size int64) (span, bool) {
 	first, last, ok := strings.Cut(member, "-")
 	if !ok {
@@ -209,8 +205,8 @@ func parseSpan(member string, size int64) (span, bool) {
 	return span{start, max(0, end-start+1)}, true
 }
 
-// parsePosition reads digits. A number that does not fit is as good as the
-// greatest that does: it lies beyond any file.
+// parsePosition parses a decimal number; false if it is malformed. A number that is too large becomes the greatest int64, which is
+// beyond the end of any file.
 func parsePosition(digits string) (int64, bool) {
 	if digits == "" {
 		return 0, false
@@ -228,8 +224,8 @@ func parsePosition(digits string) (int64, bool) {
 	return n, true
 }
 
-// greedy reports whether ranges overlap or cost as much as the whole.
-func greedy(spans []span, size int64) bool {
+// areGreedy reports whether spans overlap or cost as much as the whole representation of size bytes.
+func areGreedy(spans []span, size int64) bool {
 	var total int64
 	for i, s := range spans {
 		total += s.length
@@ -251,6 +247,7 @@ type multipart struct {
 	length   int64
 }
 
+// newMultipart returns the headers of the parts of a multipart/byteranges response.
 func newMultipart(spans []span, size int64, contentType string) multipart {
 	m := multipart{boundary: rand.Text()}
 	for i, s := range spans {

@@ -40,17 +40,20 @@ type connection struct {
 	overdue  *time.Timer   // closes it; nil where its server goes on, or the phase has no deadline
 }
 
+// newConnections returns an empty list of connections, of which up to most may be open; 0 for no limit.
 func newConnections(most int) *connections {
 	return &connections{most: most, open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
+// scarce reports whether a lane has almost no connections left.
 func (c *connections) scarce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)
 }
 
-func (c *connections) add(l *lane.Listener) {
+// addLane adds a lane, whose connections count for the limit.
+func (c *connections) addLane(l *lane.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lanes = append(c.lanes, l)
@@ -63,9 +66,9 @@ func (c *connections) add(l *lane.Listener) {
 func (c *connections) setLimit(limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit, c.most = limit, mostOf(limit)
+	c.limit, c.most = limit, idleThreshold(limit)
 	excess := c.excess()
-	if !c.fair() {
+	if !c.isFair() {
 		excess = 0 // the listeners close connections of the clients with the most
 	}
 	for _, l := range c.lanes {
@@ -75,17 +78,17 @@ func (c *connections) setLimit(limit int) {
 	}
 }
 
-// mostOf returns up to how many connections no idle one is closed, under a limit of the listeners.
-func mostOf(limit int) int { return limit * 9 / 10 }
+// idleThreshold returns the number of connections from which idle ones are closed, under a limit of the listeners.
+func idleThreshold(limit int) int { return limit * 9 / 10 }
 
-func (c *connections) fronts() []*lane.Listener {
+func (c *connections) listLanes() []*lane.Listener {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.lanes)
 }
 
-// observe is an http.Server's ConnState.
-func (c *connections) observe(conn net.Conn, state http.ConnState) {
+// trackState records the state of a connection. It is an http.Server's ConnState.
+func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.checkNone()
@@ -95,7 +98,7 @@ func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	case http.StateClosed:
 		return
 	case http.StateHijacked:
-		if _, ok := conn.(interface{ await() }); !ok {
+		if _, ok := conn.(interface{ awaitRequest() }); !ok {
 			return // its end is not reported
 		}
 		c.open[conn] = connection{phase: lane.Answering, since: now, upgraded: true}
@@ -105,17 +108,17 @@ func (c *connections) observe(conn net.Conn, state http.ConnState) {
 		return
 	case http.StateNew:
 		c.coming--
-		c.set(conn, connection{phase: lane.Unanswered, since: now})
+		c.setConnection(conn, connection{phase: lane.Unanswered, since: now})
 	case http.StateActive:
 		c.open[conn] = connection{phase: lane.Answering, since: now}
 	case http.StateIdle:
-		c.set(conn, connection{phase: lane.Idle, since: now, place: c.idle.PushBack(conn)})
+		c.setConnection(conn, connection{phase: lane.Idle, since: now, place: c.idle.PushBack(conn)})
 	}
 	c.makeRoomLocked()
 }
 
-// requestBegins is called when something has come on an idle connection. The connection keeps its place until the request is complete: a
-// byte must not keep a connection open that keeps others out.
+// requestBegins records that bytes came on an idle connection. The connection keeps its place in the order of idle ones until the
+// request is complete: a client must not keep a connection open with single bytes.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,11 +126,11 @@ func (c *connections) requestBegins(conn net.Conn) {
 		if is.overdue != nil {
 			is.overdue.Stop()
 		}
-		c.set(conn, connection{phase: lane.Unanswered, since: time.Now(), place: is.place})
+		c.setConnection(conn, connection{phase: lane.Unanswered, since: time.Now(), place: is.place})
 	}
 }
 
-// forgetUpgraded is called when a connection is being closed.
+// forgetUpgraded removes a connection that is being closed if a handler had taken it over (hijacked it).
 func (c *connections) forgetUpgraded(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,15 +140,15 @@ func (c *connections) forgetUpgraded(conn net.Conn) {
 	}
 }
 
-// expect counts n more connections that a lane is about to hand over.
-func (c *connections) expect(n int) {
+// expectHandedOff counts n more connections that a lane is about to hand off to net/http.
+func (c *connections) expectHandedOff(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.coming += n
 	c.checkNone()
 }
 
-// forget is called with mu held.
+// forget removes a connection. The caller holds mu.
 func (c *connections) forget(conn net.Conn) {
 	is := c.open[conn]
 	if is.place != nil {
@@ -157,7 +160,7 @@ func (c *connections) forget(conn net.Conn) {
 	delete(c.open, conn)
 }
 
-// close is called with mu held. The connection stays open until it says that it is closed.
+// close starts closing a connection, which stays counted until it is closed. The caller holds mu.
 func (c *connections) close(conn net.Conn) {
 	upgraded := c.open[conn].upgraded
 	c.forget(conn)
@@ -165,21 +168,22 @@ func (c *connections) close(conn net.Conn) {
 	go conn.Close() // TLS says goodbye first, and may wait for that
 }
 
-// makeRoom is called when a lane has one connection more.
+// makeRoom closes the longest idle connection if there are too many, after a lane has accepted one.
 func (c *connections) makeRoom() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.makeRoomLocked()
 }
 
-// makeRoomLocked closes the connection that is idle for longest if too many are open and no client is about to lose some of many.
+// makeRoomLocked closes the longest idle connection if there are too many, unless a client has so many that it is about to lose
+// some. The caller holds mu.
 func (c *connections) makeRoomLocked() {
-	if c.excess() > 0 && c.fair() {
+	if c.excess() > 0 && c.isFair() {
 		c.closeLongestIdle()
 	}
 }
 
-// excess returns how many connections are too many. It is called with mu held, as are fair and closeLongestIdle.
+// excess returns how many connections are over the limit. The caller holds mu.
 func (c *connections) excess() int {
 	if c.most == 0 {
 		return 0
@@ -191,12 +195,13 @@ func (c *connections) excess() int {
 	return n - c.most
 }
 
-// fair reports whether no client has so many connections that it loses some before idle ones are closed.
-func (c *connections) fair() bool {
+// isFair reports whether no client has so many connections that it loses some before idle ones are closed. The caller holds mu.
+func (c *connections) isFair() bool {
 	return !slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() })
 }
 
-// closeLongestIdle closes the connection that is idle for longest. It returns false if none is idle.
+// closeLongestIdle closes the connection, of net/http or of a lane, that has been idle for the longest time. It returns false if
+// none is idle. The caller holds mu.
 func (c *connections) closeLongestIdle() bool {
 	before, longest := time.Now(), c.idle.Front()
 	if longest != nil {
@@ -213,8 +218,8 @@ func (c *connections) closeLongestIdle() bool {
 	return longest != nil
 }
 
-// busy returns how many connections are not idle.
-func (c *connections) busy() int {
+// countBusy returns how many connections are not idle.
+func (c *connections) countBusy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
@@ -230,8 +235,8 @@ func (c *connections) busy() int {
 	return n
 }
 
-// leave closes upgraded connections, now and from now on: they never end by themselves.
-func (c *connections) leave() {
+// closeUpgraded closes the connections that handlers have taken over (hijacked), now and from now on: they never end by themselves.
+func (c *connections) closeUpgraded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leaving = true
@@ -242,8 +247,9 @@ func (c *connections) leave() {
 	}
 }
 
-// end has the deadlines of a server that ends apply. The lanes may still hand over connections.
-func (c *connections) end() {
+// startDeadlines closes connections at the deadline of their phase from now on, since the server ends. The lanes may still hand off
+// connections.
+func (c *connections) startDeadlines() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ended.IsZero() {
@@ -251,12 +257,13 @@ func (c *connections) end() {
 	}
 	c.ended = time.Now()
 	for conn, is := range c.open {
-		c.set(conn, is)
+		c.setConnection(conn, is)
 	}
 }
 
-// set is called with mu held. A server that ends closes the connection when the deadline of its phase passes.
-func (c *connections) set(conn net.Conn, is connection) {
+// setConnection stores the phase of a connection. If the server ends, it closes the connection at the deadline of the phase. The
+// caller holds mu.
+func (c *connections) setConnection(conn net.Conn, is connection) {
 	by := c.deadlines.At(is.phase, is.since, c.ended)
 	if !c.ended.IsZero() && !by.IsZero() && !is.shut {
 		is.overdue = time.AfterFunc(time.Until(by), func() {
@@ -270,7 +277,7 @@ func (c *connections) set(conn net.Conn, is connection) {
 	c.open[conn] = is
 }
 
-// wait returns when no connection is open, of a server that ends and whose lanes hand over no more, or when ctx ends.
+// wait waits until no connection is open or handed off, or until ctx ends.
 func (c *connections) wait(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -287,7 +294,7 @@ func (c *connections) wait(ctx context.Context) error {
 	}
 }
 
-// checkNone is called with mu held.
+// checkNone wakes wait if no connection is open. The caller holds mu.
 func (c *connections) checkNone() {
 	if len(c.open)+c.coming == 0 {
 		select {

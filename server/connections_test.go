@@ -18,33 +18,33 @@ func TestLongestIdleIsClosed(t *testing.T) {
 		client, conn := net.Pipe()
 		ours = append(ours, client)
 		for _, state := range states {
-			c.observe(conn, state)
+			c.trackState(conn, state)
 		}
 		return conn
 	}
 	first := open(http.StateNew, http.StateActive, http.StateIdle)
 	second := open(http.StateNew, http.StateActive, http.StateIdle)
-	c.observe(first, http.StateActive)
-	c.observe(first, http.StateIdle) // so that the second waits longest
+	c.trackState(first, http.StateActive)
+	c.trackState(first, http.StateIdle) // so that the second waits longest
 	open(http.StateNew)
-	if got := c.busy(); got != 1 {
+	if got := c.countBusy(); got != 1 {
 		t.Errorf("%d connections are busy, want 1", got)
 	}
 	open(http.StateNew)
 	if _, err := ours[1].Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the connection that is idle for longest was read with %v, want %v", err, io.EOF)
 	}
-	c.observe(second, http.StateClosed)
+	c.trackState(second, http.StateClosed)
 	if len(c.open) != 3 || c.idle.Len() != 1 {
 		t.Errorf("%d are open and %d idle, want 3 and 1", len(c.open), c.idle.Len())
 	}
 	// A connection that has just become idle is closed too, if it is the only one.
 	last := open(http.StateNew)
-	c.observe(last, http.StateActive)
+	c.trackState(last, http.StateActive)
 	if _, err := ours[0].Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the other idle connection was read with %v, want %v", err, io.EOF)
 	}
-	c.observe(last, http.StateIdle)
+	c.trackState(last, http.StateIdle)
 	if _, err := ours[4].Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the connection that became idle was read with %v, want %v", err, io.EOF)
 	}
@@ -55,18 +55,18 @@ func TestByteKeepsNoOtherOut(t *testing.T) {
 	c := NewHTTPServer(nil, HTTPOptions{MaxConnections: 2}).connections // closes beyond 1
 	client, conn := net.Pipe()
 	for _, state := range []http.ConnState{http.StateNew, http.StateActive, http.StateIdle} {
-		c.observe(conn, state)
+		c.trackState(conn, state)
 	}
 	c.requestBegins(conn)
-	if got := c.busy(); got != 1 {
+	if got := c.countBusy(); got != 1 {
 		t.Errorf("%d connections are busy, want 1", got)
 	}
 	_, other := net.Pipe()
-	c.observe(other, http.StateNew)
+	c.trackState(other, http.StateNew)
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the connection with a byte was read with %v, want %v", err, io.EOF)
 	}
-	c.observe(conn, http.StateClosed)
+	c.trackState(conn, http.StateClosed)
 	if len(c.open) != 1 || c.idle.Len() != 0 {
 		t.Errorf("%d are open and %d idle, want 1 and 0", len(c.open), c.idle.Len())
 	}

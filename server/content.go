@@ -54,15 +54,11 @@ type contents struct {
 	logged   answers.Throttle
 }
 
-// NewContents returns the handler of all that is below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and repairs, which
-// follow the log and check what they receive.
-//
-// A content is served while a live release or an entry of the log names it. A content that only withdrawn releases name is
-// 410, so that malware is not published by another way, until a release is restored. One that nothing names yet is 404, also while a
-// release is being made of it. One client has no more than its share.
-//
-// No page can use a content as a script or style: the response has no type and no CORS, and no other site may embed it. Shared caches
-// do not store it, because no purge reaches them by hash.
+// NewContents returns the handler of all paths below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and
+// repairs, which follow the log and verify what they receive. It serves a content while a live release or an entry of the log names
+// it. It responds 410 to one that only withdrawn releases name, so that malware is not published by another way, and 404 to one
+// that nothing names yet. One client gets no more than its share. No page can use a content as a script or style: the response has
+// no type and no CORS, and other sites may not embed it. Shared caches do not store it, because a purge by hash does not exist.
 func NewContents(o ContentOptions) (http.Handler, error) {
 	if o.Bytes <= 0 {
 		o.Bytes = contentBytes
@@ -79,8 +75,7 @@ func NewContents(o ContentOptions) (http.Handler, error) {
 	return h, nil
 }
 
-// RouteContents returns a handler that answers what is below [ContentPrefix] with contents, and the others with
-// rest.
+// RouteContents returns a handler that passes requests below [ContentPrefix] to contents, and others to rest.
 func RouteContents(contents, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, ContentPrefix) {
@@ -106,7 +101,7 @@ func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
 		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
 	recorded := &contentRecorder{ResponseWriter: w}
-	failure, broken := h.answer(recorded, r)
+	failure, broken := h.respond(recorded, r)
 	if failure != nil {
 		failure.SendJSON(recorded, r)
 	}
@@ -129,8 +124,9 @@ func (r *contentRecorder) WriteHeader(status int) {
 
 func (r *contentRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// answer returns what it has not answered, and whether the client has got a part only.
-func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers.Failure, broken bool) {
+// respond sends a content. It returns the failure to respond with if nothing was sent, and whether the client has received only a
+// part.
+func (h *contents) respond(w *contentRecorder, r *http.Request) (failure *answers.Failure, broken bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod, false
 	}
@@ -141,7 +137,7 @@ func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers
 	standing, err := views.StandingOf(h.Store, hash)
 	switch {
 	case err != nil:
-		return h.failed(hash, err), false
+		return h.logFailure(hash, err), false
 	case standing == views.Unnamed:
 		return unnamed, false
 	case standing == views.NamedOnce:
@@ -149,16 +145,16 @@ func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers
 	}
 	row, err := h.Store.Content(hash)
 	if err != nil {
-		return h.failed(hash, err), false
+		return h.logFailure(hash, err), false
 	}
-	form := chooseContent(r, row, hash)
+	form := chooseRepresentation(r, row, hash)
 	w.Header().Set("Vary", "Accept-Encoding")
-	w.Header().Set("Etag", contentTag(form))
+	w.Header().Set("Etag", contentETag(form))
 	w.Header().Set("Cache-Control", "private, max-age="+strconv.Itoa(int(answers.Forever.Seconds()))+", immutable")
 	fields := requests.FieldsOf(r.Header)
-	for _, known := range append(slices.Clone(row.Representations), identityContent(row, hash)) {
-		if fields.IfNoneMatch != nil && fields.NotModified(contentTag(known), time.Time{}) {
-			w.Header().Set("Etag", contentTag(known))
+	for _, known := range append(slices.Clone(row.Representations), identityOf(row, hash)) {
+		if fields.IfNoneMatch != nil && fields.NotModified(contentETag(known), time.Time{}) {
+			w.Header().Set("Etag", contentETag(known))
 			w.WriteHeader(http.StatusNotModified)
 			return nil, false
 		}
@@ -166,15 +162,15 @@ func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers
 	return h.send(w, r, hash, form, row.Size)
 }
 
-// identityContent is a content as it is, whether it is kept so or not.
-func identityContent(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+// identityOf returns the content itself as a representation, whether it is stored so or not.
+func identityOf(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	return kvstore.Representation{Coding: coding.Identity, Length: row.Size, Sum: hash}
 }
 
-// chooseContent returns the form that is sent: a part is one of the content itself, so that a client
-// may go on in whichever coding the server has by then.
-func chooseContent(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
-	plain := identityContent(row, hash)
+// chooseRepresentation returns the representation to send. For a range that is the content itself, so that a client may continue
+// whatever encoding the server has by then.
+func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+	plain := identityOf(row, hash)
 	if r.Header.Get("Range") != "" {
 		return plain
 	}
@@ -189,11 +185,13 @@ func chooseContent(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvst
 	return plain
 }
 
-func contentTag(f kvstore.Representation) string {
+// contentETag returns the entity tag of a representation.
+func contentETag(f kvstore.Representation) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(f.Sum[:18]) + `"`
 }
 
-// send sends a content when it is the client's turn.
+// send waits for the client's turn, and sends a content or a range of it. It returns the failure to respond with if nothing was
+// sent, and whether the client has received only a part.
 func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
@@ -224,9 +222,9 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	defer h.memory.Release(weight)
 	data, err := h.read(hash, &form)
 	if err != nil {
-		return h.failed(hash, err), false
+		return h.logFailure(hash, err), false
 	}
-	header.Set("Etag", contentTag(form))
+	header.Set("Etag", contentETag(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
 	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: contentStall, Least: contentRate}, func() bool { return h.slots.Full() || client.Hurries(r.Context()) })
@@ -248,7 +246,7 @@ type paced struct {
 
 func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
 
-// read reads a content in the coding of a form, which may have become smaller meanwhile.
+// read returns the encoded bytes of a content. If the encoding was replaced by a smaller one meanwhile, it updates form.
 func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
 	if form.Coding == coding.Identity {
 		return h.Store.Identity(hash)
@@ -257,8 +255,8 @@ func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data [
 	return data, err
 }
 
-// failed logs what cannot be read. A content that was erased a moment ago is gone.
-func (h *contents) failed(hash kvstore.Hash, err error) *answers.Failure {
+// logFailure logs that a content cannot be read, and returns the failure to respond with: 410 if it was erased a moment ago.
+func (h *contents) logFailure(hash kvstore.Hash, err error) *answers.Failure {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if standing, err := views.StandingOf(h.Store, hash); err == nil && standing != views.NamedLive {
 			return gone

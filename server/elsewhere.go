@@ -16,28 +16,28 @@ type Elsewhere func(r *http.Request, pkg, version, path string) ([]byte, *answer
 // errUnknown says that not even the version of a file is known.
 var errUnknown = fmt.Errorf("%w, and its version is not known", errNoFile)
 
-// mayBeElsewhere reports whether a failure to find a file is a reason to look elsewhere.
+// mayBeElsewhere reports whether a file that was not found with err may be available from another origin.
 func (a *Assets) mayBeElsewhere(err error) bool {
 	return a.elsewhere != nil && errors.Is(err, errUnknown)
 }
 
-// elsewhere hands the request over: net/http can wait.
-func (to onLane) elsewhere(target) (outcome, bool) { return outcome{}, true }
+// serveElsewhere leaves the request to net/http, which can wait for another origin.
+func (to onLane) serveElsewhere(target) (outcome, bool) { return outcome{}, true }
 
-// elsewhere answers with a file that the store does not have. False: it has it now.
-func (to overHTTP) elsewhere(t target) (outcome, bool) {
+// serveElsewhere serves a file that the store does not have from another origin. It returns false if the store has it now.
+func (to overHTTP) serveElsewhere(t target) (outcome, bool) {
 	t = t.clone()
 	data, failure := to.Assets.elsewhere(to.r, t.pkg, t.version, t.path)
 	switch {
 	case failure != nil:
-		return to.fail(failure, false), true
+		return to.sendFailure(failure, false), true
 	case data == nil:
 		return outcome{}, false
 	}
 	name := contentType(t.path)
 	h := to.w.Header()
 	answers.SetFields(h, answers.AnyOrigin...)
-	answers.SetFields(h, confined(name)...)
+	answers.SetFields(h, sandboxFields(name)...)
 	answers.NoStore.SetHeader(h) // what is published soon has a validator, and may be kept
 	h.Set("Content-Type", name)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
@@ -45,7 +45,7 @@ func (to overHTTP) elsewhere(t target) (outcome, bool) {
 	if to.r.Method == http.MethodHead {
 		return outcome{http.StatusOK, labelNone, 0}, true
 	}
-	w := to.writer(to.w, to.r.ProtoMajor, func() bool { return to.bodies.Scarce() || to.hurries() })
+	w := to.newWriter(to.w, to.r.ProtoMajor, func() bool { return to.bodies.Scarce() || to.mustHurry() })
 	w.Write(data)
 	return outcome{http.StatusOK, labelNone, w.Sent}, true
 }

@@ -12,7 +12,7 @@ import (
 func tags() (current, older, other, identity string) {
 	content := kvstore.Sum([]byte("content"))
 	tag := func(content kvstore.Hash, c coding.Coding, coded string) string {
-		return string(appendTag(nil, content, kvstore.Representation{Coding: c, Sum: kvstore.Sum([]byte(coded))}))
+		return string(appendETag(nil, content, kvstore.Representation{Coding: c, Sum: kvstore.Sum([]byte(coded))}))
 	}
 	return tag(content, coding.Brotli, "now"), tag(content, coding.Brotli, "before"),
 		tag(kvstore.Sum([]byte("other")), coding.Brotli, "now"), tag(content, coding.Identity, "content")
@@ -79,7 +79,7 @@ func FuzzMatchWeak(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, field string) {
 		tag, ok := matchWeak([]string{field}, current)
-		if ok && tag != current && (!strings.Contains(field, tag) || !isOlderForm(strings.TrimPrefix(tag, "W/"), current) && tag != "W/"+current) {
+		if ok && tag != current && (!strings.Contains(field, tag) || !isOlderEncoding(strings.TrimPrefix(tag, "W/"), current) && tag != "W/"+current) {
 			t.Fatalf("matchWeak answers with %q, which the client did not send", tag)
 		}
 		if strings.ContainsAny(tag, "\r\n\x00") {

@@ -30,8 +30,8 @@ var (
 	preconditionFailed = &answers.Failure{Status: http.StatusPreconditionFailed, Message: "The file is not in the state that If-Match or If-Unmodified-Since asks for."}
 )
 
-// notAcceptable says which codings there are (RFC 9110 §15.5.7).
-func notAcceptable(f *asset) *answers.Failure {
+// notAcceptableFailure returns the failure for a client that accepts no coding of a file. It lists the codings (RFC 9110 §15.5.7).
+func notAcceptableFailure(f *asset) *answers.Failure {
 	var names []string
 	for _, r := range f.representations {
 		names = append(names, r.coding.String())
@@ -39,7 +39,8 @@ func notAcceptable(f *asset) *answers.Failure {
 	return &answers.Failure{Status: http.StatusNotAcceptable, Message: "Accept-Encoding refuses every coding of this file: " + strings.Join(names, ", ") + "."}
 }
 
-func rangeNotSatisfiable(r *representation) *answers.Failure {
+// rangeFailure returns the failure for a range that lies outside of a representation.
+func rangeFailure(r *representation) *answers.Failure {
 	size := strconv.FormatInt(r.length, 10)
 	return &answers.Failure{
 		Status:  http.StatusRequestedRangeNotSatisfiable,
@@ -48,8 +49,8 @@ func rangeNotSatisfiable(r *representation) *answers.Failure {
 	}
 }
 
-// failureFor returns the failure for a client: a browser that navigates to a path that is not a file is redirected to its page. Caches must
-// not store that, because many do not distinguish browsers from programs.
+// failureFor returns the failure for a client: a browser that navigates to a path that is not a file is redirected to its page.
+// Caches must not store that, because many do not distinguish browsers from programs.
 func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
 		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {
@@ -60,7 +61,7 @@ func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	return a.failureOf(t, err)
 }
 
-// failureOf maps what can go wrong below to an answer, in this one place.
+// failureOf returns the response to an error about a target, and counts and logs it.
 func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError
 	switch {
@@ -89,8 +90,9 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	return unavailable
 }
 
-// sendFailure writes a failure as text or as JSON, or only its head. The URL of what varies has codings.
-func sendFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
+// writeFailure writes a failure as text or as JSON, as Accept prefers, and returns how many bytes of the body it has sent. varies
+// says that the URL has several encodings; head that no body is wanted.
+func writeFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	if varies {
 		w.Header().Set("Vary", "Accept-Encoding")
@@ -161,18 +163,19 @@ const (
 	other // it is not HTTP/1
 )
 
-// await is called when a response has ended.
-func (c *refusingConn) await() {
+// awaitRequest records that a response has ended, so that the next bytes are a new request.
+func (c *refusingConn) awaitRequest() {
 	c.turn.CompareAndSwap(answering, requesting)
 	c.awaits.Store(true)
 }
 
-// Close implements net.Conn. Net/http does not report the end of an upgraded connection.
+// Close implements net.Conn. It also removes an upgraded connection from the list, because net/http does not report its end.
 func (c *refusingConn) Close() error {
 	c.connections.forgetUpgraded(c.known)
 	return c.Conn.Close()
 }
 
+// Read implements net.Conn. It remembers the last bytes of the request.
 func (c *refusingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && c.awaits.CompareAndSwap(true, false) {
@@ -191,21 +194,22 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write implements net.Conn. It replaces a refusal of net/http.
 func (c *refusingConn) Write(p []byte) (int, error) {
 	if c.turn.Load() == requesting {
-		return c.begin(p)
+		return c.writeFirst(p)
 	}
 	return c.Conn.Write(p)
 }
 
-// begin writes the first bytes of an answer.
-func (c *refusingConn) begin(p []byte) (int, error) {
+// writeFirst writes the first bytes of a response. If these are a refusal of net/http, it writes the failure of the API instead.
+func (c *refusingConn) writeFirst(p []byte) (int, error) {
 	if !bytes.HasPrefix(p, []byte("HTTP/1.")) {
 		c.turn.Store(other)
 		return c.Conn.Write(p)
 	}
 	c.turn.Store(answering)
-	f, ok := refusal(p)
+	f, ok := parseRefusal(p)
 	if !ok {
 		return c.Conn.Write(p)
 	}
@@ -214,19 +218,18 @@ func (c *refusingConn) begin(p []byte) (int, error) {
 	method, rest, _ := strings.Cut(string(line), " ")
 	head := false
 	if target, version, _ := strings.Cut(rest, " "); f.Status == http.StatusBadRequest && strings.HasPrefix(version, "HTTP/1.") {
-		if missing := badTarget(target); missing != nil {
+		if missing := checkTarget(target); missing != nil {
 			f, head = missing, method == http.MethodHead
 		}
 	}
-	if _, err := c.Conn.Write(raw(f, head)); err != nil {
+	if _, err := c.Conn.Write(formatResponse(f, head)); err != nil {
 		return 0, err
 	}
-	c.linger()
+	c.discardRest()
 	return len(p), nil
 }
 
-// CloseWrite is what net/http calls before it closes a connection that it has not
-// read to the end.
+// CloseWrite closes the connection for writing. net/http calls it before it closes a connection that it has not read to the end.
 func (c *refusingConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -240,11 +243,12 @@ func (c *refusingConn) CloseWrite() error {
 // first, within these bounds.
 const (
 	lingerBytes   = 4 << 20
-	lingerSilence = time.Second     // without a byte
+	lingerSilence = time.Second     // withoutCoding a byte
 	lingerTime    = 5 * time.Second // in all
 )
 
-func (c *refusingConn) linger() {
+// discardRest reads and discards what a refused client is still sending, within limits of time and bytes.
+func (c *refusingConn) discardRest() {
 	// A client that waits for the end of the connection has it now.
 	_ = c.CloseWrite()
 	end := time.Now().Add(lingerTime)
@@ -268,8 +272,8 @@ func (c *refusingConn) linger() {
 // refusalFields is how net/http's refusals go on after their status line.
 const refusalFields = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
 
-// refusal returns our answer for one that net/http writes without a handler.
-func refusal(p []byte) (*answers.Failure, bool) {
+// parseRefusal returns the failure in place of a response that net/http writes without a handler; false if p is no such response.
+func parseRefusal(p []byte) (*answers.Failure, bool) {
 	const version = len("HTTP/1.1 ")
 	if len(p) < version+len("400 ") || p[version] != '4' && p[version] != '5' {
 		return nil, false
@@ -291,9 +295,9 @@ func refusal(p []byte) (*answers.Failure, bool) {
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}, true
 }
 
-// refusedRequest returns the failure of a request whose Host or Expect is not acceptable, nil for none. net/http checks the same over
+// checkRequest returns the failure of a request whose Host or Expect is not acceptable, nil for none. net/http checks the same over
 // HTTP/1.1, except for the host of a target in absolute form; this check makes HTTP/2 and such targets equal.
-func refusedRequest(r *http.Request) *answers.Failure {
+func checkRequest(r *http.Request) *answers.Failure {
 	status, reason := http.StatusBadRequest, ""
 	switch {
 	case r.Host == "" && r.ProtoMajor > 1:
@@ -308,9 +312,9 @@ func refusedRequest(r *http.Request) *answers.Failure {
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}
 }
 
-// badTarget returns the failure of a target that net/http cannot decode: there can be nothing under such a path, as the
-// public service's API says, too. It is nil where the path is not what is wrong, or that of a file.
-func badTarget(target string) *answers.Failure {
+// checkTarget returns the failure for a request target that net/http cannot decode: 404 as in the API of the public service, since
+// nothing can be under such a path. It returns nil if the path is valid, or that of a file.
+func checkTarget(target string) *answers.Failure {
 	path, _, _ := strings.Cut(target, "?")
 	if _, err := url.PathUnescape(path); err == nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/ajax/") {
 		return nil
@@ -322,14 +326,14 @@ func badTarget(target string) *answers.Failure {
 	return &answers.Failure{Status: known.Status, Message: known.Message}
 }
 
-// refuseTooLarge answers a request over HTTP/2 whose fields are not all there.
+// refuseTooLarge responds to a request over HTTP/2 whose header fields were too large to be read.
 func refuseTooLarge(w http.ResponseWriter, r *http.Request) {
 	const status = http.StatusRequestHeaderFieldsTooLarge
 	f := &answers.Failure{Status: status, Message: refusalMessage(status, "")}
-	sendFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
+	writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 }
 
-// refusalMessage says what is wrong; reason is net/http's own word on it, if any.
+// refusalMessage returns a message for a status of net/http; reason is net/http's own text, "" for none.
 func refusalMessage(status int, reason string) string {
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
@@ -346,8 +350,8 @@ func refusalMessage(status int, reason string) string {
 	return "The request is malformed: its first line or a header cannot be read as HTTP."
 }
 
-// raw returns the failure, or only its head, as it goes over a connection that ends after it.
-func raw(f *answers.Failure, head bool) []byte {
+// formatResponse returns the failure as the bytes of an HTTP/1.1 response that closes the connection; with head without a body.
+func formatResponse(f *answers.Failure, head bool) []byte {
 	body := f.JSON()
 	h := http.Header{}
 	f.SetHeader(h)

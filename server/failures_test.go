@@ -29,7 +29,7 @@ func TestFirstByteOfTheNextRequest(t *testing.T) {
 	}()
 	for i, size := range []int{1, 4096} {
 		if i == 1 {
-			c.await()
+			c.awaitRequest()
 		}
 		p := make([]byte, size)
 		if _, err := c.Read(p); err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// Answer implements lane.Handler: it answers for assets, and leaves requests with another
-// path to net/http. What is prepared is sent as it is; failures and what must be inflated
-// are written as over net/http.
+// Answer implements lane.Handler: it responds to requests for assets, and leaves other paths to net/http. It sends prepared
+// responses directly. Failures, and bodies that are inflated while they are sent, go through an http.ResponseWriter.
 func (a *Assets) Answer(x *lane.Exchange) bool {
 	if !strings.HasPrefix(x.Path, Prefix) {
 		return false
@@ -28,19 +27,19 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 		x.Remote() // while it certainly has one
 	}
 	q := query{head: x.Head, path: x.Path, fields: &x.Fields}
-	out := answer(a, onLane{a, x}, &q)
+	out := respond(a, onLane{a, x}, &q)
 	if out.status == 0 {
 		return false
 	}
-	a.metrics.answered(out)
+	a.metrics.countResponse(out)
 	if a.log != nil && a.log.Wants() {
-		a.note(x, out)
+		a.logRequest(x, out)
 	}
 	return true
 }
 
-// note logs an answer, when all of it is sent.
-func (a *Assets) note(x *lane.Exchange, out outcome) {
+// logRequest writes a request to the access log, when its whole response was sent.
+func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	e := accesslog.Entry{
 		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
 		Referer: x.Referer, Agent: x.UserAgent, Status: out.status, Sent: out.sent,
@@ -75,7 +74,7 @@ var deliveries = sync.Pool{New: func() any { return new(delivery) }}
 
 // Release implements h2.Held.
 func (d *delivery) Release(sent int64) {
-	d.assets.metrics.sentLater(d.label, sent)
+	d.assets.metrics.countSent(d.label, sent)
 	if d.usage != nil {
 		d.usage.Sent(sent)
 	}
@@ -98,37 +97,42 @@ func (to onLane) now() time.Time { return to.x.Now() }
 
 func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
-// client returns who asks.
+// client returns the client's address prefix, by which its share is counted.
 func (to onLane) client() netip.Prefix {
 	return client.At(to.proxies.Client(to.x.Remote(), to.x.Relayed))
 }
 
-func (to onLane) form() form {
+// headForm returns how the head of a response is written: as lines or as an HTTP/2 header block.
+func (to onLane) headForm() form {
 	if to.x.Multiplexed() {
 		return block
 	}
 	return plain
 }
 
-func (to onLane) fail(f *answers.Failure, varies bool) outcome {
-	return outcome{f.Status, labelNone, sendFailure(to.x.Writer(), f, varies, to.x.Head, to.x.Fields.Accept)}
+func (to onLane) sendFailure(f *answers.Failure, varies bool) outcome {
+	return outcome{f.Status, labelNone, writeFailure(to.x.Writer(), f, varies, to.x.Head, to.x.Fields.Accept)}
 }
 
-func (to onLane) notModified(r *representation, tag string) outcome {
-	to.send(r.notModifiedHead(to.form(), tag), nil)
-	return outcome{http.StatusNotModified, labelOf(r), 0}
+// sendNotModified sends 304 with an entity tag.
+func (to onLane) sendNotModified(r *representation, tag string) outcome {
+	to.sendPrepared(r.notModifiedHead(to.headForm(), tag), nil)
+	return outcome{http.StatusNotModified, codingLabel(r), 0}
 }
 
-func (to onLane) headOf(r *representation) outcome {
-	to.send(r.okHead(to.form()), nil)
-	return outcome{http.StatusOK, labelOf(r), 0}
+// sendHead sends 200 without a body.
+func (to onLane) sendHead(r *representation) outcome {
+	to.sendPrepared(r.okHead(to.headForm()), nil)
+	return outcome{http.StatusOK, codingLabel(r), 0}
 }
 
-func (to onLane) body(f *asset, r *representation) (outcome, error) {
+// sendBody sends a representation. It returns errLater if the client does not take a body now, or if it is not in memory and the
+// lane must not wait.
+func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	if r.length > 0 && !to.x.Ready() {
 		return outcome{}, errLater
 	}
-	x, ok := to.bodies.cached(r.sum)
+	x, ok := to.bodies.getCached(r.sum)
 	if !ok {
 		if !to.mayBlock() {
 			return outcome{}, errLater
@@ -139,22 +143,23 @@ func (to onLane) body(f *asset, r *representation) (outcome, error) {
 		}
 	}
 	if x == nil {
-		return to.inflate(to.x.Writer(), 1, f, r, to.client(), to.x.Hurries)
+		return to.sendInflated(to.x.Writer(), 1, f, r, to.client(), to.x.Hurries)
 	}
 	if to.x.Multiplexed() {
 		d := deliveries.Get().(*delivery)
-		d.body, d.assets, d.label, d.usage = x, to.Assets, labelOf(r), f.usage
+		d.body, d.assets, d.label, d.usage = x, to.Assets, codingLabel(r), f.usage
 		h := r.okHead(block)
 		to.x.SendHeld(*h, x.bytes, d)
 		heads.Put(h)
-		return outcome{http.StatusOK, labelOf(r), 0}, nil
+		return outcome{http.StatusOK, codingLabel(r), 0}, nil
 	}
 	defer to.bodies.release(x)
-	return outcome{http.StatusOK, labelOf(r), to.send(r.okHead(plain), x)}, nil
+	return outcome{http.StatusOK, codingLabel(r), to.sendPrepared(r.okHead(plain), x)}, nil
 }
 
-// send sends a head, which it puts back into heads, and the body if there is one.
-func (to onLane) send(h *lane.Head, x *body) (sent int64) {
+// sendPrepared sends a head, returns it to the pool heads, and sends the body x, nil for none. It returns how many bytes of the
+// body were sent.
+func (to onLane) sendPrepared(h *lane.Head, x *body) (sent int64) {
 	if x == nil {
 		to.x.Send(*h, nil, nil)
 	} else {
@@ -164,7 +169,7 @@ func (to onLane) send(h *lane.Head, x *body) (sent int64) {
 	return sent
 }
 
-// newHead prepares the head of an answer with those fields.
+// newHead returns the head of a response with a status and fields.
 func newHead(status int, fields []answers.Field) lane.Head {
 	return lane.NewHead(status, iter.Seq2[string, string](func(yield func(string, string) bool) {
 		for _, f := range fields {

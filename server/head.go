@@ -55,26 +55,26 @@ var mediaTypes = sync.OnceValue(func() map[string]*mediaType {
 	return types
 })
 
+// newMediaType returns a Content-Type with the pieces of heads that depend on it.
 func newMediaType(name string) *mediaType {
 	t := &mediaType{contentType: name}
-	lines, _ := around(http.StatusNotModified, confined(name)...)
-	t.notModified = piece{lines, string(h2.AppendStatus(nil, http.StatusNotModified)) + blockOf(confined(name)...)}
+	lines, _ := splitHead(http.StatusNotModified, sandboxFields(name)...)
+	t.notModified = piece{lines, string(h2.AppendStatus(nil, http.StatusNotModified)) + encodeBlock(sandboxFields(name)...)}
 	for c := range t.begin {
-		fields := append(confined(name), answers.Field{Name: "Content-Type", Value: name})
+		fields := append(sandboxFields(name), answers.Field{Name: "Content-Type", Value: name})
 		if c := coding.Coding(c); c != coding.Identity {
 			fields = append(fields, answers.Field{Name: "Content-Encoding", Value: c.String()})
 		}
-		lines, _ := around(http.StatusOK, append(fields, answers.Field{Name: "Content-Length", Value: "0"})...)
-		block := string(h2.AppendStatus(nil, http.StatusOK)) + blockOf(fields...) + h2.Name("content-length")
+		lines, _ := splitHead(http.StatusOK, append(fields, answers.Field{Name: "Content-Length", Value: "0"})...)
+		block := string(h2.AppendStatus(nil, http.StatusOK)) + encodeBlock(fields...) + h2.Name("content-length")
 		t.begin[c] = piece{strings.TrimSuffix(lines, "0"), block}
 	}
 	return t
 }
 
-// confined returns the fields that keep a published document, which may be anybody's, from acting
-// with the origin of the host: its scripts run with an origin of their own. As an image, a font, a
-// style or a script a file is what it was.
-func confined(contentType string) []answers.Field {
+// sandboxFields returns the header fields that keep a published document, whose author is unknown, from acting with the origin of
+// this host: its scripts run with an origin of their own. It returns nil for types that are not documents.
+func sandboxFields(contentType string) []answers.Field {
 	name, _, _ := strings.Cut(contentType, ";")
 	if name != "text/html" && !strings.HasSuffix(name, "/xml") && !strings.HasSuffix(name, "+xml") {
 		return nil
@@ -82,10 +82,11 @@ func confined(contentType string) []answers.Field {
 	return []answers.Field{{Name: "Content-Security-Policy", Value: "sandbox allow-scripts"}}
 }
 
+// mediaTypeOf returns the media type of the file at path.
 func mediaTypeOf(path string) *mediaType { return mediaTypes()[contentType(path)] }
 
-// around returns what a head with those fields has before and after all others.
-func around(status int, fields ...answers.Field) (before, after string) {
+// splitHead returns the parts of a head with a status and fields before and after the place where more fields are added.
+func splitHead(status int, fields ...answers.Field) (before, after string) {
 	const between = "\r\nBetween: "
 	before, after, _ = strings.Cut(string(newHead(status, append(fields, answers.Field{Name: "Between"}))), between)
 	return before, after
@@ -94,28 +95,29 @@ func around(status int, fields ...answers.Field) (before, after string) {
 // The pieces. What does not describe the body goes with a 304, too, because a cache may have
 // to update it (RFC 9110 §15.4.5).
 var (
-	_, headEnd  = around(http.StatusOK)
+	_, headEnd  = splitHead(http.StatusOK)
 	tagged      = piece{"\r\nEtag: ", h2.Name("etag")}
 	dated       = piece{"\r\nLast-Modified: ", h2.Name("last-modified")}
 	immutable   = answers.Field{Name: "Cache-Control", Value: answers.CacheImmutable(answers.Forever).Control()}
-	kept        = pieceOf(immutable)
-	keptInParts = pieceOf(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
+	kept        = newPiece(immutable)
+	keptInParts = newPiece(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
 	// The same for what may yet become other bytes.
 	provisional        = answers.Field{Name: "Cache-Control", Value: answers.Provisional.Control()}
-	keptBriefly        = pieceOf(provisional)
-	keptBrieflyInParts = pieceOf(provisional, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
-	varied             = pieceOf(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
-	afterTags          = piece{pieceOf(answers.AnyOrigin...)[plain] + headEnd, pieceOf(answers.AnyOrigin...)[block]}
+	keptBriefly        = newPiece(provisional)
+	keptBrieflyInParts = newPiece(provisional, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
+	varied             = newPiece(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
+	afterTags          = piece{newPiece(answers.AnyOrigin...)[plain] + headEnd, newPiece(answers.AnyOrigin...)[block]}
 )
 
-// pieceOf returns fields as they stand in a head.
-func pieceOf(fields ...answers.Field) piece {
-	without, _ := around(http.StatusOK)
-	with, _ := around(http.StatusOK, fields...)
-	return piece{strings.TrimPrefix(with, without), blockOf(fields...)}
+// newPiece returns fields as a piece of a head in each form.
+func newPiece(fields ...answers.Field) piece {
+	without, _ := splitHead(http.StatusOK)
+	with, _ := splitHead(http.StatusOK, fields...)
+	return piece{strings.TrimPrefix(with, without), encodeBlock(fields...)}
 }
 
-func blockOf(fields ...answers.Field) string {
+// encodeBlock returns fields as an HTTP/2 header block.
+func encodeBlock(fields ...answers.Field) string {
 	var b []byte
 	for _, f := range fields {
 		b = h2.AppendField(b, strings.ToLower(f.Name), f.Value)
@@ -123,7 +125,7 @@ func blockOf(fields ...answers.Field) string {
 	return string(b)
 }
 
-// appendValue appends a value to a piece that ends with a field's name.
+// appendValue appends the value of a field to b, which ends with the name of the field in the form f.
 func appendValue[T string | []byte](b []byte, f form, value T) []byte {
 	if f == block {
 		return h2.AppendValue(b, value)
@@ -131,7 +133,7 @@ func appendValue[T string | []byte](b []byte, f form, value T) []byte {
 	return append(b, value...)
 }
 
-// okHead returns the head of a 200 answer with all of r. It must go back to heads.
+// okHead returns the head of a 200 response with the whole representation, from the pool heads.
 func (r *representation) okHead(f form) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	var digits [20]byte
@@ -145,11 +147,11 @@ func (r *representation) okHead(f form) *lane.Head {
 	} else {
 		b = append(b, keptInParts[f]...)
 	}
-	*h = r.appendRest(b, f)
+	*h = r.appendCommon(b, f)
 	return h
 }
 
-// notModifiedHead returns the head of a 304 answer that carries tag. It must go back to heads.
+// notModifiedHead returns the head of a 304 response with the entity tag, from the pool heads.
 func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	b := append((*h)[:0], r.mediaType.notModified[f]...)
@@ -159,11 +161,12 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	} else {
 		b = append(b, kept[f]...)
 	}
-	*h = r.appendRest(b, f)
+	*h = r.appendCommon(b, f)
 	return h
 }
 
-func (r *representation) appendRest(b lane.Head, f form) lane.Head {
+// appendCommon appends the fields that 200 and 304 have in common.
+func (r *representation) appendCommon(b lane.Head, f form) lane.Head {
 	if r.vary {
 		b = append(b, varied[f]...)
 	}
@@ -175,8 +178,8 @@ func (r *representation) appendRest(b lane.Head, f form) lane.Head {
 	return append(b, afterTags[f]...)
 }
 
-// setFields gives an answer over net/http the fields of the head, and the head back to heads.
-func setFields(to http.Header, h *lane.Head) {
+// setHeader sets the fields of a prepared head in a header of net/http, and returns the head to the pool heads.
+func setHeader(to http.Header, h *lane.Head) {
 	_, rest, _ := strings.Cut(string(*h), "\r\n")
 	heads.Put(h)
 	values := make([]string, 0, 16) // each field has a part of it

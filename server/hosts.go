@@ -19,8 +19,8 @@ type Hosts struct {
 	notSite     *answers.Failure
 }
 
-// NewHosts returns the hosts that the URLs of files and site name, nil unless there are two. An
-// apiHost has the API, even if it is the host of files: then it answers everything.
+// NewHosts returns which host serves what, by the hosts in the URLs of files and pages and the host of the API; nil unless there
+// are two. All hosts serve the paths in shared. If apiHost is also the host of files, it serves everything.
 func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 	files, site := hostOf(filesBase), hostOf(siteBase)
 	if files == "" || site == "" || files == site {
@@ -34,34 +34,35 @@ func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 		notFiles: elsewhere("Files are not on this host. They are at " + filesBase + Prefix + "."),
 		notSite:  elsewhere("This host has files only. The site and the API are at " + siteBase + "/."),
 	}
-	if isHost(apiHost, files) {
+	if hasName(apiHost, files) {
 		h.files = ""
 	}
 	return h
 }
 
+// hostOf returns the host of a URL, "" for none.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
 		return ""
 	}
-	return strings.ToLower(strings.TrimSuffix(nameOf(u.Host), "."))
+	return strings.ToLower(strings.TrimSuffix(trimPort(u.Host), "."))
 }
 
-// nameOf returns a Host field's value without the port. The colons of an address in brackets are its own.
-func nameOf(host string) string {
+// trimPort returns a Host field's value without the port. It leaves the colons of an address in brackets.
+func trimPort(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
 		host = host[:i]
 	}
 	return host
 }
 
-// isHost reports whether a Host field's value has that name, on any port.
-func isHost(host, name string) bool {
-	return name != "" && strings.EqualFold(strings.TrimSuffix(nameOf(host), "."), name)
+// hasName reports whether the name in a Host field is name, on any port.
+func hasName(host, name string) bool {
+	return name != "" && strings.EqualFold(strings.TrimSuffix(trimPort(host), "."), name)
 }
 
-// Handler returns next for the paths that the request's host answers, and 404 for others.
+// Handler returns a handler that passes requests to next if their host serves their path, and responds 404 to others.
 func (h *Hosts) Handler(next http.Handler) http.Handler {
 	if h == nil {
 		return next
@@ -69,21 +70,22 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var f *answers.Failure
 		if resemblesAsset(r.URL.Path) {
-			if isHost(r.Host, h.site) {
+			if hasName(r.Host, h.site) {
 				f = h.notFiles
 			}
-		} else if isHost(r.Host, h.files) && !h.both(r.URL.Path) {
+		} else if hasName(r.Host, h.files) && !h.isShared(r.URL.Path) {
 			f = h.notSite
 		}
 		if f == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
-		sendFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
+		writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 	})
 }
 
-func (h *Hosts) both(path string) bool {
+// isShared reports whether all hosts serve a path.
+func (h *Hosts) isShared(path string) bool {
 	for _, prefix := range h.shared {
 		if strings.HasPrefix(path, prefix) {
 			return true
@@ -92,8 +94,8 @@ func (h *Hosts) both(path string) bool {
 	return false
 }
 
-// Lane returns next for requests that come to no host of the site, and leaves the others to
-// net/http, and so to [Hosts.Handler]; so it does with those that a proxy says came to another host.
+// Lane returns a lane handler that passes requests to next unless they are for a host of pages or API. It leaves those, and
+// requests for which a proxy names another host, to net/http and so to [Hosts.Handler].
 func (h *Hosts) Lane(next lane.Handler) lane.Handler {
 	if h == nil {
 		return next
@@ -109,5 +111,5 @@ type filesOnly struct {
 
 // Answer implements lane.Handler.
 func (o filesOnly) Answer(x *lane.Exchange) bool {
-	return !x.Forwarded && !isHost(x.Host, o.hosts.site) && o.next.Answer(x)
+	return !x.Forwarded && !hasName(x.Host, o.hosts.site) && o.next.Answer(x)
 }

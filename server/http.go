@@ -88,7 +88,7 @@ type Server struct {
 	left        sync.Once
 }
 
-// NewHTTPServer returns a server whose Serve takes a listener from [Listen].
+// NewHTTPServer returns a server of h. Its Serve takes a listener from [Listen] or [Limit].
 func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // HTTP/2 is the lane's
@@ -106,9 +106,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
 	unansweredAtEnd := min(o.ReadHeaderTimeout, unansweredAtEnd)
 	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
-	connections := newConnections(mostOf(o.MaxConnections))
+	connections := newConnections(idleThreshold(o.MaxConnections))
 	laneOptions := lane.Options{
-		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expect, Logger: o.Logger,
+		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expectHandedOff, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
@@ -122,10 +122,10 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		MaxHeaderBytes:    o.MaxHeaderBytes,
 		Protocols:         protocols,
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if refusing, ok := c.(interface{ await() }); ok && state == http.StateIdle {
-				refusing.await()
+			if refusing, ok := c.(interface{ awaitRequest() }); ok && state == http.StateIdle {
+				refusing.awaitRequest()
 			}
-			connections.observe(c, state)
+			connections.trackState(c, state)
 		},
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return client.WithScarcity(ctx, connections.scarce)
@@ -145,11 +145,11 @@ const unansweredAtEnd = 6 * time.Second
 // http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
 const http2Overhead = 10 * 32
 
-// Serve is http.Server's, with TLS where that is configured, behind a lane, which also ends connections. A request that
-// cannot be read is answered in the shape of the API's errors. ServeTLS does neither.
+// Serve accepts connections of a listener until the server ends, with TLS if that is configured. A lane in front responds to simple
+// requests. A request that cannot be read gets an error in the form of the API's. ServeTLS does neither.
 func (s *Server) Serve(l net.Listener) error {
 	front := lane.New(l, s.lane)
-	s.connections.add(front)
+	s.connections.addLane(front)
 	err := s.Server.Serve(refusingListener{front, s.connections})
 	if s.stopping.Load() {
 		return http.ErrServerClosed // and not that the front is closed, which happens first
@@ -160,48 +160,48 @@ func (s *Server) Serve(l net.Listener) error {
 // Close ends all connections at once.
 func (s *Server) Close() error {
 	err := s.Server.Close()
-	for _, front := range s.connections.fronts() {
+	for _, front := range s.connections.listLanes() {
 		front.Abort()
 	}
 	return err
 }
 
-// SetMaxConnections changes the limit of the listeners, which was not 0. Beyond a lower one the client with the most loses connections, and idle
-// ones are closed; the others stay until they have been answered, and new ones wait until then.
+// SetMaxConnections changes the limit of the listeners, which must not have been 0. Beyond a lower limit the client with the most
+// connections loses some, and idle ones are closed. The others stay until their response was sent, and new ones wait until then.
 func (s *Server) SetMaxConnections(most int) { s.connections.setLimit(most) }
 
-// OnLeave has f called once, when the server begins to leave.
+// OnLeave registers a function that is called once, when [Server.Leave] is.
 func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
 
-// Leave has what never ends by itself end, and each connection end after its next answer, which says so. New ones are
-// served as before: another process that listens on the same socket may take their place at any time.
+// Leave ends responses that never end by themselves, and closes each connection after its next response, which says so. The server
+// still accepts connections: another process that listens on the same socket may take them over at any time.
 func (s *Server) Leave() {
 	s.left.Do(func() {
 		s.handlers.leave()
-		s.connections.leave()
+		s.connections.closeUpgraded()
 		for _, f := range s.leaving {
 			f()
 		}
 	})
-	for _, front := range s.connections.fronts() {
+	for _, front := range s.connections.listLanes() {
 		front.Leave()
 	}
 }
 
-// Settled is closed when all that was being handled when the server began to leave is done, but for what the lane answers
-// from memory.
+// Settled returns a channel that is closed when all requests that were being handled at [Server.Leave] are done, except those that
+// the lane serves from memory.
 func (s *Server) Settled() <-chan struct{} { return s.handlers.settled }
 
-// Shutdown accepts no more connections, and returns when those that are open have ended, or ctx ends. Each of them ends after
-// its next response, or when the deadline of its phase has passed ([lane.Deadlines]).
+// Shutdown stops accepting connections, and waits until those that are open have ended, or ctx ends. Each ends after its next
+// response, or at the deadline of its phase ([lane.Deadlines]).
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.Leave()
-	fronts := s.connections.fronts()
+	fronts := s.connections.listLanes()
 	for _, front := range fronts {
 		front.Stop()
 	}
-	s.connections.end()
+	s.connections.startDeadlines()
 	var err error
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
@@ -212,9 +212,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.Server.Shutdown(ctx) // which would close connections that wait, if there were any
 }
 
-// Relinquish is Shutdown in favour of another server that can start only when this one has stopped using what they share. As
-// long as a client with open connections may have requests on their way, this server answers them. Later ones are the
-// successor's, and what was begun before has until ctx ends. Connections that are open then stay so until Stop or Close.
+// Relinquish shuts the server down in favour of a successor that can start only when this server has stopped using what both share.
+// As long as clients with open connections may have requests on their way, this server responds to them. It passes later requests
+// to the successor. Requests that it has started may take until ctx ends. Connections that are open then stay open until Stop or
+// Close.
 func (s *Server) Relinquish(ctx context.Context) error {
 	soon, cancel := context.WithTimeout(ctx, s.lane.IdleAtEnd)
 	defer cancel()
@@ -223,7 +224,7 @@ func (s *Server) Relinquish(ctx context.Context) error {
 	}
 	if s.handlers.successor != nil {
 		s.handlers.relinquished.Store(true)
-		for _, front := range s.connections.fronts() {
+		for _, front := range s.connections.listLanes() {
 			front.Bypass()
 		}
 	}
@@ -233,20 +234,19 @@ func (s *Server) Relinquish(ctx context.Context) error {
 // lingering is how long Stop waits for handlers whose clients are gone.
 const lingering = 10 * time.Second
 
-// Stop ends the server. It accepts no more requests, and waits up to timeout until clients
-// have received their responses. It closes the other connections and returns their number.
-// Then it waits until no handler runs. The error reports that some still run after 10 s:
-// the caller must not close what they use.
+// Stop ends the server. It stops accepting requests, and waits up to timeout until clients have received their responses. It closes
+// the other connections and returns their number. Then it waits until no handler runs. The error reports that handlers still run
+// after 10 s: the caller must not close what they use.
 func (s *Server) Stop(timeout time.Duration) (cutOff int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if s.Shutdown(ctx) != nil {
-		cutOff = s.connections.busy()
+		cutOff = s.connections.countBusy()
 		s.Close()
 	}
 	lingered, cancel := context.WithTimeout(context.Background(), lingering)
 	defer cancel()
-	for _, front := range s.connections.fronts() {
+	for _, front := range s.connections.listLanes() {
 		if front.Wait(lingered) != nil {
 			err = fmt.Errorf("server: %d requests are still being answered %v after their clients were cut off", front.Len(), lingering)
 		}
@@ -268,8 +268,8 @@ type handlers struct {
 	settled chan struct{} // closed when there are none of them any more
 }
 
-// begin counts a handler that may be one of those before Leave; the result is called when it is done.
-func (h *handlers) begin() (done func()) {
+// start counts a handler that may have started before Leave. The caller calls done when the handler has ended.
+func (h *handlers) start() (done func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.leaving.Load() {
@@ -284,7 +284,7 @@ func (h *handlers) begin() (done func()) {
 	}
 }
 
-// leave has each connection end after its answer.
+// leave makes each connection end after its next response.
 func (h *handlers) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -292,19 +292,20 @@ func (h *handlers) leave() {
 	h.checkSettled()
 }
 
-// checkSettled is called with mu held.
+// checkSettled closes the channel of Settled when no handler from before Leave runs. The caller holds mu.
 func (h *handlers) checkSettled() {
 	if h.before == 0 && h.leaving.Load() {
 		close(h.settled)
 	}
 }
 
+// ServeHTTP passes a request to the handler of the server, or if that has stopped, to its successor.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f := refusedRequest(r); f != nil {
+	if f := checkRequest(r); f != nil {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
-		sendFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
+		writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 		return
 	}
 	if r.Method == http.MethodOptions && r.RequestURI == "*" { // over HTTP/2; net/http handles it over HTTP/1.1
@@ -322,7 +323,7 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.running.Add(1)
-	defer h.begin()()
+	defer h.start()()
 	defer func() {
 		if h.running.Add(-1) == 0 {
 			select {
@@ -334,7 +335,7 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// wait returns when none is running, of a server that takes no more requests.
+// wait waits until no handler runs, in a server that accepts no requests any more.
 func (h *handlers) wait(ctx context.Context) error {
 	for h.running.Load() > 0 {
 		select {
@@ -349,9 +350,8 @@ func (h *handlers) wait(ctx context.Context) error {
 // Unix begins an address that is a Unix socket's; its path follows.
 const Unix = "unix:"
 
-// Listen opens a listener for [NewHTTPServer], on host:port or unix:path. It has no more than
-// maxConnections open at a time, where that is not 0; the others wait in the
-// kernel's queue.
+// Listen opens a listener for [NewHTTPServer], on host:port or unix:path. It has at most maxConnections open at a time, if that is
+// not 0; the others wait in the kernel's queue.
 func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
 	l, err := Open(ctx, address)
 	if err != nil {
@@ -360,17 +360,13 @@ func Listen(ctx context.Context, address string, maxConnections int) (net.Listen
 	return lane.LimitAll(maxConnections, l)[0], nil
 }
 
-// Open is Listen without a limit, which is for [Limit] to set.
-//
-// The kernel's send queues are short, so that deadlines measure the client instead of a
-// buffer of megabytes, and to save memory.
-//
-// A Unix socket takes the place of one on which no process listens any more, and any user may connect to it: the
-// permissions of its folder say who can.
+// Open opens a socket as Listen does, for [Limit]. The kernel's send queues are short, to save memory, and so that deadlines
+// measure the client instead of a buffer of megabytes. A Unix socket replaces one on which no process listens any more. Any user
+// may connect to it: the permissions of its folder restrict who can.
 func Open(ctx context.Context, address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, Unix)
 	if !isUnix {
-		config := net.ListenConfig{Control: listenWell}
+		config := net.ListenConfig{Control: setSocketOptions}
 		config.SetMultipathTCP(false) // browsers do not speak it, and all others would pay for it when they connect
 		return config.Listen(ctx, "tcp", address)
 	}
@@ -392,7 +388,7 @@ func Open(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Adopt makes a listener for [Limit] of a socket that another process has opened. The file may be closed then.
+// Adopt returns a listener, for [Limit], on a socket that another process has opened. The caller may close the file afterwards.
 func Adopt(f *os.File) (net.Listener, error) {
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -400,13 +396,13 @@ func Adopt(f *os.File) (net.Listener, error) {
 	}
 	if tcp, ok := l.(*net.TCPListener); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			_ = listenWell("tcp", "", raw) // as far as the system allows
+			_ = setSocketOptions("tcp", "", raw) // as far as the system allows
 		}
 	}
 	return l, nil
 }
 
-// Limit has some listeners have no more than maxConnections open together, where that is not 0.
+// Limit returns listeners that have at most maxConnections open together, if that is not 0.
 func Limit(maxConnections int, of ...net.Listener) []net.Listener {
 	return lane.LimitAll(maxConnections, of...)
 }

@@ -20,7 +20,7 @@ const (
 	labels    = codings + 1
 )
 
-func labelOf(r *representation) label { return label(r.coding) }
+func codingLabel(r *representation) label { return label(r.coding) }
 
 func (l label) String() string {
 	if l == labelNone {
@@ -70,11 +70,12 @@ func newMetrics() *metrics {
 		m.byStatus[status] = new([labels]tally)
 	}
 	m.busy, m.corrupt, m.unreadable = m.errors.WithLabelValues("busy"), m.errors.WithLabelValues("corrupt"), m.errors.WithLabelValues("store")
-	m.rows, m.bodies = m.cache("rows"), m.cache("bodies")
+	m.rows, m.bodies = m.newCacheMetrics("rows"), m.newCacheMetrics("bodies")
 	return m
 }
 
-func (m *metrics) answered(o outcome) {
+// countResponse counts a response by its status and coding.
+func (m *metrics) countResponse(o outcome) {
 	t := &m.byStatus[o.status][o.coding]
 	t.answers.Add(1)
 	if o.sent > 0 {
@@ -82,15 +83,15 @@ func (m *metrics) answered(o outcome) {
 	}
 }
 
-// sentLater counts bytes of a body that are sent when its answer was counted before.
-func (m *metrics) sentLater(l label, sent int64) {
+// countSent counts bytes of a body that were sent after its response was counted.
+func (m *metrics) countSent(l label, sent int64) {
 	if sent > 0 {
 		m.byStatus[http.StatusOK][l].sent.Add(uint64(sent))
 	}
 }
 
-// sent returns how many bytes of bodies were sent in that coding.
-func (m *metrics) sent(l label) float64 {
+// sentBytes returns how many bytes of bodies in a coding were sent.
+func (m *metrics) sentBytes(l label) float64 {
 	var sum uint64
 	for _, status := range statuses {
 		sum += m.byStatus[status][l].sent.Load()
@@ -98,6 +99,7 @@ func (m *metrics) sent(l label) float64 {
 	return float64(sum)
 }
 
+// register registers the metrics of the assets.
 func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)
@@ -116,11 +118,11 @@ func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(m.bodies.hits.Load()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(assetCache(a.rows).WeightedSize()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(bodyCache(a.bodies).WeightedSize()) }),
-		gauge("sending_bytes", "Bytes of bodies being sent or read outside of the cache.", nil, func() float64 { return float64(a.bodies.sending()) }),
+		gauge("sending_bytes", "Bytes of bodies being sent or read outside of the cache.", nil, func() float64 { return float64(a.bodies.sendingBytes()) }),
 	}
 	for l := range label(labels) {
 		collectors = append(collectors, counter("sent_bytes_total", "Bytes of bodies sent.",
-			prometheus.Labels{"coding": l.String()}, func() float64 { return m.sent(l) }))
+			prometheus.Labels{"coding": l.String()}, func() float64 { return m.sentBytes(l) }))
 		for _, status := range statuses {
 			collectors = append(collectors, counter("requests_total", "Requests for assets.",
 				prometheus.Labels{"status": strconv.Itoa(status), "coding": l.String()}, func() float64 { return float64(m.byStatus[status][l].answers.Load()) }))
@@ -141,7 +143,7 @@ type cacheMetrics struct {
 	loads             prometheus.Observer
 }
 
-func (m *metrics) cache(name string) *cacheMetrics {
+func (m *metrics) newCacheMetrics(name string) *cacheMetrics {
 	return &cacheMetrics{
 		misses:    m.misses.WithLabelValues(name),
 		evictions: m.evictions.WithLabelValues(name),
@@ -154,6 +156,6 @@ func (c *cacheMetrics) RecordEviction(uint32)             { c.evictions.Inc() }
 func (c *cacheMetrics) RecordLoadSuccess(d time.Duration) { c.loads.Observe(d.Seconds()) }
 func (c *cacheMetrics) RecordLoadFailure(time.Duration)   {}
 
-// RecordMisses does nothing: who finds nothing looks again before loading, and that is one
-// miss, which who loads counts.
+// RecordMisses does nothing. The cache calls it at each lookup, and a request looks twice before it loads: the load counts as one
+// miss.
 func (c *cacheMetrics) RecordMisses(int) {}

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// RedirectToHTTPS redirects requests to the same address by HTTPS. One that names a port came past what forwards the usual ones, so it
-// is redirected to the port of the public address, nil for the usual one.
+// RedirectToHTTPS returns a handler that redirects to the same URL by HTTPS. A request that names a port has not come through a
+// port forwarding, so it is redirected to the port of public; nil stands for the usual port.
 func RedirectToHTTPS(public *net.TCPAddr) http.Handler {
 	port := ""
 	if public != nil && public.Port != 443 {

@@ -47,10 +47,12 @@ type rows struct {
 	metrics    *cacheMetrics
 }
 
+// newRows returns a cache of assets over a store, of up to cacheBytes. hot, nil for nothing, is notified of contents that are
+// requested and not recompressed yet.
 func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *usage.Usage, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
-		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
+		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weight()) },
 		StatsRecorder: m,
 	})
 	return &rows{store: store, memory: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
@@ -60,22 +62,20 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 // package compiles them once more.
 func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
-// cached returns the asset that t names, if the cache has it. One that is stale by now it
-// returns too, for load.
-func (r *rows) cached(t target, now time.Time) (*asset, bool) {
+// getCached returns the cached asset of a target. ok is false if it is stale, or nil because the cache has none.
+func (r *rows) getCached(t target, now time.Time) (*asset, bool) {
 	f, ok := assetCache(r).GetIfPresent(t.key)
-	return f, ok && r.current(f, now)
+	return f, ok && r.isCurrent(f, now)
 }
 
-// load returns the asset that t names, where the cache has none or only stale:
-// errNoFile, a *withdrawnError, or an error of the store otherwise. Absence is not
-// remembered: a file that is published is there at once.
+// load reads the asset of a target into the cache, in place of a stale one, nil for none. It returns errNoFile, a *withdrawnError,
+// or an error of the store. It does not cache absence: a published file is available at once.
 func (r *rows) load(t target, stale *asset) (*asset, error) {
 	r.metrics.misses.Inc()
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
 	for {
 		if stale != nil {
-			r.drop(t, stale)
+			r.evict(t, stale)
 		}
 		mine := false
 		f, err := assetCache(r).Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
@@ -85,19 +85,21 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 		if errors.Is(err, errNoFile) && !mine { // another goroutine's look may have begun before the file was published
 			return r.read(t)
 		}
-		if err != nil || r.current(f, r.now()) {
+		if err != nil || r.isCurrent(f, r.now()) {
 			return f, err
 		}
 		stale = f
 	}
 }
 
-func (r *rows) current(f *asset, now time.Time) bool {
+// isCurrent reports whether a cached asset may be used at a time: no withdrawal came since, and it was read recently if its
+// encodings may still be replaced.
+func (r *rows) isCurrent(f *asset, now time.Time) bool {
 	return f.generation == r.generation.Load() && (f.squeezed || now.Sub(f.loaded) < recheck)
 }
 
-// drop forgets f, but not what another goroutine has put into its place.
-func (r *rows) drop(t target, f *asset) {
+// evict removes f from the cache, unless another goroutine has replaced it.
+func (r *rows) evict(t target, f *asset) {
 	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
 		if have == f {
 			return nil, otter.InvalidateOp
@@ -106,12 +108,12 @@ func (r *rows) drop(t target, f *asset) {
 	})
 }
 
-// without returns f without a coding that is damaged, or nil where no other is left. For a
-// while the asset is known so: the store mends it meanwhile, unless it is open read-only.
-func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
-	rest := f.without(c)
+// replaceDamaged replaces f in the cache by an asset without a damaged coding for a while, until the store has repaired it. It
+// returns nil if f has no other coding.
+func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
+	rest := f.withoutCoding(c)
 	if rest == nil {
-		r.drop(t, f)
+		r.evict(t, f)
 		return nil
 	}
 	rest.loaded = r.now()
@@ -124,21 +126,22 @@ func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
 	return rest
 }
 
-// instead returns what to go on with after an error with f: f without what is damaged, or nil where it is to be read
-// again. Another error would only come again.
-func (r *rows) instead(t target, f *asset, err error) (rest *asset, goesOn bool) {
+// recoverFrom returns what to continue with after an error with f: f without its damaged coding, or nil if the asset has to be read
+// again because a coding was replaced. retry is false after other errors.
+func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn bool) {
 	var damaged *damagedError
 	if errors.As(err, &damaged) {
-		rest = r.without(t, f, damaged.coding)
+		rest = r.replaceDamaged(t, f, damaged.coding)
 		return rest, rest != nil
 	}
 	if !errors.Is(err, errReplaced) {
 		return nil, false
 	}
-	r.drop(t, f)
+	r.evict(t, f)
 	return nil, true
 }
 
+// read reads an asset from the store.
 func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
 	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
@@ -172,7 +175,7 @@ func (r *rows) read(t target) (*asset, error) {
 	return f, nil
 }
 
-// absence returns why there is no file.
+// absence returns why a version has no such file: the error for an unknown version, a withdrawn version, or a missing file.
 func (r *rows) absence(t target) error {
 	v, err := views.LookupVersion(r.store, t.pkg, t.version)
 	switch {
@@ -226,7 +229,7 @@ type representation struct {
 	tag    string
 }
 
-// newAsset describes the file that t names. It keeps t's text.
+// newAsset returns the asset of a target, with the entity tags of its representations. It keeps the memory of t.
 func newAsset(t target, file views.File, content kvstore.Content, headers purge.TagHeaders) *asset {
 	_, identity := content.Find(coding.Identity)
 	f := &asset{
@@ -246,7 +249,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 	add := func(r kvstore.Representation, stored bool) {
 		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
 		f.forms = append(f.forms, requests.Representation{Coding: r.Coding, Length: r.Length})
-		tags = appendTag(tags, file.Hash, r)
+		tags = appendETag(tags, file.Hash, r)
 	}
 	for _, r := range content.Representations {
 		add(r, true)
@@ -261,9 +264,9 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 	return f
 }
 
-// without returns the asset as it is where what is stored in a coding cannot be read, or nil
-// if nothing else is stored. An identity is inflated then.
-func (f *asset) without(c coding.Coding) *asset {
+// withoutCoding returns a copy of the asset without a coding that cannot be read, nil if no other coding is stored. If identity
+// cannot be read, it is inflated from another coding.
+func (f *asset) withoutCoding(c coding.Coding) *asset {
 	rest := *f
 	rest.squeezed, rest.damaged = false, true
 	rest.representations, rest.forms = rest.ownRepresentations[:0], rest.ownForms[:0]
@@ -281,7 +284,7 @@ func (f *asset) without(c coding.Coding) *asset {
 		return nil
 	}
 	for _, r := range f.representations {
-		if r.identity() && (!r.stored || r.coding == c) {
+		if r.isIdentity() && (!r.stored || r.coding == c) {
 			r.stored = false
 			add(r)
 		}
@@ -289,9 +292,9 @@ func (f *asset) without(c coding.Coding) *asset {
 	return &rest
 }
 
-func (r *representation) identity() bool { return r.coding == coding.Identity }
+func (r *representation) isIdentity() bool { return r.coding == coding.Identity }
 
-// choose returns the representation to send, nil where none is acceptable.
+// choose returns the representation to send by the weights of a client, nil if none is acceptable.
 func (f *asset) choose(w requests.Weights) *representation {
 	if i := w.Choose(f.forms); i >= 0 {
 		return &f.representations[i]
@@ -299,7 +302,7 @@ func (f *asset) choose(w requests.Weights) *representation {
 	return nil
 }
 
-// count notes that the asset was asked for, and what was sent of it.
+// count counts a request for the asset, and the bytes of the body that were sent.
 func (f *asset) count(sent int64) {
 	if f.usage != nil {
 		f.usage.Ask()
@@ -307,8 +310,8 @@ func (f *asset) count(sent int64) {
 	}
 }
 
-// inflatable returns the stored representation that is cheapest to inflate.
-// Gzip takes a third of Brotli's time.
+// inflatable returns the stored representation from which identity is inflated. It prefers gzip, which takes a third of Brotli's
+// time.
 func (f *asset) inflatable() *representation {
 	best := &f.representations[0]
 	for i := range f.representations {
@@ -319,9 +322,8 @@ func (f *asset) inflatable() *representation {
 	return best
 }
 
-// weigh is the memory that an asset takes in the cache beside its key, in bytes, roughly; a
-// test measures that it is not less.
-func (f *asset) weigh() int64 {
+// weight returns approximately how many bytes an asset takes in the cache, without its key. A test measures that it is not less.
+func (f *asset) weight() int64 {
 	const place = 200 // in the cache
 	return place + int64(unsafe.Sizeof(*f)+unsafe.Sizeof(usage.Counter{})) + int64(len(f.representations)*tagLength)
 }

@@ -35,7 +35,7 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, ok := r.cached(target, now)
+		f, ok := r.getCached(target, now)
 		if !ok {
 			f, err = r.load(target, f)
 		}

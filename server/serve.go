@@ -55,19 +55,21 @@ type recipient interface {
 	// mayBlock is called before what may block, such as reading from a disk. Where it returns false
 	// that must not be done now: the outcome is none.
 	mayBlock() bool
-	fail(f *answers.Failure, varies bool) outcome
-	notModified(r *representation, tag string) outcome
-	headOf(*representation) outcome
-	body(*asset, *representation) (outcome, error)
-	// elsewhere answers for a file of a version that the store does not know. False: it does by now.
-	elsewhere(target) (outcome, bool)
+	sendFailure(f *answers.Failure, varies bool) outcome
+	sendNotModified(r *representation, tag string) outcome
+	sendHead(*representation) outcome
+	sendBody(*asset, *representation) (outcome, error)
+	// serveElsewhere serves a file of a version that the store does not have from another origin. It returns false if the store has it
+	// now.
+	serveElsewhere(target) (outcome, bool)
 }
 
-// answer decides what a query comes to. It, find and offer are generic so that a recipient takes no memory.
-func answer[R recipient](a *Assets, to R, q *query) outcome {
+// respond responds to a query with an asset or a failure. An outcome with status 0 leaves the query to net/http. respond, findAsset
+// and sendAsset are generic so that a recipient needs no allocation.
+func respond[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
-		return to.fail(a.failureFor(q, t, err), false)
+		return to.sendFailure(a.failureFor(q, t, err), false)
 	}
 	varies := false
 	// An asset may describe a coding that has been replaced since. Then it is
@@ -78,7 +80,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	for range attempts {
 		var out outcome
 		if f == nil {
-			if f, out, err = find(a, to, t); err != nil {
+			if f, out, err = findAsset(a, to, t); err != nil {
 				break
 			}
 			if f == nil {
@@ -86,22 +88,22 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 			}
 		}
 		varies = f.vary
-		if out, err = offer(to, q, f); err == nil {
+		if out, err = sendAsset(to, q, f); err == nil {
 			return out
 		}
 		var goesOn bool
-		if f, goesOn = a.rows.instead(t, f, err); !goesOn {
+		if f, goesOn = a.rows.recoverFrom(t, f, err); !goesOn {
 			break
 		}
 	}
-	return to.fail(a.failureFor(q, t, err), varies)
+	return to.sendFailure(a.failureFor(q, t, err), varies)
 }
 
-// find returns the asset of a target. Where it returns none and no error, the outcome is what the query comes to: an answer from
-// elsewhere, or none, because the recipient may not block now.
-func find[R recipient](a *Assets, to R, t target) (*asset, outcome, error) {
+// findAsset returns the asset of a target. If it returns neither asset nor error, the outcome is complete: a response from another
+// origin, or none because the recipient must not block now.
+func findAsset[R recipient](a *Assets, to R, t target) (*asset, outcome, error) {
 	for sought := false; ; sought = true {
-		f, ok := a.rows.cached(t, to.now())
+		f, ok := a.rows.getCached(t, to.now())
 		if ok {
 			return f, outcome{}, nil
 		}
@@ -112,36 +114,36 @@ func find[R recipient](a *Assets, to R, t target) (*asset, outcome, error) {
 		if err == nil || sought || !a.mayBeElsewhere(err) {
 			return f, outcome{}, err
 		}
-		if out, done := to.elsewhere(t); done {
+		if out, done := to.serveElsewhere(t); done {
 			return nil, out, nil
 		}
 	}
 }
 
-// offer answers with the representation of an asset that the client likes best. Where it returns an error nothing was sent, nor
-// where the outcome is none: then net/http answers.
-func offer[R recipient](to R, q *query, f *asset) (outcome, error) {
+// sendAsset sends the representation of an asset that the client prefers. If it returns an error, or an outcome with status 0,
+// nothing was sent.
+func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
 	rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
 	if rep == nil && f.damaged {
 		return outcome{}, fmt.Errorf("%w: content %s: the codings that are sound are not what the client takes", kvstore.ErrCorrupt, f.content)
 	}
 	if rep == nil {
-		return to.fail(notAcceptable(f), true), nil // even where identity is the only one
+		return to.sendFailure(notAcceptableFailure(f), true), nil // even where identity is the only one
 	}
-	switch v, tag := rep.evaluate(q.fields); v {
+	switch v, tag := rep.evaluateConditions(q.fields); v {
 	case failed:
-		return to.fail(preconditionFailed, f.vary), nil
+		return to.sendFailure(preconditionFailed, f.vary), nil
 	case notModified:
 		f.count(0)
-		return to.notModified(rep, tag), nil
+		return to.sendNotModified(rep, tag), nil
 	}
 	if q.head {
 		// RFC 9110 §14.2: a range is defined for GET only, so this answers
 		// as a GET without one.
 		f.count(0)
-		return to.headOf(rep), nil
+		return to.sendHead(rep), nil
 	}
-	out, err := to.body(f, rep)
+	out, err := to.sendBody(f, rep)
 	if err == errLater {
 		return outcome{}, nil
 	}
@@ -151,12 +153,12 @@ func offer[R recipient](to R, q *query, f *asset) (outcome, error) {
 	return out, err
 }
 
-// ServeHTTP implements http.Handler. It looks at the path as it came, so a router
-// in front must neither clean it nor redirect; see [Route].
+// ServeHTTP implements http.Handler. It reads the path as the client sent it, so a router in front must neither clean the path nor
+// redirect; see [Route].
 func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.metrics.inFlight.Add(1)
 	defer a.metrics.inFlight.Add(-1)
-	a.metrics.answered(a.serve(overHTTP{a, w, r}))
+	a.metrics.countResponse(a.serve(overHTTP{a, w, r}))
 }
 
 // overHTTP is a recipient over net/http.
@@ -166,91 +168,96 @@ type overHTTP struct {
 	r *http.Request
 }
 
+// serve responds to a request over net/http, by its method.
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
 	fields := requests.FieldsOf(r.Header)
 	q := query{head: r.Method == http.MethodHead, path: requests.RawPath(r.URL), fields: &fields}
 	if requests.LineTooLong(r) {
-		return to.fail(answers.LineTooLong, false)
+		return to.sendFailure(answers.LineTooLong, false)
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		return answer(a, to, &q)
+		return respond(a, to, &q)
 	case http.MethodOptions:
 		answers.RespondPreflight(to.w)
 		return outcome{http.StatusNoContent, labelNone, 0}
 	}
-	return to.fail(answers.WrongMethod, false)
+	return to.sendFailure(answers.WrongMethod, false)
 }
 
 func (overHTTP) now() time.Time { return time.Now() }
 
 func (overHTTP) mayBlock() bool { return true }
 
-func (to overHTTP) fail(f *answers.Failure, varies bool) outcome {
-	return outcome{f.Status, labelNone, sendFailure(to.w, f, varies, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
+func (to overHTTP) sendFailure(f *answers.Failure, varies bool) outcome {
+	return outcome{f.Status, labelNone, writeFailure(to.w, f, varies, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
 }
 
-func (to overHTTP) notModified(r *representation, tag string) outcome {
-	setFields(to.w.Header(), r.notModifiedHead(plain, tag))
+// sendNotModified sends 304 with an entity tag.
+func (to overHTTP) sendNotModified(r *representation, tag string) outcome {
+	setHeader(to.w.Header(), r.notModifiedHead(plain, tag))
 	to.w.WriteHeader(http.StatusNotModified)
-	return outcome{http.StatusNotModified, labelOf(r), 0}
+	return outcome{http.StatusNotModified, codingLabel(r), 0}
 }
 
-func (to overHTTP) headOf(r *representation) outcome {
-	setFields(to.w.Header(), r.okHead(plain))
+// sendHead sends 200 without a body.
+func (to overHTTP) sendHead(r *representation) outcome {
+	setHeader(to.w.Header(), r.okHead(plain))
 	to.w.WriteHeader(http.StatusOK)
-	return outcome{http.StatusOK, labelOf(r), 0}
+	return outcome{http.StatusOK, codingLabel(r), 0}
 }
 
-func (to overHTTP) body(f *asset, r *representation) (outcome, error) {
+// sendBody sends a representation, or the ranges that the request names.
+func (to overHTTP) sendBody(f *asset, r *representation) (outcome, error) {
 	var spans []span
-	if lines := to.r.Header["Range"]; lines != nil && to.rangeable(r) && r.rangeApplies(to.r.Header["If-Range"]) {
+	if lines := to.r.Header["Range"]; lines != nil && to.servesRanges(r) && r.rangeApplies(to.r.Header["If-Range"]) {
 		var v rangeVerdict
 		if spans, v = parseRanges(lines, r.length); v == unsatisfiable {
-			return to.fail(rangeNotSatisfiable(r), r.vary), nil
+			return to.sendFailure(rangeFailure(r), r.vary), nil
 		}
 	}
-	return to.sendBody(f, r, spans)
+	return to.sendSpans(f, r, spans)
 }
 
-// rangeable reports whether ranges of r are served. Those of an identity that must
-// be inflated are only where it is kept afterwards: a thousand ranges of one
-// byte must not inflate it a thousand times.
-func (a *Assets) rangeable(r *representation) bool { return r.stored || a.bodies.cacheable(r.length) }
+// servesRanges reports whether ranges of r are served. Ranges of an identity that is not stored are served only if the cache may
+// contain it: else a thousand ranges of one byte would inflate it a thousand times.
+func (a *Assets) servesRanges(r *representation) bool {
+	return r.stored || a.bodies.isCacheable(r.length)
+}
 
 // inflateWhole is the size in bytes up to which an identity is inflated into the
 // cache. A larger one is inflated while it is sent, unless it is there already.
 const inflateWhole = 512 << 10
 
-// sendBody answers with the representation, or the spans of it. As long as it returns an error nothing was sent.
-func (to overHTTP) sendBody(f *asset, r *representation, spans []span) (outcome, error) {
+// sendSpans sends a representation, or the spans of it if there are any. If it returns an error nothing was sent.
+func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome, error) {
 	from, _ := client.Of(to.r.RemoteAddr)
 	x, err := to.bodyOf(f, r, spans != nil, from)
 	if err != nil {
 		return outcome{}, err
 	}
 	if x == nil {
-		return to.inflate(to.w, to.r.ProtoMajor, f, r, from, to.hurries)
+		return to.sendInflated(to.w, to.r.ProtoMajor, f, r, from, to.mustHurry)
 	}
 	defer to.bodies.release(x)
 	return to.sendBytes(r, x, spans), nil
 }
 
-// hurries reports whether the client has to hurry because connections are scarce.
-func (to overHTTP) hurries() bool { return client.Hurries(to.r.Context()) }
+// mustHurry reports whether the client has less time because connections are scarce.
+func (to overHTTP) mustHurry() bool { return client.Hurries(to.r.Context()) }
 
-// bodyOf returns the bytes of a representation, which must be released, or nil where
-// they are to be inflated while they are sent. Of parts that is never done.
+// bodyOf returns the bytes of a representation, or nil if an identity is to be inflated while it is sent, which is never done for
+// parts. The caller must release the bytes.
 func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Prefix) (*body, error) {
-	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
-		x, _ := a.bodies.cached(r.sum)
+	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.isCacheable(r.length)) {
+		x, _ := a.bodies.getCached(r.sum)
 		return x, nil
 	}
 	return a.acquire(f, r, from)
 }
 
-// acquire returns the bytes of a representation for a client. They must be released.
+// acquire returns the bytes of a representation for a client. The caller must release them.
 func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body, error) {
 	return a.bodies.acquire(r.sum, r.length, from, func() ([]byte, error) {
 		if !r.stored {
@@ -267,16 +274,16 @@ func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body,
 	})
 }
 
-// sendBytes answers 200 with all of x, or 206 with the spans of it.
+// sendBytes sends 200 with all of x, or 206 with spans of it.
 func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome {
 	w, data := over.w, x.bytes
-	setFields(w.Header(), r.okHead(plain))
-	to := over.writer(w, over.r.ProtoMajor, func() bool { return x.Scarce() || over.hurries() })
+	setHeader(w.Header(), r.okHead(plain))
+	to := over.newWriter(w, over.r.ProtoMajor, func() bool { return x.Scarce() || over.mustHurry() })
 	switch len(spans) {
 	case 0:
 		w.WriteHeader(http.StatusOK)
 		to.Write(data)
-		return outcome{http.StatusOK, labelOf(r), to.Sent}
+		return outcome{http.StatusOK, codingLabel(r), to.Sent}
 	case 1:
 		s := spans[0]
 		w.Header().Set("Content-Range", s.contentRange(r.length))
@@ -294,17 +301,18 @@ func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome
 		}
 		to.Write([]byte(m.tail))
 	}
-	return outcome{http.StatusPartialContent, labelOf(r), to.Sent}
+	return outcome{http.StatusPartialContent, codingLabel(r), to.Sent}
 }
 
-// writer returns what writes a body to a client. Its errors are no concern here.
-func (a *Assets) writer(w http.ResponseWriter, protocol int, scarce func() bool) *answers.Writer {
+// newWriter returns a writer of a body, which limits the time of a client. scarce reports whether others wait for what the response
+// holds.
+func (a *Assets) newWriter(w http.ResponseWriter, protocol int, scarce func() bool) *answers.Writer {
 	return answers.NewWriter(w, protocol, answers.Pace{Stall: a.stall, Least: answers.AssetRate}, scarce)
 }
 
-// inflaterBytes is what a decoder of r takes, with its window, and what it writes
-// into. A Brotli window is as large as the content, up to 16 MiB (RFC 7932 §9.1).
-func inflaterBytes(r *representation, size int64) int64 {
+// decoderBytes returns how much memory a decoder of r takes, with its window and its output buffer. A Brotli window is as large as
+// the content, up to 16 MiB (RFC 7932 §9.1).
+func decoderBytes(r *representation, size int64) int64 {
 	const gzip, window = 256 << 10, 16 << 20
 	if r.coding == coding.Brotli {
 		return answers.Chunk + 2*min(size, window)
@@ -312,16 +320,16 @@ func inflaterBytes(r *representation, size int64) int64 {
 	return answers.Chunk + gzip
 }
 
-// inflate answers with an identity that is inflated while it is sent, so that a
-// few large files do not push everything else out of memory.
-func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
+// sendInflated sends identity, inflated from a stored coding while it is sent, so that a few large files do not evict everything
+// else from memory. mustHurry reports whether the client has less time.
+func (a *Assets) sendInflated(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
 	from := f.inflatable()
 	x, err := a.acquire(f, from, client)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer a.bodies.release(x)
-	room := inflaterBytes(from, f.size)
+	room := decoderBytes(from, f.size)
 	if err := a.bodies.reserve(client, room); err != nil {
 		return outcome{}, err
 	}
@@ -331,7 +339,7 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 	}
 	defer reader.Close()
-	to := a.writer(w, protocol, func() bool { return a.bodies.Scarce() || hurries() })
+	to := a.newWriter(w, protocol, func() bool { return a.bodies.Scarce() || hurries() })
 	chunk := make([]byte, answers.Chunk)
 	for left := r.length; left > 0 && to.Err == nil; {
 		n := min(left, answers.Chunk)
@@ -346,11 +354,11 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 			panic(http.ErrAbortHandler)
 		}
 		if left == r.length {
-			setFields(w.Header(), r.okHead(plain))
+			setHeader(w.Header(), r.okHead(plain))
 			w.WriteHeader(http.StatusOK)
 		}
 		to.Write(chunk[:n])
 		left -= n
 	}
-	return outcome{http.StatusOK, labelOf(r), to.Sent}, nil
+	return outcome{http.StatusOK, codingLabel(r), to.Sent}, nil
 }

@@ -23,13 +23,10 @@ type target struct {
 	key string
 }
 
-// Route returns a handler that answers assets' paths with assets, and the others
-// with rest. Unlike http.ServeMux it leaves every path as it is.
-//
-// What only resembles an asset's path is for assets too, which answers 404 or 400:
-// an encoded prefix, slashes too many, or dots that lead there. The failures of a
-// site that gets its URLs slightly wrong are then like all failures of assets: a
-// script may see them and no cache keeps them for long.
+// Route returns a handler that passes requests for assets to assets, and all others to rest. Unlike http.ServeMux it leaves every
+// path as it is. Paths that only resemble those of assets go to assets, too, which responds 404 or 400: an encoded prefix,
+// superfluous slashes, or dots that lead there. So the failures of a site that gets its URLs slightly wrong are like all failures
+// of assets: scripts may read them, and no cache stores them for long.
 func Route(assets, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if resemblesAsset(r.URL.Path) {
@@ -40,6 +37,7 @@ func Route(assets, rest http.Handler) http.Handler {
 	})
 }
 
+// resemblesAsset reports whether a decoded path is that of an asset after it is cleaned.
 func resemblesAsset(decoded string) bool {
 	if strings.HasPrefix(decoded, Prefix) {
 		return true
@@ -48,8 +46,8 @@ func resemblesAsset(decoded string) bool {
 	return clean == "/ajax" || strings.HasPrefix(clean, "/ajax/")
 }
 
-// parseTarget reads a path as it came, percent-encoded. One that could mean something outside of
-// its version is [requests.ErrMalformed]; one that has too few parts is errNoFile.
+// parseTarget parses a path, percent-encoded as the client sent it. It returns [requests.ErrMalformed] for a path that could lead
+// out of its version, and errNoFile for one that has too few parts.
 func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -73,7 +71,7 @@ func parseTarget(escaped string) (t target, _ error) {
 	return t, nil
 }
 
-// clone returns a target that shares no memory with the request.
+// clone returns a copy of the target that shares no memory with the request.
 func (t target) clone() target {
 	t.key = strings.Clone(t.key)
 	if n := len(t.pkg) + 1 + len(t.version) + 1; n+len(t.path) == len(t.key) { // else it names no file
@@ -171,8 +169,8 @@ var contentTypes = func() map[string]string {
 	return types
 }()
 
-// contentType returns the Content-Type of the file at path. Without a known
-// extension it is application/octet-stream, which no browser runs or shows.
+// contentType returns the Content-Type of the file at path. Without a known extension it is application/octet-stream, which no
+// browser runs or shows.
 func contentType(path string) string {
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	dot := strings.LastIndexByte(name, '.')
