@@ -65,7 +65,7 @@ func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring
 	if err != nil {
 		return nil, err
 	}
-	return own.Under(secret)
+	return own.WithFirst(secret)
 }
 
 // nodeName returns the name of the node in its waiting rooms. It stays the same after a restart, and is unique even if the data

@@ -39,14 +39,14 @@ const (
 // are over go to the room's [history]. No decision depends on it.
 type analytics struct {
 	mu       sync.Mutex
-	minute   int64 // of the present counts
+	minute   int64 // forRoom the present counts
 	active   int
 	queued   int
 	admitted int
 	revoked  int
 	waits    []float64
 	stays    []float64
-	computed percentiles // of waits and stays
+	computed percentiles // forRoom waits and stays
 
 	over     []record // minutes that are not in the history yet, ascending
 	sessions map[queue.TicketID]stay
@@ -68,30 +68,30 @@ type stay struct {
 	over           int64 // minute
 }
 
-// sample records how many are in the room and how many wait.
-func (a *analytics) sample(now time.Time, o *overview) {
+// addSample records how many users are in the room and how many wait.
+func (a *analytics) addSample(now time.Time, o *overview) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
+	a.closeMinutes(now)
 	a.active, a.queued = o.active, o.queued
 }
 
-// admit counts an admission.
-func (a *analytics) admit(now time.Time, t queue.Ticket) {
+// countAdmission counts the admission of a ticket, and how long it waited.
+func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
+	a.closeMinutes(now)
 	a.admitted++
 	if len(a.waits) < keptSamples {
 		a.waits = append(a.waits, max(0, now.Sub(t.Since).Seconds()))
 	}
 }
 
-// see records that a session was begun or renewed.
-func (a *analytics) see(now time.Time, t queue.Ticket) {
+// countSession records that the session of a ticket was begun or renewed.
+func (a *analytics) countSession(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
+	a.closeMinutes(now)
 	if a.sessions == nil {
 		a.sessions, a.ends = map[queue.TicketID]stay{}, map[int64][]queue.TicketID{}
 	}
@@ -106,32 +106,33 @@ func (a *analytics) see(now time.Time, t queue.Ticket) {
 	}
 }
 
-// revoke counts a session that the origin ended.
-func (a *analytics) revoke(now time.Time, t queue.Ticket) {
+// countRevoked counts a session that the origin ended.
+func (a *analytics) countRevoked(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
+	a.closeMinutes(now)
 	a.revoked++
 	if s, ok := a.sessions[t.ID]; ok {
 		delete(a.sessions, t.ID)
-		a.left(now.Sub(s.accepted))
+		a.countLeft(now.Sub(s.accepted))
 	}
 }
 
-func (a *analytics) left(after time.Duration) {
+// countLeft records how long a user who has left was in the room.
+func (a *analytics) countLeft(after time.Duration) {
 	if len(a.stays) < keptSamples {
 		a.stays = append(a.stays, max(0, after.Seconds()))
 	}
 }
 
-// turn ends the minutes that are over. Those without users are not kept.
-func (a *analytics) turn(now time.Time) {
+// closeMinutes turns the minutes that are over into records. Minutes without users get none.
+func (a *analytics) closeMinutes(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
 		return
 	}
 	if a.minute != 0 {
-		a.end()
+		a.closeMinute()
 	}
 	if minute > a.minute+1 { // there were no reports, because there were no users
 		a.active, a.queued = 0, 0
@@ -144,56 +145,56 @@ func (a *analytics) turn(now time.Time) {
 		for _, id := range ids {
 			if s, ok := a.sessions[id]; ok && s.over <= minute {
 				delete(a.sessions, id)
-				a.left(s.seen.Sub(s.accepted))
+				a.countLeft(s.seen.Sub(s.accepted))
 			}
 		}
 		delete(a.ends, over)
 	}
 }
 
-// end has the present counts be a record, and begins new ones. A minute without users leaves none.
-func (a *analytics) end() {
-	r := record{a.present(time.Time{}), histogramOf(a.waits), histogramOf(a.stays)}
-	if !r.empty() && len(a.over) < keptMinutes {
+// closeMinute turns the present counts into a record, and starts new ones. A minute without users gets none.
+func (a *analytics) closeMinute() {
+	r := record{a.presentMinute(time.Time{}), newHistogram(a.waits), newHistogram(a.stays)}
+	if !r.isEmpty() && len(a.over) < keptMinutes {
 		a.over = append(a.over, r)
 	}
 	a.admitted, a.revoked, a.waits, a.stays = 0, 0, a.waits[:0], a.stays[:0]
 }
 
-// empty reports whether nothing happened.
-func (p *Period) empty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
+// isEmpty reports whether nothing happened in the period.
+func (p *Period) isEmpty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
 
-// take returns the records that are not in the history, with what there is of the present minute if all
-// is asked for.
-func (a *analytics) take(all bool) []record {
+// takeRecords returns the records that are not in the history yet, and forgets them. With all it includes the present minute so
+// far.
+func (a *analytics) takeRecords(all bool) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if all && a.minute != 0 {
-		a.end()
+		a.closeMinute()
 	}
 	taken := a.over
 	a.over = nil
 	return taken
 }
 
-// giveBack is for records that could not be kept.
-func (a *analytics) giveBack(records []record) {
+// restoreRecords adds records again that could not be stored in the history.
+func (a *analytics) restoreRecords(records []record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = append(records, a.over...)
 	a.over = a.over[max(0, len(a.over)-keptMinutes):]
 }
 
-// unkept returns what is not in the history, the present minute last.
-func (a *analytics) unkept(now time.Time) []record {
+// unstored returns the records that are not in the history yet, and the present minute last.
+func (a *analytics) unstored(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
-	return append(slices.Clone(a.over), record{a.present(now), histogramOf(a.waits), histogramOf(a.stays)})
+	a.closeMinutes(now)
+	return append(slices.Clone(a.over), record{a.presentMinute(now), newHistogram(a.waits), newHistogram(a.stays)})
 }
 
-// present is the minute that is not over. With a zero time its percentiles are exact.
-func (a *analytics) present(now time.Time) Period {
+// presentMinute returns the minute that is not over. With a zero time its percentiles are exact.
+func (a *analytics) presentMinute(now time.Time) Period {
 	const many = 100
 	c := &a.computed
 	same := c.minute == a.minute && c.waits == len(a.waits) && c.stays == len(a.stays)
@@ -207,7 +208,7 @@ func (a *analytics) present(now time.Time) Period {
 	}
 }
 
-// percentile is the nearest rank's.
+// percentile returns the p-th percentile of values by the nearest rank.
 func percentile(values []float64, p int) float64 {
 	if len(values) == 0 {
 		return 0

@@ -22,8 +22,9 @@ import (
 // private keeps an answer out of every cache, because it hands out a ticket or says to wait.
 const private = "private, no-store"
 
-// answer shows the waiting page, or its JSON, to a user who does not get in.
-func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *config.Moment, d queue.Decision, cookie string) {
+// sendWaiting sends the waiting page, or its JSON, to a user who is not admitted by decision d. cookie is the Set-Cookie field, ""
+// for none.
+func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -32,7 +33,7 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	}
 	now := room.now()
 	form := page.FormOf(req.Header["Accept"], room.config.JSON)
-	again := seconds(d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(now))
+	again := roundUpSeconds(d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(now))
 	if d.Outcome == queue.Refuse {
 		again = 60 // for programs; the page does not refresh itself
 	}
@@ -41,7 +42,7 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 		return
 	}
 	if form == page.Neither {
-		tooMany(w, req, time.Duration(again)*time.Second)
+		sendTooMany(w, req, time.Duration(again)*time.Second)
 		return
 	}
 	if d.Outcome != queue.Refuse {
@@ -54,7 +55,7 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	var body []byte
 	if form == page.JSON {
 		h.Set("Content-Type", "application/json")
-		allowReading(h, req)
+		allowCORS(h, req)
 		body = state.JSON()
 	} else {
 		made, err := r.pages.Render(&state, req.Header.Get("Accept-Language"), room.config.Language)
@@ -76,11 +77,11 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	}
 }
 
-// seconds rounds up, so that a client that comes back then is not too early.
-func seconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
+// roundUpSeconds returns a duration in seconds, rounded up, so that a client that comes back then is not too early.
+func roundUpSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
-// tooMany asks a client that shows no pages to come back later.
-func tooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
+// sendTooMany responds 429 to a client that shows no pages; again is when it may come back.
+func sendTooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
 	comeBack(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
 }
 
@@ -99,9 +100,9 @@ func comeBack(w http.ResponseWriter, req *http.Request, status int, again time.D
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Retry-After", strconv.Itoa(seconds(again)))
-	allowReading(h, req)
-	body := fmt.Sprintf("%s Please try again in %d seconds.\n", reason, seconds(again))
+	h.Set("Retry-After", strconv.Itoa(roundUpSeconds(again)))
+	allowCORS(h, req)
+	body := fmt.Sprintf("%s Please try again in %d seconds.\n", reason, roundUpSeconds(again))
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if req.Method != http.MethodHead {
@@ -109,9 +110,9 @@ func comeBack(w http.ResponseWriter, req *http.Request, status int, again time.D
 	}
 }
 
-// allowReading lets scripts of any origin read the answer (Fetch §3.2), which only says that
-// they have to wait. For a script that sends cookies its origin must be named.
-func allowReading(h http.Header, req *http.Request) {
+// allowCORS lets scripts of any origin read the response (Fetch §3.2), which only says that they have to wait. If a script sends
+// cookies, its origin must be named.
+func allowCORS(h http.Header, req *http.Request) {
 	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Expose-Headers", "Retry-After, Refresh")
 	h.Set("Cross-Origin-Resource-Policy", "cross-origin")
@@ -127,9 +128,9 @@ func allowReading(h http.Header, req *http.Request) {
 // commandField is the header of an answer by which an origin gives the room a command.
 const commandField = "Cf-Waiting-Room-Command"
 
-// passing is the answer to a user who may go on. It keeps shared caches from storing what
+// admittedResponse is the answer to a user who may go on. It keeps shared caches from storing what
 // others would have to wait for, and carries out the origin's commands to the room.
-type passing struct {
+type admittedResponse struct {
 	http.ResponseWriter
 	room    *room
 	request *http.Request
@@ -139,27 +140,27 @@ type passing struct {
 	begun   bool
 }
 
-// serve has next answer.
-func (p *passing) serve(next http.Handler) {
+// serve has next respond, and adds the room's headers.
+func (p *admittedResponse) serve(next http.Handler) {
 	next.ServeHTTP(p, p.request)
-	p.begin() // the answer of a handler that wrote nothing
+	p.writeHeaders() // the answer of a handler that wrote nothing
 }
 
-// begin sets the room's headers, after the origin has set its own.
-func (p *passing) begin() {
+// writeHeaders sets the room's headers before the first byte, after the origin has set its own.
+func (p *admittedResponse) writeHeaders() {
 	if p.begun {
 		return
 	}
 	p.begun = true
 	h := p.Header()
-	p.obey(h)
+	p.applyOriginCommands(h)
 	switch {
 	case p.cookie != "":
 		h["Cache-Control"] = privateValue
 		delete(h, "Expires")
 		h.Add("Set-Cookie", p.cookie)
 	case !p.public:
-		h["Cache-Control"] = []string{forBrowsers(h["Cache-Control"])}
+		h["Cache-Control"] = []string{restrictToBrowser(h["Cache-Control"])}
 	default:
 		return
 	}
@@ -168,8 +169,8 @@ func (p *passing) begin() {
 	}
 }
 
-// obey carries out what the origin's answer asks of the room.
-func (p *passing) obey(h http.Header) {
+// applyOriginCommands carries out the commands to the room in the origin's response, and removes them.
+func (p *admittedResponse) applyOriginCommands(h http.Header) {
 	commands := h[commandField]
 	if commands == nil {
 		return
@@ -177,7 +178,7 @@ func (p *passing) obey(h http.Header) {
 	delete(h, commandField)
 	if p.room.config.OriginRevokes && isRevoke(commands) && p.ticket.ID != (queue.TicketID{}) {
 		p.room.revoke(p.request.Context(), p.ticket)
-		p.cookie = setCookie(p.room.config, "", 0, overTLS(p.request))
+		p.cookie = newSetCookie(p.room.config, "", 0, overTLS(p.request))
 	}
 }
 
@@ -186,9 +187,9 @@ var privateValue = []string{private}
 // sharedCaches are fields that tell caches in front otherwise (RFC 9213, and vendors' own).
 var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control"}
 
-// forBrowsers returns an origin's Cache-Control field (RFC 9111 §5.2.2) as it is for the
-// cache of the visitor alone: with private, without what shared caches may do.
-func forBrowsers(lines []string) string {
+// restrictToBrowser returns an origin's Cache-Control field (RFC 9111 §5.2.2) for the visitor's own cache: with private, and
+// without the directives of shared caches.
+func restrictToBrowser(lines []string) string {
 	kept := "private"
 	for rest := strings.Join(lines, ","); rest != ""; {
 		var directive string
@@ -202,7 +203,7 @@ func forBrowsers(lines []string) string {
 	return kept
 }
 
-// cutDirective cuts the first member off a list, in which commas in quotes do not count.
+// cutDirective cuts the first member off a list. Commas in quotes do not separate members.
 func cutDirective(list string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {
@@ -218,6 +219,7 @@ func cutDirective(list string) (first, rest string) {
 	return strings.TrimSpace(list), ""
 }
 
+// isRevoke reports whether an origin's commands end the user's session.
 func isRevoke(commands []string) bool {
 	for _, line := range commands {
 		for c := range strings.SplitSeq(line, ",") {
@@ -229,37 +231,37 @@ func isRevoke(commands []string) bool {
 	return false
 }
 
-// WriteHeader implements http.ResponseWriter. Informational answers (1xx) come before the answer.
-func (p *passing) WriteHeader(status int) {
+// WriteHeader implements http.ResponseWriter. Informational responses (1xx) come before the room's headers.
+func (p *admittedResponse) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
-		p.begin()
+		p.writeHeaders()
 	}
 	p.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (p *passing) Write(b []byte) (int, error) {
-	p.begin()
+func (p *admittedResponse) Write(b []byte) (int, error) {
+	p.writeHeaders()
 	return p.ResponseWriter.Write(b)
 }
 
-// ReadFrom keeps sendfile where the connection has it.
-func (p *passing) ReadFrom(src io.Reader) (int64, error) {
-	p.begin()
+// ReadFrom implements io.ReaderFrom, so that the connection can use sendfile.
+func (p *admittedResponse) ReadFrom(src io.Reader) (int64, error) {
+	p.writeHeaders()
 	return io.Copy(p.ResponseWriter, src)
 }
 
 // Flush implements http.Flusher.
-func (p *passing) Flush() {
-	p.begin()
+func (p *admittedResponse) Flush() {
+	p.writeHeaders()
 	_ = http.NewResponseController(p.ResponseWriter).Flush() // a writer that cannot flush has nothing to flush
 }
 
-// Hijack implements http.Hijacker, for upgrades that a proxy carries.
-func (p *passing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	p.begin()
+// Hijack implements http.Hijacker, for connections that a proxy upgrades.
+func (p *admittedResponse) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	p.writeHeaders()
 	return http.NewResponseController(p.ResponseWriter).Hijack()
 }
 
-// Unwrap lets http.ResponseController reach the writer that sets deadlines.
-func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+// Unwrap returns the underlying writer, for http.ResponseController.
+func (p *admittedResponse) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -66,18 +66,18 @@ func TestNoGain(t *testing.T) {
 func TestCookies(t *testing.T) {
 	h := open(t, small(1))
 	keys := testKeys(t)
-	jar := keys.jar("shop", "")
+	codec := keys.codec("shop", "")
 	now := h.Now()
 	in := queue.Ticket{ID: newTicket().ID, Since: now, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(90 * time.Second)}
 	with := func(change func(*queue.Ticket)) string {
 		c := in
 		change(&c)
-		return jar.seal(&c)
+		return codec.seal(&c)
 	}
 	h.user().get("/") // it is full now
 	for name, value := range map[string]string{
-		"forged": strings.Repeat("A", 170), "empty": "", "huge": strings.Repeat("x", 20_000), "binary": "%00%ff\"'<>", "of another room": keys.jar("other", "").seal(&in),
-		"damaged": jar.seal(&in)[:100] + "AAAA" + jar.seal(&in)[104:],
+		"forged": strings.Repeat("A", 170), "empty": "", "huge": strings.Repeat("x", 20_000), "binary": "%00%ff\"'<>", "of another room": keys.codec("other", "").seal(&in),
+		"damaged": codec.seal(&in)[:100] + "AAAA" + codec.seal(&in)[104:],
 		"over":    with(func(t *queue.Ticket) { t.Ends = now }),
 		"from the future": with(func(t *queue.Ticket) {
 			t.LastCheckIn, t.AcceptedAt, t.Ends = now.Add(time.Hour), now.Add(time.Hour), now.Add(61*time.Minute)
@@ -104,13 +104,13 @@ func TestCookies(t *testing.T) {
 			t.Errorf("%s: %d %v %.60s", name, r.StatusCode, r.Header["Set-Cookie"], r.body)
 			continue
 		}
-		fresh, ok := jar.open(u.cookie())
+		fresh, ok := codec.open(u.cookie())
 		if !ok || !fresh.Waiting() || fresh.ID == in.ID || !fresh.Since.Equal(now) {
 			t.Errorf("%s: is not a new user at the back: %+v", name, fresh)
 		}
 	}
 	valid := h.user()
-	valid.set(jar.seal(&in))
+	valid.set(codec.seal(&in))
 	if r := valid.get("/"); !r.in() {
 		t.Errorf("a ticket that is in its session waits: %.60s", r.body)
 	}
@@ -159,9 +159,9 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("%d sessions revoked: %+v", sum, minutes)
 	}
 	// A restart does not forget it.
-	jar := testKeys(t).jar("shop", "")
-	mine, _ := jar.open(other.cookie())
-	h.rooms.current().byName["shop"].revoke(t.Context(), mine)
+	codec := testKeys(t).codec("shop", "")
+	mine, _ := codec.open(other.cookie())
+	h.rooms.currentLayout().byName["shop"].revoke(t.Context(), mine)
 	h.close()
 	again := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: h.clock})
 	stolen.house = again

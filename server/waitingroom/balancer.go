@@ -45,6 +45,7 @@ type server struct {
 	until atomic.Int64 // it rests until then, in nanoseconds since 1970
 }
 
+// newBalancer returns a balancer over the upstream servers of a room.
 func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *balancer {
 	b := &balancer{room: room, logger: logger, now: now, transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
@@ -75,8 +76,8 @@ func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *
 	return b
 }
 
-// order returns the servers as they are tried: those that work first, beginning with the one
-// whose turn it is.
+// order returns the servers in the order in which a request tries them: healthy ones first, beginning with the one whose turn it
+// is.
 func (b *balancer) order() []*server {
 	if len(b.servers) == 1 {
 		return b.servers
@@ -85,7 +86,7 @@ func (b *balancer) order() []*server {
 	working := make([]*server, 0, len(b.servers))
 	var failing []*server
 	for _, s := range b.servers {
-		if s.works(now) {
+		if s.isHealthy(now) {
 			working = append(working, s)
 		} else {
 			failing = append(failing, s)
@@ -103,10 +104,13 @@ func (b *balancer) order() []*server {
 	return append(working, failing...)
 }
 
-func (s *server) works(now time.Time) bool { return !s.ill.Load() && now.UnixNano() >= s.until.Load() }
+// isHealthy reports whether the server passed its last health check, and its backoff after a failed request is over.
+func (s *server) isHealthy(now time.Time) bool {
+	return !s.ill.Load() && now.UnixNano() >= s.until.Load()
+}
 
-// RoundTrip implements http.RoundTripper. A request goes to the next server as long as
-// nothing of it was sent.
+// RoundTrip implements http.RoundTripper. If a server fails before any byte of the request was sent, the request goes to the next
+// one.
 func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
 	for _, s := range b.order() {
 		var connected atomic.Bool
@@ -135,12 +139,12 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 	return nil, err
 }
 
-// watch checks the servers until ctx ends.
-func (b *balancer) watch(ctx context.Context) {
+// checkRegularly checks the health of the servers until ctx ends.
+func (b *balancer) checkRegularly(ctx context.Context) {
 	again := time.NewTicker(healthEvery)
 	defer again.Stop()
 	for {
-		b.check(ctx)
+		b.checkAll(ctx)
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -149,13 +153,13 @@ func (b *balancer) watch(ctx context.Context) {
 	}
 }
 
-// check asks every server for its health.
-func (b *balancer) check(ctx context.Context) {
+// checkAll checks the health of every server once.
+func (b *balancer) checkAll(ctx context.Context) {
 	done := make(chan struct{}, len(b.servers))
 	for _, s := range b.servers {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			err := b.ask(ctx, s)
+			err := b.requestHealth(ctx, s)
 			if ctx.Err() != nil {
 				return
 			}
@@ -175,7 +179,8 @@ func (b *balancer) check(ctx context.Context) {
 	}
 }
 
-func (b *balancer) ask(ctx context.Context, s *server) error {
+// requestHealth sends a health check to a server.
+func (b *balancer) requestHealth(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+b.room.UpstreamHealth, nil)

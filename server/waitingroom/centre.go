@@ -23,9 +23,9 @@ import (
 type centre struct {
 	rooms   *Rooms
 	room    *room // as it is configured now
-	moment  *config.Moment
+	moment  *config.EffectiveSettings
 	machine *queue.DataCentre
-	worker  *queue.Worker // of Even and Adaptive, which decide without the data centre
+	worker  *queue.Worker // forRoom Even and Adaptive, which decide without the data centre
 	global  *queue.Global // nil where it is on another node,
 	remote  *remote       // which this leads to
 	logger  *slog.Logger
@@ -39,7 +39,7 @@ type centre struct {
 // A task is done with a room's data centre while it has the turn of its durable object.
 type task func(ctx context.Context, s *durable.State, c *centre) error
 
-// overview is what a data centre knows of its room.
+// newOverview is what a data centre knows of its room.
 type overview struct {
 	active, queued int
 	perMinute      float64 // admitted on average
@@ -50,18 +50,19 @@ type overview struct {
 
 const (
 	livesKey      = "lives"
-	firstKey      = "first" // has the first of them
+	firstKey      = "first" // contains the first of them
 	revokedPrefix = "revoked/"
 	// revokedAtOnce is how many revocations are read at a time.
 	revokedAtOnce = 1000
 )
 
-func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
-	room := r.current().byName[s.Name()]
+// openCentre opens the data centre object of a room when its durable object starts.
+func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
+	room := r.currentLayout().byName[s.Name()]
 	if room == nil {
 		return nil, errNoRoom
 	}
-	if !room.ready() {
+	if !room.isReady() {
 		return nil, errUnready
 	}
 	o := &r.options
@@ -78,10 +79,10 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[tas
 	} else if c.global, err = openGlobal(ctx, s, o, c.moment, []string{room.name}, now); err != nil {
 		return nil, err
 	}
-	if err = c.begin(ctx, s, now); err != nil {
+	if err = c.restoreState(ctx, s, now); err != nil {
 		return nil, err
 	}
-	if err := c.note(ctx, s); err != nil {
+	if err := c.updateJournal(ctx, s); err != nil {
 		return nil, err
 	}
 	if err := s.Sync(ctx); err != nil { // before it decides anything
@@ -91,17 +92,18 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[tas
 	return c, c.loadRevoked(ctx, s)
 }
 
+// loadRevoked reads the revoked sessions that are stored.
 func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	now := c.room.now()
 	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) {
 		c.room.revoked.add(id, until, now)
-		c.remote.pass(id, until)
+		c.remote.queueRevocation(id, until)
 	}, !c.stopped)
 	return err
 }
 
-// begin continues the data centre of the life before, or begins a new life.
-func (c *centre) begin(ctx context.Context, s *durable.State, now time.Time) error {
+// restoreState continues the data centre of the previous process, or starts a new one if its journal is lost.
+func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Time) error {
 	lives, _, err := durable.GetJSON[int64](ctx, s, livesKey)
 	if err != nil {
 		return err
@@ -110,12 +112,12 @@ func (c *centre) begin(ctx context.Context, s *durable.State, now time.Time) err
 	if err != nil {
 		return err
 	}
-	c.machine, err = resume(ctx, s, c.room.name, c.moment, lives, now)
+	c.machine, err = resumeCentre(ctx, s, c.room.name, c.moment, lives, now)
 	c.first = first != 0 && first == lives
 	if err != nil || c.machine != nil {
 		return err
 	}
-	if err := forgetJournal(ctx, s); err != nil {
+	if err := deleteJournal(ctx, s); err != nil {
 		return err
 	}
 	known := c.rooms.options.Known
@@ -133,7 +135,7 @@ func (c *centre) begin(ctx context.Context, s *durable.State, now time.Time) err
 
 // Handle implements durable.Handler.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
-	if room := c.rooms.current().byName[s.Name()]; room != nil {
+	if room := c.rooms.currentLayout().byName[s.Name()]; room != nil {
 		c.room = room
 	}
 	now := c.room.now()
@@ -145,12 +147,13 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 			c.global.Configure(now, m.Settings)
 		}
 	}
-	err := errors.Join(do(ctx, s, c), c.note(ctx, s))
-	c.room.overview.Store(c.overview(c.room.now()))
+	err := errors.Join(do(ctx, s, c), c.updateJournal(ctx, s))
+	c.room.overview.Store(c.newOverview(c.room.now()))
 	return struct{}{}, err
 }
 
-func (c *centre) overview(now time.Time) *overview {
+// newOverview returns the counts of the room for status and metrics.
+func (c *centre) newOverview(now time.Time) *overview {
 	known := c.machine.Room()
 	o := &overview{
 		active: max(known.Active, c.machine.Active(now)), // the former includes earlier lives and other data centres
@@ -164,9 +167,9 @@ func (c *centre) overview(now time.Time) *overview {
 	return o
 }
 
-// visit decides about a request. A worthless ticket is replaced by a new one, unless the room has a
-// challenge, which its owner has to pass before that.
-func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
+// decideVisit decides about the request of a ticket. It replaces an invalid ticket by a new one, unless the room has a challenge,
+// which the visitor must pass before.
+func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {
 		if c.stopped {
@@ -175,14 +178,14 @@ func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (q
 		now := c.room.now()
 		d := queue.Decision{Outcome: queue.Ask}
 		if c.moment.Settings.Allocator != queue.Counter {
-			c.exchange(now)
+			c.syncWorker(now)
 			d = c.worker.Visit(now, t)
 		}
 		if d.Outcome == queue.Ask {
 			d = c.machine.Visit(now, t)
 		}
 		if d.Outcome == queue.Draw {
-			if err := c.draw(ctx, s); err != nil {
+			if err := c.requestGrants(ctx, s); err != nil {
 				return d, err
 			}
 			d = c.machine.Settle(c.room.now(), t)
@@ -192,18 +195,18 @@ func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (q
 		}
 		t = newTicket()
 	}
-	return hold(c.room.now(), c.moment, t), nil
+	return keepWaiting(c.room.now(), c.moment, t), nil
 }
 
-// guest reports whether a client without a ticket, which stands for its address, is in or may
-// come in now. It never waits in line.
-func (c *centre) guest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
+// admitGuest reports whether a client without a ticket, which is counted by its address, is in the room or may come in now. Such a
+// client never waits in the queue.
+func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
 	if c.stopped {
 		return false, errStopped
 	}
 	d := c.machine.VisitGuest(c.room.now(), id)
 	if d.Outcome == queue.Draw {
-		if err := c.draw(ctx, s); err != nil {
+		if err := c.requestGrants(ctx, s); err != nil {
 			return false, err
 		}
 		d = c.machine.SettleGuest(c.room.now(), id)
@@ -211,26 +214,26 @@ func (c *centre) guest(ctx context.Context, s *durable.State, id queue.TicketID)
 	return d.Outcome == queue.Pass, nil
 }
 
-// exchange tells the data centre what its worker has decided, and the worker what holds.
-func (c *centre) exchange(now time.Time) {
+// syncWorker passes the decisions of the worker to the data centre, and the state of the data centre to the worker.
+func (c *centre) syncWorker(now time.Time) {
 	if c.moment.Settings.Allocator != queue.Counter {
 		c.worker.Apply(c.machine.Merge(now, c.worker.Report(now)))
 	}
 }
 
-// draw asks the global object for grants.
-func (c *centre) draw(ctx context.Context, s *durable.State) error {
+// requestGrants requests grants from the global object.
+func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	if c.global != nil {
 		return c.report(ctx, s)
 	}
-	err := c.remote.draw(ctx, s, c)
+	err := c.remote.requestGrants(ctx, s, c)
 	if err == nil && c.stopped { // meanwhile
 		return errStopped
 	}
 	return err
 }
 
-// report tells the global object what the data centre has decided, and applies its answer.
+// report reports the decisions of the data centre to the global object, and applies the response.
 func (c *centre) report(ctx context.Context, s *durable.State) error {
 	switch {
 	case c.stopped:
@@ -239,31 +242,32 @@ func (c *centre) report(ctx context.Context, s *durable.State) error {
 		return c.remote.report(ctx, s, c)
 	}
 	r := c.newReport()
-	answer, err := receive(ctx, s, c.global, r.At, r)
+	answer, err := receiveReport(ctx, s, c.global, r.At, r)
 	if err == nil {
-		c.apply(answer)
+		c.applyResponse(answer)
 	}
 	return err
 }
 
+// newReport returns the next report of the data centre.
 func (c *centre) newReport() queue.Report {
 	c.reported = c.room.now()
-	c.exchange(c.reported)
+	c.syncWorker(c.reported)
 	return c.machine.Report(c.reported)
 }
 
-func (c *centre) apply(answer queue.State) {
+// applyResponse applies the global object's response to a report.
+func (c *centre) applyResponse(answer queue.State) {
 	c.answered = c.room.now()
 	c.machine.Apply(c.answered, answer)
 }
 
-// revoke ends a session for good, also beyond this process's life. Nothing can pass with it
-// after until anyway.
+// revoke ends a session durably until a time after which its ticket is worthless anyway.
 func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID, until time.Time) error {
 	now := c.room.now()
 	c.room.revoked.add(id, until, now)
 	c.machine.Revoke(now, id, c.global != nil)
-	c.remote.pass(id, until)
+	c.remote.queueRevocation(id, until)
 	text, err := until.MarshalText()
 	if err != nil {
 		return err
@@ -277,7 +281,7 @@ func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID
 	return s.SetAlarm(ctx, until.Add(time.Minute))
 }
 
-// Alarm forgets the revocations that are over.
+// Alarm deletes the revocations that are over.
 func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	next, err := eachRevoked(ctx, s, c.room.now(), func(queue.TicketID, time.Time) {}, true)
 	if err != nil || next.IsZero() {
@@ -286,8 +290,8 @@ func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) e
 	return s.SetAlarm(ctx, next.Add(time.Minute))
 }
 
-// eachRevoked calls f with the revocations that are not over, and forgets the others, if it is
-// to. It returns when the first will be over, zero where there is none.
+// eachRevoked calls f with each revocation that is not over. With forget it deletes the others. It returns when the first one will
+// be over, zero for none.
 func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id queue.TicketID, until time.Time), forget bool) (first time.Time, err error) {
 	o := durable.ListOptions{Prefix: revokedPrefix, Limit: revokedAtOnce}
 	for {
@@ -318,6 +322,7 @@ func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id
 	}
 }
 
+// parseRevoked returns the ticket of a stored revocation and its end; false if the row is damaged.
 func parseRevoked(row durable.Entry) (id queue.TicketID, until time.Time, ok bool) {
 	n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, revokedPrefix)))
 	if err != nil || n != len(id) {
@@ -333,12 +338,14 @@ type revocations struct {
 	mu    sync.Mutex                                       // held while writing
 }
 
-func (r *revocations) part(id queue.TicketID) *atomic.Pointer[map[queue.TicketID]time.Time] {
+// shardOf returns the part of the table that has a ticket.
+func (r *revocations) shardOf(id queue.TicketID) *atomic.Pointer[map[queue.TicketID]time.Time] {
 	return &r.parts[id[0]%64] // ids are random
 }
 
-func (r *revocations) has(id queue.TicketID) bool {
-	m := r.part(id).Load()
+// contains reports whether a ticket's session was revoked.
+func (r *revocations) contains(id queue.TicketID) bool {
+	m := r.shardOf(id).Load()
 	if m == nil {
 		return false
 	}
@@ -346,11 +353,11 @@ func (r *revocations) has(id queue.TicketID) bool {
 	return ok
 }
 
-// add keeps an id until then, and forgets the ids of its part that are over.
+// add adds a ticket until a time, and removes those of the same part whose time is over.
 func (r *revocations) add(id queue.TicketID, until, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	part := r.part(id)
+	part := r.shardOf(id)
 	fresh := map[queue.TicketID]time.Time{id: until}
 	if old := part.Load(); old != nil {
 		for other, end := range *old {

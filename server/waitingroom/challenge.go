@@ -19,7 +19,7 @@ import (
 type challenge struct {
 	url    *url.URL
 	client *http.Client
-	places *client.Shares // of questions under way
+	places *client.Shares // forRoom questions under way
 	logger *slog.Logger
 }
 
@@ -34,6 +34,7 @@ const (
 	mostUnread = 4 << 10
 )
 
+// newChallenge returns a client of the challenge at a URL.
 func newChallenge(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
 	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
@@ -50,20 +51,20 @@ var notAsked = []string{
 // answered are the fields that a visitor gets of an answer that is not 2xx.
 var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
 
-// passes reports whether a visitor may have a ticket. Another one has got the answer of the challenge.
+// passes reports whether a visitor may have a ticket. If not, it has sent the challenge's response.
 func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
-	res, body, err := c.ask(req)
+	res, body, err := c.requestChallenge(req)
 	switch {
 	case err != nil:
 		crowded := errors.Is(err, client.ErrNoPlace) || errors.Is(err, client.ErrLost)
 		if !crowded && req.Context().Err() == nil {
 			c.logger.Error("waitingroom: the challenge of a room does not answer, so no new visitor gets a ticket", "challenge", c.url.Host, "err", err)
 		}
-		challengeFails(w, req)
+		sendChallengeFailure(w, req)
 		return false
 	case res.StatusCode >= 500:
 		c.logger.Error("waitingroom: the challenge of a room fails, so no new visitor gets a ticket", "challenge", c.url.Host, "status", res.StatusCode)
-		challengeFails(w, req)
+		sendChallengeFailure(w, req)
 		return false
 	case res.StatusCode >= 200 && res.StatusCode < 300:
 		return true
@@ -83,9 +84,9 @@ func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 	return false
 }
 
-// ask sends the fields of a request, and who makes it, how and for what, to the challenge. It returns the answer and what
-// the visitor gets of its body, which is in memory: a visitor who takes it slowly has no place.
-func (c *challenge) ask(req *http.Request) (res *http.Response, body []byte, err error) {
+// requestChallenge sends the header fields of a request, and who made which request, to the challenge. It returns the response, and
+// the part of its body that the visitor gets, which is in memory, so that a slow visitor blocks nobody.
+func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, body []byte, err error) {
 	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {
 		return nil, nil, err
@@ -104,7 +105,7 @@ func (c *challenge) ask(req *http.Request) (res *http.Response, body []byte, err
 	for _, name := range notAsked {
 		delete(out.Header, name)
 	}
-	hideTickets(out.Header)
+	removeTickets(out.Header)
 	client.Tell(out.Header, req)
 	out.Header.Set("X-Forwarded-Method", req.Method)
 	out.Header.Set("X-Forwarded-Uri", target(req).RequestURI())
@@ -120,8 +121,9 @@ func (c *challenge) ask(req *http.Request) (res *http.Response, body []byte, err
 	return res, body, err
 }
 
-// challengeFails has a visitor come again: without an answer there is no ticket.
-func challengeFails(w http.ResponseWriter, req *http.Request) {
+// sendChallengeFailure asks a visitor to come again, because the challenge does not respond: without its response there is no
+// ticket.
+func sendChallengeFailure(w http.ResponseWriter, req *http.Request) {
 	const again = 5
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -129,7 +131,7 @@ func challengeFails(w http.ResponseWriter, req *http.Request) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Retry-After", strconv.Itoa(again))
 	h.Set("Refresh", strconv.Itoa(again))
-	allowReading(h, req)
+	allowCORS(h, req)
 	w.WriteHeader(http.StatusServiceUnavailable)
 	if req.Method != http.MethodHead {
 		_, _ = io.WriteString(w, "New visitors cannot be let in at the moment. Please try again in a few seconds.\n")

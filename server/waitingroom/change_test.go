@@ -39,7 +39,7 @@ func TestEachNodeStays(t *testing.T) {
 		if err := h.rooms.Change(rooms); err == nil || !strings.Contains(err.Error(), "restart it") {
 			t.Errorf("each_node changes: %v", err)
 		}
-		if got, want := len(h.rooms.Shared()), strings.Count(after, own); got != want {
+		if got, want := len(h.rooms.SharedRooms()), strings.Count(after, own); got != want {
 			t.Errorf("%d rooms are shared, want %d", got, want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestChange(t *testing.T) {
 		inside = append(inside, h.user())
 		inside[len(inside)-1].get("/")
 	}
-	keys := testKeys(t).jar("shop", "s")
+	keys := testKeys(t).codec("shop", "s")
 	type waiter struct {
 		ticket string
 		since  time.Time

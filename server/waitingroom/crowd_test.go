@@ -48,7 +48,7 @@ func newQueuers(b *testing.B, n int) *queuers {
 		}
 		store.Close()
 	})
-	c.room = opened.current().rooms[0]
+	c.room = opened.currentLayout().rooms[0]
 	c.handler = opened.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") }))
 	for i := range c.cookies { // all within a moment: who does not come again soon would count no longer
 		c.checkIn(b, i)

@@ -14,9 +14,9 @@ import (
 // globalKey is where a global object keeps its state.
 const globalKey = "global"
 
-// openGlobal returns a room's global object as it was stored. centres are the names of all
-// data centres; if the state is lost, the room waits for their reports.
-func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Moment, centres []string, now time.Time) (*queue.Global, error) {
+// openGlobal returns a room's global object in its stored state. centres are the names of all data centres. If the state is lost,
+// the room waits for their reports.
+func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.EffectiveSettings, centres []string, now time.Time) (*queue.Global, error) {
 	stored, found, err := s.Get(ctx, globalKey)
 	if err != nil {
 		return nil, err
@@ -37,9 +37,8 @@ func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Mom
 	return queue.RecoverGlobal(m.Settings, centres, now), nil
 }
 
-// receive has a global object answer a report. What it grants is on the disk before
-// anything leaves the durable object.
-func receive(ctx context.Context, s *durable.State, g *queue.Global, now time.Time, r queue.Report) (queue.State, error) {
+// receiveReport has a global object process a report, and returns its response. What it grants is stored durably before.
+func receiveReport(ctx context.Context, s *durable.State, g *queue.Global, now time.Time, r queue.Report) (queue.State, error) {
 	answer := g.Receive(now, r)
 	return answer, s.Put(ctx, globalKey, g.Snapshot())
 }
@@ -53,19 +52,19 @@ type Cluster struct {
 	Carry func(context.Context, nodes.Request) (nodes.Answer, error)
 }
 
-// Holds tells what holds in a room at the moment, for the node that has the global objects. False: it does not
-// have that room, or each node has it by itself.
-func (r *Rooms) Holds(name string) (nodes.Room, bool) {
-	room := r.current().byName[name]
+// EffectiveRoom returns the settings that are in force in a room, for the node that has the global objects; false if there is no
+// such room, or its nodes do not share it.
+func (r *Rooms) EffectiveRoom(name string) (nodes.Room, bool) {
+	room := r.currentLayout().byName[name]
 	if room == nil || room.config.EachNode {
 		return nodes.Room{}, false
 	}
 	return nodes.Room{Settings: room.at(room.now()).Settings, Longest: room.config.LongestSession()}, true
 }
 
-// Shared are the names of the rooms that the nodes of a cluster have in common.
-func (r *Rooms) Shared() (names []string) {
-	for _, room := range r.current().rooms {
+// SharedRooms returns the names of the rooms that the nodes of a cluster share.
+func (r *Rooms) SharedRooms() (names []string) {
+	for _, room := range r.currentLayout().rooms {
 		if !room.config.EachNode {
 			names = append(names, room.config.Name)
 		}
@@ -82,20 +81,20 @@ type remote struct {
 	*Cluster
 
 	asked       uint64 // visits that drew
-	built       uint64 // of them, those before the last report was made
-	settled     uint64 // of them, those before the last report that came back
+	built       uint64 // forRoom them, those before the last report was made
+	settled     uint64 // forRoom them, those before the last report that came back
 	flying      bool
 	landed      chan struct{} // closed when the report comes back
 	unreachable bool          // and logged
 
 	epoch   int64              // that the following two are of
-	told    int                // of the node's revocations the owner knows so many
-	known   int                // of the owner's revocations the node knows so many
-	revoked []nodes.Revocation // of this node
+	told    int                // forRoom the node's revocations the owner knows so many
+	known   int                // forRoom the owner's revocations the node knows so many
+	revoked []nodes.Revocation // forRoom this node
 }
 
-// draw returns once a report that was made after it began has come back.
-func (r *remote) draw(ctx context.Context, s *durable.State, c *centre) error {
+// requestGrants waits until a report that started after the call has returned with grants.
+func (r *remote) requestGrants(ctx context.Context, s *durable.State, c *centre) error {
 	r.asked++
 	for mine := r.asked; r.settled < mine && !c.stopped; {
 		if err := r.report(ctx, s, c); err != nil {
@@ -105,8 +104,8 @@ func (r *remote) draw(ctx context.Context, s *durable.State, c *centre) error {
 	return nil
 }
 
-// report sends a report and applies its answer, or waits for the report under way. Where no
-// answer comes that is no failure: then no new visitor is let in.
+// report sends a report and applies the response, or waits for the report that is under way. It is no failure if the leader does
+// not respond: then no new visitor is admitted.
 func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error {
 	if r.flying {
 		landed := r.landed
@@ -123,8 +122,8 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	report := c.newReport()
 	c.machine.Account(&report, c.first)
 	asked.About(s.Name(), report)
-	r.tellRevoked(asked)
-	if err := c.note(ctx, s); err != nil { // what it tells must not be lost
+	r.addRevocations(asked)
+	if err := c.updateJournal(ctx, s); err != nil { // what it tells must not be lost
 		return err
 	}
 	r.flying, r.built = true, r.asked
@@ -144,7 +143,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	}
 	again := false
 	if lost == nil && !c.stopped { // otherwise the answer is lost, as if it had not come
-		again, lost = r.take(ctx, s, c, asked, &a)
+		again, lost = r.applyResponse(ctx, s, c, asked, &a)
 	}
 	if again {
 		c.machine.Wanted(&report)
@@ -158,20 +157,20 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	return nil
 }
 
-// take applies an answer, if it counts. again asks for another report.
-func (r *remote) take(ctx context.Context, s *durable.State, c *centre, asked *nodes.Asked, a *nodes.Answer) (again bool, err error) {
+// applyResponse applies a response if it belongs to the present state. again requests another report.
+func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.Asked, a *nodes.Answer) (again bool, err error) {
 	st, err := r.Member.Take(asked, *a)
 	if err != nil {
 		return false, err
 	}
 	if st != nil {
-		c.apply(*st)
+		c.applyResponse(*st)
 	}
 	if r.epoch == a.Epoch {
 		r.told += len(asked.Revoked)
 	}
 	for _, one := range a.Revoked {
-		if c.room.revoked.has(one.ID) {
+		if c.room.revoked.contains(one.ID) {
 			continue
 		}
 		if err := c.revoke(ctx, s, one.ID, one.Until); err != nil {
@@ -184,15 +183,15 @@ func (r *remote) take(ctx context.Context, s *durable.State, c *centre, asked *n
 	return st == nil, nil
 }
 
-// pass has the other nodes hear of a revocation.
-func (r *remote) pass(id queue.TicketID, until time.Time) {
+// queueRevocation queues a revocation for the other nodes.
+func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 	if r != nil {
 		r.revoked = append(r.revoked, nodes.Revocation{ID: id, Until: until})
 	}
 }
 
-// tellRevoked adds to a question the revocations that the owner does not know yet. A new one knows none.
-func (r *remote) tellRevoked(asked *nodes.Asked) {
+// addRevocations adds to a request the revocations that the owner does not know yet. A new owner knows none.
+func (r *remote) addRevocations(asked *nodes.Asked) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.told, r.known = asked.Epoch, 0, 0
 	}

@@ -14,8 +14,8 @@ import (
 
 // A tier is the part of a room's history that is kept in periods of one length.
 type tier struct {
-	prefix  string // of its keys
-	minutes int64  // of a period
+	prefix  string // forRoom its keys
+	minutes int64  // forRoom a period
 	kept    int64  // minutes
 }
 
@@ -30,7 +30,7 @@ var tiers = [...]tier{
 // MaxMinutes is how far the history of a room goes back: 30 days.
 const MaxMinutes = 30 * 24 * 60
 
-// tierFor returns the finest tier that goes back so many minutes.
+// tierFor returns the finest tier of the history that covers the last minutes.
 func tierFor(minutes int) tier {
 	for _, t := range tiers {
 		if int64(minutes) <= t.kept {
@@ -40,7 +40,7 @@ func tierFor(minutes int) tier {
 	return tiers[len(tiers)-1]
 }
 
-// start is the minute in which the period of a minute begins.
+// start returns the first minute of the period that contains a minute.
 func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
 
 func (t tier) key(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
@@ -52,10 +52,11 @@ type record struct {
 	Stays histogram `json:"stays,omitempty"`
 }
 
+// minute returns the number of the minute in which the record starts.
 func (r *record) minute() int64 { return r.Time.Unix() / 60 }
 
-// add makes a period one that contains both.
-func (r *record) add(other record) {
+// merge extends the record by another one, so that it covers both.
+func (r *record) merge(other record) {
 	r.Active, r.Queued = max(r.Active, other.Active), max(r.Queued, other.Queued)
 	r.Admitted += other.Admitted
 	r.Revoked += other.Revoked
@@ -63,8 +64,8 @@ func (r *record) add(other record) {
 	r.WaitP50, r.WaitP90, r.OriginP50 = r.Waits.percentile(50), r.Waits.percentile(90), r.Stays.percentile(50)
 }
 
-// in returns the record as the first one of its period of a tier.
-func (r record) in(t tier) record {
+// startPeriod returns the record as the first one of a period of a tier.
+func (r record) startPeriod(t tier) record {
 	r.Time, r.Minutes = time.Unix(t.start(r.minute())*60, 0).UTC(), int(t.minutes)
 	return r
 }
@@ -73,7 +74,8 @@ func (r record) in(t tier) record {
 // what it says is at most 10 % from the truth.
 type histogram map[int]int
 
-func histogramOf(seconds []float64) histogram {
+// newHistogram returns a histogram of durations in seconds.
+func newHistogram(seconds []float64) histogram {
 	if len(seconds) == 0 {
 		return nil
 	}
@@ -101,7 +103,7 @@ func (h histogram) plus(other histogram) histogram {
 	return sum
 }
 
-// percentile is the nearest rank's, in the middle of its class.
+// percentile returns the p-th percentile by the nearest rank, as the middle of its class.
 func (h histogram) percentile(p int) float64 {
 	all := 0
 	classes := make([]int, 0, len(h))
@@ -136,6 +138,7 @@ type historyRequest struct {
 // history is such an object. Its rows are records, under the keys of their tiers.
 type history struct{ durable.NoAlarm }
 
+// openHistory returns the durable objects that store the history of rooms.
 func openHistory(runtime *durable.Runtime) (*durable.Namespace[historyRequest, []record], error) {
 	return durable.Open(runtime, durable.Class[historyRequest, []record]{
 		Name: historyClass,
@@ -166,11 +169,11 @@ func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) (
 	return records, nil
 }
 
-// store adds the records to all tiers or, with an error, to none.
+// store adds the records of the request to all tiers, or with an error to none.
 func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	err := s.Transaction(ctx, func(ctx context.Context, s *durable.State) error {
 		for _, t := range tiers {
-			if err := t.keep(ctx, s, q.keep); err != nil {
+			if err := t.store(ctx, s, q.keep); err != nil {
 				return err
 			}
 		}
@@ -180,8 +183,8 @@ func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// keep adds records to the tier, and forgets what is too old for it.
-func (t tier) keep(ctx context.Context, s *durable.State, records []record) error {
+// store adds records to the tier, and deletes what is too old for it.
+func (t tier) store(ctx context.Context, s *durable.State, records []record) error {
 	for _, r := range records {
 		key := t.key(t.start(r.minute()))
 		period, known, err := durable.GetJSON[record](ctx, s, key)
@@ -189,9 +192,9 @@ func (t tier) keep(ctx context.Context, s *durable.State, records []record) erro
 		case err != nil:
 			return err
 		case known:
-			period.add(r)
+			period.merge(r)
 		default:
-			period = r.in(t)
+			period = r.startPeriod(t)
 		}
 		if err := durable.PutJSON(ctx, s, key, period); err != nil {
 			return err
@@ -209,9 +212,9 @@ func (t tier) keep(ctx context.Context, s *durable.State, records []record) erro
 	return nil
 }
 
-// remember makes the minutes that are over durable.
-func (r *room) remember(ctx context.Context, all bool) error {
-	records := r.analytics.take(all)
+// storeHistory stores the minutes that are over in the history; with all, the present one, too.
+func (r *room) storeHistory(ctx context.Context, all bool) error {
+	records := r.analytics.takeRecords(all)
 	if len(records) == 0 {
 		return nil
 	}
@@ -220,23 +223,23 @@ func (r *room) remember(ctx context.Context, all bool) error {
 	if err == nil || kept.Load() && ctx.Err() != nil { // with ctx only the wait for the disk ended: giving them back would count them twice
 		return nil
 	}
-	r.analytics.giveBack(records)
+	r.analytics.restoreRecords(records)
 	return err
 }
 
-// Analytics returns what happened in a room in the last so many minutes: minute by minute up to a
-// day, by quarters of an hour up to a week, by hours up to [MaxMinutes], the present one last. It returns
-// false where there is no room of that name.
+// Analytics returns what happened in a room in the last minutes: per minute up to a day, per quarter of an hour up to a week, per
+// hour up to [MaxMinutes]. The present period is the last. It returns false if there is no such room.
 func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Period, bool, error) {
-	room, ok := r.current().byName[name]
+	room, ok := r.currentLayout().byName[name]
 	if !ok {
 		return nil, false, nil
 	}
-	periods, err := room.past(ctx, min(max(minutes, 1), MaxMinutes))
+	periods, err := room.readHistory(ctx, min(max(minutes, 1), MaxMinutes))
 	return periods, true, err
 }
 
-func (r *room) past(ctx context.Context, minutes int) ([]Period, error) {
+// readHistory returns the periods of the last minutes, from the history and from memory.
+func (r *room) readHistory(ctx context.Context, minutes int) ([]Period, error) {
 	t := tierFor(minutes)
 	now := r.now()
 	last := t.start(now.Unix() / 60)
@@ -250,14 +253,14 @@ func (r *room) past(ctx context.Context, minutes int) ([]Period, error) {
 	for i := range all {
 		all[i].Time, all[i].Minutes = time.Unix((first+int64(i)*t.minutes)*60, 0).UTC(), int(t.minutes)
 	}
-	for _, part := range append(records, r.analytics.unkept(now)...) {
+	for _, part := range append(records, r.analytics.unstored(now)...) {
 		i := (t.start(part.minute()) - first) / t.minutes
 		switch {
 		case i < 0 || i >= n:
-		case all[i].empty():
-			all[i] = part.in(t)
+		case all[i].isEmpty():
+			all[i] = part.startPeriod(t)
 		default:
-			all[i].add(part)
+			all[i].merge(part)
 		}
 	}
 	periods := make([]Period, n)

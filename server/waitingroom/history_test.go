@@ -13,7 +13,7 @@ import (
 func TestHistory(t *testing.T) {
 	dir := t.TempDir()
 	h := openWith(t, houseOptions{yaml: small(3), dir: dir})
-	room := h.rooms.current().byName["shop"]
+	room := h.rooms.currentLayout().byName["shop"]
 	const days = 31
 	for minute := range days * 24 * 60 {
 		if minute%7 > 2 { // none comes
@@ -23,12 +23,12 @@ func TestHistory(t *testing.T) {
 		now := h.Now()
 		ticket := newTicket()
 		ticket.Since, ticket.AcceptedAt, ticket.Ends = now.Add(-time.Duration(minute%7+1)*time.Minute), now, now.Add(time.Minute)
-		room.analytics.sample(now, &overview{active: minute % 7, queued: 5})
-		room.analytics.admit(now, ticket)
+		room.analytics.addSample(now, &overview{active: minute % 7, queued: 5})
+		room.analytics.countAdmission(now, ticket)
 		h.add(time.Minute)
-		room.analytics.sample(h.Now(), &overview{})
+		room.analytics.addSample(h.Now(), &overview{})
 		if minute%500 == 0 || minute > (days*24-1)*60 {
-			if err := room.remember(t.Context(), false); err != nil {
+			if err := room.storeHistory(t.Context(), false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -88,7 +88,7 @@ func TestHistoryAcrossRestarts(t *testing.T) {
 		h := openWith(t, houseOptions{yaml: small(9), dir: dir, clock: clock})
 		h.user().get("/")
 		h.user().get("/")
-		if err := h.rooms.current().rooms[0].remember(t.Context(), true); err != nil { // as Run does at its end
+		if err := h.rooms.currentLayout().rooms[0].storeHistory(t.Context(), true); err != nil { // as Run does at its end
 			t.Fatal(err)
 		}
 		if again, _, _ := h.rooms.Analytics(t.Context(), "shop", 1); len(again) != 1 {
@@ -114,15 +114,15 @@ func TestHistoryAtShutdown(t *testing.T) {
 	h := openWith(t, houseOptions{yaml: small(9)})
 	h.user().get("/")
 	h.user().get("/")
-	room := h.rooms.current().rooms[0]
+	room := h.rooms.currentLayout().rooms[0]
 	h.add(time.Minute)
-	room.analytics.sample(h.Now(), &overview{})
+	room.analytics.addSample(h.Now(), &overview{})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := room.remember(ended, false); err != nil {
+	if err := room.storeHistory(ended, false); err != nil {
 		t.Errorf("minutes on their way to the disk: %v", err)
 	}
-	if err := room.remember(t.Context(), true); err != nil {
+	if err := room.storeHistory(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	for _, minutes := range []int{5, 2 * 24 * 60, MaxMinutes} {
@@ -148,14 +148,14 @@ func TestHistogram(t *testing.T) {
 		for i := range values {
 			values[i] = math.Exp(rng.Float64() * 13)
 		}
-		h := histogramOf(values[:len(values)/2]).plus(histogramOf(values[len(values)/2:]))
+		h := newHistogram(values[:len(values)/2]).plus(newHistogram(values[len(values)/2:]))
 		for _, p := range []int{50, 90} {
 			if got, want := h.percentile(p), percentile(values, p); math.Abs(got-want) > 0.1*want+0.1 {
 				t.Fatalf("%d values: p%d is %v, not %v", len(values), p, got, want)
 			}
 		}
 	}
-	if got := histogramOf([]float64{0, 0.5, 0.9}).percentile(90); got != 0 {
+	if got := newHistogram([]float64{0, 0.5, 0.9}).percentile(90); got != 0 {
 		t.Errorf("of no time at all: %v", got)
 	}
 	if got := (histogram)(nil).percentile(50); got != 0 {

@@ -58,7 +58,7 @@ type house struct {
 
 type houseOptions struct {
 	yaml    string
-	dir     string // of the store; default a fresh one
+	dir     string // forRoom the store; default a fresh one
 	known   bool   // the rooms had state before
 	frozen  bool   // over a store that is only read
 	clock   *clock
@@ -66,7 +66,7 @@ type houseOptions struct {
 	now     func() time.Time // default: the clock's
 	cluster *Cluster         // default: none, the global objects are in the same house
 	notify  func(context.Context, Notification) error
-	version func() Revision // of the settings; default: none
+	version func() Revision // forRoom the settings; default: none
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -153,14 +153,14 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// pass moves the clock and has reports sent as they become due.
+// admit moves the clock and has reports sent as they become due.
 func (h *house) pass(d time.Duration) {
 	h.Helper()
 	const step = 2 * time.Second
 	for d > 0 {
 		h.add(min(d, step))
 		d -= step
-		for _, room := range h.rooms.current().rooms {
+		for _, room := range h.rooms.currentLayout().rooms {
 			if _, err := room.report(h.Context()); err != nil {
 				h.Fatal(err)
 			}

@@ -42,7 +42,7 @@ type key struct {
 
 const keyIDSize = 4
 
-// newKeyring returns the ring of keys, the one that writes first.
+// newKeyring returns a keyring of secrets. The first one encrypts new tickets, all decrypt.
 func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	if len(secrets) == 0 || len(secrets) > maxKeys {
 		return nil, fmt.Errorf("waitingroom: there are %d keys; there must be from 1 to %d", len(secrets), maxKeys)
@@ -62,8 +62,8 @@ func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	return ring, nil
 }
 
-// Under returns a ring that writes with another key, which comes first, and reads with all.
-func (k *Keyring) Under(secret []byte) (*Keyring, error) {
+// WithFirst returns a keyring that encrypts with another key, and decrypts with that and all present ones.
+func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	ring, err := newKeyring(secret)
 	if err == nil {
 		ring.keys = append(ring.keys, k.keys...)
@@ -71,21 +71,22 @@ func (k *Keyring) Under(secret []byte) (*Keyring, error) {
 	return ring, err
 }
 
-// secret returns a number for a name, which only processes with the same keys know.
-func (k *Keyring) secret(name string) uint64 {
+// deriveNumber returns a number for a name that only processes with the same keys can compute.
+func (k *Keyring) deriveNumber(name string) uint64 {
 	mac := hmac.New(sha256.New, k.salt)
 	mac.Write([]byte(name))
 	return binary.BigEndian.Uint64(mac.Sum(nil))
 }
 
-// guest returns the id by which a room counts a client that has no ticket. No cookie has it.
-func (k *Keyring) guest(room string, client netip.Prefix) (id queue.TicketID) {
+// guestID returns the id by which a room counts a client without a ticket. No ticket has it.
+func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) {
 	mac := hmac.New(sha256.New, k.salt)
 	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)
 	copy(id[:], mac.Sum(nil))
 	return id
 }
 
+// find returns the key with an id, nil for none.
 func (k *Keyring) find(id [keyIDSize]byte) *key {
 	for i := range k.keys {
 		if k.keys[i].id == id {
@@ -100,13 +101,12 @@ func (k *Keyring) find(id [keyIDSize]byte) *key {
 // remove their line.
 const keyFile = "waiting-room.keys"
 
-// OpenKeys reads the keys of a folder, and makes the first where there is none. The file
-// must be readable by its owner only.
+// OpenKeys reads the keys in a folder, and creates the first one if there is none. Only the owner may be able to read the file.
 func OpenKeys(dir string) (*Keyring, error) {
 	file := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = makeKeys(dir, file); err != nil {
+		if text, err = createKeys(dir, file); err != nil {
 			return nil, fmt.Errorf("couldn't make the key of the waiting rooms: %w", err)
 		}
 	} else if err != nil {
@@ -137,8 +137,8 @@ func OpenKeys(dir string) (*Keyring, error) {
 	return ring, nil
 }
 
-// makeKeys writes a first key. The file appears whole, and survives a crash of the machine.
-func makeKeys(dir, file string) ([]byte, error) {
+// createKeys durably creates a file with a first key, which appears complete.
+func createKeys(dir, file string) ([]byte, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func child(dir, upstream string, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	room := rooms.current().rooms[0]
+	room := rooms.currentLayout().rooms[0]
 	server := httptest.NewServer(rooms.Handler(http.NotFoundHandler()))
 	fmt.Println(server.URL)
 	go func() {
@@ -98,12 +98,12 @@ func kills(t *testing.T) int {
 // A witness notes, from the tickets that users get, what a room has promised.
 type witness struct {
 	*testing.T
-	now func() time.Time
-	jar *jar
+	now   func() time.Time
+	codec *ticketCodec
 
 	mu       sync.Mutex
-	ends     map[string]time.Time // of sessions, by ticket
-	since    map[string]time.Time // of tickets
+	ends     map[string]time.Time // forRoom sessions, by ticket
+	since    map[string]time.Time // forRoom tickets
 	admitted map[int64]int        // by minute
 	waited   int
 	visits   map[string]*visit // at the upstream, by user
@@ -146,9 +146,9 @@ func (w *witness) enough() bool {
 	return len(w.ends) >= 8 && w.waited > 0
 }
 
-// see notes a ticket.
+// countSession notes a ticket.
 func (w *witness) see(value string) {
-	t, ok := w.jar.open(value)
+	t, ok := w.codec.open(value)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := t.ID.String()
@@ -189,7 +189,7 @@ func TestKill(t *testing.T) {
 	}
 	began := time.Now().UnixNano()
 	keys, _ := newKeyring(make([]byte, keySize))
-	w := &witness{T: t, now: fastClock(began), jar: keys.jar("shop", ""), ends: map[string]time.Time{}, since: map[string]time.Time{}, admitted: map[int64]int{}, visits: map[string]*visit{}}
+	w := &witness{T: t, now: fastClock(began), codec: keys.codec("shop", ""), ends: map[string]time.Time{}, since: map[string]time.Time{}, admitted: map[int64]int{}, visits: map[string]*visit{}}
 	upstream := httptest.NewServer(w)
 	defer upstream.Close()
 	var mu sync.Mutex
@@ -250,7 +250,7 @@ func TestKill(t *testing.T) {
 
 // keeps holds a room to leaving a user who waits the place that the user has, and returns it.
 func (w *witness) keeps(before queue.Ticket, value string) queue.Ticket {
-	t, _ := w.jar.open(value)
+	t, _ := w.codec.open(value)
 	settings, _ := queue.Settings{TotalActiveUsers: 8, NewUsersPerMinute: 5}.WithDefaults()
 	if before.ID != (queue.TicketID{}) && t.ID != before.ID && t.Since.Sub(before.LastCheckIn) <= settings.PlaceKept {
 		w.Errorf("a user who waits since %v, and came last at %v, is a new one at %v", before.Since, before.LastCheckIn, t.Since)
@@ -268,7 +268,7 @@ func (w *witness) user(ctx context.Context, rng *rand.Rand, address func() strin
 		client := http.Client{Jar: cookies}
 		inside := 0
 		name := strconv.FormatUint(rng.Uint64(), 36)
-		var place queue.Ticket // of the last answer, zero where it did not come or was not to wait
+		var place queue.Ticket // forRoom the last answer, zero where it did not come or was not to wait
 		for stay := 1 + rng.IntN(8); ctx.Err() == nil && inside < stay; {
 			at := address()
 			pause := 5 * time.Second
@@ -311,7 +311,7 @@ func TestBackAtOnce(t *testing.T) {
 		users = append(users, h.user())
 		users[len(users)-1].get("/")
 	}
-	ticket, _ := testKeys(t).jar("shop", "").open(users[0].cookie())
+	ticket, _ := testKeys(t).codec("shop", "").open(users[0].cookie())
 	h.close() // without Run's end, as by a kill
 	h.add(2 * time.Second)
 	again := openWith(t, houseOptions{yaml: small(3), dir: dir, known: true, clock: h.clock})

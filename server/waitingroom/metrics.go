@@ -37,6 +37,7 @@ type vectors struct {
 	waited   *prometheus.HistogramVec
 }
 
+// newVectors returns the metrics of all rooms.
 func newVectors() vectors {
 	return vectors{
 		prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -51,8 +52,8 @@ func newVectors() vectors {
 	}
 }
 
-// of returns the metrics of one room.
-func (v vectors) of(room string) (m roomMetrics) {
+// forRoom returns the metrics of one room.
+func (v vectors) forRoom(room string) (m roomMetrics) {
 	for i, name := range outcomeNames {
 		m.requests[i] = v.requests.WithLabelValues(room, name)
 	}
@@ -60,6 +61,7 @@ func (v vectors) of(room string) (m roomMetrics) {
 	return m
 }
 
+// register registers the metrics of the rooms.
 func (r *Rooms) register(registerer prometheus.Registerer) error {
 	if registerer == nil {
 		return nil
@@ -74,6 +76,7 @@ func (r *Rooms) register(registerer prometheus.Registerer) error {
 
 func (r *room) count(o outcome) { r.metrics.requests[o].Inc() }
 
+// countAdmitted counts an admission after a wait.
 func (r *room) countAdmitted(after time.Duration) {
 	r.count(letIn)
 	r.metrics.waited.Observe(max(0, after.Seconds()))

@@ -25,7 +25,7 @@ type network struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	delay time.Duration // at most, each way
-	loss  float64       // of messages and of answers
+	loss  float64       // forRoom messages and of answers
 	down  atomic.Bool   // nothing comes through
 	lost  int
 }
@@ -106,17 +106,17 @@ func (w *world) elapsed() time.Duration { return w.Now().Sub(w.began) }
 func (w *world) own(epoch int64) {
 	w.Helper()
 	rooms := w.centres[0].rooms
-	w.owner = nodes.NewOwner(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.Holds)
+	w.owner = nodes.NewOwner(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
 	w.owner.Read(w.elapsed(), epoch)
 	listed := map[string][]string{}
 	for _, m := range w.members {
 		m.Learn(epoch)
-		listed[m.Name] = rooms.Shared()
+		listed[m.Name] = rooms.SharedRooms()
 	}
 	w.owner.List(listed)
 }
 
-// ask has a node ask for the time.
+// requestChallenge has a node ask for the time.
 func (w *world) ask(i int) {
 	q := w.members[i].Ask()
 	if a, err := w.nets[i].carry(w.Context(), q.Request); err == nil {
@@ -124,7 +124,7 @@ func (w *world) ask(i int) {
 	}
 }
 
-// pass moves the clock; every data centre that is not dead reports.
+// admit moves the clock; every data centre that is not dead reports.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	const step = 2 * time.Second
@@ -137,9 +137,9 @@ func (w *world) pass(d time.Duration) {
 			if _, follows := w.members[i].Epoch(); !follows {
 				w.ask(i)
 			}
-			for _, room := range h.rooms.current().rooms {
+			for _, room := range h.rooms.currentLayout().rooms {
 				all.Go(func() {
-					if !room.ready() {
+					if !room.isReady() {
 						return
 					}
 					if _, err := room.report(w.Context()); err != nil {
@@ -169,7 +169,7 @@ type visitorOf struct {
 	until time.Time // leaves then
 }
 
-// visit has everybody who is there check in once, several at a time.
+// decideVisit has everybody who is there check in once, several at a time.
 func (c *crowd) visit(stay time.Duration) {
 	c.Helper()
 	var all sync.WaitGroup
@@ -450,9 +450,9 @@ func TestRestart(t *testing.T) {
 			t.Errorf("user %d: in is %v", i, r.in())
 		}
 	}
-	jar := testKeys(t).jar("shop", "")
-	before, _ := jar.open(values[2])
-	after, _ := jar.open(waits.cookie())
+	codec := testKeys(t).codec("shop", "")
+	before, _ := codec.open(values[2])
+	after, _ := codec.open(waits.cookie())
 	if !before.Since.Equal(after.Since) || before.ID != after.ID {
 		t.Errorf("the place is lost: %+v, then %+v", before, after)
 	}
@@ -513,7 +513,7 @@ func TestUnreachable(t *testing.T) {
 	u := h.user()
 	u.get("/")
 	waiting := h.user()
-	h.rooms.current().byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
+	h.rooms.currentLayout().byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
 	r := waiting.get("/")
 	if r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 || waiting.cookie() == "" {
 		t.Errorf("%d %v", r.StatusCode, r.Header)

@@ -13,7 +13,7 @@ import (
 type Notification struct {
 	Kind   string
 	Time   time.Time
-	Status Status // of the room, then
+	Status Status // forRoom the room, then
 }
 
 // The kinds of notifications.
@@ -39,8 +39,8 @@ type notified struct {
 	looked       bool      // by this process
 }
 
-// next returns the kinds of notifications that are due, and the state after them.
-func (t notified) next(now time.Time, m *config.Moment, s Status) (after notified, kinds []string) {
+// next returns the kinds of notifications that are due by a room's status, and the state after them.
+func (t notified) next(now time.Time, m *config.EffectiveSettings, s Status) (after notified, kinds []string) {
 	add := func(kind string) { kinds = append(kinds, kind) }
 	event := ""
 	if m.Phase == config.EventOn {
@@ -73,13 +73,13 @@ func (t notified) next(now time.Time, m *config.Moment, s Status) (after notifie
 	return t, kinds
 }
 
-// mayChange reports whether another notification may be due soon although no visitor comes.
+// mayChange reports whether another notification may become due although no visitor comes.
 func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 
 // notifiedClass is the class of the objects that store what webhooks were notified of.
 const notifiedClass = "room-told"
 
-// openNotified returns objects that store the state that they are sent, and return the stored one for nil.
+// openNotified returns the durable objects that store the state of notifications. A request with nil returns the stored state.
 func openNotified(runtime *durable.Runtime) (*durable.Namespace[*notified, notified], error) {
 	return durable.Open(runtime, durable.Class[*notified, notified]{
 		Name: notifiedClass,
@@ -102,8 +102,9 @@ func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) 
 	return stored, err
 }
 
-// notify notifies webhooks of what has happened in the room since known, and returns the state after that. If it fails, the next
-// call repeats it. The first state of a process may count users who have left since the process before it, so it causes no notification.
+// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, the next
+// call repeats it. The first state of a process may count users who have left since the previous process, so it causes no
+// notification.
 func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notified, error) {
 	if r.options.Notify == nil {
 		return &notified{looked: true}, nil
@@ -132,7 +133,7 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 	return &after, nil
 }
 
-// notifyChange notifies webhooks that a room has other settings.
+// notifyChange notifies webhooks that the settings of a room have changed.
 func (r *Rooms) notifyChange(room *room) {
 	if r.options.Notify == nil {
 		return

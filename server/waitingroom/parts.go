@@ -24,34 +24,34 @@ import (
 // browser shows or hands to a program of the page. All others are parts of a page.
 var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
 
-// part reports whether a request is for a part of a page, which is not queued by ticket. A
-// preflight (Fetch §4.8) never carries cookies.
-func part(req *http.Request, known bool) bool {
+// isSubresource reports whether a request is for a part of a page, which is not queued by a ticket. known says that the client has
+// sent a ticket. A preflight (Fetch §4.8) never carries cookies.
+func isSubresource(req *http.Request, known bool) bool {
 	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
 		return true
 	}
 	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
 }
 
-// mute reports whether a client neither shows pages nor has sent a cookie, so that it would
-// lose a ticket.
-func mute(req *http.Request) bool {
+// isProgram reports whether a client neither shows pages nor has sent a cookie, so that it would lose a ticket.
+func isProgram(req *http.Request) bool {
 	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
 }
 
-// subresource answers for a part of a page. A part that does not pass gets no ticket.
-func (r *Rooms) subresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.Moment, raw string) {
-	ok, again := r.partPasses(req, room, m, raw)
+// serveSubresource serves a part of a page, or refuses it. A part that does not pass gets no ticket.
+func (r *Rooms) serveSubresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, raw string) {
+	ok, again := r.admitSubresource(req, room, m, raw)
 	if !ok {
 		room.count(partHeld)
-		tooMany(w, req, again)
+		sendTooMany(w, req, again)
 		return
 	}
 	room.count(partPassed)
-	room.pass(w, req, next, queue.Ticket{}, "")
+	room.admit(w, req, next, queue.Ticket{}, "")
 }
 
-func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw string) (ok bool, again time.Duration) {
+// admitSubresource reports whether a part of a page passes; if not, again is when it may be requested again.
+func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.EffectiveSettings, raw string) (ok bool, again time.Duration) {
 	s, now := &m.Settings, room.now()
 	switch {
 	case s.Method == queue.Reject, s.QueueAll, !slices.Contains(room.config.SubresourceMethods, req.Method):
@@ -60,16 +60,16 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 		return true, 0
 	}
 	from, _ := client.Of(req.RemoteAddr)
-	vouched := from.IsValid() && room.parts.vouched(from, now, &room.revoked)
+	vouched := from.IsValid() && room.parts.hasUser(from, now, &room.revoked)
 	if !vouched && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
 		return false, time.Minute
 	}
-	if ok, again = room.parts.take(from, now, room.config.SubresourcesPerMinute); !ok || vouched {
+	if ok, again = room.parts.useQuota(from, now, room.config.SubresourcesPerMinute); !ok || vouched {
 		return ok, again
 	}
-	room.came()
+	room.wakeReports()
 	err := room.do(req.Context(), func(ctx context.Context, s *durable.State, c *centre) (err error) {
-		ok, err = c.guest(ctx, s, room.jar.keys.guest(room.config.Name, from))
+		ok, err = c.admitGuest(ctx, s, room.codec.keys.guestID(room.config.Name, from))
 		return err
 	})
 	return ok && err == nil, s.RefreshInterval
@@ -79,7 +79,7 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 type parts struct {
 	mu      sync.Mutex
 	minute  int64
-	used    int64                  // of the minute
+	used    int64                  // forRoom the minute
 	usedBy  map[netip.Prefix]int64 // the same by client
 	vouches map[netip.Prefix]vouch // by client
 	sweepAt int                    // how many vouches there are when those that are over are dropped
@@ -94,8 +94,8 @@ type vouch struct {
 // mostVouches bounds the memory that they take.
 const mostVouches = 1 << 20
 
-// vouch notes that a user of a session is at an address.
-func (p *parts) vouch(req *http.Request, t *queue.Ticket, now time.Time) {
+// recordAddress records that a user with a session has an address.
+func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
 	from, ok := client.Of(req.RemoteAddr)
 	if !ok {
 		return
@@ -115,18 +115,17 @@ func (p *parts) vouch(req *http.Request, t *queue.Ticket, now time.Time) {
 	p.vouches[from] = vouch{t.ID, t.Ends}
 }
 
-// vouched reports whether a user with a session was let in from an address.
-func (p *parts) vouched(from netip.Prefix, now time.Time, revoked *revocations) bool {
+// hasUser reports whether a user with a session, which is not revoked, has an address.
+func (p *parts) hasUser(from netip.Prefix, now time.Time, revoked *revocations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v, ok := p.vouches[from]
-	return ok && now.Before(v.ends) && !revoked.has(v.id)
+	return ok && now.Before(v.ends) && !revoked.contains(v.id)
 }
 
-// take uses one of the requests that may pass in a minute, or returns how long it takes until there are more.
-// A client gets no more than all other clients have left over, so one client alone never uses
-// more than half of them.
-func (p *parts) take(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
+// useQuota uses one of the requests for parts that may pass in a minute, or returns after which time there are more. A client gets
+// as many as all other clients have left over, so a single client never uses more than half.
+func (p *parts) useQuota(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m := now.Unix() / 60; m != p.minute || p.usedBy == nil {

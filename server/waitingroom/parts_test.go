@@ -163,7 +163,7 @@ func TestVouches(t *testing.T) {
 	var p parts
 	now := time.Date(2027, 5, 26, 19, 51, 5, 0, time.UTC)
 	for i := range 5000 {
-		p.vouch(&http.Request{RemoteAddr: fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)}, &queue.Ticket{Ends: now.Add(time.Minute)}, now)
+		p.recordAddress(&http.Request{RemoteAddr: fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)}, &queue.Ticket{Ends: now.Add(time.Minute)}, now)
 		now = now.Add(time.Second)
 	}
 	if len(p.vouches) > 1100 {

@@ -307,21 +307,21 @@ func TestSeveralUpstreams(t *testing.T) {
 	if n := counts(); n != [3]int64{3, 3, 3} {
 		t.Errorf("in turn: %v", n)
 	}
-	balancer := h.rooms.current().byName["shop"].upstream.balancer
+	balancer := h.rooms.currentLayout().byName["shop"].upstream.balancer
 	ill.Store(true)
-	balancer.check(t.Context())
+	balancer.checkAll(t.Context())
 	post(6)
 	if n := counts(); n != [3]int64{0, 3, 3} {
 		t.Errorf("while one is ill: %v", n)
 	}
 	ill.Store(false)
-	balancer.check(t.Context())
+	balancer.checkAll(t.Context())
 	servers[1].Close()
 	post(6)
 	if n := counts(); n[1] != 0 || n[0]+n[2] != 6 || n[0] == 0 || n[2] == 0 {
 		t.Errorf("while one is gone: %v", n)
 	}
-	if !balancer.servers[0].works(h.Now()) || balancer.servers[1].works(h.Now()) || !balancer.servers[1].works(h.Now().Add(rest+time.Second)) {
+	if !balancer.servers[0].isHealthy(h.Now()) || balancer.servers[1].isHealthy(h.Now()) || !balancer.servers[1].isHealthy(h.Now().Add(rest+time.Second)) {
 		t.Error("a server that is gone gets requests, or never again")
 	}
 	servers[0].Close()
@@ -339,7 +339,7 @@ func TestHideTickets(t *testing.T) {
 		"__larder_roomy=1": "__larder_roomy=1", " __larder_room =x; a": "a", "a=__larder_room": "a=__larder_room", "__larder_room; __larder_room_b": "",
 	} {
 		h := http.Header{"Cookie": {line, "c=3"}}
-		hideTickets(h)
+		removeTickets(h)
 		var all []string
 		if want != "" {
 			all = append(all, want)

@@ -51,6 +51,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
+// check returns mistakes in the options, and sets defaults.
 func (o *Options) check() error {
 	if o.Keys == nil || o.Runtime == nil {
 		return errors.New("waitingroom: Options lacks Keys or Runtime")
@@ -73,7 +74,7 @@ func (o *Options) check() error {
 // alone is the name of the data centre of a room that this process has by itself.
 const alone = "local"
 
-// place is where a room is decided: as which data centre, and by which clock.
+// newPlace is where a room is decided: as which data centre, and by which clock.
 type place struct {
 	cluster *Cluster // nil: here alone
 	name    string
@@ -81,7 +82,8 @@ type place struct {
 	skew    time.Duration
 }
 
-func (o *Options) place(c *config.Room) place {
+// newPlace returns as which data centre, and by which clock, this process decides for a room.
+func (o *Options) newPlace(c *config.Room) place {
 	if o.Cluster == nil || c.EachNode {
 		return place{nil, alone, o.Now, 0}
 	}
@@ -89,8 +91,8 @@ func (o *Options) place(c *config.Room) place {
 	return place{o.Cluster, m.Name, m.Clock.Now, nodes.Skew}
 }
 
-// ready reports whether it is known what time it is in the room.
-func (p *place) ready() bool { return p.cluster == nil || p.cluster.Member.Clock.Known() }
+// isReady reports whether the time in the room is known: a node of a cluster needs the leader's clock.
+func (p *place) isReady() bool { return p.cluster == nil || p.cluster.Member.Clock.Known() }
 
 // readyTimeout is how long a request that is not repeated by itself waits for a room that is not ready.
 const readyTimeout = 2 * time.Second
@@ -103,7 +105,7 @@ func (p *place) waitUntilReady(ctx context.Context) bool {
 	case <-p.cluster.Member.Clock.WhenKnown():
 		return true
 	case <-ctx.Done():
-		return p.ready()
+		return p.isReady()
 	}
 }
 
@@ -118,8 +120,8 @@ type Rooms struct {
 	vectors  vectors
 
 	changing sync.Mutex       // held while the layout is replaced
-	kept     map[string]*kept // of all rooms that there have been
-	changed  chan struct{}    // has a value if the layout was replaced
+	kept     map[string]*kept // forRoom all rooms that there have been
+	changed  chan struct{}    // contains a value if the layout was replaced
 }
 
 // A layout is the rooms as they are configured.
@@ -129,15 +131,15 @@ type layout struct {
 	byName map[string]*room
 }
 
-// current is the layout that counts.
-func (r *Rooms) current() *layout { return r.layout.Load() }
+// currentLayout returns the layout in force.
+func (r *Rooms) currentLayout() *layout { return r.layout.Load() }
 
 // A room is what requests need of one.
 type room struct {
 	*schedule
 	place
 	log      *slog.Logger
-	jar      *jar
+	codec    *ticketCodec
 	upstream *upstream  // nil: none
 	checks   *challenge // nil: none
 	*kept
@@ -149,11 +151,11 @@ type kept struct {
 	history   durable.Object[historyRequest, []record]
 	notified  durable.Object[*notified, notified]
 	revoked   revocations
-	parts     parts // of pages, which carry no ticket
+	parts     parts // forRoom pages, which carry no ticket
 	analytics analytics
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
-	wake      chan struct{} // has a value if a visitor came since the last report
+	wake      chan struct{} // contains a value if a visitor came since the last report
 }
 
 // centreClass is the class of the rooms' objects.
@@ -166,7 +168,7 @@ var errNoRoom = errors.New("there is no such room")
 // ErrEachNode is the error of a change of each_node, because the sessions that were let in are counted elsewhere.
 var ErrEachNode = errors.New("each_node cannot change while the node runs; restart it")
 
-// New returns the rooms. [Rooms.Run] has to run while they are used.
+// New returns waiting rooms. The caller must run [Rooms.Run] while it uses them.
 func New(o Options) (*Rooms, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -176,7 +178,7 @@ func New(o Options) (*Rooms, error) {
 	var err error
 	// An object that comes back to memory reads who is in, so all stay for long.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
-	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.wake, Limits: limits}); err != nil {
+	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.openCentre, Limits: limits}); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
 	if r.past, err = openHistory(o.Runtime); err != nil {
@@ -185,7 +187,7 @@ func New(o Options) (*Rooms, error) {
 	if r.notified, err = openNotified(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
-	first, err := r.arrange(o.Rooms, &layout{})
+	first, err := r.newLayout(o.Rooms, &layout{})
 	if err != nil {
 		return nil, err
 	}
@@ -200,8 +202,8 @@ func New(o Options) (*Rooms, error) {
 	return r, r.register(o.Registerer)
 }
 
-// arrange makes a layout of rooms, with what can stay of the one before.
-func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, error) {
+// newLayout returns a layout of rooms, which takes over from the layout before what has not changed.
+func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, error) {
 	l := &layout{table: config.NewTable(configured), byName: map[string]*room{}}
 	for i := range configured {
 		c := &configured[i]
@@ -211,14 +213,14 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 		}
 		stays := r.kept[c.Name]
 		if stays == nil {
-			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
+			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
 		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
 			return nil, fmt.Errorf("waitingroom: room %s: %w", c.Name, ErrEachNode)
 		}
-		made := &room{schedule: plan, place: r.options.place(c), log: r.options.Logger, jar: newJar(r.options.Keys, c), kept: stays}
+		made := &room{schedule: plan, place: r.options.newPlace(c), log: r.options.Logger, codec: newTicketCodec(r.options.Keys, c), kept: stays}
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
@@ -234,14 +236,13 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 	return l, nil
 }
 
-// Change has other rooms, or rooms with other settings, from now on. Tickets, sessions and
-// places of a room stay, as long as it has the same name, and so do requests under way. The
-// rooms must not change any more.
+// Change puts other rooms, or other settings of them, into force. Tickets, sessions, places in the queue and requests under way
+// stay if the room's name stays. The caller must not modify the rooms afterwards.
 func (r *Rooms) Change(configured []config.Room) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	before := r.current()
-	next, err := r.arrange(configured, before)
+	before := r.currentLayout()
+	next, err := r.newLayout(configured, before)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (r *Rooms) Change(configured []config.Room) error {
 				"new_users_per_minute", room.config.NewUsersPerMinute, "queueing_method", room.config.Method, "queue_all", room.config.QueueAll, "suspended", room.config.Suspended)
 			r.notifyChange(room)
 		}
-		room.came()
+		room.wakeReports()
 	}
 	for _, room := range before.rooms {
 		if next.byName[room.config.Name] == nil {
@@ -270,15 +271,16 @@ func (r *Rooms) Change(configured []config.Room) error {
 	return nil
 }
 
-// Covers reports whether a room may decide about a path, percent-encoded as the client
-// sent it, on a host. It takes no lock, and does not allocate for a usual path.
-func (r *Rooms) Covers(host, path string) bool { return r.current().table.Covers(host, path) }
+// Covers reports whether a room may decide about a path, percent-encoded as the client sent it, on a host. It takes no lock, and
+// does not allocate for a usual path.
+func (r *Rooms) Covers(host, path string) bool { return r.currentLayout().table.Covers(host, path) }
 
-// coversSomewhere is Covers for a request of which the host is not known yet.
-func (r *Rooms) coversSomewhere(path string) bool { return r.current().table.CoversSomewhere(path) }
+// coversSomewhere reports whether a room may decide about a path on some host, for a request whose host is not known yet.
+func (r *Rooms) coversSomewhere(path string) bool {
+	return r.currentLayout().table.CoversSomewhere(path)
+}
 
-// do has the room's data centre do something. That the client goes away does not end it,
-// because a decision must be whole.
+// do has the room's data centre execute a task. It continues if the client goes away, because a decision must be complete.
 func (r *room) do(ctx context.Context, t task) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*globalTimeout+time.Second)
 	defer cancel()
@@ -286,17 +288,17 @@ func (r *room) do(ctx context.Context, t task) error {
 	return err
 }
 
-// Run has the data centres report until ctx ends. Then they stop: no new user is let in
-// any more, and the next process continues where they were.
+// Run has the data centres report until ctx ends. Then it stops them: no new user is admitted, and the next process continues where
+// they were.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	loops := map[any]context.CancelFunc{}
 	for ctx.Err() == nil {
 		wanted := map[any]func(context.Context){}
-		for _, room := range r.current().rooms {
-			wanted[room.kept] = func(ctx context.Context) { r.reportAll(ctx, room.config.Name) }
+		for _, room := range r.currentLayout().rooms {
+			wanted[room.kept] = func(ctx context.Context) { r.reportRegularly(ctx, room.config.Name) }
 			if room.upstream != nil && room.upstream.room.UpstreamHealth != "" {
-				wanted[room.upstream] = room.upstream.watch
+				wanted[room.upstream] = room.upstream.checkRegularly
 			}
 		}
 		for of, end := range loops {
@@ -321,15 +323,15 @@ func (r *Rooms) Run(ctx context.Context) {
 		end()
 	}
 	running.Wait()
-	for _, room := range r.current().rooms {
-		if !room.ready() {
+	for _, room := range r.currentLayout().rooms {
+		if !room.isReady() {
 			continue // nothing was decided
 		}
 		running.Go(func() {
 			if err := room.do(ctx, func(_ context.Context, _ *durable.State, c *centre) error { c.stop(); return nil }); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
 			}
-			if err := room.remember(context.WithoutCancel(ctx), true); err != nil {
+			if err := room.storeHistory(context.WithoutCancel(ctx), true); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the last minutes of a room's history", "room", room.config.Name, "err", err)
 			}
 		})
@@ -337,17 +339,17 @@ func (r *Rooms) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// reportAll sends a room's reports when they are due, as long as there is the room, and tells others
-// what has happened. A room without users has nothing to report until one comes, but one of a cluster has to hear of revocations.
-func (r *Rooms) reportAll(ctx context.Context, name string) {
+// reportRegularly sends the reports of a room when they are due, as long as the room exists, stores its history and sends
+// notifications. A room without users reports nothing until one comes, except in a cluster, to learn of revocations.
+func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 	const retry = 5 * time.Second
 	var known *notified
 	for {
-		room := r.current().byName[name]
+		room := r.currentLayout().byName[name]
 		if room == nil || ctx.Err() != nil {
 			return
 		}
-		if !room.ready() {
+		if !room.isReady() {
 			pause(ctx, time.Second/10)
 			continue
 		}
@@ -365,7 +367,7 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 		}
 		known = fresh
 		if o := room.overview.Load(); err == nil && lost == nil && room.cluster == nil && !known.mayChange() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
-			if !room.sleep(ctx) {
+			if !room.waitForVisitor(ctx) {
 				return
 			}
 		}
@@ -377,7 +379,7 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 	}
 }
 
-// pause waits for that long, or until ctx ends.
+// pause waits for a duration, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -387,8 +389,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sleep waits until a visitor comes or other settings hold. It returns false where ctx ends.
-func (r *room) sleep(ctx context.Context) bool {
+// waitForVisitor waits until a visitor comes or the settings change. It returns false if ctx ends.
+func (r *room) waitForVisitor(ctx context.Context) bool {
 	now := r.now()
 	t := time.NewTimer(max(r.at(now).Until.Sub(now), time.Second/10))
 	defer t.Stop()
@@ -409,23 +411,23 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 		return err
 	})
 	if err == nil {
-		r.analytics.sample(r.now(), r.overview.Load())
-		if err := r.remember(ctx, false); err != nil {
+		r.analytics.addSample(r.now(), r.overview.Load())
+		if err := r.storeHistory(ctx, false); err != nil {
 			r.log.Warn("waitingroom: couldn't save what happened in a room; trying again", "room", r.config.Name, "err", err)
 		}
 	}
 	return next, err
 }
 
-// came wakes the reports.
-func (r *room) came() {
+// wakeReports wakes the reports, because a visitor came.
+func (r *room) wakeReports() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// revoke ends a user's session, as the origin asked.
+// revoke ends a user's session, as the origin has requested.
 func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	now := r.now()
 	if t.Waiting() {
@@ -434,7 +436,7 @@ func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	// No session is promised for longer, whatever data centre has renewed it meanwhile.
 	until := now.Add(r.config.LongestSession() + 2*time.Minute + r.skew)
 	r.revoked.add(t.ID, until, now) // at once; the object makes it durable
-	r.analytics.revoke(now, t)
+	r.analytics.countRevoked(now, t)
 	_ = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { // logged where it reports
 		return c.revoke(ctx, s, t.ID, until)
 	})
@@ -445,22 +447,24 @@ type schedule struct {
 	config  *config.Room
 	keys    *Keyring
 	skewed  time.Duration
-	current atomic.Pointer[config.Moment] // never changed, only replaced
+	current atomic.Pointer[config.EffectiveSettings] // never changed, only replaced
 }
 
+// newSchedule returns the schedule of a room's settings, which change with its events.
 func newSchedule(room *config.Room, o *Options) (*schedule, error) {
-	at := o.place(room)
+	at := o.newPlace(room)
 	s := &schedule{config: room, keys: o.Keys, skewed: at.skew}
-	m, err := s.moment(at.now())
+	m, err := s.compute(at.now())
 	s.current.Store(m)
 	return s, err
 }
 
-func (s *schedule) moment(now time.Time) (*config.Moment, error) {
+// compute returns the settings in force at a time, with defaults, from the configuration.
+func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	m := s.config.At(now)
 	m.Settings.Skew = s.skewed
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
-		shuffle.Salt = s.keys.secret(s.config.Name + "/" + m.Event.Name)
+		shuffle.Salt = s.keys.deriveNumber(s.config.Name + "/" + m.Event.Name)
 	}
 	var err error
 	if m.Settings, err = m.Settings.WithDefaults(); err != nil {
@@ -469,13 +473,13 @@ func (s *schedule) moment(now time.Time) (*config.Moment, error) {
 	return &m, nil
 }
 
-// at returns what holds at now.
-func (s *schedule) at(now time.Time) *config.Moment {
+// at returns the settings in force at a time, from memory if they have not changed.
+func (s *schedule) at(now time.Time) *config.EffectiveSettings {
 	m := s.current.Load()
 	if now.Before(m.Until) {
 		return m
 	}
-	fresh, err := s.moment(now)
+	fresh, err := s.compute(now)
 	if err != nil { // settings that were valid when they were read do not fail later
 		return m
 	}

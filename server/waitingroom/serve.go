@@ -19,15 +19,16 @@ import (
 // tickets that they have.
 const unready = 5 * time.Second
 
-// Handler returns the rooms in front of next. It looks at the path as it came, so a router
-// in front must neither clean it nor redirect.
+// Handler returns a handler that puts the rooms in front of next. It reads the path as the client sent it, so a router in front
+// must neither clean the path nor redirect.
 func (r *Rooms) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.serve(w, req, next) })
 }
 
+// serve passes a request to next, or to its room if there is one.
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
-	rooms := r.current()
+	rooms := r.currentLayout()
 	covering, canonical := rooms.table.Find(req.Host, raw)
 	if canonical != "" {
 		redirect(w, req, canonical)
@@ -48,14 +49,14 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		return
 	}
 	if covering.Rules != nil {
-		if bypasses, everybody := covering.Bypassed(req, raw, peer(req)); bypasses {
+		if bypasses, everybody := covering.Bypassed(req, raw, clientAddress(req)); bypasses {
 			room.count(bypassed)
-			p := &passing{ResponseWriter: w, room: room, request: req, public: everybody}
+			p := &admittedResponse{ResponseWriter: w, room: room, request: req, public: everybody}
 			p.serve(next)
 			return
 		}
 	}
-	if !room.ready() {
+	if !room.isReady() {
 		if !isPageView(req) {
 			if room.waitUntilReady(req.Context()) {
 				r.serve(w, req, next)
@@ -66,17 +67,17 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 			return
 		}
 		room.count(undecided)
-		r.answer(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
+		r.sendWaiting(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
 		return
 	}
 	t, known, passes := room.findTicket(req.Header, now, m)
 	if passes {
 		room.count(passed)
-		room.pass(w, req, next, t, "")
+		room.admit(w, req, next, t, "")
 		return
 	}
-	if part(req, known) || covering.SubresourcesPerMinute < 0 && !known && mute(req) {
-		r.subresource(w, req, next, room, m, raw)
+	if isSubresource(req, known) || covering.SubresourcesPerMinute < 0 && !known && isProgram(req) {
+		r.serveSubresource(w, req, next, room, m, raw)
 		return
 	}
 	if !known {
@@ -93,10 +94,10 @@ func isPageView(req *http.Request) bool {
 
 // findTicket returns the ticket that counts of those that a request has, and whether it passes without a decision of the data
 // centre. A browser can send tickets of several paths and partitions: one that was admitted counts before one that waits.
-func (r *room) findTicket(h http.Header, now time.Time, m *config.Moment) (counts queue.Ticket, known, passes bool) {
-	for t := range r.jar.tickets(h) {
+func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSettings) (counts queue.Ticket, known, passes bool) {
+	for t := range r.codec.tickets(h) {
 		if !t.Waiting() {
-			switch r.session(now, m, &t) {
+			switch r.sessionOf(now, m, &t) {
 			case queue.SessionPasses:
 				return t, true, true
 			case queue.SessionOver:
@@ -110,28 +111,28 @@ func (r *room) findTicket(h http.Header, now time.Time, m *config.Moment) (count
 	return counts, known, false
 }
 
-// session says what an accepted ticket is worth. It takes no lock and does not allocate.
-func (r *room) session(now time.Time, m *config.Moment, t *queue.Ticket) queue.Session {
-	if r.revoked.has(t.ID) {
+// sessionOf returns the state of an accepted ticket's session. It takes no lock and does not allocate.
+func (r *room) sessionOf(now time.Time, m *config.EffectiveSettings, t *queue.Ticket) queue.Session {
+	if r.revoked.contains(t.ID) {
 		return queue.SessionOver
 	}
 	return m.Settings.Session(now, t)
 }
 
-// decide asks the data centre about a request without a session, or with a session to be
-// renewed. A room with a challenge asks that first about a visitor who has no ticket.
-func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.Moment, t queue.Ticket) {
+// decide has the data centre decide about a request without a session, or with a session to be renewed, and serves it accordingly.
+// If the room has a challenge, a visitor without a ticket must pass that before.
+func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, t queue.Ticket) {
 	if room.checks != nil && t.First() && !room.checks.passes(w, req) {
 		room.count(challenged)
 		return
 	}
 	now := room.now()
-	room.came()
+	room.wakeReports()
 	var d queue.Decision
 	err := errStopped
 	if !r.options.Frozen {
 		err = room.do(req.Context(), func(ctx context.Context, s *durable.State, c *centre) (err error) {
-			d, err = c.visit(ctx, s, t)
+			d, err = c.decideVisit(ctx, s, t)
 			return err
 		})
 	}
@@ -141,15 +142,15 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who has to wait", "room", room.config.Name, "err", err)
 		}
 		if !t.Waiting() {
-			room.parts.vouch(req, &t, now)
-			room.pass(w, req, next, t, "") // the session is not over; a later request renews it
+			room.parts.recordAddress(req, &t, now)
+			room.admit(w, req, next, t, "") // the session is not over; a later request renews it
 			return
 		}
 		if !isPageView(req) {
 			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
 			return
 		}
-		d = hold(now, m, t)
+		d = keepWaiting(now, m, t)
 	}
 	if d.Outcome == queue.Reissue {
 		r.decide(w, req, next, room, m, newTicket())
@@ -160,35 +161,34 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		if !d.Changed {
 			return ""
 		}
-		return setCookie(room.config, room.jar.seal(&t), keep, overTLS(req))
+		return newSetCookie(room.config, room.codec.seal(&t), keep, overTLS(req))
 	}
 	switch d.Outcome {
 	case queue.Pass:
 		if d.Changed && !t.AcceptedAt.Before(now) { // else it renews, or is an old ticket of a session
 			room.countAdmitted(now.Sub(t.Since))
-			room.analytics.admit(now, t)
+			room.analytics.countAdmission(now, t)
 		} else {
 			room.count(passed)
 		}
 		if d.Changed {
-			room.analytics.see(now, t)
+			room.analytics.countSession(now, t)
 		}
 		if d.Changed && !t.LastCheckIn.Before(now) { // an old ticket that is sent again and again vouches for no address
-			room.parts.vouch(req, &t, now)
+			room.parts.recordAddress(req, &t, now)
 		}
-		room.pass(w, req, next, t, cookie(t.Ends.Sub(now)))
+		room.admit(w, req, next, t, cookie(t.Ends.Sub(now)))
 	case queue.Refuse:
 		room.count(refused)
-		r.answer(w, req, room, m, d, "")
+		r.sendWaiting(w, req, room, m, d, "")
 	default:
 		room.count(waiting)
-		r.answer(w, req, room, m, d, cookie(t.RefreshInterval+m.Settings.PlaceKept))
+		r.sendWaiting(w, req, room, m, d, cookie(t.RefreshInterval+m.Settings.PlaceKept))
 	}
 }
 
-// hold is the decision where the data centre makes none: to wait, with the place that the
-// ticket has, without a chance having been used.
-func hold(now time.Time, m *config.Moment, t queue.Ticket) queue.Decision {
+// keepWaiting returns the decision if the data centre makes none: the ticket waits at its place, and no chance is used.
+func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) queue.Decision {
 	if !t.First() && t.Waiting() {
 		return queue.Decision{Outcome: queue.Wait, Ticket: t}
 	}
@@ -197,15 +197,14 @@ func hold(now time.Time, m *config.Moment, t queue.Ticket) queue.Decision {
 	}}
 }
 
-// pass hands a request on, and sets the headers of its answer. t is the ticket by which it
-// passes, if there is one.
-func (r *room) pass(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
-	p := &passing{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
+// admit passes a request to next, and sets the room's headers in the response. t is the ticket by which it is admitted, zero for
+// none.
+func (r *room) admit(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
+	p := &admittedResponse{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
 	p.serve(next)
 }
 
-// redirect leads a client from a path that servers read in different ways to the path that
-// they agree on.
+// redirect redirects a client from a path that servers read in different ways to one that they agree on.
 func redirect(w http.ResponseWriter, req *http.Request, path string) {
 	h := w.Header()
 	if req.URL.RawQuery != "" {
@@ -220,8 +219,8 @@ func redirect(w http.ResponseWriter, req *http.Request, path string) {
 // overTLS reports whether the client uses HTTPS.
 func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
 
-// peer is the address of the client, port left out.
-func peer(req *http.Request) netip.Addr {
+// clientAddress returns the address of the client without its port.
+func clientAddress(req *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(req.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
@@ -229,9 +228,9 @@ func peer(req *http.Request) netip.Addr {
 	return a.Addr()
 }
 
-// Lane returns the rooms in front of the fast lane, which leaves requests that a room
-// covers to net/http, and so to [Rooms.Handler]. So it does where a field may say that a proxy was asked for
-// another host, on which a room might cover the path: whether that proxy is trusted is known there.
+// Lane returns a lane handler that leaves requests which a room covers to net/http, and so to [Rooms.Handler], and passes others to
+// next. It also leaves requests with a field by which a proxy may name another host: only net/http knows whether it trusts that
+// proxy.
 func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
 
 type uncovered struct {

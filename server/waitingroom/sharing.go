@@ -38,7 +38,7 @@ type SharingMemory struct {
 	known   []string             // rooms of which the node had state when the process started; nil before that is known
 }
 
-// NewSharingMemory returns the memory of a process that started at a time.
+// NewSharingMemory returns the memory of a node's process, which started at a time.
 func NewSharingMemory(started time.Time) *SharingMemory {
 	elapsed := func() time.Duration { return time.Since(started) }
 	return &SharingMemory{clock: nodes.NewClock(elapsed, started), elapsed: elapsed}
@@ -46,7 +46,7 @@ func NewSharingMemory(started time.Time) *SharingMemory {
 
 // SharingOptions say how a node shares its rooms.
 type SharingOptions struct {
-	Name   string // of the node in its rooms: the same after a restart, and no other node's
+	Name   string // forRoom the node in its rooms: the same after a restart, and no other node's
 	Memory *SharingMemory
 	Node   *cluster.Node
 	// Request sends a message to [SharingPath] of the leader at a URL, and returns the response.
@@ -68,16 +68,16 @@ type Sharing struct {
 	unreadable map[string]error
 }
 
-// NewSharing returns the sharing of a node during a run of its role.
+// NewSharing returns what shares the rooms of a node during a run of its role.
 func NewSharing(o SharingOptions) *Sharing {
 	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
 }
 
-// Cluster is what [Options] need.
-func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.carry} }
+// Cluster returns the cluster for [Options].
+func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.send} }
 
-// Known returns the rooms of which the node had state when the process started, of those that are configured and those known from its key
-// folder.
+// Known returns the rooms of which the node had state when the process started: of those that are configured, and of those that the
+// key folder knows.
 func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []string) []string {
 	m := s.options.Memory
 	if m.known != nil && !m.clock.Known() { // nothing was decided in the runs before this one
@@ -95,8 +95,8 @@ func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []s
 	return m.known
 }
 
-// carry sends a message to the leader, which may be this node.
-func (s *Sharing) carry(ctx context.Context, q nodes.Request) (a nodes.Answer, err error) {
+// send sends a message to the leader, which may be this node.
+func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Answer, err error) {
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
 	}
@@ -120,7 +120,7 @@ func (s *Sharing) carry(ctx context.Context, q nodes.Request) (a nodes.Answer, e
 	return a, err
 }
 
-// ServeHTTP serves the other nodes, which send their reports and request grants.
+// ServeHTTP serves the other nodes, which send reports and request grants.
 func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var q nodes.Request
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxMessage)).Decode(&q); r.Method != http.MethodPost || err != nil {
@@ -135,11 +135,10 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
 }
 
-// Run keeps track until ctx ends of which node has the global objects. On that node it also makes sure that no other node has taken its
-// place.
+// Run follows which node has the global objects until ctx ends. On that node it also makes sure that no other node has replaced it.
 func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	if status := s.options.Node.Status(); status.Leads {
-		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.Holds))
+		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
 		defer s.owner.Store(nil)
 	}
 	failed := false
@@ -159,11 +158,11 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	}
 }
 
-// poll has the bucket list this node, learns which node leads, and asks that one for the time if it has yet to.
+// poll registers this node in the bucket, finds the leader, and requests the time from it if that is not known yet.
 func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
 	defer cancel()
-	unlisted := s.join(ctx, rooms.Shared())
+	unlisted := s.register(ctx, rooms.SharedRooms())
 	if unlisted != nil && !s.listed.Load() {
 		return unlisted
 	}
@@ -185,7 +184,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 		return unlisted
 	}
 	q := s.member.Ask()
-	a, err := s.carry(ctx, q.Request)
+	a, err := s.send(ctx, q.Request)
 	if err == nil {
 		_, err = s.member.Take(q, a)
 	}
@@ -198,8 +197,8 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	return err
 }
 
-// join has the bucket list this node.
-func (s *Sharing) join(ctx context.Context, rooms []string) error {
+// register adds this node to the list in the bucket.
+func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	if slices.Equal(rooms, s.joined) && time.Since(s.renewed) < listInterval {
 		return nil
 	}
@@ -211,7 +210,7 @@ func (s *Sharing) join(ctx context.Context, rooms []string) error {
 	return nil
 }
 
-// updateMembers updates which nodes the owner answers.
+// updateMembers updates the list of nodes to which the owner responds.
 func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
 	if !o.Lacks() && time.Since(s.read) < listInterval {
 		return nil

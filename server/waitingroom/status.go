@@ -44,7 +44,7 @@ type Status struct {
 // A Revision is the version of the settings of all rooms that is in force on this node.
 type Revision struct {
 	Version int64     `json:"version"`           // 0 where the settings are not stored
-	Time    time.Time `json:"time"`              // of the change
+	Time    time.Time `json:"time"`              // forRoom the change
 	Origin  string    `json:"origin"`            // who or what made it
 	Problem string    `json:"problem,omitempty"` // what is wrong with the settings that are stored, or why a newer version is not used here
 	// Unconfirmed says that a newer version may be in force elsewhere, and Confirmed when this one was known to be the newest.
@@ -61,9 +61,9 @@ type Version struct {
 	InForce  bool      `json:"in_force,omitempty"`
 }
 
-// Statuses returns the state of the rooms, in the order of the configuration.
+// Statuses returns the status of all rooms, in the order of the configuration.
 func (r *Rooms) Statuses() []Status {
-	rooms := r.current().rooms
+	rooms := r.currentLayout().rooms
 	all := make([]Status, len(rooms))
 	revision := r.options.Revision()
 	for i, room := range rooms {
@@ -73,16 +73,16 @@ func (r *Rooms) Statuses() []Status {
 	return all
 }
 
-// Status returns the state of a room, false where there is none of that name.
+// Status returns the status of a room; false if there is none with that name.
 func (r *Rooms) Status(name string) (Status, bool) {
-	room, ok := r.current().byName[name]
+	room, ok := r.currentLayout().byName[name]
 	if !ok {
 		return Status{}, false
 	}
 	return r.statusOf(room), true
 }
 
-// statusOf returns the state of a room, with the version of its settings.
+// statusOf returns the status of a room, with the version of its settings.
 func (r *Rooms) statusOf(room *room) Status {
 	status := room.status()
 	status.Settings = r.options.Revision()
@@ -96,7 +96,7 @@ func (r *room) status() Status {
 		Name: r.config.Name, Status: NotQueueing, Queued: o.queued, Active: o.active, MaxMinutes: longestWait(m, o),
 		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute,
 		SessionDuration: int(m.Settings.SessionDuration / time.Minute), Method: m.Settings.Method,
-		Recovering: o.holding, CutOff: o.cutOff || !r.ready(),
+		Recovering: o.holding, CutOff: o.cutOff || !r.isReady(),
 	}
 	for _, route := range r.config.Routes {
 		s.Routes = append(s.Routes, route.Host+route.Path)
@@ -115,15 +115,15 @@ func (r *room) status() Status {
 	return s
 }
 
-// Revision returns which version of the settings is in force here.
+// Revision returns the version of the settings that is in force here.
 func (r *Rooms) Revision() Revision { return r.options.Revision() }
 
-// Versions returns the history of the settings, newest first.
+// Versions returns the versions of the settings, newest first.
 func (r *Rooms) Versions() []Version { return r.options.Versions() }
 
-// longestWait is the wait of a user who comes now, in minutes: under Random the wait that
-// three quarters of the users do not exceed.
-func longestWait(m *config.Moment, o *overview) int {
+// longestWait returns how many minutes a user who comes now will wait: under Random the wait that three quarters of the users do
+// not exceed.
+func longestWait(m *config.EffectiveSettings, o *overview) int {
 	if o.queued == 0 || o.perMinute <= 0 {
 		return 0
 	}

@@ -28,17 +28,17 @@ const (
 	journalAtOnce = 1000
 )
 
-// stop ends all decisions of a data centre object.
+// stop ends all decisions of the data centre.
 func (c *centre) stop() {
 	if !c.stopped {
 		c.stopped = true
-		c.exchange(c.room.now())
+		c.syncWorker(c.room.now())
 		c.machine.Report(c.room.now()) // so that the journal has who waits
 	}
 }
 
-// note brings the journal up to what the data centre has decided.
-func (c *centre) note(ctx context.Context, s *durable.State) error {
+// updateJournal writes what the data centre has decided to the journal.
+func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	rows, head := c.machine.Changes()
 	for _, row := range rows {
 		key := journalPrefix + row.ID.String()
@@ -58,8 +58,8 @@ func (c *centre) note(ctx context.Context, s *durable.State) error {
 	return s.Put(ctx, journalHead, head, durable.NoCache)
 }
 
-// resume returns the data centre of the life before, nil where its journal cannot be read.
-func resume(ctx context.Context, s *durable.State, name string, m *config.Moment, life int64, now time.Time) (*queue.DataCentre, error) {
+// resumeCentre returns the data centre of the previous process from its journal, nil if that cannot be read.
+func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.EffectiveSettings, life int64, now time.Time) (*queue.DataCentre, error) {
 	head, found, err := s.Get(ctx, journalHead, durable.NoCache)
 	if err != nil || !found {
 		return nil, err
@@ -77,7 +77,7 @@ func resume(ctx context.Context, s *durable.State, name string, m *config.Moment
 	return machine, nil
 }
 
-// eachRow calls f with the rows of the journal, until it returns false.
+// eachRow calls f with the rows of the journal until it returns false.
 func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, row durable.Entry) (bool, error)) error {
 	o := durable.ListOptions{Prefix: journalPrefix, Limit: journalAtOnce}
 	for {
@@ -101,8 +101,8 @@ func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, ro
 	}
 }
 
-// forgetJournal deletes it.
-func forgetJournal(ctx context.Context, s *durable.State) error {
+// deleteJournal deletes the journal.
+func deleteJournal(ctx context.Context, s *durable.State) error {
 	err := eachRow(ctx, s, func(_ queue.TicketID, row durable.Entry) (bool, error) {
 		return true, s.Delete(ctx, row.Key, durable.NoCache)
 	})
@@ -112,8 +112,8 @@ func forgetJournal(ctx context.Context, s *durable.State) error {
 	return s.Delete(ctx, journalHead, durable.NoCache)
 }
 
-// Forget makes the state of all rooms in a store one that is lost: the store is sound, but older
-// than what its rooms have promised since. Revocations stay.
+// Forget marks the state of all rooms in a store as lost, because the store is older than what its rooms have promised since.
+// Revocations stay.
 func Forget(store *kvstore.Store) (err error) {
 	runtime := durable.New(store, durable.Options{Quiet: true})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -150,7 +150,7 @@ type forgetful struct{ durable.NoAlarm }
 
 // Handle implements durable.Handler.
 func (forgetful) Handle(ctx context.Context, s *durable.State, _ struct{}) (none struct{}, err error) {
-	if err := errors.Join(forgetJournal(ctx, s), s.Delete(ctx, globalKey)); err != nil {
+	if err := errors.Join(deleteJournal(ctx, s), s.Delete(ctx, globalKey)); err != nil {
 		return none, err
 	}
 	return none, s.Sync(ctx)

@@ -13,33 +13,34 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// newTicket returns a ticket for a first request. Its id is random.
+// newTicket returns the ticket of a first request, with a random id.
 func newTicket() (t queue.Ticket) {
 	rand.Read(t.ID[:]) // never fails
 	return t
 }
 
-// A jar seals tickets of one room into cookies, and opens them.
+// A codec seals tickets of one room into cookies, and opens them.
 //
 // A ticket is encrypted and authenticated with XChaCha20-Poly1305, of golang.org/x/crypto,
 // which the Go project maintains. Its nonces of 192 bits may be random for any number of
 // tickets of one key, which those of AES-GCM may not, and it has no options that could be
 // set wrong, as JOSE would. A ticket is bound to its room: in another room it does not open.
 // Forged, foreign, damaged and huge cookies all give the same answer: no ticket.
-type jar struct {
+type ticketCodec struct {
 	keys   *Keyring
 	bound  []byte // what a ticket is bound to besides its key: the cipher's associated data
 	cookie string // name
 }
 
-func newJar(keys *Keyring, room *config.Room) *jar {
-	return &jar{keys, []byte("larder waiting room ticket\x00" + room.Name), cookieName(room.Cookie.Suffix)}
+// newTicketCodec returns the codec of a room's tickets, which encrypts them with keys.
+func newTicketCodec(keys *Keyring, room *config.Room) *ticketCodec {
+	return &ticketCodec{keys, []byte("larder waiting room ticket\x00" + room.Name), cookieName(room.Cookie.Suffix)}
 }
 
 const (
 	ticketVersion = 1
-	nonceSize     = 24 // of XChaCha20
-	tagSize       = 16 // of Poly1305
+	nonceSize     = 24 // forRoom XChaCha20
+	tagSize       = 16 // forRoom Poly1305
 	bodySize      = 1 + len(queue.TicketID{}) + 4*8 + 2
 	rawSize       = keyIDSize + nonceSize + bodySize + tagSize
 	encodedSize   = (rawSize*8 + 5) / 6 // bytes of a ticket as a cookie's value
@@ -48,21 +49,21 @@ const (
 // Strict, so that there is one text for a ticket.
 var encoding = base64.RawURLEncoding.Strict()
 
-// seal returns a ticket as the value of the room's cookie. Times are cut to milliseconds.
-func (j *jar) seal(t *queue.Ticket) string {
+// seal returns a ticket, encrypted, as the value of the room's cookie. It truncates times to milliseconds.
+func (j *ticketCodec) seal(t *queue.Ticket) string {
 	var raw [rawSize]byte
 	write := j.keys.keys[0]
 	copy(raw[:keyIDSize], write.id[:])
 	nonce := raw[keyIDSize : keyIDSize+nonceSize]
 	rand.Read(nonce)
 	var body [bodySize]byte
-	encode(t, &body)
+	encodeTicket(t, &body)
 	write.aead.Seal(raw[:keyIDSize+nonceSize], nonce, body[:], j.bound)
 	return encoding.EncodeToString(raw[:])
 }
 
-// open returns the ticket that a cookie's value holds, false where it is none of the room.
-func (j *jar) open(value string) (t queue.Ticket, ok bool) {
+// open returns the ticket in a cookie's value; false if it is not a ticket of the room.
+func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 	if len(value) != encodedSize {
 		return t, false
 	}
@@ -80,7 +81,7 @@ func (j *jar) open(value string) (t queue.Ticket, ok bool) {
 	if err != nil {
 		return t, false
 	}
-	return t, decode(&t, (*[bodySize]byte)(body))
+	return t, decodeTicket(&t, (*[bodySize]byte)(body))
 }
 
 // maxCookies bounds how many cookies of a name are tried: a browser may send one of each
@@ -89,7 +90,7 @@ const maxCookies = 4
 
 // tickets yields the tickets of the room that a request has, in the order of its cookies. It reads the field itself, because
 // net/http would allocate every cookie of the request.
-func (j *jar) tickets(h http.Header) iter.Seq[queue.Ticket] {
+func (j *ticketCodec) tickets(h http.Header) iter.Seq[queue.Ticket] {
 	return func(yield func(queue.Ticket) bool) {
 		tried := 0
 		for _, line := range h["Cookie"] {
@@ -112,7 +113,8 @@ func (j *jar) tickets(h http.Header) iter.Seq[queue.Ticket] {
 	}
 }
 
-func encode(t *queue.Ticket, b *[bodySize]byte) {
+// encodeTicket writes a ticket in its binary form.
+func encodeTicket(t *queue.Ticket, b *[bodySize]byte) {
 	b[0] = ticketVersion
 	n := 1 + copy(b[1:], t.ID[:])
 	for _, moment := range [...]time.Time{t.Since, t.LastCheckIn, t.AcceptedAt, t.Ends} {
@@ -126,7 +128,8 @@ func encode(t *queue.Ticket, b *[bodySize]byte) {
 	binary.BigEndian.PutUint16(b[n:], uint16(min(t.RefreshInterval/time.Second, 1<<16-1)))
 }
 
-func decode(t *queue.Ticket, b *[bodySize]byte) bool {
+// decodeTicket reads a ticket in its binary form; false if it is malformed.
+func decodeTicket(t *queue.Ticket, b *[bodySize]byte) bool {
 	if b[0] != ticketVersion {
 		return false
 	}
@@ -147,7 +150,7 @@ func decode(t *queue.Ticket, b *[bodySize]byte) bool {
 // cookiePrefix begins the name of every room's cookie.
 const cookiePrefix = "__larder_room"
 
-// cookieName is the name of the cookie with a suffix.
+// cookieName returns the name of the rooms' cookie with a suffix.
 func cookieName(suffix string) string {
 	if suffix == "" {
 		return cookiePrefix
@@ -155,16 +158,15 @@ func cookieName(suffix string) string {
 	return cookiePrefix + "_" + suffix
 }
 
-// isCookie reports whether a cookie of that name may hold a ticket, of any room.
-func isCookie(name string) bool {
+// isTicketCookie reports whether a cookie with that name may be a ticket of some room.
+func isTicketCookie(name string) bool {
 	rest, ok := strings.CutPrefix(name, cookiePrefix)
 	return ok && (rest == "" || rest[0] == '_')
 }
 
-// setCookie returns the Set-Cookie field (RFC 6265bis §4.1) that hands a room's ticket to a
-// client to keep for so long; a value of "" takes it away. secure says that the request
-// came over HTTPS.
-func setCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
+// newSetCookie returns the Set-Cookie field (RFC 6265bis §4.1) that stores a room's ticket in the client for the duration keep;
+// the value "" deletes it. secure says that the request came over HTTPS.
+func newSetCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
 	sameSite, only := room.Cookie.SameSite, secure
 	switch room.Cookie.Secure {
 	case config.SecureAlways:

@@ -35,26 +35,26 @@ func ring(t testing.TB, secrets ...[]byte) *Keyring {
 	return k
 }
 
-// jar returns the jar of a room with such a cookie suffix.
-func (k *Keyring) jar(room, suffix string) *jar {
-	return newJar(k, &config.Room{Name: room, Cookie: config.Cookie{Suffix: suffix}})
+// ticketCodec returns the codec of a room with such a cookie suffix.
+func (k *Keyring) codec(room, suffix string) *ticketCodec {
+	return newTicketCodec(k, &config.Room{Name: room, Cookie: config.Cookie{Suffix: suffix}})
 }
 
 func TestTicket(t *testing.T) {
-	jar := ring(t, secret(1)).jar("shop", "")
+	codec := ring(t, secret(1)).codec("shop", "")
 	for name, want := range map[string]queue.Ticket{
 		"accepted": example,
 		"waiting":  {ID: newTicket().ID, Since: example.Since, LastCheckIn: example.LastCheckIn, RefreshInterval: 20 * time.Second},
 		"nothing":  {},
 	} {
-		value := jar.seal(&want)
-		if got, ok := jar.open(value); !ok || got != want {
+		value := codec.seal(&want)
+		if got, ok := codec.open(value); !ok || got != want {
 			t.Errorf("%s: came back as %+v, %v", name, got, ok)
 		}
 		if len(value) != encodedSize {
 			t.Errorf("%s: has %d bytes, not %d", name, len(value), encodedSize)
 		}
-		if again := jar.seal(&want); again == value {
+		if again := codec.seal(&want); again == value {
 			t.Errorf("%s: sealed twice it is the same, so a nonce was used twice", name)
 		}
 	}
@@ -62,11 +62,11 @@ func TestTicket(t *testing.T) {
 
 func TestForeign(t *testing.T) {
 	keys := ring(t, secret(1))
-	jar := keys.jar("shop", "")
-	good := jar.seal(&example)
+	codec := keys.codec("shop", "")
+	good := codec.seal(&example)
 	for name, value := range map[string]string{
-		"of another room":     keys.jar("other", "").seal(&example),
-		"of another key":      ring(t, secret(2)).jar("shop", "").seal(&example),
+		"of another room":     keys.codec("other", "").seal(&example),
+		"of another key":      ring(t, secret(2)).codec("shop", "").seal(&example),
 		"empty":               "",
 		"short":               good[:len(good)-1],
 		"long":                good + "A",
@@ -77,14 +77,14 @@ func TestForeign(t *testing.T) {
 		"quoted":              `"` + good[2:] + `"`,
 		"with spare bits set": good[:len(good)-1] + "_",
 	} {
-		if got, ok := jar.open(value); ok {
+		if got, ok := codec.open(value); ok {
 			t.Errorf("%s: opened as %+v", name, got)
 		}
 	}
 	for i := range len(good) { // each bit of it counts
 		for _, c := range "A_" {
 			if changed := good[:i] + string(c) + good[i+1:]; changed != good {
-				if _, ok := jar.open(changed); ok {
+				if _, ok := codec.open(changed); ok {
 					t.Fatalf("opened with byte %d changed to %c", i, c)
 				}
 			}
@@ -94,26 +94,26 @@ func TestForeign(t *testing.T) {
 
 func TestRotation(t *testing.T) {
 	old, both := ring(t, secret(1)), ring(t, secret(2), secret(1))
-	before := old.jar("shop", "").seal(&example)
-	if got, ok := both.jar("shop", "").open(before); !ok || got != example {
+	before := old.codec("shop", "").seal(&example)
+	if got, ok := both.codec("shop", "").open(before); !ok || got != example {
 		t.Error("a ticket of the old key is lost by the rotation")
 	}
-	after := both.jar("shop", "").seal(&example)
-	if _, ok := old.jar("shop", "").open(after); ok {
+	after := both.codec("shop", "").seal(&example)
+	if _, ok := old.codec("shop", "").open(after); ok {
 		t.Error("the ring still writes with the old key")
 	}
-	if _, ok := ring(t, secret(2)).jar("shop", "").open(before); ok {
+	if _, ok := ring(t, secret(2)).codec("shop", "").open(before); ok {
 		t.Error("the old key is gone, but its tickets still open")
 	}
 }
 
 func TestFind(t *testing.T) {
 	keys := ring(t, secret(1))
-	plain, suffixed := keys.jar("shop", ""), keys.jar("shop", "b")
+	plain, suffixed := keys.codec("shop", ""), keys.codec("shop", "b")
 	good := plain.seal(&example)
 	for name, c := range map[string]struct {
 		lines []string
-		jar   *jar
+		codec *ticketCodec
 		ok    bool
 	}{
 		"alone":                 {[]string{"__larder_room=" + good}, plain, true},
@@ -127,14 +127,15 @@ func TestFind(t *testing.T) {
 		"no cookie":             {nil, plain, false},
 		"a name that ends with": {[]string{"x__larder_room=" + good}, plain, false},
 	} {
-		if got, ok := c.jar.find(http.Header{"Cookie": c.lines}); ok != c.ok || ok && got != example {
+		if got, ok := c.codec.find(http.Header{"Cookie": c.lines}); ok != c.ok || ok && got != example {
 			t.Errorf("%s: %+v, %v", name, got, ok)
 		}
 	}
 }
 
-// find returns the first ticket of a request.
-func (j *jar) find(h http.Header) (queue.Ticket, bool) {
+// find returns the first cookie of a request that is a ticket of the room. It reads the header field itself, because net/http would
+// allocate every cookie of the request.
+func (j *ticketCodec) find(h http.Header) (queue.Ticket, bool) {
 	for t := range j.tickets(h) {
 		return t, true
 	}
@@ -143,11 +144,11 @@ func (j *jar) find(h http.Header) (queue.Ticket, bool) {
 
 // TestAllocations holds an accepted ticket to what its decryption takes.
 func TestAllocations(t *testing.T) {
-	jar := ring(t, secret(1)).jar("shop", "")
-	h := http.Header{"Cookie": {"a=b; __larder_room=" + jar.seal(&example)}}
-	value := jar.seal(&example)
-	opening := testing.AllocsPerRun(100, func() { jar.open(value) })
-	if finding := testing.AllocsPerRun(100, func() { jar.find(h) }); finding > opening {
+	codec := ring(t, secret(1)).codec("shop", "")
+	h := http.Header{"Cookie": {"a=b; __larder_room=" + codec.seal(&example)}}
+	value := codec.seal(&example)
+	opening := testing.AllocsPerRun(100, func() { codec.open(value) })
+	if finding := testing.AllocsPerRun(100, func() { codec.find(h) }); finding > opening {
 		t.Errorf("finding a ticket allocates %v times, opening it %v times", finding, opening)
 	}
 	if opening > 3 { // what x/crypto does itself, and what it is handed
@@ -166,12 +167,12 @@ func TestKeys(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v %v", info.Mode(), err)
 	}
-	value := first.jar("shop", "").seal(&example)
+	value := first.codec("shop", "").seal(&example)
 	second, err := OpenKeys(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := second.jar("shop", "").open(value); !ok {
+	if _, ok := second.codec("shop", "").open(value); !ok {
 		t.Error("after a restart, tickets do not open any more")
 	}
 	text, _ := os.ReadFile(file)
@@ -186,10 +187,10 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := rotated.jar("shop", "").open(value); !ok {
+	if _, ok := rotated.codec("shop", "").open(value); !ok {
 		t.Error("after a rotation, old tickets do not open any more")
 	}
-	if _, ok := second.jar("shop", "").open(rotated.jar("shop", "").seal(&example)); ok {
+	if _, ok := second.codec("shop", "").open(rotated.codec("shop", "").seal(&example)); ok {
 		t.Error("the new key does not write")
 	}
 	for name, s := range map[string]string{
@@ -238,20 +239,20 @@ func TestCookie(t *testing.T) {
 		{"taken away", config.Default().Cookie, "/", "", false, "__larder_room=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"},
 	} {
 		room := config.Room{Cookie: c.cookie, Routes: []config.Route{{Path: c.path}}}
-		if got := setCookie(&room, c.value, keep, c.secure); got != c.want {
+		if got := newSetCookie(&room, c.value, keep, c.secure); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
 }
 
 func FuzzOpen(f *testing.F) {
-	jar := ring(f, secret(1)).jar("shop", "")
-	good := jar.seal(&example)
+	codec := ring(f, secret(1)).codec("shop", "")
+	good := codec.seal(&example)
 	f.Add("a=b; __larder_room=" + good)
 	f.Add("__larder_room=" + good[:20])
 	f.Add("__larder_room;;; =; __larder_room=")
 	f.Fuzz(func(t *testing.T, line string) {
-		got, ok := jar.find(http.Header{"Cookie": {line}})
+		got, ok := codec.find(http.Header{"Cookie": {line}})
 		if ok && got != example { // nothing else was ever sealed with this key
 			t.Errorf("%q opened as %+v", line, got)
 		}

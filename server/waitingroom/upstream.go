@@ -27,6 +27,7 @@ type upstream struct {
 	proxy httputil.ReverseProxy
 }
 
+// newUpstream returns the reverse proxy to a room's upstream servers.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *upstream {
 	u := &upstream{balancer: newBalancer(room, logger, now)}
 	u.proxy = httputil.ReverseProxy{
@@ -37,12 +38,12 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *
 			r.Out.Host = r.In.Host       // the site needs the name by which it was asked
 			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
 			client.Tell(r.Out.Header, r.In)
-			hideTickets(r.Out.Header)
+			removeTickets(r.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {
 			// The answer to an upgrade is written by the proxy itself.
-			if p, ok := res.Request.Context().Value(passingKey{}).(*passing); ok && res.StatusCode == http.StatusSwitchingProtocols {
-				p.obey(res.Header)
+			if p, ok := res.Request.Context().Value(passingKey{}).(*admittedResponse); ok && res.StatusCode == http.StatusSwitchingProtocols {
+				p.applyOriginCommands(res.Header)
 			}
 			return nil
 		},
@@ -72,7 +73,7 @@ type passingKey struct{}
 
 // ServeHTTP implements http.Handler.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if p, ok := w.(*passing); ok {
+	if p, ok := w.(*admittedResponse); ok {
 		req = req.WithContext(context.WithValue(req.Context(), passingKey{}, p))
 	}
 	// The server's own deadlines are for answers that are made here. An upstream may pause
@@ -81,7 +82,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.ProtoMajor == 1 && req.ContentLength < 0 && c.EnableFullDuplex() == nil { // HTTP/2 always is
 		// net/http cannot tell where the next request begins after a body that is not read to its end.
 		w.Header().Set("Connection", "close")
-		defer finish(c, req.Body)
+		defer discardBody(c, req.Body)
 	}
 	_ = c.SetWriteDeadline(time.Time{})
 	defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
@@ -91,16 +92,16 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	u.proxy.ServeHTTP(&movingWriter{w, c}, req)
 }
 
-// finish takes a little more of a body that the upstream did not want, so that the client gets
-// the answer, and ends a read that is under way. The connection ends then.
-func finish(c *http.ResponseController, body io.Reader) {
+// discardBody reads a little more of a request body that the upstream did not read, so that the client receives the response. Then
+// the connection ends.
+func discardBody(c *http.ResponseController, body io.Reader) {
 	const most, linger = 256 << 10, 500 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(linger))
 	_, _ = io.CopyN(io.Discard, body, most)
 	_ = c.SetReadDeadline(time.Now())
 }
 
-// target returns what a client asked for, byte for byte, without scheme and host.
+// target returns the request target of a client, byte for byte, without scheme and host.
 func target(in *http.Request) *url.URL {
 	raw := in.RequestURI
 	if i := strings.Index(raw, "://"); i > 0 && !strings.HasPrefix(raw, "/") { // "GET http://host/path HTTP/1.1" (RFC 9112 §3.2.2)
@@ -128,6 +129,7 @@ type movingReader struct {
 	c *http.ResponseController
 }
 
+// Read implements io.Reader. Each read extends the deadline of the connection.
 func (m *movingReader) Read(p []byte) (int, error) {
 	_ = m.c.SetReadDeadline(time.Now().Add(stall))
 	return m.ReadCloser.Read(p)
@@ -139,7 +141,7 @@ type movingWriter struct {
 	c *http.ResponseController
 }
 
-// WriteHeader implements http.ResponseWriter. Without a type of the upstream's, net/http would guess one.
+// WriteHeader implements http.ResponseWriter. If the upstream sent no Content-Type, it prevents net/http from guessing one.
 func (m *movingWriter) WriteHeader(status int) {
 	if h := m.Header(); h["Content-Type"] == nil && status >= http.StatusOK {
 		h["Content-Type"] = nil
@@ -147,28 +149,28 @@ func (m *movingWriter) WriteHeader(status int) {
 	m.ResponseWriter.WriteHeader(status)
 }
 
+// Write implements http.ResponseWriter, with a deadline.
 func (m *movingWriter) Write(p []byte) (int, error) {
-	defer m.within()()
+	defer m.setDeadline()()
 	return m.ResponseWriter.Write(p)
 }
 
 // Flush implements http.Flusher.
 func (m *movingWriter) Flush() {
-	defer m.within()()
+	defer m.setDeadline()()
 	_ = m.c.Flush() // a writer that cannot flush has nothing to flush
 }
 
-// within sets a deadline, and returns a function that removes it.
-func (m *movingWriter) within() func() {
+// setDeadline sets a write deadline, and returns a function that removes it.
+func (m *movingWriter) setDeadline() func() {
 	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
 	return func() { _ = m.c.SetWriteDeadline(time.Time{}) }
 }
 
 func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// hideTickets removes the tickets of all rooms from a request's header, and changes nothing
-// else of its cookies.
-func hideTickets(h http.Header) {
+// removeTickets removes the tickets of all rooms from a request's cookies, and changes nothing else of them.
+func removeTickets(h http.Header) {
 	var kept []string
 	hidden := false
 	for _, line := range h["Cookie"] {
@@ -178,7 +180,7 @@ func hideTickets(h http.Header) {
 		}
 		var others []string
 		for pair := range strings.SplitSeq(line, ";") {
-			if name, _, _ := strings.Cut(pair, "="); isCookie(strings.TrimSpace(name)) {
+			if name, _, _ := strings.Cut(pair, "="); isTicketCookie(strings.TrimSpace(name)) {
 				hidden = true
 				continue
 			}

@@ -93,10 +93,10 @@ func TestPassing(t *testing.T) {
 	h := open(t, small(1))
 	u := h.user()
 	u.get("/")
-	room := h.rooms.current().byName["shop"]
+	room := h.rooms.currentLayout().byName["shop"]
 	header := http.Header{"Cookie": {cookieName("") + "=" + u.cookie()}}
 	now, m := h.Now(), room.at(h.Now())
-	opened := testing.AllocsPerRun(100, func() { room.jar.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
+	opened := testing.AllocsPerRun(100, func() { room.codec.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
 	decided := testing.AllocsPerRun(100, func() {
 		if _, _, passes := room.findTicket(header, now, m); !passes {
 			t.Fatal("it does not pass")
@@ -118,9 +118,9 @@ func BenchmarkAccepted(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, jar := plan.at(now), newJar(keys, &rooms[0])
-	room := &room{schedule: plan, jar: jar, kept: &kept{}}
-	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + jar.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
+	m, codec := plan.at(now), newTicketCodec(keys, &rooms[0])
+	room := &room{schedule: plan, codec: codec, kept: &kept{}}
+	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + codec.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {

@@ -141,7 +141,7 @@ type Event struct {
 	Template string // of the page, also in the pre-queue
 }
 
-// From is when the event begins to matter.
+// From returns when the event begins to have an effect: when its pre-queue opens, if it has one.
 func (e *Event) From() time.Time {
 	if e.Prequeue.IsZero() {
 		return e.Start
@@ -149,8 +149,8 @@ func (e *Event) From() time.Time {
 	return e.Prequeue
 }
 
-// A Moment is what holds in a room until its next event begins or ends.
-type Moment struct {
+// EffectiveSettings are the settings in force in a room until its next event begins or ends.
+type EffectiveSettings struct {
 	Settings queue.Settings
 	Template string
 	Event    *Event // that is on or is waited for, nil for none
@@ -171,10 +171,10 @@ const (
 // forever is later than all events.
 var forever = time.Unix(1<<40, 0)
 
-// At returns what holds in a room at a time. In a pre-queue the room's own limits hold for
-// the visitors who are in, and all others wait; the page is the event's.
-func (r *Room) At(t time.Time) Moment {
-	m := Moment{Settings: r.Settings, Template: r.Template, Until: forever}
+// At returns the settings in force in a room at a time. During a pre-queue the room's own limits apply to the visitors who are in,
+// and all others wait; the page is the event's.
+func (r *Room) At(t time.Time) EffectiveSettings {
+	m := EffectiveSettings{Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {
 		e := &r.Events[i]
 		for _, turn := range [...]time.Time{e.From(), e.Start, e.End} {
@@ -198,9 +198,8 @@ func (r *Room) At(t time.Time) Moment {
 	return m
 }
 
-// CookiePath is the Path of the room's cookie: "/" for a room with routes of several
-// paths. A browser sends a cookie to paths below the cookie's folder (RFC 6265 §5.1.4), so
-// that of a room is the last folder in its path.
+// CookiePath returns the Path of the room's cookie: the last folder in the room's path, because browsers send a cookie to all paths
+// below its folder (RFC 6265 §5.1.4); "/" for a room with routes of several paths.
 func (r *Room) CookiePath() string {
 	path := r.Routes[0].Path
 	for _, route := range r.Routes[1:] {
@@ -215,7 +214,7 @@ func (r *Room) CookiePath() string {
 	return path
 }
 
-// LongestSession is the longest that a session may last in this room, whatever event is on.
+// LongestSession returns the longest duration of a session in this room, with or without its events.
 func (r *Room) LongestSession() time.Duration {
 	longest := r.SessionDuration
 	for i := range r.Events {
@@ -224,8 +223,8 @@ func (r *Room) LongestSession() time.Duration {
 	return longest
 }
 
-// Parse reads a file of rooms: a list of them, or a mapping with the list under "rooms".
-// name is the file's, for messages. The error joins one for each mistake.
+// Parse parses a file of rooms: a list of them, or a mapping with the list under "rooms". name is the file's, for messages. The
+// error joins one for each mistake.
 func Parse(name string, text []byte) ([]Room, error) {
 	list, err := List(name, text)
 	if err != nil || list == nil {
@@ -234,7 +233,7 @@ func Parse(name string, text []byte) ([]Room, error) {
 	return ParseNode(name, list)
 }
 
-// List returns the list of rooms in a file, for [ParseNode]; nil where it has none.
+// List returns the list of rooms in a file as YAML, for [ParseNode]; nil if there is none. name is the file's, for messages.
 func List(name string, text []byte) (*yaml.Node, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), MaxFile)
@@ -255,7 +254,7 @@ func List(name string, text []byte) (*yaml.Node, error) {
 	}
 	r := &reader{file: name}
 	var list *yaml.Node
-	r.fields(root, "", map[string]field{"rooms": func(n *yaml.Node, _ string) { list = n }})
+	r.readFields(root, "", map[string]field{"rooms": func(n *yaml.Node, _ string) { list = n }})
 	return list, errors.Join(r.problems...)
 }
 
@@ -263,13 +262,12 @@ func List(name string, text []byte) (*yaml.Node, error) {
 // and field. They count instead of those in the file.
 type Set map[string]map[string]string
 
-// Apply returns a list of rooms in which the fields that are set have their values. Rooms that
-// the list does not have are left out.
+// Apply returns a list of rooms with the fields of the set changed. It ignores rooms that the list does not have.
 func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	applied := *list
 	applied.Content = slices.Clone(list.Content)
 	for i, n := range applied.Content {
-		n = resolve(n)
+		n = resolveAlias(n)
 		if n.Kind != yaml.MappingNode {
 			continue
 		}
@@ -294,13 +292,14 @@ func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	return &applied, nil
 }
 
+// setField sets a field of a room to the YAML value in text.
 func setField(room *yaml.Node, field, text string) error {
 	if field == "name" {
 		return errors.New("cannot be changed: tickets are bound to it")
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil || len(document.Content) != 1 {
-		return mistake(text, "must be a value in YAML, such as true, 200 or [a, b]")
+		return valueError(text, "must be a value in YAML, such as true, 200 or [a, b]")
 	}
 	value := document.Content[0]
 	value.Line = room.Line
@@ -321,18 +320,18 @@ func (r *Room) SameUpstreams(other *Room) bool {
 		(r.UpstreamCA == nil) == (other.UpstreamCA == nil) && (r.UpstreamCA == nil || r.UpstreamCA.Equal(other.UpstreamCA))
 }
 
-// ParseNode is Parse for a list inside the document of another file.
+// ParseNode parses a list of rooms inside the document of another file, whose name is for messages.
 func ParseNode(name string, list *yaml.Node) ([]Room, error) {
 	r := &reader{file: name}
-	nodes := r.list(list, "rooms", MaxRooms)
+	nodes := r.readList(list, "rooms", MaxRooms)
 	rooms := make([]Room, 0, len(nodes))
 	for _, n := range nodes {
-		if room, ok := r.room(n); ok {
+		if room, ok := r.readRoom(n); ok {
 			rooms = append(rooms, room)
 		}
 	}
 	if len(r.problems) == 0 {
-		r.checkTogether(rooms, nodes)
+		r.checkRoutes(rooms, nodes)
 	}
 	if len(r.problems) > 0 {
 		return nil, errors.Join(r.problems...)
@@ -349,7 +348,8 @@ type reader struct {
 // maxProblems is how many mistakes are reported at once.
 const maxProblems = 50
 
-func (r *reader) fail(n *yaml.Node, field, format string, args ...any) {
+// addMistake records a mistake in a field, with the line of the node.
+func (r *reader) addMistake(n *yaml.Node, field, format string, args ...any) {
 	if len(r.problems) >= maxProblems {
 		return
 	}
@@ -360,7 +360,8 @@ func (r *reader) fail(n *yaml.Node, field, format string, args ...any) {
 	r.problems = append(r.problems, fmt.Errorf(at+format, args...))
 }
 
-func resolve(n *yaml.Node) *yaml.Node {
+// resolveAlias returns the node that an alias stands for.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
 	}
@@ -370,25 +371,26 @@ func resolve(n *yaml.Node) *yaml.Node {
 // A field reads the value of a member of a mapping; name is its key, for messages.
 type field func(n *yaml.Node, name string)
 
-// fields hands the value of each member of a mapping to its reader.
-func (r *reader) fields(n *yaml.Node, of string, known map[string]field) bool {
-	n = resolve(n)
+// readFields passes the value of each member of a mapping to the function in known. It records unknown and repeated members as
+// mistakes; of is what the mapping describes. It returns false if n is no mapping.
+func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) bool {
+	n = resolveAlias(n)
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, of, "must hold `name: value` lines")
+		r.addMistake(n, of, "must hold `name: value` lines")
 		return false
 	}
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], resolve(n.Content[i+1])
+		key, value := n.Content[i], resolveAlias(n.Content[i+1])
 		read, ok := known[key.Value]
 		first, twice := lines[key.Value]
 		switch {
 		case !ok:
-			r.fail(key, of, "no such field as %q%s", short(key.Value), suggest(key.Value, known))
+			r.addMistake(key, of, "no such field as %q%s", cutValue(key.Value), suggestField(key.Value, known))
 		case twice:
-			r.fail(key, of, "%s is set already in line %d; remove one of the two", key.Value, first)
+			r.addMistake(key, of, "%s is set already in line %d; remove one of the two", key.Value, first)
 		case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
-			r.fail(value, key.Value, "has no value; give it one, or remove the line for the default")
+			r.addMistake(value, key.Value, "has no value; give it one, or remove the line for the default")
 		default:
 			lines[key.Value] = key.Line
 			read(value, key.Value)
@@ -397,58 +399,60 @@ func (r *reader) fields(n *yaml.Node, of string, known map[string]field) bool {
 	return true
 }
 
-func suggest(name string, known map[string]field) string {
+// suggestField returns the end of a message about an unknown field: the known one that is similar, or all.
+func suggestField(name string, known map[string]field) string {
 	if best, ok := text.Nearest(name, slices.Collect(maps.Keys(known))); ok {
 		return "; did you mean " + best + "?"
 	}
 	return "; remove it"
 }
 
-// list returns the members of a list.
-func (r *reader) list(n *yaml.Node, field string, most int) []*yaml.Node {
-	n = resolve(n)
+// readList returns the members of a list, of which there may be up to most.
+func (r *reader) readList(n *yaml.Node, field string, most int) []*yaml.Node {
+	n = resolveAlias(n)
 	switch {
 	case n.Kind != yaml.SequenceNode:
-		r.fail(n, field, "must be a list, its members on lines that begin with a dash")
+		r.addMistake(n, field, "must be a list, its members on lines that begin with a dash")
 	case len(n.Content) > most:
-		r.fail(n, field, "has %d members; at most %d are possible", len(n.Content), most)
+		r.addMistake(n, field, "has %d members; at most %d are possible", len(n.Content), most)
 	default:
 		return n.Content
 	}
 	return nil
 }
 
-func (r *reader) text(n *yaml.Node, name string) (string, bool) {
-	n = resolve(n)
+// readText returns the text of a single value; false if n is not one.
+func (r *reader) readText(n *yaml.Node, name string) (string, bool) {
+	n = resolveAlias(n)
 	if n.Kind != yaml.ScalarNode {
-		r.fail(n, name, "must be a single value")
+		r.addMistake(n, name, "must be a single value")
 		return "", false
 	}
 	return n.Value, true
 }
 
-// value returns a field that parses a single value into its target.
+// value returns a field that parses a single value into target.
 func value[T any](r *reader, target *T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
-		s, ok := r.text(n, name)
+		s, ok := r.readText(n, name)
 		if !ok {
 			return
 		}
 		v, err := parse(s)
 		if err != nil {
-			r.fail(n, name, "%w", err)
+			r.addMistake(n, name, "%w", err)
 			return
 		}
 		*target = v
 	}
 }
 
-// values returns a field that parses one value, or a list of them.
+// values returns a field that parses one value or a list of them into target.
 func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		nodes := []*yaml.Node{n}
 		if n.Kind == yaml.SequenceNode {
-			nodes = r.list(n, name, maxValues)
+			nodes = r.readList(n, name, maxValues)
 		}
 		for _, m := range nodes {
 			var v T
@@ -462,32 +466,32 @@ func parseText(s string) (string, error) { return s, nil }
 
 func parseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {
-		return false, mistake(s, "must be true or false")
+		return false, valueError(s, "must be true or false")
 	}
 	return s == "true", nil
 }
 
-// whole returns a parser of whole numbers from least to most, in some unit.
-func whole[T ~int | ~int64](unit T, least, most int) func(string) (T, error) {
+// wholeNumber returns a parser of whole numbers from least to most, which it multiplies by unit.
+func wholeNumber[T ~int | ~int64](unit T, least, most int) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, err := strconv.Atoi(s)
 		if err != nil || v < least || v > most {
-			return 0, mistake(s, "must be a whole number from %d to %d", least, most)
+			return 0, valueError(s, "must be a whole number from %d to %d", least, most)
 		}
 		return T(v) * unit, nil
 	}
 }
 
-func parseMoment(s string) (time.Time, error) {
+func parseTime(s string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, mistake(s, "must be a time such as 2027-05-26T19:51:00Z")
+		return t, valueError(s, "must be a time such as 2027-05-26T19:51:00Z")
 	}
 	return t.UTC(), nil
 }
 
-// choice returns a parser of one of several words.
-func choice[T ~string](choices ...T) func(string) (T, error) {
+// oneOf returns a parser of one of several words.
+func oneOf[T ~string](choices ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(choices, T(s)) {
 			return T(s), nil
@@ -496,14 +500,14 @@ func choice[T ~string](choices ...T) func(string) (T, error) {
 		for _, c := range choices {
 			names = append(names, string(c))
 		}
-		return "", mistake(s, "must be one of %s", strings.Join(names, ", "))
+		return "", valueError(s, "must be one of %s", strings.Join(names, ", "))
 	}
 }
 
-// mistake is about a value that cannot be parsed.
-func mistake(s, format string, args ...any) error {
-	return fmt.Errorf("%q "+format, append([]any{short(s)}, args...)...)
+// valueError returns an error about a value s that cannot be parsed. It repeats the value, cut to a length for messages.
+func valueError(s, format string, args ...any) error {
+	return fmt.Errorf("%q "+format, append([]any{cutValue(s)}, args...)...)
 }
 
-// short cuts a value that a message repeats.
-func short(s string) string { return text.Short(s, 80) }
+// cutValue cuts a value to the length that a message repeats.
+func cutValue(s string) string { return text.Short(s, 80) }

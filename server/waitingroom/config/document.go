@@ -20,7 +20,7 @@ type Document struct {
 	Set  Set    `json:"set,omitempty"`
 }
 
-// Rooms parses the document. The error joins one for each mistake.
+// Rooms parses the rooms of the document. The error joins one for each mistake.
 func (d Document) Rooms() ([]Room, error) {
 	list, err := d.list()
 	if err != nil || list == nil {
@@ -29,7 +29,7 @@ func (d Document) Rooms() ([]Room, error) {
 	return ParseNode(d.Name, list)
 }
 
-// list returns the rooms as YAML, nil for none.
+// list returns the rooms of the document as YAML, nil for none.
 func (d Document) list() (*yaml.Node, error) {
 	list, err := List(d.Name, []byte(d.Text))
 	if err != nil || list == nil {
@@ -38,7 +38,7 @@ func (d Document) list() (*yaml.Node, error) {
 	return d.Set.Apply(list)
 }
 
-// With returns the document with fields of a room set; a field with the value "" has that of the file again.
+// With returns the document with fields of a room changed. The value "" resets a field to that of the file.
 func (d Document) With(room string, fields map[string]string) (Document, error) {
 	set := d.Set.clone()
 	if set[room] == nil {
@@ -59,7 +59,7 @@ func (d Document) With(room string, fields map[string]string) (Document, error) 
 	if len(set[room]) == 0 {
 		delete(set, room)
 	}
-	if n := set.size(); n > maxSet {
+	if n := set.countFields(); n > maxSet {
 		return d, fmt.Errorf("the fields that are set of the waiting rooms would have %d bytes, of %d at most; put long values into the file of rooms, and apply that", n, maxSet)
 	}
 	d.Set = set
@@ -77,7 +77,8 @@ func (s Set) clone() Set {
 	return fresh
 }
 
-func (s Set) size() (n int) {
+// countFields returns how many fields the set has, in all rooms.
+func (s Set) countFields() (n int) {
 	for room, fields := range s {
 		n += len(room)
 		for field, value := range fields {
@@ -87,7 +88,7 @@ func (s Set) size() (n int) {
 	return n
 }
 
-// YAML returns a file of rooms that has the document's settings. Without fields that were set it is the file itself.
+// YAML returns the settings of the document as a file of rooms. If no fields were changed, it is the file itself.
 func (d Document) YAML() ([]byte, error) {
 	if len(d.Set) == 0 {
 		return []byte(d.Text), nil
@@ -99,10 +100,10 @@ func (d Document) YAML() ([]byte, error) {
 	return Marshal(list)
 }
 
-// Marshal returns a list of rooms as YAML, without the anchors of the file that it was read from.
+// Marshal returns a list of rooms as YAML. It replaces aliases by what they stand for.
 func Marshal(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
-	expanded, err := expand(list, &budget, 0)
+	expanded, err := expandAliases(list, &budget, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -115,11 +116,11 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Canonical returns a form of a list of rooms that only depends on its values: not on their style, on comments, on anchors or on
-// the order of fields, nor on the release of the YAML package.
+// Canonical returns a form of a list of rooms that depends only on its values: not on style, comments, anchors or the order of
+// fields, nor on the release of the YAML package.
 func Canonical(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
-	expanded, err := expand(list, &budget, 0)
+	expanded, err := expandAliases(list, &budget, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -159,19 +160,20 @@ const (
 
 var errTooComplex = errors.New("holds too many aliases or levels; write the rooms out")
 
-// expand copies a node, with its aliases replaced by what they stand for.
-func expand(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
+// expandAliases returns a copy of a node in which aliases are replaced by what they stand for. It returns an error if the copy has
+// more than budget nodes or is nested too deeply.
+func expandAliases(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
 	if *budget--; *budget < 0 || depth > maxDepth {
 		return nil, errTooComplex
 	}
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		return expand(n.Alias, budget, depth+1)
+		return expandAliases(n.Alias, budget, depth+1)
 	}
 	fresh := *n
 	fresh.Anchor, fresh.Content = "", slices.Clone(n.Content)
 	for i, child := range fresh.Content {
 		var err error
-		if fresh.Content[i], err = expand(child, budget, depth+1); err != nil {
+		if fresh.Content[i], err = expandAliases(child, budget, depth+1); err != nil {
 			return nil, err
 		}
 	}

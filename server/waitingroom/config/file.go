@@ -14,7 +14,8 @@ type File struct {
 	Canonical []byte
 }
 
-// Hash identifies the content of the file. It is that of the canonical form if there is one, which no release of the YAML encoder changes.
+// Hash returns the hash of the file's content. It is that of the canonical form if the file has one, because no release of the YAML
+// encoder changes that.
 func (f File) Hash() string {
 	if f.Canonical != nil {
 		return Hash(f.Canonical)
@@ -22,7 +23,7 @@ func (f File) Hash() string {
 	return Hash(f.Text)
 }
 
-// Hash identifies the text of a file of rooms.
+// Hash returns the hash of the text of a file of rooms.
 func Hash(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])

@@ -44,49 +44,49 @@ func Default() Room {
 // unset stands for a number that the file has not given.
 const unset = -2
 
-// room reads one room.
-func (r *reader) room(n *yaml.Node) (Room, bool) {
+// readRoom reads a room; false if it has mistakes.
+func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	before := len(r.problems)
 	room := Default()
 	room.TotalActiveUsers, room.NewUsersPerMinute = unset, unset
 	var rules, events *yaml.Node
-	ok := r.fields(n, "", r.roomFields(&room, &rules, &events))
+	ok := r.readFields(n, "", r.roomFields(&room, &rules, &events))
 	if !ok {
 		return room, false
 	}
-	n = resolve(n)
+	n = resolveAlias(n)
 	switch {
 	case room.Name == "":
-		r.fail(n, "name", "is missing; give the room a name")
+		r.addMistake(n, "name", "is missing; give the room a name")
 	case !word.MatchString(room.Name):
-		r.fail(n, "name", "%q must have letters, digits, - and _ only, at most %d", short(room.Name), maxNameBytes)
+		r.addMistake(n, "name", "%q must have letters, digits, - and _ only, at most %d", cutValue(room.Name), maxNameBytes)
 	}
-	if room.TotalActiveUsers == unset && !named(n, "total_active_users") {
-		r.fail(n, "total_active_users", "is missing; say how many users may be active at once")
+	if room.TotalActiveUsers == unset && !hasField(n, "total_active_users") {
+		r.addMistake(n, "total_active_users", "is missing; say how many users may be active at once")
 	}
-	if room.NewUsersPerMinute == unset && !named(n, "new_users_per_minute") {
-		r.fail(n, "new_users_per_minute", "is missing; say how many users may come in each minute")
+	if room.NewUsersPerMinute == unset && !hasField(n, "new_users_per_minute") {
+		r.addMistake(n, "new_users_per_minute", "is missing; say how many users may come in each minute")
 	}
 	if room.TotalActiveUsers > 0 && room.NewUsersPerMinute > room.TotalActiveUsers {
-		r.fail(n, "new_users_per_minute", "is %d, more than the %d of total_active_users; make it smaller", room.NewUsersPerMinute, room.TotalActiveUsers)
+		r.addMistake(n, "new_users_per_minute", "is %d, more than the %d of total_active_users; make it smaller", room.NewUsersPerMinute, room.TotalActiveUsers)
 	}
 	if room.Cookie.SameSite == SameSiteNone && room.Cookie.Secure == SecureNever {
-		r.fail(n, "cookie_attributes", "samesite none with secure never makes a cookie that browsers refuse; choose another of one of the two")
+		r.addMistake(n, "cookie_attributes", "samesite none with secure never makes a cookie that browsers refuse; choose another of one of the two")
 	}
 	if len(room.Routes) > 1 && room.Cookie.Suffix == "" {
-		r.fail(n, "additional_routes", "needs a cookie_suffix, which tells the cookies of several rooms apart")
+		r.addMistake(n, "additional_routes", "needs a cookie_suffix, which tells the cookies of several rooms apart")
 	}
 	if room.SubresourcesPerMinute == unset {
 		room.SubresourcesPerMinute = max(room.NewUsersPerMinute, 0)
 	}
 	r.checkUpstreams(n, &room)
 	if rules != nil {
-		for _, m := range r.list(rules, "rules", maxRules) {
-			room.Rules = append(room.Rules, r.rule(m))
+		for _, m := range r.readList(rules, "rules", maxRules) {
+			room.Rules = append(room.Rules, r.readRule(m))
 		}
 	}
 	if events != nil {
-		room.Events = r.events(events, &room)
+		room.Events = r.readEvents(events, &room)
 	}
 	return room, len(r.problems) == before
 }
@@ -98,35 +98,35 @@ func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]fi
 		"name":                      value(r, &room.Name, parseText),
 		"host":                      value(r, &room.Routes[0].Host, parseHost),
 		"path":                      value(r, &room.Routes[0].Path, parsePath),
-		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.routes(n, name)...) },
-		"total_active_users":        value(r, &room.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
-		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
-		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
+		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.readRoutes(n, name)...) },
+		"total_active_users":        value(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers)),
+		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
+		"session_duration":          value(r, &room.SessionDuration, wholeNumber(time.Minute, 1, 30)),
 		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
-		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
+		"queueing_method":           value(r, &room.Method, oneOf(queue.Methods...)),
 		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
 		"queue_all":                 value(r, &room.QueueAll, parseBool),
 		"each_node":                 value(r, &room.EachNode, parseBool),
 		"suspended":                 value(r, &room.Suspended, parseBool),
 		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
 		"json_response_enabled":     value(r, &room.JSON, parseBool),
-		"custom_page_html":          value(r, &room.Template, checkedTemplate),
+		"custom_page_html":          value(r, &room.Template, parseTemplateText),
 		"default_template_language": value(r, &room.Language, parseLanguage),
-		"cookie_attributes":         func(n *yaml.Node, name string) { r.cookie(n, name, &room.Cookie) },
+		"cookie_attributes":         func(n *yaml.Node, name string) { r.readCookie(n, name, &room.Cookie) },
 		"cookie_suffix":             value(r, &room.Cookie.Suffix, parseWord),
-		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.commands(n, name) },
+		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.readCommands(n, name) },
 		"rules":                     func(n *yaml.Node, _ string) { *rules = n },
 		"events":                    func(n *yaml.Node, _ string) { *events = n },
 		"upstream":                  values(r, &room.Upstreams, parseUpstream),
-		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
+		"upstream_timeout":          value(r, &room.UpstreamTimeout, wholeNumber(time.Second, 1, 600)),
 		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
 		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
 		"challenge":                 value(r, &room.Challenge, parseChallenge),
 		"subresources":              func(n *yaml.Node, name string) { r.subresources(n, name, room) },
-		"refresh_interval":          value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
-		"allocator":                 value(r, &room.Allocator, choice(queue.Allocators...)),
+		"refresh_interval":          value(r, &room.RefreshInterval, wholeNumber(time.Second, 5, 30)),
+		"allocator":                 value(r, &room.Allocator, oneOf(queue.Allocators...)),
 		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back":      value(r, &room.HistoryMinutes, whole(1, 1, 2)),
+		"traffic_minutes_back":      value(r, &room.HistoryMinutes, wholeNumber(1, 1, 2)),
 	}
 }
 
@@ -135,12 +135,13 @@ func checkFieldName(name string) error {
 	room := Default()
 	known := (&reader{}).roomFields(&room, new(*yaml.Node), new(*yaml.Node))
 	if known[name] == nil {
-		return fmt.Errorf("no such field as %q%s", short(name), suggest(name, known))
+		return fmt.Errorf("no such field as %q%s", cutValue(name), suggestField(name, known))
 	}
 	return nil
 }
 
-func named(n *yaml.Node, field string) bool {
+// hasField reports whether a mapping has a field.
+func hasField(n *yaml.Node, field string) bool {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == field {
 			return true
@@ -149,20 +150,21 @@ func named(n *yaml.Node, field string) bool {
 	return false
 }
 
-// checkTogether looks for mistakes between rooms. The routes of a suspended room count too: it may be resumed.
-func (r *reader) checkTogether(rooms []Room, nodes []*yaml.Node) {
+// checkRoutes records mistakes between rooms: equal names, and equal routes. Routes of a suspended room count too, because it may
+// be resumed.
+func (r *reader) checkRoutes(rooms []Room, nodes []*yaml.Node) {
 	names := map[string]int{}
 	routes := map[Route]string{}
 	for i := range rooms {
-		n := resolve(nodes[i])
+		n := resolveAlias(nodes[i])
 		if first, twice := names[rooms[i].Name]; twice {
-			r.fail(n, "name", "%q is the name of the room in line %d, too; choose another", rooms[i].Name, first)
+			r.addMistake(n, "name", "%q is the name of the room in line %d, too; choose another", rooms[i].Name, first)
 			continue
 		}
 		names[rooms[i].Name] = n.Line
 		for _, route := range rooms[i].Routes {
 			if other, twice := routes[route]; twice {
-				r.fail(n, "path", "the room %s covers %s%s, too; one of them must have another path", other, route.Host, short(route.Path))
+				r.addMistake(n, "path", "the room %s covers %s%s, too; one of them must have another path", other, route.Host, cutValue(route.Path))
 			}
 			routes[route] = rooms[i].Name
 		}
@@ -170,8 +172,8 @@ func (r *reader) checkTogether(rooms []Room, nodes []*yaml.Node) {
 	r.checkCookies(rooms, nodes)
 }
 
-// checkCookies looks for rooms whose tickets would overwrite each other: with cookies of
-// one name and path on the same host, on any port (RFC 6265 §5.3, §8.5).
+// checkCookies records rooms whose tickets would overwrite each other: cookies of the same name and path on the same host, on any
+// port (RFC 6265 §5.3, §8.5).
 func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 	type cookie struct{ suffix, path string }
 	keepers := map[cookie]map[string]string{} // names of rooms by host, "" for every host
@@ -185,7 +187,7 @@ func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 		}
 		other := ""
 		for _, route := range room.Routes {
-			host := withoutPort(route.Host)
+			host := trimPort(route.Host)
 			for _, same := range [...]string{host, ""} {
 				if keeper := hosts[same]; keeper != "" && keeper != room.Name {
 					other = keeper
@@ -198,27 +200,27 @@ func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 			}
 		}
 		if other != "" {
-			r.fail(resolve(nodes[i]), "cookie_suffix", "the room %s keeps its tickets in the same cookie, so users of one would lose their place in the other; give one of them a cookie_suffix", other)
+			r.addMistake(resolveAlias(nodes[i]), "cookie_suffix", "the room %s keeps its tickets in the same cookie, so users of one would lose their place in the other; give one of them a cookie_suffix", other)
 			continue
 		}
 		for _, route := range room.Routes {
-			hosts[withoutPort(route.Host)] = room.Name
+			hosts[trimPort(route.Host)] = room.Name
 		}
 	}
 }
 
+// parseHost parses the host of a route.
 func parseHost(s string) (string, error) {
-	host := NormalHost(s)
+	host := NormalizeHost(s)
 	u, err := url.Parse("http://" + host)
 	if host == "" || len(host) > 260 || err != nil || u.Host != host || u.User != nil || u.Hostname() == "" || !httpguts.ValidHostHeader(host) || strings.ContainsAny(host, "*%/") {
-		return "", mistake(s, "must be a host such as shop.example.com, as browsers send it; remove the line to cover every host")
+		return "", valueError(s, "must be a host such as shop.example.com, as browsers send it; remove the line to cover every host")
 	}
 	return host, nil
 }
 
-// NormalHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower
-// case, without a dot at the end.
-func NormalHost(s string) string {
+// NormalizeHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower case, without a dot at the end.
+func NormalizeHost(s string) string {
 	for i := range len(s) {
 		if c := s[i]; 'A' <= c && c <= 'Z' {
 			s = strings.ToLower(s)
@@ -233,19 +235,20 @@ func parsePath(s string) (string, error) {
 	plain := strings.TrimSuffix(s, "*")
 	switch {
 	case !strings.HasPrefix(s, "/"):
-		return "", mistake(s, "must begin with a slash")
+		return "", valueError(s, "must begin with a slash")
 	case len(s) > maxPath:
 		return "", fmt.Errorf("has %d bytes; at most %d are possible", len(s), maxPath)
 	case strings.ContainsAny(plain, "?#*\x00\r\n") || Clean(plain) != plain:
-		return "", mistake(s, "must be a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders; a * at the end covers every path that begins so")
+		return "", valueError(s, "must be a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders; a * at the end covers every path that begins so")
 	}
 	return s, nil
 }
 
-func (r *reader) routes(n *yaml.Node, name string) (routes []Route) {
-	for _, m := range r.list(n, name, maxRoutes) {
+// readRoutes reads the routes of a room.
+func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
+	for _, m := range r.readList(n, name, maxRoutes) {
 		route := Route{Path: "/"}
-		r.fields(m, name, map[string]field{"host": value(r, &route.Host, parseHost), "path": value(r, &route.Path, parsePath)})
+		r.readFields(m, name, map[string]field{"host": value(r, &route.Host, parseHost), "path": value(r, &route.Path, parsePath)})
 		routes = append(routes, route)
 	}
 	return routes
@@ -256,17 +259,18 @@ func parseStatus(s string) (int, error) {
 	case "200", "202", "429":
 		return strconv.Atoi(s)
 	}
-	return 0, mistake(s, "must be one of 200, 202, 429")
+	return 0, valueError(s, "must be one of 200, 202, 429")
 }
 
-func checkedTemplate(s string) (string, error) {
+// parseTemplateText returns s if it is a valid template.
+func parseTemplateText(s string) (string, error) {
 	if problem := CheckTemplate(s); problem != "" {
 		return "", errors.New(problem)
 	}
 	return s, nil
 }
 
-// CheckTemplate says what is wrong with a template, "" where it is valid.
+// CheckTemplate returns what is wrong with a template, "" if it is valid.
 func CheckTemplate(s string) string {
 	switch {
 	case len(s) > MaxTemplate:
@@ -282,7 +286,7 @@ func CheckTemplate(s string) string {
 	return ""
 }
 
-// ParseTemplate reads a template, which cannot include others.
+// ParseTemplate parses a template, which cannot include others.
 func ParseTemplate(s string) (*mustache.Template, error) {
 	return mustache.ParseStringPartials(s, noPartials{})
 }
@@ -290,54 +294,60 @@ func ParseTemplate(s string) (*mustache.Template, error) {
 // noPartials keeps templates from reading files.
 type noPartials struct{}
 
+// Get implements mustache.PartialProvider: there are no partials.
 func (noPartials) Get(string) (string, error) { return "", nil }
 
 func parseLanguage(s string) (language.Tag, error) {
 	tag, err := language.Parse(s)
 	if err != nil {
-		return tag, mistake(s, "must be a language such as en-US or de-DE")
+		return tag, valueError(s, "must be a language such as en-US or de-DE")
 	}
 	return tag, nil
 }
 
-func (r *reader) cookie(n *yaml.Node, name string, cookie *Cookie) {
-	r.fields(n, name, map[string]field{
-		"samesite":    value(r, &cookie.SameSite, choice(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
-		"secure":      value(r, &cookie.Secure, choice(SecureAuto, SecureAlways, SecureNever)),
+// readCookie reads the settings of a room's cookie.
+func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
+	r.readFields(n, name, map[string]field{
+		"samesite":    value(r, &cookie.SameSite, oneOf(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
+		"secure":      value(r, &cookie.Secure, oneOf(SecureAuto, SecureAlways, SecureNever)),
 		"partitioned": value(r, &cookie.Partitioned, parseBool),
 	})
 }
 
+// parseWord returns s if it is a single word of the characters that a cookie's name may have.
 func parseWord(s string) (string, error) {
 	if !word.MatchString(s) {
-		return "", mistake(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
+		return "", valueError(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
 	}
 	return s, nil
 }
 
-func (r *reader) commands(n *yaml.Node, name string) (revoke bool) {
+// readCommands reads which commands of the origin the room obeys; revoke is one.
+func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
 	values(r, &commands, func(s string) (string, error) {
 		if s != "revoke" {
-			return "", mistake(s, "is no command; there is revoke")
+			return "", valueError(s, "is no command; there is revoke")
 		}
 		return s, nil
 	})(n, name)
 	return len(commands) > 0
 }
 
+// parseUpstream parses the URL of an upstream server.
 func parseUpstream(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "h2c" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
 		if i := strings.LastIndexByte(s, '@'); i >= 0 {
 			s = "…" + s[i:] // a message must not repeat a password
 		}
-		return nil, mistake(s, "must be the origin of a site, such as http://127.0.0.1:3000, https://site.example, or h2c://127.0.0.1:3000 for HTTP/2 without TLS")
+		return nil, valueError(s, "must be the origin of a site, such as http://127.0.0.1:3000, https://site.example, or h2c://127.0.0.1:3000 for HTTP/2 without TLS")
 	}
 	u.Path = ""
 	return u, nil
 }
 
+// parseCertificates reads the file of the authorities that the upstream's certificate must be from.
 func parseCertificates(s string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(s)) {
@@ -346,13 +356,15 @@ func parseCertificates(s string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// parseHealth parses the path of health checks.
 func parseHealth(s string) (string, error) {
 	if u, err := url.ParseRequestURI(s); err != nil || !strings.HasPrefix(s, "/") || len(s) > maxPath || u.Host != "" {
-		return "", mistake(s, "must be a path such as /health")
+		return "", valueError(s, "must be a path such as /health")
 	}
 	return s, nil
 }
 
+// parseChallenge parses the URL of a challenge.
 func parseChallenge(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(s) > maxPath {
@@ -361,7 +373,7 @@ func parseChallenge(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// checkUpstreams looks for mistakes among what is said of a room's upstreams.
+// checkUpstreams records mistakes between the fields about a room's upstreams.
 func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	seen := map[string]bool{}
 	for _, u := range room.Upstreams {
@@ -370,29 +382,29 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 		}
 		switch {
 		case u.Scheme != room.Upstreams[0].Scheme:
-			r.fail(n, "upstream", "%s and %s differ in their scheme; all upstreams of a room must have the same", room.Upstreams[0], u)
+			r.addMistake(n, "upstream", "%s and %s differ in their scheme; all upstreams of a room must have the same", room.Upstreams[0], u)
 		case seen[u.Host]:
-			r.fail(n, "upstream", "%s is named twice; remove one", u)
+			r.addMistake(n, "upstream", "%s is named twice; remove one", u)
 		}
 		seen[u.Host] = true
 	}
 	switch {
 	case len(room.Upstreams) > maxUpstreams:
-		r.fail(n, "upstream", "there are %d; a room may have %d", len(room.Upstreams), maxUpstreams)
+		r.addMistake(n, "upstream", "there are %d; a room may have %d", len(room.Upstreams), maxUpstreams)
 	case len(room.Upstreams) == 0 && (room.UpstreamHealth != "" || room.UpstreamCA != nil):
-		r.fail(n, "upstream", "is missing; upstream_health and upstream_ca say something of it")
+		r.addMistake(n, "upstream", "is missing; upstream_health and upstream_ca say something of it")
 	case room.UpstreamCA != nil && room.Upstreams[0].Scheme != "https":
-		r.fail(n, "upstream_ca", "is for upstreams that begin with https://; remove it")
+		r.addMistake(n, "upstream_ca", "is for upstreams that begin with https://; remove it")
 	}
 }
 
 // subresources reads which requests for parts of a page pass: how many in a minute, or that number with methods and paths.
 func (r *reader) subresources(n *yaml.Node, name string, room *Room) {
-	if resolve(n).Kind != yaml.MappingNode {
+	if resolveAlias(n).Kind != yaml.MappingNode {
 		value(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
 		return
 	}
-	r.fields(n, name, map[string]field{
+	r.readFields(n, name, map[string]field{
 		"per_minute": value(r, &room.SubresourcesPerMinute, parseSubresources),
 		"methods": func(n *yaml.Node, name string) {
 			room.SubresourceMethods = nil
@@ -408,71 +420,74 @@ func parseSubresources(s string) (int, error) {
 	}
 	v, err := strconv.Atoi(s)
 	if err != nil || v < 0 || v > queue.MaxUsers {
-		return 0, mistake(s, "must be pass, or how many may pass in a minute, or lines with per_minute, methods and paths")
+		return 0, valueError(s, "must be pass, or how many may pass in a minute, or lines with per_minute, methods and paths")
 	}
 	return v, nil
 }
 
+// parseFactor parses the exponent of the adaptive allocator.
 func parseFactor(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 0.1 && v <= 10) {
-		return 0, mistake(s, "must be a number from 0.1 to 10")
+		return 0, valueError(s, "must be a number from 0.1 to 10")
 	}
 	return v, nil
 }
 
-// rule reads one rule. All of its conditions must hold.
-func (r *reader) rule(n *yaml.Node) Rule {
+// readRule reads a rule. A request must fulfil all of its conditions.
+func (r *reader) readRule(n *yaml.Node) Rule {
 	var rule Rule
 	action, enabled := "", true
-	r.fields(n, "rules", map[string]field{
-		"action":      value(r, &action, choice("bypass_waiting_room")),
+	r.readFields(n, "rules", map[string]field{
+		"action":      value(r, &action, oneOf("bypass_waiting_room")),
 		"description": value(r, &rule.Description, parseText),
 		"enabled":     value(r, &enabled, parseBool),
 		"path":        values(r, &rule.Paths, parsePath),
 		"method":      values(r, &rule.Methods, parseMethod),
-		"header":      func(n *yaml.Node, name string) { rule.Headers = r.headers(n, name) },
+		"header":      func(n *yaml.Node, name string) { rule.Headers = r.readHeaders(n, name) },
 		"address":     values(r, &rule.Addresses, parseAddresses),
 	})
 	rule.Disabled = !enabled
-	if n = resolve(n); n.Kind == yaml.MappingNode && !slices.ContainsFunc([]string{"path", "method", "header", "address"}, func(f string) bool { return named(n, f) }) {
-		r.fail(n, "rules", "a rule without path, method, header or address would let every request bypass the room; use suspended for that")
+	if n = resolveAlias(n); n.Kind == yaml.MappingNode && !slices.ContainsFunc([]string{"path", "method", "header", "address"}, func(f string) bool { return hasField(n, f) }) {
+		r.addMistake(n, "rules", "a rule without path, method, header or address would let every request bypass the room; use suspended for that")
 	}
 	return rule
 }
 
 func parseMethod(s string) (string, error) {
 	if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
-		return "", mistake(s, "must be a method such as GET, in capitals")
+		return "", valueError(s, "must be a method such as GET, in capitals")
 	}
 	return s, nil
 }
 
+// parseAddresses parses an address, or a prefix of addresses.
 func parseAddresses(s string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if address, alone := netip.ParseAddr(s); err != nil && alone == nil && address.Zone() == "" {
 		prefix, err = address.Prefix(address.BitLen())
 	}
 	if err != nil {
-		return prefix, mistake(s, "must be an address or a range such as 192.0.2.0/24")
+		return prefix, valueError(s, "must be an address or a range such as 192.0.2.0/24")
 	}
 	return prefix.Masked(), nil
 }
 
-func (r *reader) headers(n *yaml.Node, field string) (headers []Header) {
+// readHeaders reads the conditions of a rule on header fields.
+func (r *reader) readHeaders(n *yaml.Node, field string) (headers []Header) {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content) > 2*maxValues {
-		r.fail(n, field, "must hold `Name: value` lines, at most %d; * is any value", maxValues)
+		r.addMistake(n, field, "must hold `Name: value` lines, at most %d; * is any value", maxValues)
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := n.Content[i].Value
-		value, ok := r.text(n.Content[i+1], field)
+		value, ok := r.readText(n.Content[i+1], field)
 		switch {
 		case !ok:
 		case !httpguts.ValidHeaderFieldName(name):
-			r.fail(n.Content[i], field, "%q is no name of a header", short(name))
+			r.addMistake(n.Content[i], field, "%q is no name of a header", cutValue(name))
 		case value == "" || !httpguts.ValidHeaderFieldValue(value):
-			r.fail(n.Content[i], field, "%q is no value of a header; * is any", short(value))
+			r.addMistake(n.Content[i], field, "%q is no value of a header; * is any", cutValue(value))
 		default:
 			headers = append(headers, Header{http.CanonicalHeaderKey(name), value})
 		}
@@ -480,36 +495,36 @@ func (r *reader) headers(n *yaml.Node, field string) (headers []Header) {
 	return headers
 }
 
-// events reads a room's events. What an event does not say is the room's own.
-func (r *reader) events(n *yaml.Node, room *Room) []Event {
-	nodes := r.list(n, "events", maxEvents)
+// readEvents reads a room's events. A field that an event does not have is the room's own.
+func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
+	nodes := r.readList(n, "events", maxEvents)
 	names := map[string]bool{}
 	var events []Event
 	for _, m := range nodes {
 		e := Event{Settings: room.Settings, Template: room.Template}
 		settings := &e.Settings
-		ok := r.fields(m, "events", map[string]field{
+		ok := r.readFields(m, "events", map[string]field{
 			"name":                    value(r, &e.Name, parseText),
-			"event_start_time":        value(r, &e.Start, parseMoment),
-			"event_end_time":          value(r, &e.End, parseMoment),
-			"prequeue_start_time":     value(r, &e.Prequeue, parseMoment),
+			"event_start_time":        value(r, &e.Start, parseTime),
+			"event_end_time":          value(r, &e.End, parseTime),
+			"prequeue_start_time":     value(r, &e.Prequeue, parseTime),
 			"shuffle_at_event_start":  value(r, &e.Shuffle, parseBool),
-			"custom_page_html":        value(r, &e.Template, checkedTemplate),
-			"total_active_users":      value(r, &settings.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
-			"new_users_per_minute":    value(r, &settings.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
-			"queueing_method":         value(r, &settings.Method, choice(queue.Methods...)),
-			"session_duration":        value(r, &settings.SessionDuration, whole(time.Minute, 1, 30)),
+			"custom_page_html":        value(r, &e.Template, parseTemplateText),
+			"total_active_users":      value(r, &settings.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers)),
+			"new_users_per_minute":    value(r, &settings.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
+			"queueing_method":         value(r, &settings.Method, oneOf(queue.Methods...)),
+			"session_duration":        value(r, &settings.SessionDuration, wholeNumber(time.Minute, 1, 30)),
 			"disable_session_renewal": value(r, &settings.FixedSessions, parseBool),
 		})
 		if !ok {
 			continue
 		}
-		m = resolve(m)
+		m = resolveAlias(m)
 		r.checkEvent(m, &e, names)
 		names[e.Name] = true
 		for i := range events {
 			if e.From().Before(events[i].End) && events[i].From().Before(e.End) {
-				r.fail(m, "events", "%s and %s are on at the same time, with their pre-queues; move one of them", e.Name, events[i].Name)
+				r.addMistake(m, "events", "%s and %s are on at the same time, with their pre-queues; move one of them", e.Name, events[i].Name)
 			}
 		}
 		events = append(events, e)
@@ -518,27 +533,28 @@ func (r *reader) events(n *yaml.Node, room *Room) []Event {
 	return events
 }
 
+// checkEvent records mistakes in an event. names are those of the events before it.
 func (r *reader) checkEvent(n *yaml.Node, e *Event, names map[string]bool) {
 	switch {
 	case !word.MatchString(e.Name):
-		r.fail(n, "events", "name %q must have letters, digits, - and _ only, at most %d", short(e.Name), maxNameBytes)
+		r.addMistake(n, "events", "name %q must have letters, digits, - and _ only, at most %d", cutValue(e.Name), maxNameBytes)
 	case names[e.Name]:
-		r.fail(n, "events", "two are called %q; choose another name for one", e.Name)
+		r.addMistake(n, "events", "two are called %q; choose another name for one", e.Name)
 	}
 	if e.Start.IsZero() || e.End.IsZero() {
-		r.fail(n, "events", "%s needs an event_start_time and an event_end_time", short(e.Name))
+		r.addMistake(n, "events", "%s needs an event_start_time and an event_end_time", cutValue(e.Name))
 	} else if e.End.Sub(e.Start) < leastApart {
-		r.fail(n, "events", "%s must end a minute after its start, or later", short(e.Name))
+		r.addMistake(n, "events", "%s must end a minute after its start, or later", cutValue(e.Name))
 	}
 	if !e.Prequeue.IsZero() && e.Start.Sub(e.Prequeue) < leastAhead {
-		r.fail(n, "events", "%s: prequeue_start_time must be 5 minutes before the start, or earlier", short(e.Name))
+		r.addMistake(n, "events", "%s: prequeue_start_time must be 5 minutes before the start, or earlier", cutValue(e.Name))
 	}
 	if e.Shuffle && e.Prequeue.IsZero() {
-		r.fail(n, "events", "%s: shuffle_at_event_start needs a prequeue_start_time: it shuffles the visitors of the pre-queue", short(e.Name))
+		r.addMistake(n, "events", "%s: shuffle_at_event_start needs a prequeue_start_time: it shuffles the visitors of the pre-queue", cutValue(e.Name))
 	}
-	if named(n, "total_active_users") != named(n, "new_users_per_minute") {
-		r.fail(n, "events", "%s: total_active_users and new_users_per_minute can only be changed together; give both", short(e.Name))
+	if hasField(n, "total_active_users") != hasField(n, "new_users_per_minute") {
+		r.addMistake(n, "events", "%s: total_active_users and new_users_per_minute can only be changed together; give both", cutValue(e.Name))
 	} else if e.Settings.TotalActiveUsers > 0 && e.Settings.NewUsersPerMinute > e.Settings.TotalActiveUsers {
-		r.fail(n, "events", "%s: new_users_per_minute is more than total_active_users; make it smaller", short(e.Name))
+		r.addMistake(n, "events", "%s: new_users_per_minute is more than total_active_users; make it smaller", cutValue(e.Name))
 	}
 }

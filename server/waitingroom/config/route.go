@@ -55,7 +55,7 @@ func compareEntries(a, b entry) int {
 	return -1
 }
 
-// NewTable returns the table of rooms, which must not change any more.
+// NewTable returns the table by which requests find their rooms. The rooms must not be modified afterwards.
 func NewTable(rooms []Room) *Table {
 	t := &Table{hosts: map[string][]entry{}}
 	for i := range rooms {
@@ -66,7 +66,7 @@ func NewTable(rooms []Room) *Table {
 				continue
 			}
 			t.hosts[route.Host] = append(t.hosts[route.Host], e)
-			t.ports = t.ports || withoutPort(route.Host) != route.Host
+			t.ports = t.ports || trimPort(route.Host) != route.Host
 		}
 	}
 	for _, entries := range t.hosts {
@@ -76,14 +76,13 @@ func NewTable(rooms []Room) *Table {
 	return t
 }
 
-// Find returns the room that covers a path, percent-encoded as the client sent it, on a
-// host: rooms of the host before those for every host, then the longest path. Where a
-// server that decodes and cleans the path would find another room, the request is
-// ambiguous and canonical is a path that is not; browsers do not send ambiguous paths.
-// Without room and canonical no room covers the request.
+// Find returns the room that covers a path, percent-encoded as the client sent it, on a host: rooms of the host before those of
+// every host, then the longest path. If a server that decodes and cleans the path would find another room, the request is
+// ambiguous: canonical is a path that is not, and room is nil. Browsers do not send ambiguous paths. If both are zero, no room
+// covers the request.
 func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	room = t.lookup(host, raw)
-	if !suspicious(raw) {
+	if !isAmbiguous(raw) {
 		return room, ""
 	}
 	clean := Clean(raw)
@@ -97,30 +96,29 @@ func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	return other, canonical
 }
 
-// Covers reports whether Find returns anything for a request. It does not allocate for a
-// path that needs no cleaning.
+// Covers reports whether Find returns a room or a canonical path. It does not allocate for a path that needs no cleaning.
 func (t *Table) Covers(host, raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
 	}
-	return t.lookup(host, raw) != nil || suspicious(raw) && t.lookup(host, Clean(raw)) != nil
+	return t.lookup(host, raw) != nil || isAmbiguous(raw) && t.lookup(host, Clean(raw)) != nil
 }
 
-// CoversSomewhere reports whether Find may return anything for a path, on any host.
+// CoversSomewhere reports whether Find may return a room or a canonical path on some host.
 func (t *Table) CoversSomewhere(raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
 	}
 	paths := [...]string{raw, raw}
-	if suspicious(raw) {
+	if isAmbiguous(raw) {
 		paths[1] = Clean(raw)
 	}
 	for _, p := range paths {
-		if longest(t.every, p) != nil {
+		if longestMatch(t.every, p) != nil {
 			return true
 		}
 		for _, entries := range t.hosts {
-			if longest(entries, p) != nil {
+			if longestMatch(entries, p) != nil {
 				return true
 			}
 		}
@@ -128,24 +126,26 @@ func (t *Table) CoversSomewhere(raw string) bool {
 	return false
 }
 
+// lookup returns the room that covers a cleaned path on a host, nil for none.
 func (t *Table) lookup(host, p string) *Room {
 	if len(t.hosts) > 0 {
-		host = NormalHost(host)
+		host = NormalizeHost(host)
 		if t.ports {
-			if room := longest(t.hosts[host], p); room != nil {
+			if room := longestMatch(t.hosts[host], p); room != nil {
 				return room
 			}
 		}
-		if bare := strings.TrimSuffix(withoutPort(host), "."); bare != "" {
-			if room := longest(t.hosts[bare], p); room != nil {
+		if bare := strings.TrimSuffix(trimPort(host), "."); bare != "" {
+			if room := longestMatch(t.hosts[bare], p); room != nil {
 				return room
 			}
 		}
 	}
-	return longest(t.every, p)
+	return longestMatch(t.every, p)
 }
 
-func longest(entries []entry, p string) *Room {
+// longestMatch returns the room with the longest path that covers p, nil for none.
+func longestMatch(entries []entry, p string) *Room {
 	for i := range entries {
 		if matchesPath(entries[i].path, p) {
 			return entries[i].room
@@ -154,8 +154,8 @@ func longest(entries []entry, p string) *Room {
 	return nil
 }
 
-// withoutPort cuts the port off. The colons of an address in brackets are its own.
-func withoutPort(host string) string {
+// trimPort returns a host without its port. It leaves the colons of an address in brackets.
+func trimPort(host string) string {
 	i := strings.LastIndexByte(host, ':')
 	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {
 		return host
@@ -163,13 +163,13 @@ func withoutPort(host string) string {
 	return host[:i]
 }
 
-// suspicious reports whether some server may read a path as another one.
-func suspicious(raw string) bool {
+// isAmbiguous reports whether some server may read a path as another one.
+func isAmbiguous(raw string) bool {
 	return strings.IndexByte(raw, '%') >= 0 || strings.Contains(raw, "//") || strings.Contains(raw, "/.") || strings.IndexByte(raw, '\\') >= 0
 }
 
-// Clean returns a path as read by a server that decodes percent-encoding, takes
-// backslashes for slashes, and resolves dots and double slashes.
+// Clean returns a path as a server reads it that decodes percent-encoding, takes backslashes for slashes, and resolves dots and
+// double slashes.
 func Clean(raw string) string {
 	p := raw
 	if decoded, err := url.PathUnescape(raw); err == nil {
@@ -186,11 +186,11 @@ func Clean(raw string) string {
 	return cleaned
 }
 
-// readings yields a path as it came and as servers behind the room may read it: decoded and
-// cleaned, decoded again, and without the parameters of its folders (RFC 3986 §3.3).
+// readings yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again, and without
+// the parameters of its folders (RFC 3986 §3.3).
 func readings(raw string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		if !yield(raw) || !suspicious(raw) && strings.IndexByte(raw, ';') < 0 {
+		if !yield(raw) || !isAmbiguous(raw) && strings.IndexByte(raw, ';') < 0 {
 			return
 		}
 		const deepest = 3
@@ -206,12 +206,11 @@ func readings(raw string) iter.Seq[string] {
 
 var parameters = lazyregexp.New(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request bypass it, and whether it
-// lets everybody who asks for the same. raw is the path as the client sent it; address is the
-// client's, invalid where it is not known.
+// Bypassed reports whether one of the room's rules lets a request bypass the room, and whether it lets all clients with the same
+// request bypass it. raw is the path as the client sent it; address is the client's, invalid if it is not known.
 func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypasses, everybody bool) {
 	for i := range r.Rules {
-		if rule := &r.Rules[i]; rule.holds(req, raw, address) {
+		if rule := &r.Rules[i]; rule.matches(req, raw, address) {
 			bypasses = true
 			everybody = everybody || rule.Headers == nil && rule.Addresses == nil
 		}
@@ -219,7 +218,8 @@ func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypa
 	return bypasses, everybody
 }
 
-func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool {
+// matches reports whether a request fulfils all conditions of the rule.
+func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) bool {
 	if rule.Disabled {
 		return false
 	}
@@ -241,7 +241,7 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 	return true
 }
 
-// ListsPart reports whether the room lists a path for parts of pages. raw is as the client sent it.
+// ListsPart reports whether the room lists a path as one for parts of pages. raw is the path as the client sent it.
 func (r *Room) ListsPart(raw string) bool { return matchesEveryReading(r.SubresourcePaths, raw) }
 
 // matchesEveryReading reports whether one of the patterns covers a path in every way of reading
@@ -255,6 +255,7 @@ func matchesEveryReading(patterns []string, raw string) bool {
 	return true
 }
 
+// hasValue reports whether a header field of a request has the value that a rule requires.
 func hasValue(req *http.Request, h Header) bool {
 	if h.Name == "Host" { // net/http keeps it elsewhere
 		return h.Value == "*" || strings.EqualFold(req.Host, h.Value)

@@ -33,8 +33,8 @@ import (
 
 // State is what there is to tell a visitor who does not get in.
 type State struct {
-	Moment   *config.Moment // what holds in the room
-	Decision queue.Decision // about the visitor: Wait or Refuse
+	Moment   *config.EffectiveSettings // what holds in the room
+	Decision queue.Decision            // about the visitor: Wait or Refuse
 	Now      time.Time
 }
 
@@ -404,7 +404,7 @@ type Preview struct {
 
 // HTML renders the page with example values.
 func (p Preview) HTML(now time.Time) ([]byte, error) {
-	moment := config.Moment{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
+	moment := config.EffectiveSettings{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
 	if p.Template != "" {
 		var err error
 		if moment.Template, err = readTemplate(p.Template); err != nil {

@@ -24,7 +24,7 @@ import (
 func waiting() State {
 	at := time.Date(2020, 8, 3, 23, 46, 0, 0, time.UTC)
 	return State{
-		Moment:   &config.Moment{Settings: queue.Settings{Method: queue.FIFO}},
+		Moment:   &config.EffectiveSettings{Settings: queue.Settings{Method: queue.FIFO}},
 		Decision: queue.Decision{Ticket: queue.Ticket{LastCheckIn: at, RefreshInterval: 20 * time.Second}, Estimate: queue.Estimate{Known: true, Minutes: 10}},
 		Now:      at,
 	}

@@ -48,38 +48,38 @@ type Changer interface {
 	Undo(context.Context, UndoRequest) (waitingroom.Version, error)
 }
 
-// Set sets fields of a room.
+// Set creates a version with fields of a room changed.
 func (r *Record) Set(ctx context.Context, q SetRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Set(ctx, q)
-	return r.takeOver(ctx, v, err)
+	return r.awaitInForce(ctx, v, err)
 }
 
-// Apply has a file of rooms become the next version.
+// Apply creates a version from a file of rooms.
 func (r *Record) Apply(ctx context.Context, q ApplyRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Apply(ctx, q)
-	return r.takeOver(ctx, v, err)
+	return r.awaitInForce(ctx, v, err)
 }
 
-// Undo has an older version become the next one.
+// Undo creates a version that restores an older one.
 func (r *Record) Undo(ctx context.Context, q UndoRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Undo(ctx, q)
-	return r.takeOver(ctx, v, err)
+	return r.awaitInForce(ctx, v, err)
 }
 
-// takeOver takes over a version that was made, so that it is in force here when a change returns.
-func (r *Record) takeOver(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
+// awaitInForce returns the version that a change has created, after it came into force on this node.
+func (r *Record) awaitInForce(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
 	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
 		if late := r.store.Refresh(ctx); late != nil {
 			r.logger.Warn("the rooms were changed, and this node has yet to take over the new version", "version", v.Number, "err", late)
 		}
-		if wrong := r.rejected(v.Number); wrong != nil {
+		if wrong := r.rejection(v.Number); wrong != nil {
 			err = fmt.Errorf("the rooms were changed, but not on this node: %w", wrong)
 		}
 	}
 	return v, err
 }
 
-// UnknownRoom returns the error that there is no room of that name.
+// UnknownRoom returns the error that there is no room with a name. It suggests a similar one.
 func (r *Record) UnknownRoom(name string) error {
 	rooms, err := r.Rooms()
 	if err != nil {
@@ -88,6 +88,7 @@ func (r *Record) UnknownRoom(name string) error {
 	return unknownRoom(rooms, name)
 }
 
+// unknownRoom returns the error that there is no room with a name among rooms. It suggests a similar one.
 func unknownRoom(rooms []config.Room, name string) error {
 	var names []string
 	for i := range rooms {
@@ -102,7 +103,7 @@ func unknownRoom(rooms []config.Room, name string) error {
 // owner changes the record in this process.
 type owner struct{ record *Record }
 
-// start seeds the record if it has no version, and offers the rooms file.
+// start creates the first version if the record has none, and offers the rooms file.
 func (o owner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
@@ -117,17 +118,17 @@ func (o owner) start(ctx context.Context) error {
 		return nil
 	}
 	o.record.retireLegacyFile()
-	o.record.considerAtStart(ctx, o.record.offer)
+	o.record.offerAtStart(ctx, o.record.offer)
 	return nil
 }
 
-// firstVersion returns what the first version is made of, if that is valid.
+// firstVersion returns the content of the first version, or why the settings are not valid.
 func (o owner) firstVersion() (c configstore.Change, err error) {
 	document, err := o.record.seedDocument()
 	if err != nil {
 		return c, err
 	}
-	content, err := encode(document)
+	content, err := encodeDocument(document)
 	if err != nil {
 		return c, err
 	}
@@ -135,7 +136,7 @@ func (o owner) firstVersion() (c configstore.Change, err error) {
 	if len(document.Set) > 0 {
 		origin += ", and what larder room set has set in " + legacyFile
 	}
-	return configstore.Change{Origin: o.record.origin("", origin), File: o.record.file.Hash(), Content: content}, nil
+	return configstore.Change{Origin: o.record.originOf("", origin), File: o.record.file.Hash(), Content: content}, nil
 }
 
 // seed creates the first version if the record has none.
@@ -152,7 +153,7 @@ func (o owner) seed(ctx context.Context) error {
 	}
 	if err == nil || errors.As(err, new(*configstore.ApplyError)) {
 		o.record.retireLegacyFile()
-		o.record.remember(o.record.file)
+		o.record.setLastReadFile(o.record.file)
 	}
 	return err
 }
@@ -160,7 +161,7 @@ func (o owner) seed(ctx context.Context) error {
 // retryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
 const retryInterval = 5 * time.Second
 
-// seedLater seeds a record that could not be stored at the start.
+// seedLater creates the first version if that failed at the start.
 func (o owner) seedLater(ctx context.Context) {
 	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, retryInterval) == nil; _, ok = o.record.store.Get() {
 		if o.seed(ctx) == nil {
@@ -169,7 +170,7 @@ func (o owner) seedLater(ctx context.Context) {
 	}
 }
 
-// base returns the version that a change is based on: number, or with 0 the one in force.
+// base returns the version on which a change is based: number, or for 0 the one in force.
 func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
@@ -187,7 +188,7 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	if err != nil {
 		return v, err
 	}
-	document, before, err := decode(base)
+	document, before, err := decodeVersion(base)
 	if err != nil {
 		return v, err
 	}
@@ -197,12 +198,12 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	if document, err = document.With(q.Room, q.Fields); err != nil {
 		return v, err
 	}
-	content, err := encode(document)
+	content, err := encodeDocument(document)
 	if err != nil {
 		return v, err
 	}
 	// Values may be secrets, such as the header by which a rule lets requests bypass a room.
-	origin := o.record.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
+	origin := o.record.originOf(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
@@ -215,21 +216,21 @@ func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version
 	if hash == "" {
 		hash = config.Hash(q.Text)
 	}
-	before, _, _ := decode(base)                   // a version that this release does not understand can be replaced
+	before, _, _ := decodeVersion(base)            // a version that this release does not understand can be replaced
 	if base.File == hash && len(before.Set) == 0 { // as when another node has reloaded the same file
-		return describe(base, base.Number), nil
+		return toDisplayed(base, base.Number), nil
 	}
 	if base, err = o.base(ctx, q.Base); err != nil {
 		return v, err
 	}
-	content, err := encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
+	content, err := encodeDocument(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
 	if err != nil {
 		return v, err
 	}
 	for room, fields := range before.Set {
 		o.record.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", slices.Sorted(maps.Keys(fields)), "file", q.Name)
 	}
-	origin := o.record.origin(q.Origin, "larder room apply "+q.Name)
+	origin := o.record.originOf(q.Origin, "larder room apply "+q.Name)
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
@@ -238,39 +239,40 @@ func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, 
 	if err != nil {
 		return v, err
 	}
-	made, err := o.record.store.Undo(ctx, base.Number, q.To, o.record.origin(q.Origin, "larder room undo"), func(v configstore.Version) error {
-		if _, _, err := decode(v); err != nil {
+	made, err := o.record.store.Undo(ctx, base.Number, q.To, o.record.originOf(q.Origin, "larder room undo"), func(v configstore.Version) error {
+		if _, _, err := decodeVersion(v); err != nil {
 			return fmt.Errorf("nothing was changed, because this release of Larder cannot use the older settings; choose others by --to, as larder room history lists them: %w", err)
 		}
 		return nil
 	})
-	return o.report(made, err)
+	return o.logVersion(made, err)
 }
 
+// propose creates a version with the content of a change, if base is in force.
 func (o owner) propose(ctx context.Context, base int64, c configstore.Change) (waitingroom.Version, error) {
 	v, err := o.record.store.Propose(ctx, base, c)
-	return o.report(v, err)
+	return o.logVersion(v, err)
 }
 
-// report logs a version that was made, and describes it.
-func (o owner) report(v configstore.Version, err error) (waitingroom.Version, error) {
+// logVersion logs a version that was created, and returns it as it is displayed.
+func (o owner) logVersion(v configstore.Version, err error) (waitingroom.Version, error) {
 	if err != nil {
 		return waitingroom.Version{}, err
 	}
 	o.record.logger.Info("changed the settings of the waiting rooms", "version", v.Number, "origin", v.Origin)
-	return describe(v, v.Number), nil
+	return toDisplayed(v, v.Number), nil
 }
 
-// encode returns a document as a version has it, if it is valid.
-func encode(document config.Document) ([]byte, error) {
+// encodeDocument returns a document as the content of a version, or why its settings are not valid.
+func encodeDocument(document config.Document) ([]byte, error) {
 	if _, err := document.Rooms(); err != nil {
 		return nil, err
 	}
 	return json.Marshal(document)
 }
 
-// origin is where a change comes from.
-func (r *Record) origin(given, what string) string {
+// originOf returns who or what made a change: given, or else this node and what it did.
+func (r *Record) originOf(given, what string) string {
 	if given == "" {
 		given = what + " on " + r.node
 	}

@@ -88,7 +88,7 @@ func (l refusingLeader) Undo(context.Context, UndoRequest) (waitingroom.Version,
 	return l.refuse()
 }
 
-// follow has the process be a follower whose leader refuses all changes.
+// setApplied has the process be a follower whose leader refuses all changes.
 func (f *fixture) follow() (asked *int) {
 	asked = new(int)
 	f.record.follows, f.record.changer, f.record.offers = true, refusingLeader{asked}, refusingLeader{asked}
@@ -230,11 +230,11 @@ func TestRoomChangeThatCannotBeApplied(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	f.shop(1, 10)
-	if f.record.rejected(2) == nil || f.record.rejected(1) != nil {
+	if f.record.rejection(2) == nil || f.record.rejection(1) != nil {
 		t.Error("it is not known which version is followed")
 	}
 	newest, _ := f.record.store.Get()
-	if err := f.record.enforce(newest, f.change); err == nil || strings.Count(f.log.String(), "level=ERROR") != 1 {
+	if err := f.record.applyVersion(newest, f.change); err == nil || strings.Count(f.log.String(), "level=ERROR") != 1 {
 		t.Errorf("the second attempt: %v; log: %s", err, f.log)
 	}
 	clear()
@@ -242,7 +242,7 @@ func TestRoomChangeThatCannotBeApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.shop(3, 20)
-	if f.record.rejected(3) != nil || f.rooms.Revision().Problem != "" {
+	if f.record.rejection(3) != nil || f.rooms.Revision().Problem != "" {
 		t.Error(f.rooms.Revision())
 	}
 }

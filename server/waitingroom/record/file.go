@@ -28,7 +28,7 @@ const lastFile = "last-file"
 // legacyFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
 const legacyFile = "rooms-set.json"
 
-// Exists reports whether a data folder has versions, so that a process can start without its rooms file.
+// Exists reports whether a data folder has versions of the rooms' settings, so that a process can start without its rooms file.
 func Exists(data string) bool {
 	versions, err := os.ReadDir(filepath.Join(data, Folder, versionsPrefix))
 	return err == nil && len(versions) > 0
@@ -44,7 +44,8 @@ func (e *SupersededError) Error() string {
 	return fmt.Sprintf("%s: this file is version %d, replaced by version %d; restore it with `larder room apply FILE`", e.File, e.Version, e.Current)
 }
 
-// Reload takes up a rooms file that was read again and is valid. The error is a [*SupersededError] if the file is that of an older version.
+// Reload offers a rooms file that was read again and is valid. It returns a [*SupersededError] if the file is that of an older
+// version.
 func (r *Record) Reload(ctx context.Context, file config.File) error {
 	r.refresh(ctx)
 	if !r.follows {
@@ -55,9 +56,9 @@ func (r *Record) Reload(ctx context.Context, file config.File) error {
 	return r.offer(ctx, file, "a reload")
 }
 
-// offer considers a rooms file, and has it become the next version if it is new.
+// offer creates a version from a rooms file if the file is new. when says at which occasion, for the origin of the change.
 func (r *Record) offer(ctx context.Context, file config.File, when string) error {
-	offer, err := r.consider(file)
+	offer, err := r.isNewFile(file)
 	if err == nil && offer {
 		base, _ := r.store.Get()
 		_, err = r.offers.Apply(ctx, ApplyRequest{
@@ -65,14 +66,15 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 		})
 	}
 	if err == nil {
-		r.remember(file)
+		r.setLastReadFile(file)
 	}
 	return err
 }
 
-// consider decides whether this node offers its rooms file. The error is a [*SupersededError].
-func (r *Record) consider(file config.File) (offer bool, err error) {
-	hash, last := file.Hash(), r.lastRead()
+// isNewFile reports whether this node has to offer its rooms file. It returns a [*SupersededError] if the file is that of an older
+// version.
+func (r *Record) isNewFile(file config.File) (offer bool, err error) {
+	hash, last := file.Hash(), r.lastReadFile()
 	current, ok := r.store.Get()
 	switch {
 	case !ok:
@@ -90,8 +92,8 @@ func (r *Record) consider(file config.File) (offer bool, err error) {
 	return last != "" && last != hash, nil
 }
 
-// versionOf returns the newest version that a file was made, 0 for none. Versions with fields that were set later have the hash
-// of the same file, and so do those that restore another one.
+// versionOf returns the number of the newest version that was created from a file with that hash, 0 for none. It does not count
+// versions in which fields were changed, and those that restore another version, although they have the same hash.
 func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
 	for i, v := range newestFirst {
 		if v.File != hash {
@@ -105,19 +107,19 @@ func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
 	return number
 }
 
-// considerAtStart offers the rooms file, and only warns where that fails.
-func (r *Record) considerAtStart(ctx context.Context, offer func(context.Context, config.File, string) error) {
+// offerAtStart offers the rooms file by the function offer. If that fails, it only logs a warning.
+func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, config.File, string) error) {
 	current, _ := r.store.Get()
 	if r.fileErr != nil {
 		r.logger.Warn("the file of rooms of this node cannot be read; the settings that are stored stay in force", "version", current.Number, "err", r.fileErr)
 		return
 	}
-	known := r.lastRead() != ""
+	known := r.lastReadFile() != ""
 	err := offer(ctx, r.file, "a start")
 	switch superseded := (*SupersededError)(nil); {
 	case errors.As(err, &superseded):
 		r.logger.Warn(err.Error())
-		r.remember(r.file)
+		r.setLastReadFile(r.file)
 	case err != nil:
 		r.logger.Warn("the file of rooms of this node has changed and is not in force; restore or apply it with `larder room apply FILE`", "file", r.file.Name, "version", current.Number, "err", err)
 	case !known && !r.file.Default && current.File != r.file.Hash():
@@ -128,13 +130,13 @@ func (r *Record) considerAtStart(ctx context.Context, offer func(context.Context
 // offerTimeout is how long a follower offers a file to the leader that has changed while the follower did not run.
 const offerTimeout = 2 * time.Minute
 
-// offerToLeader offers the rooms file of a follower that has started.
+// offerToLeader offers the rooms file of a follower that has started to the leader.
 func (r *Record) offerToLeader(ctx context.Context) {
 	base, ok := r.store.Get()
 	if !ok {
 		return // the leader seeds the record with its own file
 	}
-	r.considerAtStart(ctx, func(ctx context.Context, file config.File, when string) error {
+	r.offerAtStart(ctx, func(ctx context.Context, file config.File, when string) error {
 		for deadline := time.Now().Add(offerTimeout); ; {
 			err := r.offer(ctx, file, when)
 			now, _ := r.store.Get()
@@ -148,8 +150,8 @@ func (r *Record) offerToLeader(ctx context.Context) {
 	})
 }
 
-// lastRead returns the hash of the rooms file that this node read last, "" where it does not remember.
-func (r *Record) lastRead() string {
+// lastReadFile returns the hash of the rooms file that this node has read last, "" if it is not known.
+func (r *Record) lastReadFile() string {
 	hash, err := os.ReadFile(filepath.Join(r.data, Folder, lastFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.logger.Warn("couldn't read which file of rooms this node read last; it offers none", "err", err)
@@ -157,10 +159,10 @@ func (r *Record) lastRead() string {
 	return strings.TrimSpace(string(hash))
 }
 
-// remember stores which rooms file this node has read.
-func (r *Record) remember(file config.File) {
+// setLastReadFile stores the hash of the rooms file that this node has read.
+func (r *Record) setLastReadFile(file config.File) {
 	hash := file.Hash()
-	if r.lastRead() == hash {
+	if r.lastReadFile() == hash {
 		return
 	}
 	path := filepath.Join(r.data, Folder, lastFile)
@@ -173,7 +175,7 @@ func (r *Record) remember(file config.File) {
 	}
 }
 
-// seedDocument returns the settings of the first version: the file, and what was set under Larder 0.1.0.
+// seedDocument returns the settings of the first version: the rooms file, and the fields that were set under Larder 0.1.0.
 func (r *Record) seedDocument() (config.Document, error) {
 	document := config.Document{Name: r.file.Name, Text: string(r.file.Text)}
 	if r.fileErr != nil {
@@ -208,7 +210,8 @@ func (r *Record) seedDocument() (config.Document, error) {
 	return document, nil
 }
 
-// retireLegacyFile renames the legacy file once a record exists, so that it is not taken over a second time.
+// retireLegacyFile renames the file of fields that were set under Larder 0.1.0 once a record exists, so that it is not used a
+// second time.
 func (r *Record) retireLegacyFile() {
 	path := filepath.Join(r.data, legacyFile)
 	err := os.Rename(path, path+".taken-over")
@@ -217,8 +220,8 @@ func (r *Record) retireLegacyFile() {
 	}
 }
 
-// Copy copies the versions of a data folder to that of a backup. What the node remembers of its rooms file is not copied, so that a start
-// on an old backup does not offer that file.
+// Copy copies the versions in a data folder to that of a backup. It does not copy which rooms file the node has read, so that a
+// start on an old backup does not offer that file.
 func Copy(data, to string) error {
 	from, target := filepath.Join(data, Folder, versionsPrefix), filepath.Join(to, Folder, versionsPrefix)
 	versions, err := os.ReadDir(from)

@@ -43,19 +43,19 @@ type Backends struct {
 	isolated         bool // the node cannot read the versions of its cluster
 }
 
-// Local returns the backends of a process that is alone, which has the versions in a folder.
+// Local returns the backends of a process that is not in a cluster: a folder has the versions.
 func Local(folder bucket.Bucket) Backends {
 	local := configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
 	return Backends{authority: local, local: local}
 }
 
-// Isolated returns the backends of a node that cannot read the versions of its cluster, and goes by its own file.
+// Isolated returns the backends of a node that cannot read the versions of its cluster, and uses its own rooms file.
 func Isolated(folder bucket.Bucket) Backends {
 	local := configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
 	return Backends{authority: local, local: local, isolated: true}
 }
 
-// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed. The folder has a copy.
+// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed, with a copy in a folder.
 func Shared(folder, cluster bucket.Bucket, sealer configstore.Sealer) Backends {
 	return Backends{
 		authority: configstore.NewBackend(cluster, sharedPrefix, sealer),
@@ -99,7 +99,8 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// Open opens the record, seeds it if this process owns it, and offers the rooms file.
+// Open opens the record. If this process owns the record, it creates the first version if that is missing. It offers the rooms
+// file.
 func Open(ctx context.Context, o Options) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
 	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
@@ -135,7 +136,7 @@ func Open(ctx context.Context, o Options) (*Record, error) {
 	return r, r.chooseVersion(ctx)
 }
 
-// chooseVersion has the newest version be enforced that this release understands, or without a record, the rooms file.
+// chooseVersion applies the newest version that this release understands, or without a record, the rooms file.
 func (r *Record) chooseVersion(ctx context.Context) error {
 	v, ok := r.store.Get()
 	if !ok {
@@ -146,7 +147,7 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 		r.document, r.enforced.Origin = document, r.file.Name+", which is no version yet"
 		return err
 	}
-	document, _, err := decode(v)
+	document, _, err := decodeVersion(v)
 	for _, older := range r.store.History() {
 		if err == nil {
 			break
@@ -157,7 +158,7 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 		r.logger.Error("a version of the rooms cannot be used by this release of Larder; an older one is used", "version", v.Number, "err", err)
 		r.problem = fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)
 		if v, err = r.store.Read(ctx, older.Number); err == nil {
-			document, _, err = decode(v)
+			document, _, err = decodeVersion(v)
 		}
 	}
 	v.Content = nil
@@ -165,8 +166,8 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 	return err
 }
 
-// decode returns the content of a version.
-func decode(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
+// decodeVersion returns the settings in a version.
+func decodeVersion(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
 	if err = json.Unmarshal(v.Content, &document); err == nil {
 		rooms, err = document.Rooms()
 	}
@@ -179,18 +180,19 @@ func decode(v configstore.Version) (document config.Document, rooms []config.Roo
 // ErrReopen is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
 var ErrReopen = errors.New("the waiting rooms have to be opened again")
 
-// Subscribe calls apply with the rooms of each version that comes into force. If apply returns an error, the rooms here follow the version
-// before, and the status says why.
+// Subscribe calls apply with the rooms of each version that comes into force. If apply returns an error, the rooms here keep the
+// version before, and the status says why.
 func (r *Record) Subscribe(apply func([]config.Room) error) {
-	r.store.Subscribe(func(v configstore.Version) error { return r.enforce(v, apply) })
+	r.store.Subscribe(func(v configstore.Version) error { return r.applyVersion(v, apply) })
 }
 
-func (r *Record) enforce(v configstore.Version, apply func([]config.Room) error) error {
-	document, rooms, err := decode(v)
+// applyVersion applies a version that came into force by apply. If that fails, it keeps the version before.
+func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) error) error {
+	document, rooms, err := decodeVersion(v)
 	if err != nil {
 		return r.reject(v, err)
 	}
-	revert := r.follow(v, document) // first, because webhooks about the change name the version
+	revert := r.setApplied(v, document) // first, because webhooks about the change name the version
 	switch err = apply(rooms); {
 	case errors.Is(err, ErrReopen):
 		revert()
@@ -204,8 +206,8 @@ func (r *Record) enforce(v configstore.Version, apply func([]config.Room) error)
 	return nil
 }
 
-// Run keeps this node's copy of the record current until ctx ends: a leader that was replaced may still have created a version. It repeats
-// what failed at the start.
+// Run keeps this node's copy of the record current until ctx ends. It also runs on a leader, because the previous leader may still
+// have created a version. It repeats what failed at the start.
 func (r *Record) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	defer both.Wait()
@@ -218,7 +220,7 @@ func (r *Record) Run(ctx context.Context) {
 	r.store.Follow(ctx)
 }
 
-// refresh has this node know which version is in force, so that a change is not based on an older one.
+// refresh reads which version is in force, so that a change is not based on an older one.
 func (r *Record) refresh(ctx context.Context) {
 	if !r.store.Shared() {
 		return
@@ -228,21 +230,21 @@ func (r *Record) refresh(ctx context.Context) {
 	}
 }
 
-// Rooms parses the settings that are enforced.
+// Rooms parses the settings that apply here.
 func (r *Record) Rooms() ([]config.Room, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.document.Rooms()
 }
 
-// Revision says which version is enforced here.
+// Revision returns which version applies here.
 func (r *Record) Revision() waitingroom.Revision {
 	state := r.store.State()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
 	if state.Problem != nil {
-		v.Problem = cutText(errors.Join(errorOf(v.Problem), state.Problem).Error())
+		v.Problem = cutText(errors.Join(toError(v.Problem), state.Problem).Error())
 	}
 	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
 		v.Confirmed = state.Confirmed
@@ -250,8 +252,8 @@ func (r *Record) Revision() waitingroom.Revision {
 	return v
 }
 
-// follow sets which version the rooms here follow, and returns what has them follow the one before again.
-func (r *Record) follow(v configstore.Version, document config.Document) (revert func()) {
+// setApplied sets which version applies here, and returns a function that restores the one before.
+func (r *Record) setApplied(v configstore.Version, document config.Document) (revert func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	enforced, was, problem := r.enforced, r.document, r.problem
@@ -264,7 +266,7 @@ func (r *Record) follow(v configstore.Version, document config.Document) (revert
 	}
 }
 
-// reject reports that the rooms here cannot follow a version.
+// reject records and returns why a version cannot be applied here.
 func (r *Record) reject(v configstore.Version, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -275,8 +277,8 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	return err
 }
 
-// rejected returns why the rooms here do not follow a version, nil if they do.
-func (r *Record) rejected(number int64) error {
+// rejection returns why a version is not applied here, nil if it is.
+func (r *Record) rejection(number int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.enforced.Number >= number || r.problem == "" {
@@ -285,7 +287,8 @@ func (r *Record) rejected(number int64) error {
 	return errors.New(r.problem)
 }
 
-func errorOf(text string) error {
+// toError returns an error with a text, nil for "".
+func toError(text string) error {
 	if text == "" {
 		return nil
 	}
@@ -302,12 +305,12 @@ func (r *Record) Versions() []waitingroom.Version {
 	current, _ := r.store.Get()
 	all := []waitingroom.Version{}
 	for _, v := range r.store.History() {
-		all = append(all, describe(v, current.Number))
+		all = append(all, toDisplayed(v, current.Number))
 	}
 	return all
 }
 
-// History returns the versions, and the settings of one of them as a file; number 0 is for none.
+// History returns all versions, newest first, and the settings of version number as a file, nil for number 0.
 func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.Version, file []byte, err error) {
 	r.refresh(ctx) // a change by a command is of the version that is in force here
 	all = r.Versions()
@@ -326,7 +329,7 @@ func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.V
 	return all, file, err
 }
 
-// describe returns a version for display.
-func describe(v configstore.Version, current int64) waitingroom.Version {
+// toDisplayed returns a version as it is displayed; current is the number of the one in force.
+func toDisplayed(v configstore.Version, current int64) waitingroom.Version {
 	return waitingroom.Version{Number: v.Number, Time: v.Time, Origin: v.Origin, Restores: v.Restores, InForce: v.Number == current}
 }
