@@ -235,7 +235,7 @@ func New(o Options) (*Bot, error) {
 		polling:   semaphore.NewWeighted(PollsAtOnce),
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers + 1, Nice: true, Timeout: squeezeTimeout}),
 	}
-	b.lanes.minifiers.drop, b.lanes.fresh.drop, b.lanes.squeezers.drop = b.backlog.minifiers.Drop, b.fresh.minifiers.Drop, b.squeezers.Drop
+	b.lanes.minifiers.drop, b.lanes.fresh.drop, b.lanes.squeezers.drop = b.backlog.minifiers.EndIdleChild, b.fresh.minifiers.EndIdleChild, b.squeezers.EndIdleChild
 	b.auditor = audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.backlog.minifiers, Provenance: o.Provenance, TempDir: o.TempDir})
 	b.outages, b.news = newOutages(o.Now, o.Logger), newNews()
 	b.current.Store(o.Catalogue)

@@ -2,17 +2,18 @@ package worker
 
 import "fmt"
 
-// A kernel is what the system has to confine a child with. Each function returns nil where it has that, or why not.
-type kernel struct {
+// protections are the ways in which the system can confine a child. Each function returns nil if the system has it, or why not.
+type protections struct {
 	landlock func() error // no files, no TCP
-	filter   func() error // no system calls but those that computing takes
+	filter   func() error // no system calls but those that computing needs
 	memory   func() error // a limit that the parent sets for each job
 }
 
-// Unprotected returns what children on this system go without, and why; nothing where they have all of it.
-func Unprotected() []string { return system.lacks() }
+// Unprotected returns which protections children on this system lack, and why; nothing if they have all.
+func Unprotected() []string { return system.missing() }
 
-func (k kernel) lacks() []string {
+// missing returns which of the protections are missing, and why.
+func (k protections) missing() []string {
 	var lacks []string
 	for _, protection := range []struct {
 		name  string

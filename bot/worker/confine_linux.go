@@ -15,8 +15,9 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
-var system = kernel{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
+var system = protections{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
 
+// probeLandlock returns an error if the kernel does not offer Landlock.
 func probeLandlock() error {
 	if _, err := landlocksys.LandlockGetABIVersion(); err != nil {
 		return fmt.Errorf("the kernel lacks it, or did not enable it when it started (lsm=landlock,…): %w", err)
@@ -24,6 +25,7 @@ func probeLandlock() error {
 	return nil
 }
 
+// probeFilter returns an error if the kernel does not offer system-call filters for this processor.
 func probeFilter() error {
 	if architecture == 0 {
 		return fmt.Errorf("not available for processors of type %s", runtime.GOARCH)
@@ -35,6 +37,7 @@ func probeFilter() error {
 	return nil
 }
 
+// probeMemory returns an error if the kernel does not let a parent limit the memory of a process.
 func probeMemory() error {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(os.Getpid(), unix.RLIMIT_DATA, nil, &limit); err != nil {
@@ -43,9 +46,9 @@ func probeMemory() error {
 	return nil
 }
 
-// confine takes from all threads of the process, for good, everything that working on bytes does not need. What the
-// kernel has and refuses all the same is an error.
-func (k kernel) confine() error {
+// confine takes everything that working on bytes does not need from all threads of the process, for good. It is an error if the kernel has
+// a protection but refuses it.
+func (k protections) confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if k.landlock() == nil {
@@ -53,14 +56,14 @@ func (k kernel) confine() error {
 			return fmt.Errorf("landlock: %w", err)
 		}
 	}
-	if err := confineAnywhere(); err != nil {
+	if err := limitResources(); err != nil {
 		return err
 	}
 	if k.filter() == nil {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("no new privileges: %w", err)
 		}
-		if err := filter(); err != nil {
+		if err := installFilter(); err != nil {
 			return fmt.Errorf("system-call filter: %w", err)
 		}
 	}
@@ -79,13 +82,13 @@ var needed = []uint32{
 	unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 }
 
-// A condition lets a system call pass where the bits of one argument have that value. All conditions of a call must hold; they are
-// next to each other.
+// A condition allows a system call if the bits of one argument have that value. All conditions of a call must hold. They follow each other.
 type condition struct {
 	call, argument, bits, value uint32
 }
 
-func conditions() []condition {
+// callConditions returns the conditions on the arguments of system calls.
+func callConditions() []condition {
 	const thread = unix.CLONE_VM | unix.CLONE_THREAD
 	self := uint32(os.Getpid())
 	return []condition{
@@ -98,8 +101,8 @@ func conditions() []condition {
 	}
 }
 
-// filter installs the filter in all threads.
-func filter() error {
+// installFilter installs the system-call filter in all threads of the process.
+func installFilter() error {
 	const number, arch, arguments = 0, 4, 16 // offsets in struct seccomp_data, whose words begin with their low half
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
 	refuse := func(errno unix.Errno) bpf.Instruction {
@@ -114,7 +117,7 @@ func filter() error {
 	for _, call := range needed {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: call, SkipFalse: 1}, allow)
 	}
-	all := conditions()
+	all := callConditions()
 	for len(all) > 0 {
 		n := 1 // conditions of the same call
 		for n < len(all) && all[n].call == all[0].call {
@@ -158,7 +161,7 @@ func filter() error {
 	return nil
 }
 
-// lowerPriority gives the process the lowest priority. On Linux a priority belongs to a thread.
+// lowerPriority gives all threads of the process the lowest priority. On Linux a priority belongs to a thread.
 func lowerPriority() error {
 	if _, _, errno := psx.Syscall3(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 19); errno != 0 {
 		return errno
@@ -166,22 +169,23 @@ func lowerPriority() error {
 	return nil
 }
 
-// addressSpace returns what the process has mapped without using it.
-func addressSpace() mapped {
+// unusedAddressSpace returns how much address space this process has mapped but does not use.
+func unusedAddressSpace() addressUse {
 	const usual = 80 << 20
-	m, private, err := statm("self")
+	m, private, err := readStatm("self")
 	if err != nil {
-		return mapped{All: 2 << 30, Data: usual}
+		return addressUse{All: 2 << 30, Data: usual}
 	}
-	return mapped{All: m.All - private, Data: m.Data - private}
+	return addressUse{All: m.All - private, Data: m.Data - private}
 }
 
-// arenas is how much address space Go's runtime reserves at most for a heap beyond what that uses: it reserves arenas of 64 MiB.
+// arenas limits the address space that Go's runtime reserves beyond the heap that it uses. It reserves arenas of 64 MiB.
 const arenas = 192 << 20
 
-// limit makes a process end that allocates more than so many bytes beside what it does not use. RLIMIT_DATA counts private writable
-// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
-func limit(pid int, unused mapped, bytes int64) error {
+// limitMemory makes a process end when it allocates more than bytes beside unused, which it has mapped but does not use. RLIMIT_DATA counts
+// private writable mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take
+// tables.
+func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
 		unix.RLIMIT_AS:   {Cur: uint64(unused.All + bytes + arenas), Max: unix.RLIM_INFINITY},
@@ -202,22 +206,22 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), err
 }
 
-// used returns how many bytes a process has mapped as data, or 0 where the system does not tell.
-func used(pid int) int64 {
-	m, _, _ := statm(fmt.Sprint(pid))
+// mappedData returns how many bytes of private writable memory a process has mapped, or 0 if the system does not tell.
+func mappedData(pid int) int64 {
+	m, _, _ := readStatm(fmt.Sprint(pid))
 	return m.Data
 }
 
-// statm returns what a process has mapped, and how much of that is resident and shared with no file.
-func statm(process string) (m mapped, private int64, err error) {
+// readStatm returns what a process has mapped, and how many bytes of that are resident and shared with no file.
+func readStatm(process string) (m addressUse, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {
-		return mapped{}, 0, err
+		return addressUse{}, 0, err
 	}
 	var size, resident, shared, code, library, data int64
 	if _, err := fmt.Sscan(string(text), &size, &resident, &shared, &code, &library, &data); err != nil {
-		return mapped{}, 0, err
+		return addressUse{}, 0, err
 	}
 	page := int64(os.Getpagesize())
-	return mapped{All: size * page, Data: data * page}, (resident - shared) * page, nil
+	return addressUse{All: size * page, Data: data * page}, (resident - shared) * page, nil
 }

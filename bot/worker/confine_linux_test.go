@@ -32,7 +32,7 @@ const (
 
 func lacking() error { return unix.ENOSYS }
 
-func kernelOf(name string) kernel {
+func kernelOf(name string) protections {
 	k := system
 	if name == noLandlock || name == noBoth {
 		k.landlock = lacking
@@ -109,7 +109,7 @@ func confinedMain() {
 	if filepath.Base(os.Args[0]) == broken {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 3}) // so a rule set gets no descriptor
 	}
-	serve(kernelOf(filepath.Base(os.Args[0])))
+	runChild(kernelOf(filepath.Base(os.Args[0])))
 }
 
 // deepen uses so many bytes of stack.
@@ -490,11 +490,11 @@ func TestUnprotectedSaysWhat(t *testing.T) {
 	for name, want := range map[string][]string{"": nil, noLandlock: {"Landlock"}, noFilter: {"system-call filter"}, noBoth: {"Landlock", "system-call filter"}} {
 		k := kernelOf(name)
 		if name == "" {
-			k = kernel{landlock: fine, filter: fine, memory: fine}
-		} else if len(system.lacks()) > 0 {
+			k = protections{landlock: fine, filter: fine, memory: fine}
+		} else if len(system.missing()) > 0 {
 			continue // told by the other tests
 		}
-		lacks := k.lacks()
+		lacks := k.missing()
 		if len(lacks) != len(want) {
 			t.Errorf("%s: %q", name, lacks)
 			continue

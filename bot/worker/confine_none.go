@@ -2,8 +2,11 @@
 
 package worker
 
-func confineAnywhere() error { return nil }
+// limitResources does nothing.
+func limitResources() error { return nil }
 
+// lowerPriority does nothing.
 func lowerPriority() error { return nil }
 
-func closeInherited() {}
+// closeInheritedDescriptors does nothing.
+func closeInheritedDescriptors() {}

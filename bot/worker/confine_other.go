@@ -7,16 +7,22 @@ import (
 	"time"
 )
 
-var system = kernel{landlock: none, filter: none, memory: none}
+var system = protections{landlock: unsupported, filter: unsupported, memory: unsupported}
 
-func none() error { return errors.New("this system has none that Larder can use") }
+// unsupported returns the error of a protection that only Linux has.
+func unsupported() error { return errors.New("this system has none that Larder can use") }
 
-func (kernel) confine() error { return confineAnywhere() }
+// confine takes from this process what limitResources takes.
+func (protections) confine() error { return limitResources() }
 
-func addressSpace() mapped { return mapped{} }
+// unusedAddressSpace returns 0: no limit counts what is mapped.
+func unusedAddressSpace() addressUse { return addressUse{} }
 
-func limit(int, mapped, int64) error { return nil }
+// limitMemory does nothing.
+func limitMemory(int, addressUse, int64) error { return nil }
 
-func processorTime(int) (time.Duration, error) { return 0, none() }
+// processorTime returns an error: the system does not count it for each process.
+func processorTime(int) (time.Duration, error) { return 0, unsupported() }
 
-func used(int) int64 { return 0 }
+// mappedData returns 0: the system does not tell.
+func mappedData(int) int64 { return 0 }

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mainStack is the size in bytes that the main thread's stack may have. Go's own stacks are on the heap.
+// mainStack is the size in bytes that the main thread's stack may have. Go allocates its own stacks on the heap.
 const mainStack = 1 << 20
 
-// confineAnywhere takes from the process what every Unix can: core files, and opening any descriptor.
-func confineAnywhere() error {
+// limitResources lets this process write no core files, open no descriptors, and grow its main stack to 1 MiB at most. Every Unix has these
+// limits.
+func limitResources() error {
 	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process where it cannot
 	for _, resource := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{}); err != nil {
@@ -35,9 +36,9 @@ func confineAnywhere() error {
 	return nil
 }
 
-// closeInherited closes what a parent has left open besides the standard descriptors. Only that is without the flag to
-// close it on execution: the runtime's own descriptors have it.
-func closeInherited() {
+// closeInheritedDescriptors closes what a parent has left open besides the standard descriptors. Those descriptors lack the flag to close
+// on execution, which the runtime's own have.
+func closeInheritedDescriptors() {
 	names, _ := os.ReadDir("/dev/fd") // where it is not, Go's own parents leave nothing open
 	for _, name := range names {
 		fd, err := strconv.Atoi(name.Name())

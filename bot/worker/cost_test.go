@@ -36,7 +36,7 @@ func rendered(kind document.Kind, name string) func(string) []byte {
 }
 
 func task(t Task) func([]byte) {
-	return func(data []byte) { do(request{Task: t, Data: data}) }
+	return func(data []byte) { runRequest(request{Task: t, Data: data}) }
 }
 
 // parsers are what workers offer.

@@ -9,14 +9,15 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// This file is the form of what goes over a child's standard input and output: fields, each a length (4 bytes, big endian) and so many
-// bytes. A child may have been taken over by what it works on, so its parent reads nothing that has more form than that.
+// This file encodes what a parent and its child send each other: fields, each a length (4 bytes, big endian) and that many bytes. A
+// hostile file may have taken over the child, so the parent parses nothing more complex.
 
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
 
-// maxResponse returns the limit of what a task returns for so many bytes. Results of minifiers and encoders may exceed their input, but not by much.
-func maxResponse(t Task, size int) int {
+// maxResponseSize returns how many bytes the response to a task with an input of so many bytes may have. Results of minifiers and encoders
+// may exceed their input, but not by much.
+func maxResponseSize(t Task, size int) int {
 	switch t {
 	case Render:
 		return document.MaxMarkup + headSize
@@ -29,7 +30,7 @@ func maxResponse(t Task, size int) int {
 	}
 }
 
-// A fieldSizeError says that a field exceeds its limit.
+// A fieldSizeError is the error of a field that exceeds its limit.
 type fieldSizeError struct {
 	size  int64
 	limit int
@@ -39,6 +40,7 @@ func (e *fieldSizeError) Error() string {
 	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
 }
 
+// writeField writes a field: its length and its bytes.
 func writeField(w io.Writer, data []byte) error {
 	if len(data) > maxField {
 		return fmt.Errorf("%d bytes, over the limit of %d", len(data), maxField)
@@ -50,7 +52,7 @@ func writeField(w io.Writer, data []byte) error {
 	return err
 }
 
-// readField reads a field. Memory is taken as the bytes come, not as the length says.
+// readField reads a field of at most limit bytes. It allocates memory as the bytes arrive, not as the length says.
 func readField(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -73,6 +75,7 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// write sends the greeting of a child.
 func (h hello) write(w io.Writer) error {
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
@@ -83,6 +86,7 @@ func (h hello) write(w io.Writer) error {
 	return writeField(w, []byte(h.Failure))
 }
 
+// readHello reads the greeting of a child.
 func readHello(r io.Reader) (h hello, err error) {
 	numbers, err := readField(r, 16)
 	if err != nil {
@@ -93,12 +97,13 @@ func readHello(r io.Reader) (h hello, err error) {
 		return h, err
 	}
 	if len(numbers) == 16 {
-		h.Mapped = mapped{int64(binary.BigEndian.Uint64(numbers[:8])), int64(binary.BigEndian.Uint64(numbers[8:]))}
+		h.Mapped = addressUse{int64(binary.BigEndian.Uint64(numbers[:8])), int64(binary.BigEndian.Uint64(numbers[8:]))}
 	}
 	h.Failure = string(failure)
 	return h, nil
 }
 
+// write sends a request to a child.
 func (q request) write(w io.Writer) error {
 	if err := writeField(w, []byte(q.Task)); err != nil {
 		return err
@@ -109,6 +114,7 @@ func (q request) write(w io.Writer) error {
 	return writeField(w, q.Data)
 }
 
+// readRequest reads a request in the child.
 func readRequest(r io.Reader) (q request, err error) {
 	task, err := readField(r, maxField)
 	if err != nil {
@@ -123,6 +129,7 @@ func readRequest(r io.Reader) (q request, err error) {
 	return q, err
 }
 
+// write sends the response of a child.
 func (a response) write(w io.Writer) error {
 	if err := writeField(w, []byte(a.Error)); err != nil {
 		return err
@@ -130,7 +137,7 @@ func (a response) write(w io.Writer) error {
 	return writeField(w, a.Data)
 }
 
-// readResponse reads a response whose data have up to limit bytes.
+// readResponse reads the response of a child, whose data may have up to limit bytes.
 func readResponse(r io.Reader, limit int) (a response, err error) {
 	text, err := readField(r, headSize)
 	if err != nil {

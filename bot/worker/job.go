@@ -1,22 +1,16 @@
-// Package worker works on strangers' bytes in child processes:
-// minifying, encoding at the best ratio, and rendering documents for pages.
+// Package worker processes untrusted bytes in child processes: it minifies, recompresses, and renders documents for pages.
 //
-// A parser that a hostile file makes crash takes its process with it
-// (a megabyte of "!" overflows the stack of a recursive JavaScript parser, which
-// Go cannot recover from). So a job that crashes, stalls or takes more memory than
-// [Memory] tells costs that one job an error and never the bot. A child works for one owner, which is a release: what
-// a job does to its process reaches no other release. A
-// child may also run at the lowest priority, so that squeezing leaves the processor
-// to serving and publishing without a scheduler of our own.
+// A parser that crashes on a hostile file ends its process: a megabyte of "!" overflows the stack of a recursive JavaScript parser, from which
+// Go cannot recover. In a child, a job that crashes, stalls or needs more memory than [Memory] allows costs that job an error and the bot
+// nothing. A child works for one owner, which is a release, so a job that takes over its process reaches no other release. A child may run at
+// the lowest priority.
 //
-// Before it reads the first byte, a child gives up for good what it does not need: on Linux
-// it cannot open files or sockets, start processes, signal others, raise its limits or map memory
-// that these do not count (Landlock, a system-call filter). [Unprotected] tells what of that a system lacks; a
-// child that fails to apply what there is does no work. It has
-// none of the parent's descriptors besides its pipes, and of the environment only what Go
-// itself reads: tokens are no business of what works on strangers' bytes.
+// Before it reads the first byte, a child gives up for good what it does not need. On Linux it cannot open files or sockets, start
+// processes, signal others, raise its limits, or map memory that these do not count (Landlock, a system-call filter). [Unprotected] returns
+// which of these protections a system lacks. A child that cannot apply what the system has runs no job. A child has none of the
+// parent's descriptors besides its pipes, and only those environment variables that Go itself reads.
 //
-// The package knows bytes only: no packages, no store.
+// The package knows bytes only. It must not know packages or stores.
 package worker
 
 import (
@@ -50,23 +44,23 @@ type Task string
 const (
 	MinifyJS    Task = "minify-js"
 	MinifyCSS   Task = "minify-css"
-	FindFormat  Task = "find-format"  // answers "esm", "cjs", or nothing where a script is neither
-	FindImports Task = "find-imports" // answers a JSON array of what a module imports, as it is written there
-	Render      Task = "render"       // takes and answers what package render's Run does
+	FindFormat  Task = "find-format"  // returns "esm", "cjs", or nothing for a script that is neither
+	FindImports Task = "find-imports" // returns a JSON array of the specifiers that a module imports
+	Render      Task = "render"       // has the input and the result of render.Run
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 )
 
-// A mapped is how much address space a process has, in bytes. The limits of the system count it, used or not.
-type mapped struct {
+// An addressUse is how much address space a process has mapped, in bytes, whether it uses it or not.
+type addressUse struct {
 	All  int64
 	Data int64 // private and writable
 }
 
-// hello, request and response are what goes over a child's standard output and input.
+// A hello is the greeting that a child writes to its standard output first.
 type hello struct {
-	Mapped  mapped // that it does not use
-	Failure string // why it does not work
+	Mapped  addressUse // what the child has mapped but does not use
+	Failure string     // why the child runs no jobs
 }
 
 type request struct {
@@ -80,16 +74,16 @@ type response struct {
 	Error string
 }
 
-// do runs one job in this process.
-func do(r request) response {
-	data, err := run(r.Task, r.Data)
+// runRequest runs the task of a request in this process. An error of the task becomes the error of the response.
+func runRequest(r request) response {
+	data, err := runTask(r.Task, r.Data)
 	if err != nil {
 		return response{Error: text.Cut(err.Error(), headSize)}
 	}
 	return response{Data: data}
 }
 
-// tasks are what children do. Tests add some that are not allowed.
+// tasks are the functions of children. Tests add some that try what is not allowed.
 var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyJS:    func(data []byte) ([]byte, error) { return minify(data, api.LoaderJS) },
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
@@ -100,14 +94,15 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 }
 
-func run(t Task, data []byte) ([]byte, error) {
+// runTask runs a task in this process and returns its result.
+func runTask(t Task, data []byte) ([]byte, error) {
 	if task, ok := tasks[t]; ok {
 		return task(data)
 	}
 	return nil, fmt.Errorf("unknown task %q", t)
 }
 
-// Small is the memory that every child may have, in bytes: enough for most jobs.
+// Small is the memory that every child may have, in bytes. It is enough for most jobs.
 const Small = 32 << 20
 
 // RenderMemory is what a child that renders a document may have, in bytes, and RenderTime its processor time.
@@ -116,11 +111,11 @@ const (
 	RenderTime   = 2 * time.Second
 )
 
-// minifierMemory is how many times its size a file takes in the minifier, measured.
+// minifierMemory is the measured memory of the minifier for each byte of a file.
 const minifierMemory = 170
 
-// Memory returns how much memory a job's child may have, in bytes, and is killed where it needs more; the program's
-// own pages, which all share, are apart.
+// Memory returns the limit of memory, in bytes, for a child that runs a task on size bytes. A child that needs more is killed. The
+// program's own pages, which all children share, do not count.
 func Memory(t Task, size int64) int64 {
 	switch t {
 	case Render:
@@ -128,40 +123,39 @@ func Memory(t Task, size int64) int64 {
 	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
 	default:
-		// What is reckoned with is resident. More is mapped, because blocks of the heap are left over.
+		// The estimate is of resident memory. More is mapped, because the heap has free blocks.
 		resident := coding.Memory(coding.Brotli, coding.Best, size)
 		return max(Small, resident+min(resident/2, 40<<20))
 	}
 }
 
-// minifier has the options with which files are minified, as of esbuild's command line, so that anyone can make them
-// again. Top-level names stay, because other scripts use them; characters stay, because escapes would double what is
-// not ASCII.
+// minifier is the options of esbuild's command line with which files are minified, so that anyone can make them again. Top-level names
+// stay, because other scripts use them. Characters stay, because escapes would double what is not ASCII.
 const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inline --tree-shaking=false"
 
-// minifierVersion is that of the module in go.mod, as a test sees to; esbuild itself does not tell.
+// minifierVersion is the version of the module in go.mod, which a test checks. esbuild does not export it.
 const minifierVersion = "0.28.2"
 
-// Minifier says which program minifies files here, in which version and with which options of its command line, so that
-// a verifier that runs the same program makes the same bytes.
+// Minifier returns the program, the version and the options of its command line that minify files here, so that a verifier who runs the
+// same program makes the same bytes.
 func Minifier() (program, version, options string) {
 	return "esbuild", minifierVersion, minifier
 }
 
 // minifying are those options.
-var minifying = sync.OnceValues(func() (api.TransformOptions, error) {
+var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// silent are the warnings about style sheets. Larder does not use them, and esbuild takes the square of their number to make them.
+// silent disables the warnings about style sheets, which Larder does not use. The time that esbuild takes for them grows with the square of their number.
 var silent = map[string]api.LogLevel{
 	"css-syntax-error": api.LogLevelSilent, "invalid-calc": api.LogLevelSilent, "js-comment-in-css": api.LogLevelSilent,
 	"unsupported-css-property": api.LogLevelSilent, "unsupported-css-nesting": api.LogLevelSilent, "invalid-@import": api.LogLevelSilent,
 	"invalid-@layer": api.LogLevelSilent, "invalid-@charset": api.LogLevelSilent, "unsupported-@namespace": api.LogLevelSilent, "unsupported-@charset": api.LogLevelSilent,
 }
 
-// minify returns a smaller program or style sheet that means the same, with
-// legal comments kept.
+// minify returns a smaller script or style sheet that means the same, with legal comments. It refuses input that would take the minifier
+// long, and checks that its output parses.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
@@ -173,33 +167,32 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if err := check(data); err != nil {
 		return nil, err
 	}
-	options, err := minifying()
+	options, err := minifierOptions()
 	if err != nil {
 		return nil, err
 	}
 	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, silent
 	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
-		return nil, parseError(out.Errors[0])
+		return nil, newParseError(out.Errors[0])
 	}
-	// Without white space and names, as in metadata, because they take the square of the depth of blocks and functions.
+	// Without white space and long names, whose cost grows with the square of the depth of blocks and functions.
 	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: silent})
 	if len(again.Errors) > 0 {
-		return nil, fmt.Errorf("the minified form does not parse: %w", parseError(again.Errors[0]))
+		return nil, fmt.Errorf("the minified form does not parse: %w", newParseError(again.Errors[0]))
 	}
 	return out.Code, nil
 }
 
-// findFormat returns the module format that a script's syntax tells, as esbuild
-// names it.
+// findFormat returns the module format that the syntax of a script shows, as esbuild names it: "esm", "cjs" or "".
 func findFormat(data []byte) ([]byte, error) {
-	in, err := metadata(data)
+	in, err := readMetadata(data)
 	return []byte(in.Format), err
 }
 
-// findImports returns what a module imports when it is loaded, and what it may import later.
+// findImports returns a JSON array of the modules that a module imports, statically or dynamically.
 func findImports(data []byte) ([]byte, error) {
-	in, err := metadata(data)
+	in, err := readMetadata(data)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +206,7 @@ func findImports(data []byte) ([]byte, error) {
 }
 
 // input is what esbuild finds out about a script.
-type input struct {
+type scriptMetadata struct {
 	Format  string `json:"format"`
 	Imports []struct {
 		Path string `json:"path"`
@@ -221,7 +214,8 @@ type input struct {
 	} `json:"imports"`
 }
 
-func metadata(data []byte) (input, error) {
+// readMetadata returns what esbuild finds out about a script.
+func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
 	out := api.Build(api.BuildOptions{
 		Stdin:    &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
@@ -237,19 +231,19 @@ func metadata(data []byte) (input, error) {
 		LogLevel:          api.LogLevelSilent,
 	})
 	if len(out.Errors) > 0 {
-		return input{}, parseError(out.Errors[0])
+		return scriptMetadata{}, newParseError(out.Errors[0])
 	}
 	var meta struct {
-		Inputs map[string]input `json:"inputs"`
+		Inputs map[string]scriptMetadata `json:"inputs"`
 	}
 	if err := json.Unmarshal([]byte(out.Metafile), &meta); err != nil {
-		return input{}, err
+		return scriptMetadata{}, err
 	}
 	return meta.Inputs[name], nil
 }
 
-// parseError cuts the message, which may hold a token of megabytes.
-func parseError(m api.Message) error {
+// newParseError returns an error with esbuild's message and its position. It cuts the message, which may quote a token of megabytes.
+func newParseError(m api.Message) error {
 	if m.Location == nil {
 		return fmt.Errorf("%.200s", m.Text)
 	}
@@ -264,11 +258,11 @@ const Argument = "worker-process"
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
-// Main does jobs from standard input until that is closed, then ends the
-// process.
-func Main() { serve(system) }
+// Main runs jobs from standard input in this process, a child, until the input is closed. Then it ends the process.
+func Main() { runChild(system) }
 
-func serve(k kernel) {
+// runChild confines this process, greets the parent on standard output, and runs the jobs that the parent sends on standard input.
+func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the
 	// parent decides what they mean, and its end closes the input.
@@ -276,15 +270,15 @@ func serve(k kernel) {
 	if len(os.Args) > 2 && os.Args[2] == niceArgument {
 		_ = lowerPriority() // if it fails, the work goes on at the usual priority
 	}
-	closeInherited()
+	closeInheritedDescriptors()
 	out := bufio.NewWriter(os.Stdout)
 	send := func(message interface{ write(io.Writer) error }) error {
 		return errors.Join(message.write(out), out.Flush())
 	}
-	first := hello{Mapped: addressSpace()}
+	first := hello{Mapped: unusedAddressSpace()}
 	err := k.confine()
 	if err != nil {
-		first.Failure = "it couldn't confine itself: " + err.Error() // and does not begin to read
+		first.Failure = "couldn't confine the process: " + err.Error() // the parent sends no job then
 	}
 	if err = errors.Join(err, send(first)); err != nil {
 		os.Exit(1)
@@ -295,7 +289,7 @@ func serve(k kernel) {
 		for {
 			r, err := readRequest(in)
 			if err != nil {
-				os.Exit(0) // the parent is gone, perhaps in the middle of a job
+				os.Exit(0) // the parent ended, perhaps in the middle of a job
 			}
 			jobs <- r
 		}
@@ -307,7 +301,7 @@ func serve(k kernel) {
 		if r.Task == SqueezeBr || r.Task == SqueezeGzip {
 			debug.SetGCPercent(encoderGarbage)
 		}
-		if err := send(do(r)); err != nil {
+		if err := send(runRequest(r)); err != nil {
 			os.Exit(1)
 		}
 		if large := len(r.Data) > keptMemory; large {
@@ -322,8 +316,7 @@ func serve(k kernel) {
 // what it has in use. Its memory is few large tables without pointers, so looking often is cheap.
 const encoderGarbage = 25
 
-// keptMemory is the size in bytes of a job's data above which the child gives all memory back
-// after it: others count on that.
+// keptMemory is the size of a job's data, in bytes, above which the child returns all free memory to the system after the job.
 const keptMemory = 32 << 10
 
 // niceArgument is the second argument of a child that is to run at the lowest priority.

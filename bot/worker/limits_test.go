@@ -26,7 +26,7 @@ func TestCostlyStyles(t *testing.T) {
 		strings.Repeat(".a:before{content:\"(\"}/* :( */", 1000):                        "",
 		"a{background:url(data:image/png;base64," + strings.Repeat("A", 100_000) + ")}": "",
 	} {
-		_, err := run(MinifyCSS, []byte(text))
+		_, err := runTask(MinifyCSS, []byte(text))
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%.60q: %v, want %q", text, err, refused)
 		}
@@ -81,7 +81,7 @@ func TestCostlyScripts(t *testing.T) {
 		"a(" + strings.Repeat("b,", 5_000) + "c)":                              "",
 		"var a" + strings.Repeat(",b=c", 5_000) + ";a()":                       "",
 	} {
-		_, err := run(MinifyJS, []byte(text))
+		_, err := runTask(MinifyJS, []byte(text))
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%.60q: %v, want %q", text, err, refused)
 		}

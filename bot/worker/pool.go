@@ -25,24 +25,24 @@ type Options struct {
 	// Program is the path, not relative, of the executable that calls Main when its
 	// first argument is Argument; usually os.Executable().
 	Program string
-	// Size is how many jobs run at most, each in a child of its own.
+	// Size limits the jobs that run at once, each in a child of its own.
 	Size int
-	// Children is how many children exist at most, with and without a job. The default, and the least, is Size. An
-	// owner whose jobs come one after the other keeps its child only while there are no more owners than that.
+	// Children limits the children, with and without a job. The default and the minimum is Size. An owner whose jobs come one after the
+	// other keeps its child only while there are no more owners than that.
 	Children int
-	// CPU ends a job that uses more processor time, and the child with it, where the system counts that for each process (Linux). The
-	// first job of a child includes its start. 0 means no bound.
+	// CPU limits the processor time of a job if the system counts it for each process (Linux). The child ends with the job. The first job of
+	// a child includes its start. 0 means no limit.
 	CPU time.Duration
 	// Nice runs the children at the lowest priority.
 	Nice bool
-	// Timeout ends a job, and the child with it. 0 means none.
+	// Timeout limits a job by the clock. The child ends with the job. 0 means no limit.
 	Timeout time.Duration
-	// Memory bounds what a job's child may have where [Memory] is more, in bytes. 0 means no other bound.
+	// Memory limits the memory of a child, in bytes, besides [Memory]. 0 means no other limit.
 	Memory int64
 }
 
-// A Pool runs jobs in children that it starts when needed. A child works for one owner only, which is a release where the job
-// is about one: a job that takes over its process can change nothing that another release gets. A job without an owner ("") has a child of its own.
+// A Pool runs jobs in children that it starts when needed. A child works for one owner only, usually a release, so a job that takes over its
+// process can change nothing that another release gets. A job without an owner ("") has a child of its own.
 type Pool struct {
 	options Options
 	slots   chan struct{} // holds a value for each child that has a job
@@ -51,16 +51,16 @@ type Pool struct {
 	idle []*child // without a job, the longest idle first
 }
 
-// A CrashError says that a job's process ended in the middle of it.
+// A CrashError is the error of a job whose process ended in the middle of it.
 type CrashError struct {
 	Task   Task
 	Reason string
-	// Killed says that a signal from outside ended the process; the job may be innocent.
+	// Killed says that a signal from outside ended the process. The job may not be the cause.
 	Killed bool
-	// Limited says that the job exceeded its memory or processor time, which it will do again. A child that ends before it reads
-	// the job ends for another reason.
+	// Limited says that the job exceeded its memory or processor time, and would do so again. It is false for a child that ended before it
+	// read the job.
 	Limited bool
-	// TimedOut says that the job was ended because it took longer than it may, by the clock.
+	// TimedOut says that the job exceeded its time limit by the clock.
 	TimedOut bool
 }
 
@@ -68,7 +68,7 @@ func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
 
-// A StartError says that no child can be started at all.
+// A StartError is the error if no child can be started.
 type StartError struct {
 	Program string
 	Err     error
@@ -80,21 +80,20 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// NewPool returns a pool without any child yet.
+// NewPool returns a pool. It starts children when they are needed.
 func NewPool(o Options) *Pool {
 	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
-// Do runs one job for an owner and returns its result. The error is a *CrashError where the
-// job ended its process or ran out of time, and a *StartError where there is no
-// process to run it in.
+// Do runs one job for an owner and returns its result. The error is a *CrashError if the process ended in the middle of the job or the job
+// exceeded a limit, and a *StartError if no process could be started.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	result, _, err := p.DoTimed(ctx, owner, t, data)
 	return result, err
 }
 
-// DoTimed is Do that also returns how long the job ran, without the time that it waited.
+// DoTimed is like Do, and also returns how long the job ran, without the time that it waited for a free child.
 func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, took time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -102,25 +101,26 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 		return nil, 0, ctx.Err()
 	}
 	defer func() { <-p.slots }()
-	c, err := p.acquire(owner)
+	c, err := p.acquireChild(owner)
 	if err != nil {
 		return nil, 0, err
 	}
 	start := time.Now()
-	answer, err := p.run(ctx, c, t, data)
+	answer, err := p.runJob(ctx, c, t, data)
 	took = time.Since(start)
 	if err != nil {
 		return nil, took, err
 	}
-	p.release(c)
+	p.releaseChild(c)
 	if answer.Error != "" {
 		return nil, took, errors.New(answer.Error)
 	}
 	return answer.Data, took, nil
 }
 
-// acquire returns a child of the owner. The caller has a slot.
-func (p *Pool) acquire(owner string) (*child, error) {
+// acquireChild returns an idle child of the owner, or starts one. If there are too many children, it ends the one that is idle longest. The
+// caller holds a slot.
+func (p *Pool) acquireChild(owner string) (*child, error) {
 	p.mu.Lock()
 	var c, other *child
 	if i := slices.IndexFunc(p.idle, func(c *child) bool { return c.owner == owner }); i >= 0 {
@@ -133,20 +133,20 @@ func (p *Pool) acquire(owner string) (*child, error) {
 	p.mu.Unlock()
 	if other != nil {
 		other.kill()
-		other.end()
+		other.wait()
 	}
 	if c != nil {
 		return c, nil
 	}
-	return p.start(owner)
+	return p.startChild(owner)
 }
 
-// release keeps a child for the next job of its owner, or ends it.
-func (p *Pool) release(c *child) {
-	// What is mapped once could be used again without a limit.
-	if c.owner == "" || used(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
+// releaseChild keeps a child for the next job of its owner, or ends it.
+func (p *Pool) releaseChild(c *child) {
+	// The next job could use mapped memory without a limit.
+	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
 		c.kill()
-		c.end()
+		c.wait()
 		return
 	}
 	p.mu.Lock()
@@ -154,8 +154,8 @@ func (p *Pool) release(c *child) {
 	p.idle = append(p.idle, c)
 }
 
-// run runs one job in a child. If that fails, the child has ended.
-func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response, error) {
+// runJob runs one job in a child within the limits of the pool. If it returns an error, the child has ended.
+func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (response, error) {
 	memory := Memory(t, int64(len(data)))
 	if p.options.Memory > 0 {
 		memory = min(memory, p.options.Memory)
@@ -172,7 +172,7 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 		go watchProcessorTime(ctx, c.cmd.Process.Pid, p.options.CPU, cancel)
 	}
 	stop := context.AfterFunc(ctx, c.kill)
-	answer, err := c.do(request{Task: t, Data: data, Memory: memory})
+	answer, err := c.exchange(request{Task: t, Data: data, Memory: memory})
 	if err == nil && stop() {
 		return answer, nil
 	}
@@ -180,7 +180,7 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	if oversized {
 		c.kill() // it may wait until the rest of its response is read
 	}
-	reason, killed := c.end() // a child that does not end is killed when ctx ends
+	reason, killed := c.wait() // a child that does not end is killed when ctx ends
 	stop()
 	if start := new(confineError); errors.As(err, &start) {
 		return response{}, &StartError{p.options.Program, err}
@@ -209,8 +209,9 @@ func (e *processorTimeError) Error() string {
 	return fmt.Sprintf("it used more than %v of processor time", e.bound)
 }
 
-// watchProcessorTime cancels a context with a *processorTimeError once a process has used so much more processor time. RLIMIT_CPU cannot
-// bound a job: only a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
+// watchProcessorTime cancels a context with a *processorTimeError once a process has used bound more processor time. RLIMIT_CPU cannot
+// bound a job: only a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower
+// one.
 func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cancel context.CancelCauseFunc) {
 	start, err := processorTime(pid)
 	for left := bound; err == nil; {
@@ -228,8 +229,8 @@ func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cance
 	}
 }
 
-// Drop ends a child that has no job, if there is one.
-func (p *Pool) Drop() {
+// EndIdleChild ends the child that is idle longest, if any is idle.
+func (p *Pool) EndIdleChild() {
 	p.mu.Lock()
 	var c *child
 	if len(p.idle) > 0 {
@@ -239,15 +240,15 @@ func (p *Pool) Drop() {
 	p.mu.Unlock()
 	if c != nil {
 		c.kill()
-		c.end()
+		c.wait()
 	}
 }
 
-// Close ends the children. No Do may be running or follow.
+// Close ends the children. The caller runs no job meanwhile or afterwards.
 func (p *Pool) Close() {
 	for _, c := range p.idle {
 		c.kill()
-		c.end()
+		c.wait()
 	}
 	p.idle = nil
 }
@@ -258,20 +259,21 @@ type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	out    *bufio.Reader
-	stderr head
+	stderr stderrHead
 
-	confined bool   // its hello has come
-	unused   mapped // see hello
+	confined bool       // the greeting has arrived
+	unused   addressUse // what the child has mapped but does not use
 }
 
-func (p *Pool) start(owner string) (*child, error) {
+// startChild starts a child for an owner.
+func (p *Pool) startChild(owner string) (*child, error) {
 	args := []string{Argument}
 	if p.options.Nice {
 		args = append(args, niceArgument)
 	}
 	c := &child{owner: owner, cmd: exec.Command(p.options.Program, args...)}
 	c.cmd.Dir = string(filepath.Separator)
-	c.cmd.Env = environment(os.Environ())
+	c.cmd.Env = filterEnvironment(os.Environ())
 	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -288,16 +290,15 @@ func (p *Pool) start(owner string) (*child, error) {
 	return c, nil
 }
 
-// inherited are the variables that a child gets of the parent's, whose others may hold
-// tokens: a child works on strangers' bytes.
+// inherited are the environment variables that a child inherits. The others may hold tokens.
 var inherited = []string{
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOTRACEBACK", // what the Go runtime reads
 	"LD_LIBRARY_PATH", // for a program that is linked with libraries
 }
 
-// environment returns what is inherited of an environment. It is never nil, with which
-// exec.Cmd would pass on everything.
-func environment(all []string) []string {
+// filterEnvironment returns the variables of an environment that a child inherits. The result is never nil, with which exec.Cmd would pass
+// on everything.
+func filterEnvironment(all []string) []string {
 	kept := []string{}
 	for _, variable := range all {
 		if name, _, _ := strings.Cut(variable, "="); slices.Contains(inherited, name) {
@@ -312,15 +313,17 @@ func environment(all []string) []string {
 // A fault in Go code would be a panic, so this line is always the runtime's.
 var outOfMemory = lazyregexp.New(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
 
-// isOutOfMemory reports whether what a child wrote to stderr says that the system refused it memory.
+// isOutOfMemory reports whether the first line that a child wrote to its standard error means that the system refused it memory.
 func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) }
 
-// A confineError says why a child may not work.
+// A confineError says why a child may run no job.
 type confineError struct{ reason string }
 
 func (e *confineError) Error() string { return e.reason }
 
-func (c *child) do(r request) (answer response, err error) {
+// exchange sends a request to the child and returns its response. Before the first request it reads the child's greeting; before each it
+// sets the limit of memory.
+func (c *child) exchange(r request) (answer response, err error) {
 	if !c.confined {
 		first, err := readHello(c.out)
 		if err != nil {
@@ -331,20 +334,21 @@ func (c *child) do(r request) (answer response, err error) {
 		}
 		c.confined, c.unused = true, first.Mapped
 	}
-	if err := limit(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
+	if err := limitMemory(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
 		return answer, &confineError{"couldn't limit its memory: " + err.Error()}
 	}
 	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	return readResponse(c.out, maxResponse(r.Task, len(r.Data)))
+	return readResponse(c.out, maxResponseSize(r.Task, len(r.Data)))
 }
 
+// kill kills the process without waiting for its end.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// end waits for the process and says what it died of, and whether that was a
-// signal rather than something of its own.
-func (c *child) end() (reason string, killed bool) {
+// wait waits for the end of the process. It returns the reason as the process wrote it or the system reports it, and whether a signal ended
+// the process.
+func (c *child) wait() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
 	if line := c.stderr.firstLine(); line != "" {
@@ -356,18 +360,20 @@ func (c *child) end() (reason string, killed bool) {
 	return "it ended early", false
 }
 
-// head keeps the beginning of what is written to it: a Go crash says what
-// happened there, and a goroutine dump after it has no end.
-type head struct{ bytes.Buffer }
+// A stderrHead keeps the first bytes that a child writes to its standard error. A crash in Go starts with its reason, and a dump of all
+// goroutines follows.
+type stderrHead struct{ bytes.Buffer }
 
 const headSize = 4 << 10
 
-func (h *head) Write(p []byte) (int, error) {
+// Write keeps the first bytes and discards the others.
+func (h *stderrHead) Write(p []byte) (int, error) {
 	h.Buffer.Write(p[:min(len(p), max(0, headSize-h.Len()))])
 	return len(p), nil
 }
 
-func (h *head) firstLine() string {
+// firstLine returns the line that says why the process ended: that of Go's fatal error if there is one, else the first.
+func (h *stderrHead) firstLine() string {
 	for line := range bytes.Lines(h.Bytes()) {
 		if reason, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("fatal error: ")); ok {
 			return string(reason)

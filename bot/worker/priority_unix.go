@@ -4,5 +4,5 @@ package worker
 
 import "golang.org/x/sys/unix"
 
-// lowerPriority gives way to every other process.
+// lowerPriority gives the process the lowest priority.
 func lowerPriority() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, 19) }

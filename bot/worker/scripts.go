@@ -21,10 +21,10 @@ const (
 
 // checkScript refuses a script that no tool or person writes and that would take the minifier long.
 func checkScript(data []byte) error {
-	s, read := scriptScan{open: []scope{{}}}, 0
+	s, read := scriptCost{open: []scope{{}}}, 0
 	for t, text := range render.ScriptTokens(data) {
 		read += len(text)
-		s.read(t)
+		s.addToken(t)
 		switch inner := s.open[len(s.open)-1]; {
 		case s.blocks > maxScriptBlocks:
 			return fmt.Errorf("over %d blocks in each other", maxScriptBlocks)
@@ -43,7 +43,7 @@ func checkScript(data []byte) error {
 
 // A scriptScan estimates what a script costs the minifier while it reads the script's tokens. Where it cannot know what a token means, it assumes the
 // more expensive meaning.
-type scriptScan struct {
+type scriptCost struct {
 	open   []scope // the script itself and its open brackets
 	blocks int     // open braces
 	work   int     // of joining; see maxJoining
@@ -76,8 +76,8 @@ const (
 	partWork      = 2
 )
 
-// read counts a token.
-func (s *scriptScan) read(t js.TokenType) {
+// addToken adds the cost of the next token.
+func (s *scriptCost) addToken(t js.TokenType) {
 	switch t {
 	case js.WhitespaceToken, js.CommentToken:
 		return
@@ -87,14 +87,14 @@ func (s *scriptScan) read(t js.TokenType) {
 	}
 	inner := &s.open[len(s.open)-1]
 	inner.tokens++
-	joins, ends := s.startsAfterNewLine(t)
+	joins, ends := s.newLineStarts(t)
 	if joins {
-		inner.join(s)
+		inner.joinPart(s)
 	}
 	if ends {
 		inner.endStatement()
 	}
-	starts := ends || s.canStart()
+	starts := ends || s.canStartStatement()
 	if s.isLet && (js.IsIdentifierName(t) || t == js.OpenBraceToken || t == js.OpenBracketToken) {
 		inner.startDeclaration()
 	}
@@ -117,16 +117,16 @@ func (s *scriptScan) read(t js.TokenType) {
 			inner.startSequence()
 		}
 	default:
-		inner.read(s, t)
+		inner.addToken(s, t)
 	}
 	s.last, s.newLine = t, false
 }
 
-// read counts a token that opens and closes nothing.
-func (o *scope) read(s *scriptScan, t js.TokenType) {
+// addToken adds the cost of a token that opens and closes nothing to the total s.
+func (o *scope) addToken(s *scriptCost, t js.TokenType) {
 	switch t {
 	case js.SemicolonToken:
-		o.join(s)
+		o.joinPart(s)
 		o.endStatement()
 	case js.CommaToken:
 		o.questions = o.outerQuestions
@@ -135,7 +135,7 @@ func (o *scope) read(s *scriptScan, t js.TokenType) {
 			return
 		}
 		s.work += tokenWork * o.tokens
-		o.join(s)
+		o.joinPart(s)
 	case js.QuestionToken:
 		o.pending++
 		o.questions++
@@ -149,8 +149,8 @@ func (o *scope) read(s *scriptScan, t js.TokenType) {
 	}
 }
 
-// canStart reports whether the next token starts a statement if it is a keyword of one.
-func (s *scriptScan) canStart() bool {
+// canStartStatement reports whether the next token starts a statement if it is a keyword that can start one.
+func (s *scriptCost) canStartStatement() bool {
 	switch s.last {
 	case js.ErrorToken, js.SemicolonToken, js.OpenBraceToken, js.CloseBraceToken, js.CloseParenToken, js.ElseToken:
 		return true
@@ -158,9 +158,9 @@ func (s *scriptScan) canStart() bool {
 	return false
 }
 
-// startsAfterNewLine reports whether a token starts a statement because it is on a new line: whether it may, so that the statement before is to be
-// joined, and whether it does.
-func (s *scriptScan) startsAfterNewLine(t js.TokenType) (joins, ends bool) {
+// newLineStarts reports whether a new line before the token t starts a statement: whether it may, so that the statement before is to be
+// joined, and whether it certainly does.
+func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	switch {
 	case !s.newLine || s.afterCondition || js.IsOperator(t) || js.IsPunctuator(t),
 		t == js.InToken || t == js.InstanceofToken || t == js.TemplateToken || t == js.TemplateStartToken || t == js.TemplateMiddleToken || t == js.TemplateEndToken:
@@ -179,8 +179,9 @@ func (s *scriptScan) startsAfterNewLine(t js.TokenType) (joins, ends bool) {
 	return isValue, isValue
 }
 
-// openBracket starts a scope. What could be either a block or an object is a block, whose commas count.
-func (s *scriptScan) openBracket(t js.TokenType) {
+// openBracket starts the scope of an opening bracket. What could be either a block or an object counts as a block, whose commas join
+// expressions.
+func (s *scriptCost) openBracket(t js.TokenType) {
 	outer := s.open[len(s.open)-1]
 	inner := scope{questions: outer.questions, outerQuestions: outer.questions}
 	startsObject := render.StartsObject(s.last, s.newLine)
@@ -205,8 +206,9 @@ func (s *scriptScan) openBracket(t js.TokenType) {
 	s.open = append(s.open, inner)
 }
 
-// closeBracket ends a scope. Its content is part of the expression or the sequence of statements around it, unless it is a statement's block.
-func (s *scriptScan) closeBracket(t js.TokenType) {
+// closeBracket ends the innermost scope. Its content is part of the expression or the sequence of statements around it, unless it is the
+// block of a statement.
+func (s *scriptCost) closeBracket(t js.TokenType) {
 	if t == js.CloseBraceToken {
 		s.blocks = max(0, s.blocks-1)
 	}
@@ -226,17 +228,18 @@ func (s *scriptScan) closeBracket(t js.TokenType) {
 		s.afterCondition = inner.isCondition
 		return
 	}
-	outer.join(s)
+	outer.joinPart(s)
 	s.ended = true
 	outer.ifs = 0 // it ends a statement, as a semicolon does
 }
 
-// join counts one more part of the sequence of statements.
-func (o *scope) join(s *scriptScan) {
+// joinPart counts one more part of the sequence of statements, and adds the cost of joining it to the total s.
+func (o *scope) joinPart(s *scriptCost) {
 	o.parts++
 	s.work += partWork * o.parts
 }
 
+// endStatement forgets what the next statement does not continue.
 func (o *scope) endStatement() {
 	o.tokens, o.ifs, o.pending, o.questions, o.declares = 0, 0, 0, o.outerQuestions, false
 }

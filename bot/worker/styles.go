@@ -7,39 +7,40 @@ import (
 	"github.com/tdewolff/parse/v2/css"
 )
 
-// What a style sheet may have for the minifier, whose work on these takes the square of their number or length.
+// The limits of a style sheet. The minifier's work on these grows with the square of their number or length.
 const (
-	maxBlocks    = 64   // in each other
-	maxBrackets  = 16   // round and square ones in each other
-	maxSelectors = 6    // in :is(), :not() and their like in each other: the minifier reads what is in brackets again for each
+	maxBlocks    = 64   // nested
+	maxBrackets  = 16   // nested, round and square
+	maxSelectors = 6    // nested, in :is(), :not() and so on: the minifier reads the content of the brackets again for each
 	maxName      = 1000 // bytes; the minifier looks for properties of similar names
 )
 
-// closings are the tokens that close others.
+// closings has the closing token of each opening one.
 var closings = map[css.TokenType]css.TokenType{
 	css.LeftBraceToken: css.RightBraceToken, css.LeftBracketToken: css.RightBracketToken,
 	css.LeftParenthesisToken: css.RightParenthesisToken, css.FunctionToken: css.RightParenthesisToken,
 }
 
-// A nesting is what is open at a place of a style sheet.
+// A nesting is the brackets that are open at some place of a style sheet.
 type nesting struct {
 	open                        []bracket
 	blocks, brackets, selectors int // of open; selectors are brackets, too
 }
 
-// A bracket is an open one.
+// A bracket is one that is open.
 type bracket struct {
 	closing css.TokenType
 	count   []*int // fields of the nesting that count it
 }
 
-// add opens a bracket.
-func (n *nesting) add(closing css.TokenType, pseudo bool) error {
+// openBracket counts an opening bracket, and returns an error if there are too many in each other. isPseudo says that it opens the arguments of a
+// pseudo-class.
+func (n *nesting) openBracket(closing css.TokenType, isPseudo bool) error {
 	b := bracket{closing, []*int{&n.brackets}}
 	switch {
 	case closing == css.RightBraceToken:
 		b.count = []*int{&n.blocks}
-	case pseudo:
+	case isPseudo:
 		b.count = append(b.count, &n.selectors)
 	}
 	for _, count := range b.count {
@@ -57,7 +58,7 @@ func (n *nesting) add(closing css.TokenType, pseudo bool) error {
 	return nil
 }
 
-// close closes the innermost bracket if it is of that kind. As in browsers, a closing bracket of another kind closes nothing.
+// close closes the innermost bracket if closing is its counterpart. As in browsers, a closing bracket of another kind closes nothing.
 func (n *nesting) close(closing css.TokenType) {
 	if last := len(n.open) - 1; last >= 0 && n.open[last].closing == closing {
 		for _, count := range n.open[last].count {
@@ -80,7 +81,7 @@ func checkStyles(data []byte) error {
 		case t == css.IdentToken && len(text) > maxName:
 			return fmt.Errorf("a name of %d bytes, over the limit of %d", len(text), maxName)
 		case opens:
-			if err := open.add(closing, t == css.FunctionToken && before == css.ColonToken); err != nil {
+			if err := open.openBracket(closing, t == css.FunctionToken && before == css.ColonToken); err != nil {
 				return err
 			}
 		default:

@@ -11,8 +11,8 @@ import (
 // mostLines is how many lines of a comparison are shown.
 const mostLines = 5000
 
-// compare returns the markup of a unified diff.
-func compare(r document.Request) (document.Result, error) {
+// renderComparison returns the differences between the two texts of a request, as the markup of a unified diff.
+func renderComparison(r document.Request) (document.Result, error) {
 	var b strings.Builder
 	var result document.Result
 	lines := 0

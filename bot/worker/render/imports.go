@@ -9,15 +9,15 @@ import (
 // mostImports bounds what is found in one module.
 const mostImports = 2000
 
-// imports returns what a module imports.
-func imports(r document.Request) (document.Result, error) {
-	return document.Result{Imports: importsOf(r.Text)}, nil
+// renderImports returns the imports of the module in a request.
+func renderImports(r document.Request) (document.Result, error) {
+	return document.Result{Imports: findImports(r.Text)}, nil
 }
 
-// importsOf returns what a module imports, by its text. It looks for the words and knows no syntax: what stands in a comment
-// behind code or in a string may be taken for an import, which costs a line in a list; an import is not missed, unless its specifier is
-// computed.
-func importsOf(source string) []document.Import {
+// findImports returns the imports that the text of a module seems to have. It looks for the keywords and knows no syntax. It may report an
+// import that stands in a string or in a comment behind code, which costs a line in a list. It misses none but those with a computed
+// specifier.
+func findImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
 	add := func(specifier string, ok, dynamic bool) {
@@ -34,21 +34,21 @@ func importsOf(source string) []document.Import {
 		at += i
 		rest := source[at:]
 		switch {
-		case at > 0 && inName(source[at-1]):
+		case at > 0 && isNameByte(source[at-1]):
 			at++
-		case (strings.HasPrefix(rest, "from") || strings.HasPrefix(rest, "import")) && inComment(source[:at]):
+		case (strings.HasPrefix(rest, "from") || strings.HasPrefix(rest, "import")) && endsInComment(source[:at]):
 			at += len("from")
 		case strings.HasPrefix(rest, "from"):
-			specifier, ok := quoted(strings.TrimLeft(rest[len("from"):], " \t\r\n"))
+			specifier, ok := cutString(strings.TrimLeft(rest[len("from"):], " \t\r\n"))
 			add(specifier, ok && followsImport(source[:at]), false)
 			at += len("from")
 		case strings.HasPrefix(rest, "import"):
 			after := strings.TrimLeft(rest[len("import"):], " \t\r\n")
 			if call, ok := strings.CutPrefix(after, "("); ok {
-				specifier, ok := quoted(strings.TrimLeft(call, " \t\r\n"))
+				specifier, ok := cutString(strings.TrimLeft(call, " \t\r\n"))
 				add(specifier, ok, true)
 			} else {
-				specifier, ok := quoted(after)
+				specifier, ok := cutString(after)
 				add(specifier, ok, false)
 			}
 			at += len("import")
@@ -58,20 +58,21 @@ func importsOf(source string) []document.Import {
 	}
 }
 
-// inComment reports whether the line that a text ends in begins as one of a comment, which has not ended.
-func inComment(text string) bool {
+// endsInComment reports whether the last line of a text starts as a line of a comment that has not ended.
+func endsInComment(text string) bool {
 	const longest = 4 << 10
 	line := text[max(0, len(text)-longest):]
 	line = strings.TrimLeft(line[strings.LastIndexByte(line, '\n')+1:], " \t")
 	return strings.HasPrefix(line, "//") || (strings.HasPrefix(line, "*") || strings.HasPrefix(line, "/*")) && !strings.Contains(line, "*/")
 }
 
-func inName(c byte) bool {
+// isNameByte reports whether a byte can be part of a name in a script.
+func isNameByte(c byte) bool {
 	return c == '_' || c == '$' || c == '.' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c >= 0x80
 }
 
-// quoted returns the string literal that a text begins with.
-func quoted(text string) (string, bool) {
+// cutString returns the string literal at the start of a text.
+func cutString(text string) (string, bool) {
 	const longest = 500
 	if text == "" || text[0] != '"' && text[0] != '\'' {
 		return "", false
@@ -84,7 +85,7 @@ func quoted(text string) (string, bool) {
 	return value, !strings.ContainsAny(value, "\n\r\\ ")
 }
 
-// followsImport reports whether the statement that a text ends in begins with import or export.
+// followsImport reports whether the last statement of a text starts with import or export.
 func followsImport(text string) bool {
 	const longest = 4 << 10
 	text = text[max(0, len(text)-longest):]

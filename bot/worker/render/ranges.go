@@ -12,8 +12,8 @@ import (
 // This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
 // as alternatives of plain comparisons.
 
-// ranges returns what ranges mean.
-func ranges(r document.Request) (document.Result, error) {
+// renderRanges parses the version ranges of a request.
+func renderRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0
 	for _, wanted := range r.Ranges {
@@ -25,7 +25,7 @@ func ranges(r document.Request) (document.Result, error) {
 	return result, nil
 }
 
-// parseRange returns the alternatives of a range; none if it is not one of versions, such as the address of a repository.
+// parseRange returns the alternatives of a version range. It returns none for what is no range, such as the address of a repository.
 func parseRange(wanted string) document.Range {
 	wanted = strings.TrimSpace(wanted)
 	if len(wanted) > document.MaxRange {
@@ -48,12 +48,13 @@ func parseRange(wanted string) document.Range {
 // anything is the comparison that every release satisfies.
 var anything = document.Bound{Operator: ">=", Version: "0.0.0"}
 
+// parseAlternative parses one alternative of a range, and reports whether it is valid.
 func parseAlternative(text string) ([]document.Bound, bool) {
 	fields := strings.Fields(text)
 	if len(fields) == 3 && fields[1] == "-" {
 		from, ok1 := parsePartial(fields[0])
 		to, ok2 := parsePartial(fields[2])
-		return slices.Concat(compareWith(">=", from), compareWith("<=", to)), ok1 && ok2
+		return slices.Concat(boundsOf(">=", from), boundsOf("<=", to)), ok1 && ok2
 	}
 	var bounds []document.Bound
 	for i := 0; i < len(fields); i++ {
@@ -66,7 +67,7 @@ func parseAlternative(text string) ([]document.Bound, bool) {
 		if !ok {
 			return nil, false
 		}
-		bounds = append(bounds, compareWith(operator, p)...)
+		bounds = append(bounds, boundsOf(operator, p)...)
 	}
 	if bounds == nil {
 		bounds = append(bounds, anything)
@@ -74,6 +75,7 @@ func parseAlternative(text string) ([]document.Bound, bool) {
 	return bounds, true
 }
 
+// cutOperator splits a comparison into its operator, which may be empty, and its version.
 func cutOperator(s string) (operator, version string) {
 	for _, operator := range []string{">=", "<=", "~>", ">", "<", "=", "~", "^"} {
 		if version, ok := strings.CutPrefix(s, operator); ok {
@@ -90,6 +92,7 @@ type partial struct {
 	prerelease string // with its hyphen
 }
 
+// parsePartial parses a version that may lack numbers, such as 1.x, and reports whether it is valid.
 func parsePartial(s string) (p partial, ok bool) {
 	s = strings.TrimLeft(s, "v=")
 	s, _, _ = strings.Cut(s, "+") // of a build, which is not compared
@@ -120,23 +123,26 @@ func parsePartial(s string) (p partial, ok bool) {
 	return p, true
 }
 
-// lowest returns the first version that a partial one covers.
+// lowest returns the lowest version that a partial version covers.
 func (p partial) lowest() string {
 	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
 }
 
-// next returns the first version in which one of the numbers is greater.
-func (p partial) next(number int) string {
+// following returns the lowest version in which the number at that position is greater by one.
+func (p partial) following(number int) string {
 	n := p.numbers
 	n[number]++
 	clear(n[number+1:])
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
 }
 
-// compareWith returns the plain comparisons of an operator with a version. An upper bound excludes prereleases of the version that it names.
-func compareWith(operator string, p partial) []document.Bound {
+// boundsOf returns the simple comparisons that an operator with a partial version means. An upper bound excludes prereleases of the version
+// that it names.
+func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
-	below := func(number int) document.Bound { return document.Bound{Operator: "<", Version: p.next(number) + "-0"} }
+	below := func(number int) document.Bound {
+		return document.Bound{Operator: "<", Version: p.following(number) + "-0"}
+	}
 	last := p.given - 1 // the number that may be greater in what a partial version covers
 	switch {
 	case p.given == 0 && (operator == "<" || operator == ">"):
@@ -154,7 +160,7 @@ func compareWith(operator string, p partial) []document.Bound {
 	case operator == ">=":
 		return []document.Bound{from}
 	case operator == ">" && p.given < len(p.numbers):
-		return []document.Bound{{Operator: ">=", Version: p.next(last)}}
+		return []document.Bound{{Operator: ">=", Version: p.following(last)}}
 	case operator == "<" && p.given < len(p.numbers):
 		return []document.Bound{{Operator: "<", Version: p.lowest() + "-0"}}
 	case operator == "<=" && p.given < len(p.numbers):

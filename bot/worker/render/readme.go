@@ -24,7 +24,7 @@ import (
 // This file renders READMEs: Markdown becomes HTML, whose links, headings and pictures are made to fit the page. Of elements and attributes stays
 // what package document accepts, which checks the result again in the process that shows it.
 
-// readmeID is what the id of a heading may be.
+// readmeID matches the id of a heading.
 var readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 
 var markdown = sync.OnceValue(func() goldmark.Markdown {
@@ -35,13 +35,13 @@ var markdown = sync.OnceValue(func() goldmark.Markdown {
 	)
 })
 
-// The parser of Markdown takes the square of some numbers, which no README has.
+// Limits of a README. The Markdown parser's work on these grows with the square of their number.
 const (
 	deepestMarkdown = 100  // quotes and lists in each other that one line opens
 	longestRun      = 1000 // characters for emphasis, code, links or quotes, next to each other
 )
 
-// checkMarkdown refuses a README that would take the parser of Markdown long.
+// checkMarkdown refuses a README that would take the Markdown parser long.
 func checkMarkdown(source string) error {
 	for line := range strings.Lines(source) {
 		depth, run, before := 0, 0, byte(0)
@@ -68,8 +68,8 @@ func checkMarkdown(source string) error {
 	return nil
 }
 
-// readme returns the markup of a README in Markdown.
-func readme(r document.Request) (document.Result, error) {
+// renderReadme returns the markup of the README in a request.
+func renderReadme(r document.Request) (document.Result, error) {
 	if err := checkMarkdown(r.Text); err != nil {
 		return document.Result{}, err
 	}
@@ -86,8 +86,8 @@ func readme(r document.Request) (document.Result, error) {
 	for _, n := range nodes {
 		body.AppendChild(n)
 	}
-	(&fitting{Request: r}).fit(body, 0)
-	unlinkLost(body)
+	(&readmeFitter{Request: r}).fitChildren(body, 0)
+	removeBrokenLinks(body)
 	for n := body.FirstChild; n != nil; n = n.NextSibling {
 		if err := html.Render(&fitted, n); err != nil {
 			return document.Result{}, err
@@ -96,11 +96,11 @@ func readme(r document.Request) (document.Result, error) {
 	return document.Result{Markup: fitted.String()}, nil
 }
 
-// unlinkLost leaves the words of links to headings that the README does not have, as where it was cut off before them.
-func unlinkLost(body *html.Node) {
+// removeBrokenLinks replaces links to headings that the README does not have by their text. A README that was cut off lacks some.
+func removeBrokenLinks(body *html.Node) {
 	headings := map[string]bool{}
 	for n := range body.Descendants() {
-		if id := attribute(n, "id"); readmeID.MatchString(id) {
+		if id := attributeOf(n, "id"); readmeID.MatchString(id) {
 			headings["#"+id] = true
 		}
 	}
@@ -108,14 +108,14 @@ func unlinkLost(body *html.Node) {
 		if n.DataAtom != atom.A {
 			continue
 		}
-		to, err := url.PathUnescape(attribute(n, "href"))
+		to, err := url.PathUnescape(attributeOf(n, "href"))
 		if strings.HasPrefix(to, "#") && (err != nil || !headings[to]) {
 			unwrap(n)
 		}
 	}
 }
 
-// unwrap leaves of an element what is in it.
+// unwrap replaces an element by its children.
 func unwrap(n *html.Node) {
 	for n.FirstChild != nil {
 		child := n.FirstChild
@@ -125,15 +125,15 @@ func unwrap(n *html.Node) {
 	n.Parent.RemoveChild(n)
 }
 
-// A fitting makes a README fit its page.
-type fitting struct {
+// A readmeFitter makes a README fit its page.
+type readmeFitter struct {
 	document.Request
 	headings []byte // the README's levels of the headings whose sections are open, as digits
 }
 
 // headingLevel returns the level on the page of the README's next heading: one below that of the section around it, because
 // assistive technology presents a skipped level as a missing heading.
-func (f *fitting) headingLevel(level byte) byte {
+func (f *readmeFitter) headingLevel(level byte) byte {
 	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
 		f.headings = f.headings[:n-1]
 	}
@@ -144,26 +144,26 @@ func (f *fitting) headingLevel(level byte) byte {
 // firstHeading is the level of a README's first heading, below the page's own h2.
 const firstHeading = '3'
 
-// deepestMarkup is how deep elements may be in each other. Below, only the text stays.
+// deepestMarkup limits the nesting of elements. Deeper ones are replaced by their text.
 const deepestMarkup = 60
 
-// fit changes what is below a node: headings go below the page's own, pictures become their descriptions, links lead from
-// the page to what they meant, and what scrolls can be scrolled by keys.
-func (f *fitting) fit(parent *html.Node, depth int) {
+// fitChildren changes the children of a node so that they fit the page: headings go below the page's own, images become their descriptions,
+// links lead where they meant from the page, and keys can scroll what scrolls.
+func (f *readmeFitter) fitChildren(parent *html.Node, depth int) {
 	for n := parent.FirstChild; n != nil; {
 		next := n.NextSibling
 		switch {
 		case n.Type == html.CommentNode || n.Type == html.ElementNode && dropped[n.DataAtom]:
 			parent.RemoveChild(n)
 		case n.Type == html.ElementNode && depth >= deepestMarkup:
-			words := &html.Node{Type: html.TextNode, Data: text.Short(wordsIn(n), 1000)}
+			words := &html.Node{Type: html.TextNode, Data: text.Short(textOf(n), 1000)}
 			parent.InsertBefore(words, n)
 			parent.RemoveChild(n)
 		case n.Type == html.ElementNode:
-			f.element(parent, n)
-			f.fit(n, depth+1)
+			f.fitElement(parent, n)
+			f.fitChildren(n, depth+1)
 			switch {
-			case n.Data == "a" && strings.TrimSpace(wordsIn(n)) == "": // nothing can be pressed
+			case n.Data == "a" && strings.TrimSpace(textOf(n)) == "": // nothing can be pressed
 				parent.RemoveChild(n)
 			case n.Namespace != "" || !document.IsReadmeElement(n.Data) || n.Data == "a" && len(n.Attr) == 0:
 				unwrap(n)
@@ -173,27 +173,28 @@ func (f *fitting) fit(parent *html.Node, depth int) {
 	}
 }
 
-// dropped are the elements whose text is no text.
+// dropped are the elements that are removed with their content.
 var dropped = map[atom.Atom]bool{
 	atom.Script: true, atom.Style: true, atom.Template: true, atom.Iframe: true, atom.Object: true, atom.Embed: true, atom.Svg: true, atom.Math: true,
 	atom.Noscript: true, atom.Title: true, atom.Textarea: true, atom.Select: true, atom.Audio: true, atom.Video: true, atom.Button: true, atom.Form: true,
 }
 
-func (f *fitting) element(parent, n *html.Node) {
+// fitElement changes one element, and removes the attributes that the page does not allow.
+func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
 	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
 		n.Data, n.DataAtom = "h"+string(f.headingLevel(n.Data[1])), 0
-		if id := "readme-" + attribute(n, "id"); readmeID.MatchString(id) {
+		if id := "readme-" + attributeOf(n, "id"); readmeID.MatchString(id) {
 			kept = append(kept, html.Attribute{Key: "id", Val: id})
 		}
 	case atom.A:
-		if to := f.link(attribute(n, "href")); to != "" {
+		if to := f.resolveLink(attributeOf(n, "href")); to != "" {
 			kept = append(kept, html.Attribute{Key: "href", Val: to}, html.Attribute{Key: "rel", Val: "nofollow noopener"})
 		}
 	case atom.Img:
 		// Of other hosts nothing is loaded, so of a picture there is what it says.
-		words := &html.Node{Type: html.TextNode, Data: text.Short(attribute(n, "alt"), 200)}
+		words := &html.Node{Type: html.TextNode, Data: text.Short(attributeOf(n, "alt"), 200)}
 		parent.InsertBefore(words, n)
 		n.Data, n.DataAtom = "span", atom.Span
 	case atom.Pre:
@@ -210,8 +211,8 @@ func (f *fitting) element(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// link returns where a link leads from the page, "" for nowhere.
-func (f *fitting) link(to string) string {
+// resolveLink returns the address of a link's target for use on the page, "" for none.
+func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {
 	case err != nil || to == "" || len(to) > 2<<10:
@@ -239,7 +240,8 @@ func (f *fitting) link(to string) string {
 	return f.Repository + "/blob/HEAD/" + (&url.URL{Path: file}).EscapedPath()
 }
 
-func attribute(n *html.Node, key string) string {
+// attributeOf returns the value of an attribute of a node, "" if it has none.
+func attributeOf(n *html.Node, key string) string {
 	for _, a := range n.Attr {
 		if a.Key == key {
 			return a.Val
@@ -248,7 +250,8 @@ func attribute(n *html.Node, key string) string {
 	return ""
 }
 
-func wordsIn(n *html.Node) string {
+// textOf returns the text below a node.
+func textOf(n *html.Node) string {
 	var b strings.Builder
 	for d := range n.Descendants() {
 		if d.Type == html.TextNode {

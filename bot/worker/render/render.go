@@ -1,7 +1,8 @@
-// Package render turns what strangers wrote into what pages show: READMEs, source, comparisons, what modules import, and ranges of versions.
+// Package render turns documents that strangers wrote into what pages display: READMEs, source, comparisons, the imports of modules, and ranges
+// of versions.
 //
-// Its parsers can be made to take much more time and memory than their input suggests, so only worker processes run it: package worker bounds
-// those. It guarantees nothing about its output that package document does not check again.
+// Hostile documents can make its parsers take much more time and memory than their size suggests, so only worker processes run it, within
+// the limits of package worker. It guarantees nothing about its output that package document does not check again.
 //
 // Only package worker may import it. It must not know stores, releases or HTTP.
 package render
@@ -17,17 +18,17 @@ import (
 
 // renderers are the functions for each kind of document.
 var renderers = map[document.Kind]func(document.Request) (document.Result, error){
-	document.Readme:     readme,
-	document.Source:     source,
-	document.Comparison: compare,
-	document.Imports:    imports,
-	document.Ranges:     ranges,
+	document.Readme:     renderReadme,
+	document.Source:     renderSource,
+	document.Comparison: renderComparison,
+	document.Imports:    renderImports,
+	document.Ranges:     renderRanges,
 }
 
-// Kinds returns the kinds of documents that are rendered.
+// Kinds returns the kinds of documents that can be rendered.
 func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
-// Run renders a request in JSON and returns the encoded result.
+// Run renders a request that is encoded in JSON, and returns the encoded result.
 func Run(data []byte) ([]byte, error) {
 	var r document.Request
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -40,7 +41,7 @@ func Run(data []byte) ([]byte, error) {
 	return result.Encode()
 }
 
-// Render renders one document.
+// Render renders one document. It returns an error if the request exceeds a limit.
 func Render(r document.Request) (result document.Result, err error) {
 	if n := max(len(r.Text), len(r.After)); int64(n) > r.Kind.MaxInput() {
 		return result, fmt.Errorf("%d bytes, over the limit of %d", n, r.Kind.MaxInput())

@@ -39,7 +39,7 @@ Jump to [Use](#use) or [what was cut off](#gone), read [the source](src/barrel.j
 func TestPieces(t *testing.T) {
 	f := func(file, source string) {
 		var b strings.Builder
-		for _, p := range pieces(file, source) {
+		for _, p := range splitSource(file, source) {
 			b.WriteString(p.text)
 		}
 		if b.String() != source {
@@ -68,13 +68,13 @@ func FuzzPieces(f *testing.F) {
 			file = "a.js"
 		}
 		var b strings.Builder
-		for _, p := range pieces(file, source) {
+		for _, p := range splitSource(file, source) {
 			b.WriteString(p.text)
 		}
 		if b.String() != source {
 			t.Errorf("%q became %q", source, b.String())
 		}
-		for _, line := range markUp(pieces(file, source)) {
+		for _, line := range markUpLines(splitSource(file, source)) {
 			if strings.Count(string(line), "<") != 2*strings.Count(string(line), "<span") {
 				t.Errorf("%q is not one line of markup", line)
 			}
@@ -154,7 +154,7 @@ func TestHeadingLevels(t *testing.T) {
 		{"# a\n## b\n### c\n#### d\n##### e\n###### f\n", "h3 a, h4 b, h5 c, h6 d, h6 e, h6 f"},
 		{"<h4>a</h4>\n\n<h6>b</h6>\n\n# c\n", "h3 a, h4 b, h3 c"},
 	} {
-		result, err := readme(document.Request{Text: test.markdown})
+		result, err := renderReadme(document.Request{Text: test.markdown})
 		if err != nil {
 			t.Fatal(err)
 		}

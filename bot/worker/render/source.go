@@ -16,10 +16,10 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// This file colours source by lexers that take linear time whatever a stranger has written; the lexers of most
-// highlighters are backtracking regular expressions, and five megabytes of them.
+// This file colors source with lexers that take linear time for any input. The lexers of most highlighters are backtracking regular
+// expressions, and five megabytes of them.
 
-// A class is what a piece of source is: the name of a CSS class, "" for nothing special.
+// A class is the CSS class in which a piece of source is displayed, "" for none.
 type class string
 
 const (
@@ -36,8 +36,9 @@ type piece struct {
 	class class
 }
 
-// pieces returns source in pieces, which joined are the source.
-func pieces(file, source string) []piece {
+// splitSource splits the source of a file into pieces of one class each, which together are the source. The name of the file tells the
+// language.
+func splitSource(file, source string) []piece {
 	var found []piece
 	switch strings.ToLower(path.Ext(file)) {
 	case ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".json", ".map":
@@ -47,7 +48,7 @@ func pieces(file, source string) []piece {
 	default:
 		return []piece{{source, ""}}
 	}
-	// What a lexer leaves out stays as it is.
+	// Source that the lexer left out is not colored.
 	var b strings.Builder
 	for _, p := range found {
 		b.WriteString(p.text)
@@ -58,8 +59,8 @@ func pieces(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns the tokens of a script. They end early where the lexer finds an error, and where only a complete parser could tell whether a slash
-// divides or starts a regular expression: a script that hid code from the lexer would otherwise be read as another one.
+// ScriptTokens returns the tokens of a script. They end early where the lexer finds an error, and where only a complete parser could tell
+// whether a slash divides or starts a regular expression: code that a script hid from the lexer would otherwise be missing.
 func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
 		if bytes.HasPrefix(source, []byte("#!")) {
@@ -89,7 +90,7 @@ func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 			if t == js.ErrorToken || !yield(t, text) {
 				return
 			}
-			slashes.read(t)
+			slashes.addToken(t)
 		}
 	}
 }
@@ -116,8 +117,8 @@ type slashReader struct {
 	open    []slashMeaning // of a slash after the closing of each open bracket
 }
 
-// read takes the next token.
-func (r *slashReader) read(t js.TokenType) {
+// addToken takes note of the next token.
+func (r *slashReader) addToken(t js.TokenType) {
 	switch {
 	case t == js.LineTerminatorToken || t == js.CommentLineTerminatorToken:
 		r.newLine = true
@@ -131,7 +132,7 @@ func (r *slashReader) read(t js.TokenType) {
 		r.meaning = divides
 		t = js.IdentifierToken
 	case t == js.OpenBraceToken || t == js.OpenParenToken || t == js.OpenBracketToken:
-		r.open = append(r.open, r.afterClosing(t))
+		r.open = append(r.open, r.meaningAfter(t))
 		r.meaning = startsRegExp
 	case t == js.CloseBraceToken || t == js.CloseParenToken || t == js.CloseBracketToken:
 		r.meaning = unclear
@@ -148,8 +149,8 @@ func (r *slashReader) read(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// afterClosing returns what a slash does after the closing of a bracket that opens next.
-func (r *slashReader) afterClosing(opening js.TokenType) slashMeaning {
+// meaningAfter returns what a slash means after the bracket that closes opening, which comes next.
+func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
 	case js.OpenBracketToken:
 		return divides
@@ -173,7 +174,8 @@ func (r *slashReader) afterClosing(opening js.TokenType) slashMeaning {
 	return unclear // after a function or a class, which may be a value
 }
 
-// StartsObject reports whether a brace after a token, and perhaps after a new line, is certain to start an object or a list of names rather than a block.
+// StartsObject reports whether a brace certainly starts an object or a list of names, not a block. last is the token before it, and newLine
+// says that a new line is between them.
 func StartsObject(last js.TokenType, newLine bool) bool {
 	switch last {
 	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
@@ -194,6 +196,7 @@ func endsValue(t js.TokenType) bool {
 	return js.IsNumeric(t) || js.IsIdentifier(t)
 }
 
+// scriptPieces splits a script into pieces.
 func scriptPieces(source string) []piece {
 	var found []piece
 	for t, text := range ScriptTokens([]byte(source)) {
@@ -202,7 +205,7 @@ func scriptPieces(source string) []piece {
 	return found
 }
 
-// scriptClass returns what a token of a script is shown as.
+// scriptClass returns the class in which a token of a script is displayed.
 func scriptClass(t js.TokenType) class {
 	switch t {
 	case js.CommentToken, js.CommentLineTerminatorToken:
@@ -221,6 +224,7 @@ func scriptClass(t js.TokenType) class {
 	return ""
 }
 
+// stylePieces splits a style sheet into pieces.
 func stylePieces(source string) []piece {
 	l := css.NewLexer(parse.NewInputString(source))
 	var found []piece
@@ -245,8 +249,8 @@ func stylePieces(source string) []piece {
 	}
 }
 
-// source returns the markup of the lines that are wanted.
-func source(r document.Request) (document.Result, error) {
+// renderSource returns the markup of the lines of source that a request selects.
+func renderSource(r document.Request) (document.Result, error) {
 	var lines []string
 	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
 	if long { // a program wrote it, so its lines are cut
@@ -255,7 +259,7 @@ func source(r document.Request) (document.Result, error) {
 			lines[i] = html.EscapeString(text.Short(strings.TrimSuffix(line, "\r"), document.LongestLine))
 		}
 	} else {
-		lines = markUp(pieces(r.Name, r.Text))
+		lines = markUpLines(splitSource(r.Name, r.Text))
 	}
 	lines = lines[min(r.First, len(lines)):min(r.First+r.Lines, len(lines))]
 	var b strings.Builder
@@ -271,11 +275,11 @@ func source(r document.Request) (document.Result, error) {
 	return result, nil
 }
 
-// ellipsis stands for what is cut off.
+// ellipsis replaces what is cut off.
 const ellipsis = "…"
 
-// markUp returns the lines of pieces as markup. No element goes from one line into the next.
-func markUp(all []piece) []string {
+// markUpLines returns the lines of pieces as markup. No element continues in the next line.
+func markUpLines(all []piece) []string {
 	var lines []string
 	var line strings.Builder
 	for _, p := range all {
