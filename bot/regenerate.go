@@ -64,7 +64,7 @@ func NewRegenerator(o Options) (_ *Regenerator, err error) {
 	if err != nil {
 		return nil, errors.Join(err, r.store.Close())
 	}
-	r.source = replication.OfStore(r.store, r.Name())
+	r.source = replication.FromStore(r.store, r.Name())
 	return r, nil
 }
 

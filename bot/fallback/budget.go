@@ -26,15 +26,15 @@ const (
 	originBurst = 40
 )
 
-// A memory of releases that an origin did not have, or did not send as it promised.
-type memory struct {
+// A failedReleases of releases that an origin did not have, or did not send as it promised.
+type failedReleases struct {
 	now func() time.Time
 
 	mu  sync.Mutex
-	all map[release]remembered
+	all map[release]failedRelease
 }
 
-type remembered struct {
+type failedRelease struct {
 	err error
 	backoff
 }
@@ -45,16 +45,19 @@ type backoff struct {
 	until    time.Time
 }
 
-// extend adds a failure.
+// extend records a failure: nothing is tried before the doubled pause has passed.
 func (b *backoff) extend(now time.Time, first, longest time.Duration) {
 	b.failures++
 	b.until = now.Add(retry.Doubled(b.failures, first, longest))
 }
 
-func newMemory(now func() time.Time) *memory { return &memory{now: now, all: map[release]remembered{}} }
+// newFailedReleases returns a memory without releases.
+func newFailedReleases(now func() time.Time) *failedReleases {
+	return &failedReleases{now: now, all: map[release]failedRelease{}}
+}
 
-// recall returns why a release is not to be had, as far as that is remembered.
-func (m *memory) recall(id release) error {
+// recentError returns why a release could not be fetched a short time ago, nil if it may be tried.
+func (m *failedReleases) recentError(id release) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.all[id]; m.now().Before(r.until) {
@@ -63,20 +66,20 @@ func (m *memory) recall(id release) error {
 	return nil
 }
 
-// remember keeps the error of a release until its backoff ends.
-func (m *memory) remember(id release, err error) {
+// record records why a release could not be fetched, until its backoff ends.
+func (m *failedReleases) record(id release, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, there := m.all[id]
 	if !there && len(m.all) >= mostMemory {
-		evict(m.all, func(r remembered) bool { return !m.now().Before(r.until) })
+		evict(m.all, func(r failedRelease) bool { return !m.now().Before(r.until) })
 	}
 	r.err = err
 	r.extend(m.now(), briefPause, longPause)
 	m.all[id] = r
 }
 
-// evict deletes one of a few that chance chooses, one that is done with if there is such a one.
+// evict deletes one of a few random entries, preferably one for which done returns true.
 func evict[K comparable, V any](all map[K]V, done func(V) bool) {
 	const few = 8
 	n := 0
@@ -88,42 +91,48 @@ func evict[K comparable, V any](all map[K]V, done func(V) bool) {
 	}
 }
 
-// A bucket has tokens, and gets more of them at a rate.
-type bucket struct {
+// A tokenBucket has tokens, and gets more of them at a rate.
+type tokenBucket struct {
 	rate, most, tokens float64
 	filled             time.Time
 }
 
-func newBucket(rate, most float64, now time.Time) bucket { return bucket{rate, most, most, now} }
+// newTokenBucket returns a full bucket of most tokens, which gets rate tokens a second.
+func newTokenBucket(rate, most float64, now time.Time) tokenBucket {
+	return tokenBucket{rate, most, most, now}
+}
 
-func (b *bucket) fill(now time.Time) {
+// refill adds the tokens of the time since the last call.
+func (b *tokenBucket) refill(now time.Time) {
 	if since := now.Sub(b.filled).Seconds(); since > 0 {
 		b.tokens, b.filled = min(b.most, b.tokens+since*b.rate), now
 	}
 }
 
-func (b *bucket) take(now time.Time) bool {
-	if b.fill(now); b.tokens < 1 {
+// take takes a token, and reports whether there was one.
+func (b *tokenBucket) take(now time.Time) bool {
+	if b.refill(now); b.tokens < 1 {
 		return false
 	}
 	b.tokens--
 	return true
 }
 
-// budgets are those of clients.
-type budgets struct {
+// clientBudgets are those of clients.
+type clientBudgets struct {
 	now func() time.Time
 
 	mu  sync.Mutex
-	all map[netip.Prefix]*bucket
+	all map[netip.Prefix]*tokenBucket
 }
 
-func newBudgets(now func() time.Time) *budgets {
-	return &budgets{now: now, all: map[netip.Prefix]*bucket{}}
+// newClientBudgets returns the budgets of clients, all of them full.
+func newClientBudgets(now func() time.Time) *clientBudgets {
+	return &clientBudgets{now: now, all: map[netip.Prefix]*tokenBucket{}}
 }
 
-// take reports whether the client at a remote address may have one more release looked for.
-func (b *budgets) take(remote string) bool {
+// take takes one release from the budget of the client at a remote address, and reports whether there was one.
+func (b *clientBudgets) take(remote string) bool {
 	who, _ := client.Of(remote)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,28 +140,28 @@ func (b *budgets) take(remote string) bool {
 	own := b.all[who]
 	if own == nil {
 		if len(b.all) >= mostClients { // the origin's budget still counts
-			evict(b.all, func(x *bucket) bool { x.fill(now); return x.tokens >= x.most })
+			evict(b.all, func(x *tokenBucket) bool { x.refill(now); return x.tokens >= x.most })
 		}
-		made := newBucket(clientRate, clientBurst, now)
+		made := newTokenBucket(clientRate, clientBurst, now)
 		own = &made
 		b.all[who] = own
 	}
 	return own.take(now)
 }
 
-// asked is an origin within its budget, which is left alone for a while after it failed.
-type asked struct {
+// limitedOrigin is an origin within its budget, which is left alone for a while after it failed.
+type limitedOrigin struct {
 	origin
 	now func() time.Time
 
 	mu      sync.Mutex
-	budget  bucket
+	budget  tokenBucket
 	backoff backoff
 	problem string // of the last failure
 }
 
-// ask looks for a release, if the origin may be asked now.
-func (o *asked) ask(ctx context.Context, id release, path string) (*offer, error) {
+// findWithinLimits looks for a release at the origin, unless its budget is used up or it failed a short time ago.
+func (o *limitedOrigin) findWithinLimits(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
 	now := o.now()
 	until := o.backoff.until

@@ -109,17 +109,17 @@ type offer struct {
 type Fallback struct {
 	o       Options
 	id      string // of this process, for hops
-	origins []*asked
+	origins []*limitedOrigin
 	getter  *fetch.Client
 	asking  *client.Shares
-	memory  *memory
-	clients *budgets
+	memory  *failedReleases
+	clients *clientBudgets
 	ctx     context.Context // of what is under way
 	end     context.CancelFunc
 	running sync.WaitGroup
 	follow  follower
 
-	requests, releases tally
+	requests, releases outcomeCounts
 	waiting            atomic.Int32 // clients' requests
 
 	counting sync.Mutex // held by the goroutine that counts what was mirrored before
@@ -131,7 +131,7 @@ type Fallback struct {
 
 type release struct{ pkg, version string }
 
-// New returns what asks the origins. The caller closes it before the bot.
+// New returns a fallback. Close it before the bot.
 func New(o Options) (*Fallback, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -143,25 +143,25 @@ func New(o Options) (*Fallback, error) {
 	}
 	f := &Fallback{
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
-		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
+		memory: newFailedReleases(o.Now), clients: newClientBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
 	f.follow = follower{Fallback: f, backoffs: map[release]backoff{}, caughtUp: map[release]bool{}, applied: map[release]int64{}, stale: map[string]bool{}}
 	for _, text := range o.Origins {
-		made, err := f.parse(text)
+		made, err := f.parseOrigin(text)
 		if err != nil {
 			return nil, err
 		}
-		f.origins = append(f.origins, &asked{origin: made, now: o.Now, budget: newBucket(originRate, originBurst, o.Now())})
+		f.origins = append(f.origins, &limitedOrigin{origin: made, now: o.Now, budget: newTokenBucket(originRate, originBurst, o.Now())})
 	}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	return f, nil
 }
 
-// Check returns an error unless these are origins, each of them once.
-func Check(origins []string) error {
+// CheckOrigins returns an error unless these are the addresses of origins, each of them once.
+func CheckOrigins(origins []string) error {
 	seen := map[string]bool{}
 	for _, text := range origins {
-		o, err := (&Fallback{}).parse(text)
+		o, err := (&Fallback{}).parseOrigin(text)
 		if err != nil {
 			return fmt.Errorf("%q %w", text, err)
 		}
@@ -190,8 +190,8 @@ var (
 	down     = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The origin that may have this file does not answer at the moment. Try again later.", Retry: 10}
 )
 
-// Answer looks for a file of a version that is not known here. It returns the file's bytes or why there are none; with
-// neither, the release is here by now.
+// Answer looks for a file of a version that is not known here. It returns the file's bytes, or why there are none. If it returns neither,
+// the store has the release by now.
 func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
 	data, err := f.answer(r, release{pkg, version}, path)
 	outcome := outcomeOf(err)
@@ -199,21 +199,23 @@ func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *
 	return data, failures[outcome]
 }
 
+// answer is Answer with an error in place of a response.
 func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, error) {
-	hops, loops := f.hops(r.Header)
+	hops, loops := f.appendHop(r.Header)
 	switch err := f.o.Bot.Wanted(id.pkg, id.version); {
 	case loops:
 		return nil, errLoop
-	case err != nil && f.known(id): // published meanwhile
+	case err != nil && f.isPublished(id): // published meanwhile
 		return nil, nil
 	case err != nil:
 		return nil, bot.ErrStays // or it cannot be known
 	}
-	return f.seek(r, id, path, hops)
+	return f.fetchFile(r, id, path, hops)
 }
 
-// seek waits for a file of a release that may be elsewhere, or finds it here by now.
-func (f *Fallback) seek(r *http.Request, id release, path, hops string) ([]byte, error) {
+// fetchFile waits for a file of a release that is fetched from an origin. It returns neither bytes nor an error if the store has the
+// release by now.
+func (f *Fallback) fetchFile(r *http.Request, id release, path, hops string) ([]byte, error) {
 	fl, err := f.join(r, id, path, hops)
 	if err != nil {
 		return nil, err
@@ -227,21 +229,21 @@ func (f *Fallback) seek(r *http.Request, id release, path, hops string) ([]byte,
 		return nil, errBusy
 	}
 	defer leave()
-	data, err := fl.file(ctx, path)
-	if (errors.Is(err, bot.ErrStays) || errors.Is(err, fetch.ErrNotFound)) && f.known(id) {
+	data, err := fl.waitForFile(ctx, path)
+	if (errors.Is(err, bot.ErrStays) || errors.Is(err, fetch.ErrNotFound)) && f.isPublished(id) {
 		return nil, nil // the store has the release and knows its files
 	}
 	return data, err
 }
 
-// known reports whether a version was published here.
-func (f *Fallback) known(id release) bool {
+// isPublished reports whether a version was published here.
+func (f *Fallback) isPublished(id release) bool {
 	_, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
 	return err == nil
 }
 
-// hops returns through which Larders a request came, this one included; loops reports that it must go no further.
-func (f *Fallback) hops(h http.Header) (list string, loops bool) {
+// appendHop returns the Larders that a request came through, with this one appended. loops reports whether the request must go no further.
+func (f *Fallback) appendHop(h http.Header) (list string, loops bool) {
 	var members []string
 	for _, line := range h[HopsField] {
 		for member := range strings.SplitSeq(line, ",") {
@@ -256,8 +258,8 @@ func (f *Fallback) hops(h http.Header) (list string, loops bool) {
 
 type hopsKey struct{}
 
-// header is that of requests to origins.
-func header(ctx context.Context) http.Header {
+// hopHeader returns the header fields of a request to an origin: through which Larders it came.
+func hopHeader(ctx context.Context) http.Header {
 	hops, _ := ctx.Value(hopsKey{}).(string)
 	if hops == "" {
 		return http.Header{}
@@ -272,7 +274,7 @@ func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight
 	if fl := f.flights[id]; fl != nil {
 		return fl, nil
 	}
-	if err := f.memory.recall(id); err != nil {
+	if err := f.memory.recentError(id); err != nil {
 		return nil, err
 	}
 	if len(f.flights) >= mostFlight || f.ctx.Err() != nil || !f.clients.take(r.RemoteAddr) {
@@ -288,9 +290,9 @@ func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight
 	return fl, nil
 }
 
-// room takes bytes from the quota, or returns an [errQuota].
-func (f *Fallback) room(bytes int64) error {
-	if err := f.count(); err != nil {
+// takeQuota takes bytes from the quota, or returns [errQuota].
+func (f *Fallback) takeQuota(bytes int64) error {
+	if err := f.countStored(); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -302,9 +304,9 @@ func (f *Fallback) room(bytes int64) error {
 	return nil
 }
 
-// count adds up what was mirrored before, unless that is known. It reads all entries about that, so no client's request waits for
-// it; what comes meanwhile waits in room.
-func (f *Fallback) count() error {
+// countStored adds up the bytes of the releases that were mirrored before, unless that is done. It reads all entries about them, so no
+// client's request waits for it; what is mirrored meanwhile waits in takeQuota.
+func (f *Fallback) countStored() error {
 	f.counting.Lock()
 	defer f.counting.Unlock()
 	f.mu.Lock()
@@ -326,8 +328,8 @@ func (f *Fallback) count() error {
 	return nil
 }
 
-// recount has the bytes be added up anew where more are counted than a check found. What is under way is counted as it comes.
-func (f *Fallback) recount(found int64) {
+// discardCount has the bytes be added up again if more are counted than the check found. It does nothing while a release is fetched.
+func (f *Fallback) discardCount(found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if found < f.stored && len(f.flights) == 0 {
@@ -335,7 +337,8 @@ func (f *Fallback) recount(found int64) {
 	}
 }
 
-func (f *Fallback) giveBack(bytes int64) {
+// returnQuota returns bytes to the quota.
+func (f *Fallback) returnQuota(bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stored -= bytes

@@ -172,12 +172,12 @@ func TestPublishedMeanwhile(t *testing.T) {
 		t.Fatal(failure)
 	}
 	r.waitIdle()
-	data, err := r.fallback.seek(httptest.NewRequest(http.MethodGet, "/", nil), release{"a", "1.0.0"}, "a.js", "")
+	data, err := r.fallback.fetchFile(httptest.NewRequest(http.MethodGet, "/", nil), release{"a", "1.0.0"}, "a.js", "")
 	if data != nil || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}
 	r.waitIdle()
-	if err := r.fallback.memory.recall(release{"a", "1.0.0"}); err != nil {
+	if err := r.fallback.memory.recentError(release{"a", "1.0.0"}); err != nil {
 		t.Errorf("it is remembered that a release is not to be had which is here: %v", err)
 	}
 }
@@ -222,7 +222,7 @@ func TestFloods(t *testing.T) {
 		t.Error("what was not there is never asked for again")
 	}
 	for i := range 3 * mostMemory {
-		r.fallback.memory.remember(release{"a", fmt.Sprint(i)}, fetch.ErrNotFound)
+		r.fallback.memory.record(release{"a", fmt.Sprint(i)}, fetch.ErrNotFound)
 	}
 	if n := len(r.fallback.memory.all); n > mostMemory {
 		t.Errorf("%d releases are remembered", n)
@@ -353,7 +353,7 @@ func FuzzParseListing(f *testing.F) {
 			t.Error("a release without files")
 		}
 		for _, f := range files {
-			if !validPath(f.Path) || strings.Contains("/"+f.Path+"/", "/../") {
+			if !isFilePath(f.Path) || strings.Contains("/"+f.Path+"/", "/../") {
 				t.Errorf("the path %q", f.Path)
 			}
 		}

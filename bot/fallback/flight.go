@@ -28,20 +28,20 @@ type flight struct {
 
 	mu    sync.Mutex
 	err   error // why there will be no release
-	files map[string]*slot
-	order []*slot // not begun yet
+	files map[string]*pendingFile
+	order []*pendingFile // not begun yet
 }
 
-// A slot is a file of a flight.
-type slot struct {
+// A pendingFile is a file of a flight.
+type pendingFile struct {
 	logs.File
 	ready chan struct{} // closed when kept or err is there
 	hash  kvstore.Hash
 	err   error
 }
 
-// file waits for a file and returns its bytes.
-func (fl *flight) file(ctx context.Context, path string) ([]byte, error) {
+// waitForFile waits for a file and returns its bytes.
+func (fl *flight) waitForFile(ctx context.Context, path string) ([]byte, error) {
 	select {
 	case <-fl.listed:
 	case <-ctx.Done():
@@ -70,8 +70,8 @@ func (fl *flight) file(ctx context.Context, path string) ([]byte, error) {
 	return fl.o.Store.Identity(s.hash)
 }
 
-// next takes a file that is still to be fetched.
-func (fl *flight) next() *slot {
+// nextFile returns a file that is still to be fetched, nil if there is no other.
+func (fl *flight) nextFile() *pendingFile {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	if len(fl.order) == 0 {
@@ -82,9 +82,9 @@ func (fl *flight) next() *slot {
 	return s
 }
 
-// run takes the release from the first origin that has it, and publishes it.
+// run fetches the release and wakes all that wait for it, with an error if that failed.
 func (fl *flight) run(ctx context.Context) {
-	err := fl.take(ctx)
+	err := fl.fetchRelease(ctx)
 	fl.releases.count(outcomeOf(err))
 	fl.mu.Lock()
 	fl.err = err
@@ -100,7 +100,7 @@ func (fl *flight) run(ctx context.Context) {
 		close(fl.listed)
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, bot.ErrInHand) && !errors.Is(err, bot.ErrStays) {
-		fl.memory.remember(fl.id, err)
+		fl.memory.record(fl.id, err)
 		if !errors.Is(err, fetch.ErrNotFound) {
 			fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)
 		}
@@ -111,7 +111,8 @@ func (fl *flight) run(ctx context.Context) {
 	close(fl.done)
 }
 
-func (fl *flight) take(ctx context.Context) error {
+// fetchRelease fetches the release from the first origin that has it, and publishes it.
+func (fl *flight) fetchRelease(ctx context.Context) error {
 	m, err := fl.o.Bot.Mirror(fl.id.pkg, fl.id.version)
 	if err != nil {
 		return err
@@ -122,9 +123,9 @@ func (fl *flight) take(ctx context.Context) error {
 	}
 	var worst error
 	for _, o := range fl.origins {
-		got, err := o.ask(ctx, fl.id, fl.first)
+		got, err := o.findWithinLimits(ctx, fl.id, fl.first)
 		if err == nil {
-			if err = fl.bring(ctx, m, got); err == nil {
+			if err = fl.fetchAndPublish(ctx, m, got); err == nil {
 				return nil
 			}
 			return fmt.Errorf("%s: %w", o, err)
@@ -136,21 +137,21 @@ func (fl *flight) take(ctx context.Context) error {
 	return worst
 }
 
-// bring fetches all files and publishes the release.
-func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *offer) (err error) {
+// fetchAndPublish fetches all files of an offer and publishes the release.
+func (fl *flight) fetchAndPublish(ctx context.Context, m *bot.Mirroring, got *offer) (err error) {
 	if len(got.files) == 0 || len(got.files) > mostFiles {
 		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
 	}
 	var taken int64
 	defer func() {
 		if err != nil {
-			fl.giveBack(taken)
+			fl.returnQuota(taken)
 		}
 	}()
-	files := make(map[string]*slot, len(got.files))
-	order := make([]*slot, 0, len(got.files))
+	files := make(map[string]*pendingFile, len(got.files))
+	order := make([]*pendingFile, 0, len(got.files))
 	for _, f := range got.files {
-		s := &slot{File: f, ready: make(chan struct{})}
+		s := &pendingFile{File: f, ready: make(chan struct{})}
 		if files[f.Path] = s; f.Path == fl.first {
 			order = slices.Insert(order, 0, s)
 		} else {
@@ -166,8 +167,8 @@ func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *offer) (err 
 	g, inner := errgroup.WithContext(ctx)
 	for range atOnce {
 		g.Go(func() error {
-			for s := fl.next(); s != nil; s = fl.next() {
-				size, err := fl.keep(inner, m, got, s)
+			for s := fl.nextFile(); s != nil; s = fl.nextFile() {
+				size, err := fl.storeFile(inner, m, got, s)
 				mu.Lock()
 				taken += size
 				mu.Unlock()
@@ -182,7 +183,7 @@ func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *offer) (err 
 		return err
 	}
 	if !got.strict {
-		list(got.manifest, order)
+		listFiles(got.manifest, order)
 		if len(got.manifest.Files) == 0 {
 			return fmt.Errorf("%w: none of its %d files is", errMismatch, len(order))
 		}
@@ -191,13 +192,13 @@ func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *offer) (err 
 	return err
 }
 
-// keep fetches a file and keeps it. The error ends the release.
-func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *offer, s *slot) (size int64, err error) {
+// storeFile fetches a file and stores it. It returns the bytes that it took from the quota. An error ends the release.
+func (fl *flight) storeFile(ctx context.Context, m *bot.Mirroring, got *offer, s *pendingFile) (size int64, err error) {
 	defer close(s.ready)
-	data, err := got.fetch(ctx, s.File)
+	data, err := got.fetchFile(ctx, s.File)
 	if err == nil {
 		size = int64(len(data))
-		if err = fl.room(size); err != nil {
+		if err = fl.takeQuota(size); err != nil {
 			size = 0
 		}
 	}
@@ -220,8 +221,8 @@ func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *offer, s *slo
 	return size, err
 }
 
-// fetch returns the verified bytes of a file: those of the hash in the origin's log, or of the integrity that its API states.
-func (got *offer) fetch(ctx context.Context, f logs.File) ([]byte, error) {
+// fetchFile returns the bytes of a file, which have the hash in the origin's log or the integrity that its API states.
+func (got *offer) fetchFile(ctx context.Context, f logs.File) ([]byte, error) {
 	w := replication.Wanted{Hash: f.SHA256, Limit: mostFile, Manifest: got.manifest, File: &f}
 	if got.strict {
 		w.Limit = max(f.Size, 1)
@@ -238,8 +239,8 @@ func (got *offer) fetch(ctx context.Context, f logs.File) ([]byte, error) {
 	return data, err
 }
 
-// list has a manifest list the files that are kept, and those that are not.
-func list(m *logs.Manifest, all []*slot) {
+// listFiles adds the stored files to a manifest, and why the others are left out.
+func listFiles(m *logs.Manifest, all []*pendingFile) {
 	for _, s := range all {
 		if s.err == nil {
 			m.Files = append(m.Files, s.File)

@@ -33,7 +33,7 @@ type follower struct {
 	stale    map[string]bool   // origins whose log is reported to be too old
 }
 
-// Run checks mirrored releases until ctx ends.
+// Run checks mirrored releases every minute until ctx ends.
 func (f *Fallback) Run(ctx context.Context) {
 	for {
 		f.CheckMirrored(ctx)
@@ -61,11 +61,11 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 		}
 		bySource[v.Mirror.Source][id] = v
 		if v.Mirror.Provisional() && v.Withdrawn == nil {
-			f.follow.compare(ctx, id)
+			f.follow.compareWithNpm(ctx, id)
 		}
 	}
-	f.recount(sum)
-	if err := f.count(); err != nil {
+	f.discardCount(sum)
+	if err := f.countStored(); err != nil {
 		f.o.Logger.Warn("couldn't count what was mirrored", "err", err)
 	}
 	for _, o := range f.origins {
@@ -84,20 +84,20 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 	}
 }
 
-// reportAge logs when the checkpoint of an origin becomes too old, and when a newer cosignature comes. What the origin proves is
-// still taken from it.
+// reportAge logs when the checkpoint of an origin becomes too old, and when a newer cosignature comes. Releases are still taken from the
+// origin.
 func (f *follower) reportAge(o *larder) {
 	err := o.checkAge(f.o.Now())
 	switch reported := f.stale[o.String()]; {
 	case err != nil && !reported:
 		f.o.Logger.Error("withdrawals of an origin may be missing here", "origin", o.String(), "err", err)
 	case err == nil && reported:
-		f.o.Logger.Info("the log of an origin is cosigned again", "origin", o.String(), "cosigned", o.lastCosigned())
+		f.o.Logger.Info("the log of an origin is cosigned again", "origin", o.String(), "cosigned", o.cosignedAt())
 	}
 	f.stale[o.String()] = err != nil
 }
 
-// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn, and not erased.
+// mirrored iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn.
 func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
@@ -113,7 +113,7 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 					continue
 				}
 				seen[id] = true
-				if v, here, err := f.mirroredHere(id); (here || err != nil) && !yield(v, err) {
+				if v, here, err := f.lookupMirrored(id); (here || err != nil) && !yield(v, err) {
 					return
 				}
 			}
@@ -125,8 +125,8 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	}
 }
 
-// mirroredHere returns a version that was mirrored, and whether its files are here as they were then.
-func (f *Fallback) mirroredHere(id release) (v views.Version, here bool, err error) {
+// lookupMirrored returns a version, and reports whether it was mirrored and its files are stored.
+func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err error) {
 	v, err = views.LookupVersion(f.o.Store, id.pkg, id.version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return v, false, nil
@@ -138,8 +138,8 @@ func (f *Fallback) mirroredHere(id release) (v views.Version, here bool, err err
 	return v, !erased, err
 }
 
-// compare compares a release with npm's, if its backoff is over.
-func (f *follower) compare(ctx context.Context, id release) {
+// compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure.
+func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	now := f.o.Now()
 	wait := f.backoffs[id]
 	if now.Before(wait.until) {
@@ -155,14 +155,14 @@ func (f *follower) compare(ctx context.Context, id release) {
 	f.backoffs[id] = wait
 }
 
-// applyChanges withdraws the releases that the origin has withdrawn since they were taken from it, and restores those that it has
-// restored.
+// applyChanges withdraws and restores the mirrored releases of an origin as the origin has done since they were fetched. ours are these
+// releases.
 func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release]views.Version) error {
-	log, err := o.open(ctx)
+	log, err := o.openLog(ctx)
 	if err != nil {
 		return err
 	}
-	cursor, err := f.cursor(o)
+	cursor, err := f.readCursor(o)
 	first := errors.Is(err, kvstore.ErrNotFound) // the first check
 	switch {
 	case first:
@@ -217,10 +217,11 @@ func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release
 	return b.Commit()
 }
 
-// cursorKey is the row that says how many entries of an origin's log were read.
+// cursorKey returns the key of the row that says how many entries of an origin's log were read.
 func cursorKey(o *larder) []byte { return kvstore.Key("fallback", "cursor", o.String()) }
 
-func (f *follower) cursor(o *larder) (int64, error) {
+// readCursor returns how many entries of an origin's log were read, or [kvstore.ErrNotFound] before the first time.
+func (f *follower) readCursor(o *larder) (int64, error) {
 	row, err := f.o.Store.Get(kvstore.Meta, cursorKey(o))
 	if err != nil {
 		return 0, err

@@ -46,7 +46,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		t.Helper()
 		for read := int64(-1); read < s.Log.Checkpoint().Size; { // the checkpoint has to be signed
 			r.fallback.CheckMirrored(t.Context())
-			read, _ = r.fallback.follow.cursor(r.fallback.origins[0].origin.(*larder)) // none before the first check
+			read, _ = r.fallback.follow.readCursor(r.fallback.origins[0].origin.(*larder)) // none before the first check
 		}
 	}
 	desk := withdrawal.New(r.Store, r.Log, r.clock)
@@ -268,7 +268,7 @@ func TestOriginsAreGivenOnce(t *testing.T) {
 		{[]string{"https://a.example"}, "must be larder:URL"},
 		{[]string{"larder:https://user@a.example"}, "must be larder:URL"},
 	} {
-		err := Check(test.origins)
+		err := CheckOrigins(test.origins)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: %v, want %q", test.origins, err, test.want)
 		}

@@ -22,8 +22,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// parse reads larder:URL or cdnjs:URL.
-func (f *Fallback) parse(given string) (origin, error) {
+// parseOrigin parses larder:URL or cdnjs:URL.
+func (f *Fallback) parseOrigin(given string) (origin, error) {
 	kind, address, _ := strings.Cut(given, ":")
 	at, err := url.Parse(address)
 	if err != nil || at.Host == "" || at.User != nil || at.RawQuery != "" || at.Fragment != "" || at.Scheme != "https" && at.Scheme != "http" {
@@ -36,7 +36,7 @@ func (f *Fallback) parse(given string) (origin, error) {
 	switch kind {
 	case "larder":
 		client := verify.NewClient()
-		client.Transport = hopping{f.getter.Transport(fetch.TransportOptions{Trusted: host.trusted})}
+		client.Transport = hopTransport{f.getter.Transport(fetch.TransportOptions{Trusted: host.isOrigin})}
 		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Root: f.o.Root, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
 		return &larder{host: host, options: o, contents: replication.HTTP(o)}, nil
 	case "cdnjs":
@@ -52,23 +52,24 @@ type host struct {
 	at   *url.URL
 }
 
-// trusted reports whether a URL is of the origin that the operator named.
-func (h host) trusted(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
+// isOrigin reports whether a URL has the scheme, host and port that the operator named. Requests to it may go to private addresses.
+func (h host) isOrigin(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
 
-// get returns an answer's body, of no more than limit bytes.
+// get requests an address and returns the body of the response, of at most limit bytes.
 func (h host) get(ctx context.Context, address string, limit int64) (data []byte, err error) {
-	err = h.getter.Get(ctx, fetch.Request{URL: address, Header: header(ctx), Trusted: h.trusted, Limit: limit}, func(r *fetch.Response) error {
+	err = h.getter.Get(ctx, fetch.Request{URL: address, Header: hopHeader(ctx), Trusted: h.isOrigin, Limit: limit}, func(r *fetch.Response) error {
 		data, err = io.ReadAll(r.Body)
 		return err
 	})
 	return data, err
 }
 
-// escape escapes the segments of a path.
-func escape(path string) string { return (&url.URL{Path: "/" + path}).EscapedPath()[1:] }
+// escapePath escapes the segments of a path.
+func escapePath(path string) string { return (&url.URL{Path: "/" + path}).EscapedPath()[1:] }
 
+// assetPath returns the path at which an origin serves a file.
 func assetPath(pkg, version, path string) string {
-	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "/" + escape(path)
+	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "/" + escapePath(path)
 }
 
 // A cdnjs is an origin with cdnjs's API, which states the integrity of each file.
@@ -83,6 +84,7 @@ func (o *cdnjs) String() string { return "cdnjs:" + o.base }
 
 const mostListing = 16 << 20 // bytes of what an API says of a release
 
+// find implements [origin]. It asks the API for the files of the release.
 func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error) {
 	api := o.base + "/libraries/" + url.PathEscape(pkg)
 	data, err := o.get(ctx, api+"/"+url.PathEscape(version)+"?fields=name,version,rawFiles,files,sri", mostListing)
@@ -93,7 +95,7 @@ func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error
 	if err != nil {
 		return nil, err
 	}
-	assets, err := o.assetBase(ctx, api)
+	assets, err := o.findAssetBase(ctx, api)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +125,7 @@ func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replicat
 	return replication.Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
-// parseListing reads what the API says of a release: the files that have an integrity.
+// parseListing returns the files of a release that have an integrity in a response of the API.
 func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	var listed struct {
 		Name     string            `json:"name"`
@@ -141,7 +143,7 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	var files []logs.File
 	for path, integrity := range listed.SRI {
 		f := logs.File{Path: path, Origin: logs.Taken}
-		if !validPath(path) || !parseIntegrity(integrity, &f.SRI) {
+		if !isFilePath(path) || !parseIntegrity(integrity, &f.SRI) {
 			continue
 		}
 		files = append(files, f)
@@ -152,7 +154,7 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	return files, nil
 }
 
-// parseIntegrity takes the SHA-512 out of an integrity, which may have others beside it.
+// parseIntegrity sets sri to the SHA-512 in an integrity, which may have other hashes beside it. It reports whether there is one.
 func parseIntegrity(integrity string, sri *logs.SRI) bool {
 	for one := range strings.FieldsSeq(integrity) {
 		one, _, _ = strings.Cut(one, "?")
@@ -163,13 +165,13 @@ func parseIntegrity(integrity string, sri *logs.SRI) bool {
 	return false
 }
 
-// validPath reports whether a path can be that of a file in a release.
-func validPath(path string) bool {
+// isFilePath reports whether a path may be that of a file in a release.
+func isFilePath(path string) bool {
 	return len(path) <= 1024 && path != "." && fs.ValidPath(path) && !strings.ContainsFunc(path, text.Unprintable) && !strings.Contains(path, `\`)
 }
 
-// assetBase is the base of the files' URLs, which may be on another host than the API.
-func (o *cdnjs) assetBase(ctx context.Context, api string) (string, error) {
+// findAssetBase returns the base of the files' URLs, which may be on another host than the API. It asks the API once.
+func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 	o.mu.Lock()
 	known := o.assets
 	o.mu.Unlock()
@@ -207,22 +209,22 @@ type larder struct {
 	cosigned time.Time // as of when its checkpoint was vouched to be the newest then; zero if nothing said so
 }
 
-// lastCosigned returns as of when the origin's checkpoint was vouched to be the newest, as it was read last.
-func (o *larder) lastCosigned() time.Time {
+// cosignedAt returns the time as of which the origin's checkpoint was vouched to be the newest, when it was read last.
+func (o *larder) cosignedAt() time.Time {
 	o.aging.Lock()
 	defer o.aging.Unlock()
 	return o.cosigned
 }
 
-// forgetAge has the age be checked again once the log is read again.
+// forgetAge has checkAge return nothing until the log is read again.
 func (o *larder) forgetAge() {
 	o.aging.Lock()
 	defer o.aging.Unlock()
 	o.opened = false
 }
 
-// checkAge returns why the origin's checkpoint need not be the newest of its log: an origin that replays an old one hides withdrawals.
-// Before the log is read for the first time there is nothing to say.
+// checkAge returns an error if the newest cosignature of the origin's checkpoint is too old: an origin that replays an old checkpoint hides
+// withdrawals. Before the log was read there is no error.
 func (o *larder) checkAge(now time.Time) error {
 	o.aging.Lock()
 	defer o.aging.Unlock()
@@ -238,13 +240,14 @@ func (o *larder) String() string { return "larder:" + o.base }
 // own, appears in its log.
 var appearing = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
 
+// find implements [origin]. It requests the file, and then looks for the release in the log until it appears there.
 func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, error) {
 	// The file first: what is not there costs one request, and an origin that has an origin of its own looks there.
 	if _, err := o.get(ctx, o.base+assetPath(pkg, version, path), mostFile); err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
-		got, err := o.prove(ctx, pkg, version)
+		got, err := o.findInLog(ctx, pkg, version)
 		if err == nil || try == len(appearing) || verify.OutcomeOf(err) != verify.Unproven || errors.Is(err, fetch.ErrNotFound) {
 			if o := verify.OutcomeOf(err); err != nil && (o == verify.Differs || o == verify.Forked) {
 				err = fmt.Errorf("%w: %w", errMismatch, err)
@@ -259,9 +262,9 @@ func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, e
 	}
 }
 
-// prove finds a release in the origin's log.
-func (o *larder) prove(ctx context.Context, pkg, version string) (*offer, error) {
-	log, err := o.open(ctx)
+// findInLog returns the offer of a release that the origin's log proves.
+func (o *larder) findInLog(ctx context.Context, pkg, version string) (*offer, error) {
+	log, err := o.openLog(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +276,7 @@ func (o *larder) prove(ctx context.Context, pkg, version string) (*offer, error)
 		return nil, fmt.Errorf("its log says that %s %s was withdrawn: %w", pkg, version, fetch.ErrNotFound)
 	}
 	for _, f := range r.Manifest.Files {
-		if !validPath(f.Path) || f.Size > mostFile {
+		if !isFilePath(f.Path) || f.Size > mostFile {
 			return nil, fmt.Errorf("%w: the path %q, or its %d bytes", errMismatch, text.Short(f.Path, 200), f.Size)
 		}
 	}
@@ -286,8 +289,8 @@ func (o *larder) prove(ctx context.Context, pkg, version string) (*offer, error)
 	}, nil
 }
 
-// open verifies the origin's log, as one that has grown from what was seen of it before.
-func (o *larder) open(ctx context.Context) (*verify.Log, error) {
+// openLog opens the origin's log and verifies that it continues what was seen of it before.
+func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	o.opening.Lock()
 	defer o.opening.Unlock()
 	known, err := verify.ReadKnown(o.o.Known)
@@ -310,12 +313,12 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	return log, nil
 }
 
-// hopping says on requests through which Larders they came.
-type hopping struct{ http.RoundTripper }
+// hopTransport says on requests through which Larders they came.
+type hopTransport struct{ http.RoundTripper }
 
-func (h hopping) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h hopTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := r.Clone(r.Context())
-	for name, values := range header(r.Context()) {
+	for name, values := range hopHeader(r.Context()) {
 		sent.Header[name] = values
 	}
 	return h.RoundTripper.RoundTrip(sent)

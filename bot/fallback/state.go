@@ -36,7 +36,7 @@ const (
 // Outcomes are all of them.
 var Outcomes = []Outcome{Filled, Absent, Looped, Mismatch, Budget, Quota, Later, Failed}
 
-// outcomeOf is what an error means.
+// outcomeOf classifies the error of a request or a release.
 func outcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -62,13 +62,14 @@ var failures = map[Outcome]*answers.Failure{
 	Absent: notThere, Looped: notThere, Mismatch: mismatch, Budget: crowded, Quota: crowded, Later: later, Failed: down,
 }
 
-// A tally counts outcomes.
-type tally struct {
+// A outcomeCounts counts outcomes.
+type outcomeCounts struct {
 	mu  sync.Mutex
 	all map[Outcome]int64
 }
 
-func (t *tally) count(o Outcome) {
+// count adds one to an outcome.
+func (t *outcomeCounts) count(o Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
@@ -77,7 +78,8 @@ func (t *tally) count(o Outcome) {
 	t.all[o]++
 }
 
-func (t *tally) counted() map[Outcome]int64 {
+// snapshot returns a copy of the counts.
+func (t *outcomeCounts) snapshot() map[Outcome]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.all)
@@ -112,9 +114,9 @@ type OriginState struct {
 	Stale    string    `json:"stale,omitempty"`
 }
 
-// State returns how it stands.
+// State returns the state of the fallback and its origins.
 func (f *Fallback) State() State {
-	s := State{Requests: f.requests.counted(), Releases: f.releases.counted(), Waiting: int(f.waiting.Load()), Quota: f.o.Quota}
+	s := State{Requests: f.requests.snapshot(), Releases: f.releases.snapshot(), Waiting: int(f.waiting.Load()), Quota: f.o.Quota}
 	for _, o := range f.origins {
 		s.Origins = append(s.Origins, o.state())
 	}
@@ -125,17 +127,18 @@ func (f *Fallback) State() State {
 	return s
 }
 
-func (o *asked) state() OriginState {
+// state returns the state of the origin.
+func (o *limitedOrigin) state() OriginState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
-	o.budget.fill(now)
+	o.budget.refill(now)
 	s := OriginState{Origin: o.String(), Budget: int(o.budget.tokens)}
 	if now.Before(o.backoff.until) {
 		s.Rests, s.Problem = o.backoff.until, o.problem
 	}
 	if l, ok := o.origin.(*larder); ok {
-		s.Cosigned = l.lastCosigned()
+		s.Cosigned = l.cosignedAt()
 		if err := l.checkAge(now); err != nil {
 			s.Stale = err.Error()
 		}

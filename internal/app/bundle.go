@@ -41,7 +41,7 @@ func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(B
 		return replication.BundleResult{}, errors.New("the log is not signed, so a bundle of it would prove nothing; start `larder up` once, which signs it")
 	}
 	return replication.WriteBundle(ctx, q.File, replication.BundleOptions{
-		Source: replication.OfStore(r.store, r.settings.Data).WithCheckpoint(note), Trust: verify.Trust{Key: key}, Since: q.Since, Packages: q.Packages,
+		Source: replication.FromStore(r.store, r.settings.Data).WithCheckpoint(note), Trust: verify.Trust{Key: key}, Since: q.Since, Packages: q.Packages,
 		Progress: func(entries, of int64) { report(BundleProgress{entries, of}) },
 	})
 }

@@ -195,7 +195,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	}
 	n.peers.client = n.newNodeClient(true)
 	n.rooms = n.newRoomSharing()
-	if n.first, err = n.cluster.Number(); err != nil {
+	if n.first, err = n.cluster.NextCommit(); err != nil {
 		return nil, view, err
 	}
 	known, err := verify.ReadKnown(filepath.Join(folder, replication.KnownFile))
@@ -272,7 +272,7 @@ func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *sig
 
 // addStatusOutputs adds the status of the node to metrics, readiness, commands and pages.
 func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
-	cluster.RegisterMember(r.metrics, n.ownStatus)
+	cluster.RegisterMetrics(r.metrics, n.ownStatus)
 	r.supervisor.readiness.addCheck(n.checkReadiness)
 	r.console.addStatus(n.addStatus)
 	r.console.addOperations(n.addNodesOperation)

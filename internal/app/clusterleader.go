@@ -159,7 +159,7 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 		if signed.Note == nil || string(signed.Note) == string(shown.Note) {
 			return nil
 		}
-		err := l.node.cluster.Show(ctx, signed)
+		err := l.node.cluster.UpdatePublic(ctx, signed)
 		if err == nil {
 			shown = signed
 		}
@@ -182,7 +182,7 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	if err == nil {
 		err = bring(last)
 	}
-	if err != nil && !errors.Is(err, cluster.ErrShown) {
+	if err != nil && !errors.Is(err, cluster.ErrNewerPublished) {
 		l.run.logger.Warn("the published view in the bucket is missing the last releases; the next leader adds them", "err", err)
 	}
 }

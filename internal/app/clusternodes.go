@@ -136,7 +136,7 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
-		if at, err := n.cluster.FindWriter(ctx); err == nil && at != "" {
+		if at, err := n.cluster.FindLeader(ctx); err == nil && at != "" {
 			where = ", the one at " + at
 		}
 		return nil, fmt.Errorf(why, where)
@@ -223,7 +223,7 @@ func (n *clusterNode) reportStatus(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := n.cluster.Forget(ctx, n.ownStatus().Name); err != nil {
+	if err := n.cluster.DeleteMember(ctx, n.ownStatus().Name); err != nil {
 		n.logger.Debug("couldn't remove the status of this node from the bucket", "err", err)
 	}
 }

@@ -44,7 +44,7 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 		}
 		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEncodings))
 		if err == nil && len(packed) > 0 {
-			err = l.node.cluster.TakeSqueezed(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
+			err = l.node.cluster.UnpackContents(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 				return b.TakeSqueezed(r.Context(), h, size, coded)
 			})
 		}
@@ -137,7 +137,7 @@ func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h k
 	if err != nil {
 		return nil, err
 	}
-	return n.cluster.Squeezed(h)
+	return n.cluster.PackContent(h)
 }
 
 // requestRecompression sends packed encodings of the content before to the leader, and returns the next content to recompress; ok

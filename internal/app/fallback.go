@@ -10,7 +10,7 @@ import (
 
 // checkFallback returns mistakes in the settings of other origins. Only a process that serves and has a bot uses these.
 func checkFallback(s *settings.Settings) error {
-	if err := fallback.Check(s.Fallback); err != nil {
+	if err := fallback.CheckOrigins(s.Fallback); err != nil {
 		return settings.Mistakef("%s: %w", s.Origin("fallback"), err)
 	}
 	for name, key := range map[string]string{"fallback-key": s.FallbackKey, "fallback-root": s.FallbackRoot} {

@@ -268,8 +268,8 @@ func registered(t *testing.T) (all []string) {
 	}
 	// Those of a mirror and of a node of a cluster, which that process is not.
 	other := prometheus.NewRegistry()
-	replication.Register(other, nil, time.Time{})
-	cluster.RegisterMember(other, nil)
+	replication.RegisterMetrics(other, nil, time.Time{})
+	cluster.RegisterMetrics(other, nil)
 	return append(all, described(other)...)
 }
 

@@ -137,7 +137,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 		state := f.State()
 		s.Following = &state
 	})
-	replication.Register(r.metrics, f, started)
+	replication.RegisterMetrics(r.metrics, f, started)
 	r.supervisor.readiness.addCheck(func(report *readinessReport) {
 		report.cannotServe(checkCaughtUp(f.State()))
 		report.cannotPublish(errMirror)

@@ -30,7 +30,7 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 
 // findLeader returns the URL of the leader, and an error if this node cannot send requests to it.
 func (n *clusterNode) findLeader(ctx context.Context) (at string, err error) {
-	if at, err = n.cluster.FindWriter(ctx); err == nil {
+	if at, err = n.cluster.FindLeader(ctx); err == nil {
 		err = n.checkLeaderURL(at)
 	}
 	return at, err

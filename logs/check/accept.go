@@ -21,7 +21,7 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 	// Nothing is compared with what was signed: less than that is there.
 	accepting.accepting, accepting.former = true, e.signed
 	accepting.result.Finished = e.result.Finished
-	err := accepting.run(ctx)
+	err := accepting.repair(ctx)
 	e.result = accepting.result
 	if err != nil {
 		return err
@@ -55,8 +55,8 @@ type ownLog interface {
 	belongs(index int64, raw []byte) bool
 }
 
-// base returns what says which entries come after the signed ones: the damaged store. Where the end of what was signed is given
-// up, it may be a folder among the sources, if that has more of the log.
+// base returns the log that says which entries follow the signed ones: that of the damaged store. If the loss of signed entries is
+// accepted, it may be that of a folder among the sources, if it has more of them. It is nil if nothing says so.
 func (e *engine) base() (best ownLog) {
 	most := int64(0)
 	if e.damaged != nil {
@@ -72,25 +72,25 @@ func (e *engine) base() (best ownLog) {
 	}
 	for _, s := range e.RepairOptions.Sources {
 		if folder, ok := s.(*replication.Store); ok {
-			if n := readableEnd(folder.Store(), e.former.Size); n > most {
-				best, most = folderLog{folder.Store()}, n
+			if n := readablePrefix(folder.Underlying(), e.former.Size); n > most {
+				best, most = folderLog{folder.Underlying()}, n
 			}
 		}
 	}
 	return best
 }
 
-// readableEnd is up to where a store has the log, no further than most.
-func readableEnd(store *kvstore.Store, most int64) int64 {
+// readablePrefix returns how many entries of a store can be read and belong to its tree, from the first one on without a gap, at most most.
+func readablePrefix(store *kvstore.Store, most int64) int64 {
 	var n int64
-	for n < most && logs.Belongs(store, n, entryOf(store, n)) {
+	for n < most && logs.Belongs(store, n, readEntry(store, n)) {
 		n++
 	}
 	return n
 }
 
-// entryOf is an entry's bytes, nil where they cannot be read.
-func entryOf(store *kvstore.Store, index int64) []byte {
+// readEntry returns the bytes of an entry, nil if they cannot be read.
+func readEntry(store *kvstore.Store, index int64) []byte {
 	raw, _ := logs.RawEntry(store, index)
 	return raw
 }
@@ -103,15 +103,15 @@ func (s folderLog) belongs(index int64, raw []byte) bool { return logs.Belongs(s
 func (s folderLog) size() int64 {
 	had, err := logs.ReadCheckpoint(s.store)
 	if err != nil { // then those count that are there
-		return readableEnd(s.store, math.MaxInt64)
+		return readablePrefix(s.store, math.MaxInt64)
 	}
 	return had.Size
 }
 
-// excused reports whether a finding is about what was accepted.
-func (e *engine) excused(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
+// isAccepted reports whether a finding is about the loss that the operator accepts.
+func (e *engine) isAccepted(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
 
-// errNothingLeft is that there is nothing to accept the loss of the rest for.
+// errNothingLeft returns the error of a repair that has no entry of the log at all.
 func (e *engine) errNothingLeft() error {
 	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor in the folder of a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
 }

@@ -154,8 +154,9 @@ func ReplaceViews(ctx context.Context, store *kvstore.Store, o Options, report f
 // ErrUnderivable is that of [ReplaceViews] where the log is damaged, or a content that the views follow from.
 var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
 
+// run checks a store, and replaces its views if repair is true.
 func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
-	derived, err := newSecond(o.Temp)
+	derived, err := newDerivedViews(o.Temp)
 	if err != nil {
 		return Summary{}, err
 	}
@@ -171,7 +172,7 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 		replayed: replayed{live: livemap.New(), last: -1},
 	}
 	if repair {
-		c.repair = newWriter(store, rowsPerReplacement)
+		c.repair = newRowWriter(store, rowsPerReplacement)
 		defer func() { c.repair.batch.Close() }()
 	}
 	// The checkpoint is read before the snapshot is taken, so the snapshot has all
@@ -180,7 +181,7 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	c.snapshot = store.Snapshot()
 	defer c.snapshot.Close()
 	c.decoding.SetLimit(o.Workers)
-	c.summary.Since = c.verifiedBefore(signed)
+	c.summary.Since = c.verifiedEntries(signed)
 	err = c.run(ctx, signed, c.summary.Since)
 	c.decoding.Wait() // returns at once unless the check failed
 	if err == nil && o.Record {
@@ -194,8 +195,8 @@ type check struct {
 	options  Options
 	store    *kvstore.Store
 	snapshot *kvstore.Snapshot
-	derived  *second
-	repair   *writer // nil for Run
+	derived  *derivedViews
+	repair   *rowWriter // nil for Run
 	seen     map[kvstore.Hash]struct{}
 	live     map[release]standing
 	recalled map[release]struct{} // the releases that changed since an earlier check
@@ -224,10 +225,12 @@ type standing struct {
 	provisional bool         // only another origin vouched for it
 }
 
-func (c *check) found(kind Kind, where, format string, args ...any) {
+// reportf reports a finding with a formatted problem.
+func (c *check) reportf(kind Kind, where, format string, args ...any) {
 	c.addFinding(Finding{Kind: kind, Where: where, Problem: fmt.Sprintf(format, args...)})
 }
 
+// addFinding counts a finding and reports it.
 func (c *check) addFinding(f Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,7 +246,7 @@ func (c *check) addFinding(f Finding) {
 
 // reportUnderivable reports a finding that keeps the views from being made from the log.
 func (c *check) reportUnderivable(kind Kind, where string, err error) {
-	c.found(kind, where, "%v", err)
+	c.reportf(kind, where, "%v", err)
 	if c.underivable == nil {
 		c.underivable = err
 	}
@@ -289,7 +292,7 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 func (c *check) reportDamagedFiles() {
 	if damage := c.store.Damage(); damage != nil {
 		for _, f := range damage.Findings {
-			c.found(Store, f.File, "%s", f)
+			c.reportf(Store, f.File, "%s", f)
 		}
 	}
 }
@@ -305,7 +308,7 @@ func (c *check) readOtherRows(ctx context.Context) error {
 				return ctx.Err()
 			}
 			if err != nil {
-				c.found(Store, part.name, "%v", err)
+				c.reportf(Store, part.name, "%v", err)
 				break
 			}
 		}
@@ -318,7 +321,7 @@ func (c *check) readOtherRows(ctx context.Context) error {
 func (c *check) checkEntries(ctx context.Context, from int64) error {
 	var err error
 	if c.summary.Checkpoint, err = logs.ReadCheckpoint(c.snapshot); err != nil {
-		c.found(Checkpoint, "state", "%v", err)
+		c.reportf(Checkpoint, "state", "%v", err)
 	}
 	verified, err := logs.VerifyFrom(c.snapshot, from)
 	if err != nil {
@@ -345,22 +348,23 @@ func (c *check) checkEntries(ctx context.Context, from int64) error {
 	}
 	c.decoding.Wait()
 	if c.options.Deep {
-		c.showProgress()
+		c.reportProgress()
 	}
 	return errors.Join(ctx.Err(), c.derived.commit())
 }
 
-// countEntries shows the progress every now and then.
+// countEntries records how many entries are checked, and reports that now and then.
 func (c *check) countEntries(entries, of int64) {
 	c.mu.Lock()
 	c.progress.Entries, c.progress.Of = entries, of
 	c.mu.Unlock()
 	if entries%entriesPerProgress == 1 || entries == of {
-		c.showProgress()
+		c.reportProgress()
 	}
 }
 
-func (c *check) showProgress() {
+// reportProgress calls [Options.Progress].
+func (c *check) reportProgress() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.options.Progress != nil {
@@ -375,10 +379,10 @@ func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	change, err := views.Load(c.store, e)
 	if err != nil {
 		c.reportUnderivable(Content, where, err)
-		return c.derived.index(e) // which needs no content
+		return c.derived.addIndex(e) // which needs no content
 	}
 	for _, h := range e.Contents() {
-		c.checkContent(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
+		c.checkContent(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, describeEntry(e)), nil)
 	}
 	c.checkOrder(e)
 	if e.Kind.Publishes() {
@@ -410,7 +414,7 @@ func (c *check) checkOrder(e logs.Indexed) {
 	before, known := c.live[id]
 	served := known && !before.withdrawn
 	wrong := func(format string, args ...any) {
-		c.found(Log, fmt.Sprintf("entry %d", e.Index), "%s %s "+format, append([]any{e.Package, e.Version}, args...)...)
+		c.reportf(Log, fmt.Sprintf("entry %d", e.Index), "%s %s "+format, append([]any{e.Package, e.Version}, args...)...)
 	}
 	switch e.Kind {
 	case logs.Replaced:

@@ -84,24 +84,26 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 	due := c.progress.Decoded/bytesPerProgress > before/bytesPerProgress
 	c.mu.Unlock()
 	if due {
-		c.showProgress()
+		c.reportProgress()
 	}
 }
 
 // reportContent reports what is wrong with a content.
 func (c *check) reportContent(h kvstore.Hash, where, format string, args ...any) {
-	c.found(Content, where, format, args...)
+	c.reportf(Content, where, format, args...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.damaged[h] = where
 }
 
+// addMissing records that a content of a file is not in the store. where names the file.
 func (c *check) addMissing(h kvstore.Hash, where string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone[h] = where
 }
 
+// missingAt returns which file a missing content was recorded for, and reports whether it was.
 func (c *check) missingAt(h kvstore.Hash) (where string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +136,7 @@ func (c *check) reportSharedFiles(ctx context.Context) error {
 			name := fileName(e, file)
 			where := fmt.Sprintf("%s (%s)", file.SHA256, name)
 			if reported, ok := c.damaged[file.SHA256]; ok && reported != where {
-				c.found(Content, where, "it has the same content as %s", strings.TrimPrefix(reported, file.SHA256.String()+" "))
+				c.reportf(Content, where, "it has the same content as %s", strings.TrimPrefix(reported, file.SHA256.String()+" "))
 			}
 		}
 	}
@@ -157,7 +159,7 @@ func (c *check) reportMissing(ctx context.Context) error {
 	}
 	for _, h := range slices.SortedFunc(maps.Keys(c.gone), func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) }) {
 		if _, ok := erased.contents[h]; !ok {
-			c.found(Content, c.gone[h], "it is not in the store, and no entry erases it")
+			c.reportf(Content, c.gone[h], "it is not in the store, and no entry erases it")
 			delete(c.gone, h)
 		}
 	}
@@ -173,7 +175,7 @@ func (c *check) reportMissing(ctx context.Context) error {
 			continue // reported by views
 		}
 		if _, gone := c.gone[f.Hash]; gone {
-			c.found(Content, f.Hash.String(), "%s is served, and its content was erased", rowName(kvstore.Files, item.Key))
+			c.reportf(Content, f.Hash.String(), "%s is served, and its content was erased", rowName(kvstore.Files, item.Key))
 			delete(c.gone, f.Hash)
 		}
 	}
@@ -184,11 +186,11 @@ func (c *check) reportMissing(ctx context.Context) error {
 func (c *check) countOrphans() error {
 	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
 		if err != nil {
-			c.found(Content, "all", "%v", err)
+			c.reportf(Content, "all", "%v", err)
 			return nil
 		}
 		if len(item.Key) != len(kvstore.Hash{}) {
-			c.found(Content, fmt.Sprintf("%x", item.Key), "the key is not a hash")
+			c.reportf(Content, fmt.Sprintf("%x", item.Key), "the key is not a hash")
 			continue
 		}
 		if _, ok := c.seen[kvstore.Hash(item.Key)]; !ok {
@@ -198,11 +200,12 @@ func (c *check) countOrphans() error {
 	return nil
 }
 
-// label says what an entry is about.
-func label(e logs.Indexed) string {
+// describeEntry returns an entry's kind, package and version, for messages.
+func describeEntry(e logs.Indexed) string {
 	return strings.TrimRight(fmt.Sprintf("%s %s %s", e.Kind, e.Package, e.Version), " ")
 }
 
+// fileName returns a file's package, version and path, for messages.
 func fileName(e logs.Indexed, file *logs.File) string {
 	return strings.Join([]string{e.Package, e.Version, file.Path}, "/")
 }

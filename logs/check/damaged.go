@@ -34,14 +34,14 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	}
 	o := e.storeOptions()
 	o.Mark, o.ReadOnly = e.Mark, e.beside
-	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.showProgress("scanning", done, of) })
+	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.reportProgress("scanning", done, of) })
 	if err != nil {
 		return nil, err
 	}
 	return &damagedStore{scan: scan}, nil
 }
 
-// readLog finds the entries of the log: those of the signed checkpoint, and those that the store had besides.
+// readLog finds the entries of the log: those of the signed checkpoint, and the later ones of the store.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
 	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
@@ -61,21 +61,21 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 // mostLost is how many entries may be missing from the end of a log of which the checkpoint is believed.
 const mostLost = 1 << 16
 
-// mostEntries bounds how many entries the log may have had. The checkpoint may be a row that someone has forged.
+// mostEntries returns how many entries the log can have had. The checkpoint in the store may be a row that someone has forged.
 func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
 	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 }
 
-// isStored reports whether an entry is there with its hash.
+// isStored reports whether an entry and its hash were found.
 func (d *damagedStore) isStored(index int64) bool {
 	raw, err := logs.RawEntry(d.scan, index)
 	return err == nil && logs.Belongs(d.scan, index, raw)
 }
 
-// size is how many entries the store had.
+// size returns how many entries the store had.
 func (d *damagedStore) size() int64 { return max(d.had.Size, d.signed.size) }
 
-// entry returns the bytes of an entry that was signed, or else is in the tree that the store had.
+// entry returns the bytes of an entry that was signed or is in the tree that the store had, nil if it is lost.
 func (d *damagedStore) entry(index int64) []byte {
 	if index < d.signed.size {
 		return d.signed.entry(index)
@@ -91,7 +91,7 @@ func (d *damagedStore) belongs(index int64, raw []byte) bool {
 	return d.tail.belongs(index, raw)
 }
 
-// prefix returns how many entries there are from the first one on, without a gap.
+// prefix returns how many entries were found from the first one on, without a gap.
 func (d *damagedStore) prefix() (n int64) {
 	for d.entry(n) != nil {
 		n++
@@ -99,8 +99,8 @@ func (d *damagedStore) prefix() (n int64) {
 	return n
 }
 
-// lost returns which of the signed entries are lost.
-func (d *damagedStore) lost() (all []int64) {
+// lostEntries returns the indexes of the signed entries that are lost.
+func (d *damagedStore) lostEntries() (all []int64) {
 	for index := range d.signed.size {
 		if d.signed.entry(index) == nil {
 			all = append(all, index)

@@ -21,20 +21,20 @@ func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o R
 	e := newEngine(o)
 	begun := e.Now()
 	e.store, e.log, e.beside = store, log, true
-	why, err := e.inPlace(ctx)
+	why, err := e.repairInPlace(ctx)
 	if why != nil {
 		err = errors.Join(err, fmt.Errorf("this cannot be repaired in place: %w; stop the process and run `larder repair`, which builds a new store", why))
 	}
 	return e.finishResult(begun), err
 }
 
-// findDamage says why a new store has to be built, nil where it can be repaired in place.
+// findDamage returns why a new store has to be built, nil if the store can be repaired in place.
 func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no store in %s", e.Data), nil
 	}
-	e.showProgress("reading", 0, 1)
+	e.reportProgress("reading", 0, 1)
 	o := e.storeOptions()
 	o.Mark = e.Mark
 	err = kvstore.Inspect(dir, o)
@@ -55,14 +55,14 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	case err != nil:
 		return err, nil
 	}
-	if why = readable(ctx, store); why == nil {
+	if why = checkReadable(ctx, store); why == nil {
 		why, err = e.lacksEntries(store)
 	}
 	return why, errors.Join(err, ctx.Err(), store.Close())
 }
 
-// lacksEntries returns which signed entries a store lacks, nil where that is none. Opening such a store for writing would remove
-// files in which they may be.
+// lacksEntries returns which signed entries a store lacks, nil if it has all. Opening such a store for writing would delete files in which
+// they may be.
 func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
 	if err := e.restoreKeys(signing.NoteOf(store)); err != nil {
 		return nil, err
@@ -74,9 +74,8 @@ func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
 	return why, err
 }
 
-// readable returns why a store cannot be read row by row, but for contents' bytes, or why
-// its log is not whole.
-func readable(ctx context.Context, store *kvstore.Store) error {
+// checkReadable returns why the rows of a store, but for the bytes of contents, cannot be read, or why its log is not complete.
+func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	for _, ns := range []kvstore.Namespace{
 		kvstore.Contents, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
 		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions, kvstore.Usage,
@@ -91,7 +90,7 @@ func readable(ctx context.Context, store *kvstore.Store) error {
 	return err
 }
 
-// openInPlace opens the store to repair it in place.
+// openInPlace opens the store for writing and repairs it in place. why is the reason if that is impossible.
 func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	o := e.storeOptions()
 	o.Mark = e.Mark
@@ -102,11 +101,11 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	if e.log, err = logs.Open(e.store); err != nil {
 		return nil, err
 	}
-	return e.inPlace(ctx)
+	return e.repairInPlace(ctx)
 }
 
-// inPlace repairs the store. It returns why it can't, if that is so.
-func (e *engine) inPlace(ctx context.Context) (why, err error) {
+// repairInPlace repairs the open store. why is the reason if that is impossible.
+func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 	if why, err := e.lacksEntries(e.store); why != nil || err != nil {
 		return why, err
 	}
@@ -120,7 +119,7 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 			return fmt.Errorf("the first %d entries are not those that were signed", e.signed.Size), nil
 		}
 	}
-	c := e.contents(have.Size)
+	c := e.newContents(have.Size)
 	defer c.pins.Release()
 	if err := c.repairDocuments(ctx); err != nil {
 		return nil, err
@@ -131,10 +130,10 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 	if err := errors.Join(c.queueRecompression(), c.listLost(ctx)); err != nil {
 		return nil, err
 	}
-	_, err = e.runCheck(func(report func(Finding)) (summary Summary, err error) {
+	_, err = e.runFinalCheck(func(report func(Finding)) (summary Summary, err error) {
 		// What is replaced follows from the log as the check has read it, so nothing may be appended meanwhile.
 		err = e.log.Exclusive(func() error {
-			summary, err = ReplaceViews(ctx, e.store, e.fsckOptions(false), report)
+			summary, err = ReplaceViews(ctx, e.store, e.checkOptions(false), report)
 			return err
 		})
 		return summary, err

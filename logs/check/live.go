@@ -19,7 +19,7 @@ type replayed struct {
 	problem     string
 }
 
-// checkLiveRoot holds an entry's roots against the log so far and against its manifest.
+// checkLiveRoot applies an entry to the replayed map of live releases and compares the map's root with the one in the entry.
 func (c *check) checkLiveRoot(e logs.Indexed) error {
 	if err := logs.ApplyLive(c.replayed.live, e.Index, e.Entry); err != nil {
 		return err
@@ -37,29 +37,28 @@ func (c *check) checkLiveRoot(e logs.Indexed) error {
 	return nil
 }
 
-// reportWrongRoots reports the entries in a row that have a wrong root, if there are any.
+// reportWrongRoots reports the consecutive entries with a wrong root that were found last, if there are any.
 func (c *check) reportWrongRoots() {
 	r := &c.replayed
 	switch {
 	case r.last < r.first:
 		return
 	case r.last == r.first:
-		c.found(Log, fmt.Sprintf("entry %d", r.first), "%s", r.problem)
+		c.reportf(Log, fmt.Sprintf("entry %d", r.first), "%s", r.problem)
 	default:
-		c.found(Log, fmt.Sprintf("entry %d", r.first), "%s; those up to entry %d have wrong roots too", r.problem, r.last)
+		c.reportf(Log, fmt.Sprintf("entry %d", r.first), "%s; those up to entry %d have wrong roots too", r.problem, r.last)
 	}
 	r.first, r.last = 0, -1
 }
 
-// checkFileRoot holds the root in a published entry against its manifest.
+// checkFileRoot compares the root of the files in an entry with that of its manifest.
 func (c *check) checkFileRoot(e logs.Indexed, m *logs.Manifest) {
 	if root := m.Root(); root != e.Files {
-		c.found(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
+		c.reportf(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
 	}
 }
 
-// compareLive compares the stored map of live releases with the one that was made again, and
-// stores that one where they differ if this is a repair.
+// compareLive compares the stored map of live releases with the replayed one. A repair replaces a map that differs.
 func (c *check) compareLive(ctx context.Context) error {
 	c.reportWrongRoots()
 	if c.underivable != nil || c.summary.Entries > 0 && !c.replayed.right {
@@ -69,7 +68,7 @@ func (c *check) compareLive(ctx context.Context) error {
 	defer func() { c.summary.Rows += rows.Rows; c.summary.Views = append(c.summary.Views, rows) }()
 	root, err := logs.LiveRoot(c.snapshot, c.summary.Entries)
 	if err != nil {
-		c.found(View, rows.View, "%v", err)
+		c.reportf(View, rows.View, "%v", err)
 		rows.Differing++
 		return nil
 	}
@@ -115,12 +114,13 @@ func (c *check) compareLive(ctx context.Context) error {
 	return c.commitLive()
 }
 
+// reportLiveRow reports a wrong row of the stored map of live releases.
 func (c *check) reportLiveRow(row []byte, problem string) {
 	c.addFinding(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
 }
 
-// storeLive stores the map that was made again in the place of all that there is. The root
-// comes last, so that a part of a map is never taken for one.
+// storeLive replaces the stored map of live releases by the replayed one, in a repair. It writes the root last, so that an incomplete map
+// has no root.
 func (c *check) storeLive(ctx context.Context) error {
 	if c.repair == nil {
 		return nil
@@ -142,6 +142,7 @@ func (c *check) storeLive(ctx context.Context) error {
 	return errors.Join(failed, c.commitLive())
 }
 
+// commitLive commits the replaced rows, in a repair.
 func (c *check) commitLive() error {
 	if c.repair == nil {
 		return nil

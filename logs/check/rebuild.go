@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
+// rebuild builds a new store from the files of the damaged one and from the sources, checks it, and swaps the two unless a process reads
+// the damaged one. why is the damage.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
 	if err := e.checkSpace(e.sizeOf(storeName) - e.sizeOf(buildingName)); err != nil {
@@ -60,12 +61,12 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	return e.swap()
 }
 
-// readLog finds which entries the damaged store has.
+// readLog finds the entries that the damaged store has.
 func (e *engine) readLog(ctx context.Context) error {
 	signed := e.signed
 	if e.accepting {
 		signed = e.former
-	} else if err := e.comparable(); err != nil {
+	} else if err := e.checkComparable(); err != nil {
 		return err
 	}
 	if e.damaged == nil {
@@ -74,15 +75,15 @@ func (e *engine) readLog(ctx context.Context) error {
 	return e.damaged.readLog(ctx, signed)
 }
 
-// storedNotes yields the signed checkpoints that the damaged store has.
+// storedNotes yields the signed checkpoints that were found in the files of the damaged store.
 func (e *engine) storedNotes(yield func([]byte) bool) {
 	if e.damaged != nil {
 		signing.StoredNotes(e.damaged.scan)(yield)
 	}
 }
 
-// comparable returns an error where nothing says which entries the log has.
-func (e *engine) comparable() error {
+// checkComparable returns an error if neither a signed checkpoint nor the damaged store says which entries the log has.
+func (e *engine) checkComparable() error {
 	switch {
 	case e.signed.Size > 0:
 		return nil
@@ -96,8 +97,8 @@ func (e *engine) comparable() error {
 	return fmt.Errorf("the log was signed with %s, and the key folder %s has no checkpoint signed with it, without which nothing can be compared: name the right one with --keys", key, e.Keys)
 }
 
-// buildLog begins the new store with the log, up to what was signed and what the damaged
-// store has besides.
+// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It tries the sources in several
+// orders, because one of them may lie.
 func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
 	var first Source
@@ -150,6 +151,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 	return e.lossError(problems)
 }
 
+// openBuilding opens the new store.
 func (e *engine) openBuilding() (err error) {
 	dir := e.path(buildingName)
 	if e.store, err = kvstore.Open(dir, e.storeOptions()); err != nil {
@@ -160,14 +162,14 @@ func (e *engine) openBuilding() (err error) {
 	return err
 }
 
-// appendSigned appends the entries that were signed, and compares them with that.
+// appendSigned appends the signed entries from the sources in order, and compares the result with the signed root.
 func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	if e.signed.Size == 0 {
 		return nil
 	}
-	err := e.forEachEntry(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
-		if !e.isDamaged(s) {
-			e.result.use(s).Entries += int64(len(batch))
+	err := e.forEachSigned(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
+		if !e.isDamagedStore(s) {
+			e.result.useOf(s).Entries += int64(len(batch))
 		}
 		return e.appendRaw(batch)
 	})
@@ -181,6 +183,7 @@ func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	return err
 }
 
+// appendRaw appends entries to the log of the new store.
 func (e *engine) appendRaw(batch []logs.Indexed) error {
 	return e.log.Update(func(tx *logs.Tx) error {
 		for _, entry := range batch {
@@ -192,11 +195,10 @@ func (e *engine) appendRaw(batch []logs.Indexed) error {
 	})
 }
 
-// isDamaged reports whether a source is the damaged store.
-func (e *engine) isDamaged(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
+// isDamagedStore reports whether a source is the damaged store.
+func (e *engine) isDamagedStore(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
 
-// appendUnsigned appends the entries after the signed ones that belong to the tree of base, the
-// damaged store for nearly all.
+// appendUnsigned appends the entries after the signed ones that belong to the tree of base. It lists those that are lost.
 func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 	if base == nil {
 		return nil
@@ -221,14 +223,14 @@ func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 			return &LossError{Entries: []logs.Range{{From: index, To: size}}, Problem: err}
 		}
 		if n == 0 {
-			e.lostTail(index, size, err)
+			e.addLostEntries(index, size, err)
 			return nil
 		}
 		if err := e.appendRaw(batch[:n]); err != nil {
 			return err
 		}
-		if !e.isDamaged(source) {
-			e.result.use(source).Entries += int64(n)
+		if !e.isDamagedStore(source) {
+			e.result.useOf(source).Entries += int64(n)
 		}
 		index += int64(n)
 		if e.signed.Size > 0 {
@@ -238,8 +240,8 @@ func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 	return nil
 }
 
-// lostTail lists entries that were not signed yet, one by one.
-func (e *engine) lostTail(from, to int64, err error) {
+// addLostEntries lists unsigned entries as lost, one by one. err is why the first cannot be read.
+func (e *engine) addLostEntries(from, to int64, err error) {
 	problem := "it was not signed yet, and cannot be read"
 	if err != nil {
 		problem += ": " + oneLine(err)
@@ -254,9 +256,9 @@ func (e *engine) lostTail(from, to int64, err error) {
 	}
 }
 
-// buildRest fills the new store with all that is not the log.
+// buildRest writes everything but the log into the new store: contents, views, and rows that do not follow from the log.
 func (e *engine) buildRest(ctx context.Context) error {
-	c := e.contents(e.log.Checkpoint().Size)
+	c := e.newContents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
 	if err := e.deleteCarried(ctx); err != nil {
 		return err
@@ -265,14 +267,14 @@ func (e *engine) buildRest(ctx context.Context) error {
 		return err
 	}
 	if e.damaged == nil {
-		if err := e.spaceForFiles(); err != nil {
+		if err := e.checkSpaceForFiles(); err != nil {
 			return err
 		}
 	}
 	if err := c.repairFiles(ctx); err != nil {
 		return err
 	}
-	if err := e.makeViews(ctx); err != nil {
+	if err := e.deriveViews(ctx); err != nil {
 		return err
 	}
 	if err := e.carryAll(ctx); err != nil {
@@ -289,9 +291,9 @@ func (e *engine) buildRest(ctx context.Context) error {
 	return errors.Join(c.queueRecompression(), c.listLost(ctx))
 }
 
-// makeViews makes all views from the log.
-func (e *engine) makeViews(ctx context.Context) error {
-	w := newWriter(e.store, rowsPerCommit)
+// deriveViews derives all views from the log of the new store.
+func (e *engine) deriveViews(ctx context.Context) error {
+	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	of := e.log.Checkpoint().Size
 	for entry, err := range logs.Entries(e.store, 0) {
@@ -312,7 +314,7 @@ func (e *engine) makeViews(ctx context.Context) error {
 		if err := w.added(rows); err != nil {
 			return err
 		}
-		e.showProgress("views", entry.Index+1, of)
+		e.reportProgress("views", entry.Index+1, of)
 	}
 	return w.commit()
 }
@@ -348,9 +350,9 @@ func (e *engine) deleteCarried(ctx context.Context) error {
 	return nil
 }
 
-// deleteRows deletes the rows of a namespace from the new store, except those that it makes itself.
+// deleteRows deletes from the new store the rows of a namespace that are carried over.
 func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
-	w := newWriter(e.store, rowsPerCommit)
+	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for row, err := range e.store.Scan(ns, kvstore.Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -367,7 +369,7 @@ func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 	return w.commit()
 }
 
-// carryAll takes over what can be read of the rows that do not follow from the log.
+// carryAll copies the rows that do not follow from the log from the damaged store, and lists what is lost of them.
 func (e *engine) carryAll(ctx context.Context) error {
 	if e.damaged != nil && e.damaged.scan.Uncertain() {
 		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
@@ -387,9 +389,10 @@ func (e *engine) carryAll(ctx context.Context) error {
 	return nil
 }
 
-// carryRows takes over the newest version of each row of a namespace, and lists what cannot be read or decided.
+// carryRows copies the newest version of each row of a namespace from the damaged store. It lists rows that cannot be read or decided; name
+// describes the namespace.
 func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
-	w := newWriter(e.store, rowsPerCommit)
+	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for row, err := range e.damaged.scan.Rows(ctx, ns) {
 		switch {
@@ -414,8 +417,7 @@ func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name strin
 	return w.commit()
 }
 
-// carryAbsent takes over which releases are in the log without their files. The views depend on
-// it.
+// carryAbsent copies the rows about releases that are in the log without their files. The views depend on them.
 func (e *engine) carryAbsent(ctx context.Context) error {
 	if e.damaged == nil {
 		return nil
@@ -423,12 +425,12 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
 }
 
-// wants reports whether the new store takes a row over.
+// wants reports whether the new store gets a row of the damaged one.
 func (e *engine) wants(ns kvstore.Namespace, row kvstore.Item) bool {
 	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
 }
 
-// isCarried reports whether rows of that key are carried over. A store makes the others itself.
+// isCarried reports whether rows with a key are carried over. A new store writes the others itself.
 func isCarried(ns kvstore.Namespace, key []byte) bool {
 	switch ns {
 	case kvstore.Meta:
@@ -439,8 +441,8 @@ func isCarried(ns kvstore.Namespace, key []byte) bool {
 	return true
 }
 
-// wantsState reports whether a state is one of which the log says no more than that the
-// version was detected.
+// wantsState reports whether the new store gets a row with the state of a version: only if the log says no more of the version than that it
+// was detected.
 func (e *engine) wantsState(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
 	if err != nil || s.Kind.Final() || !bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version)) {
@@ -450,8 +452,7 @@ func (e *engine) wantsState(row kvstore.Item) bool {
 	return errors.Is(err, kvstore.ErrNotFound) || err == nil && !now.Kind.Final()
 }
 
-// checkBuilt checks the new store deeply. What is listed as lost may be missing, and nothing
-// else.
+// checkBuilt checks the new store deeply. It returns an error if anything is wrong but contents that are listed as lost.
 func (e *engine) checkBuilt(ctx context.Context) error {
 	o := e.storeOptions()
 	o.ReadOnly = true
@@ -459,8 +460,8 @@ func (e *engine) checkBuilt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left, err := e.runCheck(func(report func(Finding)) (Summary, error) {
-		return Run(ctx, store, e.fsckOptions(true), report)
+	left, err := e.runFinalCheck(func(report func(Finding)) (Summary, error) {
+		return Run(ctx, store, e.checkOptions(true), report)
 	})
 	if err := errors.Join(err, store.Close()); err != nil {
 		return err
@@ -476,7 +477,7 @@ func (e *engine) checkBuilt(ctx context.Context) error {
 // reserve is what has to be left on the disk beside the new store.
 const reserve = 256 << 20
 
-// checkSpace returns an error where the disk has no room for so many bytes.
+// checkSpace returns an error if the disk has no room for need bytes.
 func (e *engine) checkSpace(need int64) error {
 	usage, err := vfs.Default.GetDiskUsage(e.Data)
 	if err != nil {
@@ -489,8 +490,8 @@ func (e *engine) checkSpace(need int64) error {
 	return nil
 }
 
-// spaceForFiles is space for the files in all manifests that are there.
-func (e *engine) spaceForFiles() error {
+// checkSpaceForFiles returns an error if the disk has no room for the files of all manifests in the new store.
+func (e *engine) checkSpaceForFiles() error {
 	var need int64
 	seen := make(map[kvstore.Hash]struct{})
 	for entry, err := range logs.Entries(e.store, 0) {

@@ -55,7 +55,8 @@ type RepairOptions struct {
 	Now func() time.Time
 }
 
-func (o *RepairOptions) defaults() {
+// setDefaults sets the fields that have a default.
+func (o *RepairOptions) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -117,7 +118,7 @@ type Lost struct {
 	Problem string `json:"problem"`
 }
 
-// Err says what could not be repaired, and what would help; it is nil where nothing is left.
+// Err returns what could not be repaired and what would help, nil if nothing is wrong any more.
 func (r *RepairResult) Err() error {
 	n := int(r.Findings - r.Repaired)
 	if n <= 0 {
@@ -133,7 +134,8 @@ func (r *RepairResult) Err() error {
 	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
 }
 
-func (r *RepairResult) use(s Source) *Use {
+// useOf returns the counts of a source, which it adds if they are missing.
+func (r *RepairResult) useOf(s Source) *Use {
 	for i := range r.Sources {
 		if r.Sources[i].Name == s.Name() {
 			return &r.Sources[i]
@@ -165,13 +167,14 @@ type engine struct {
 	shown  time.Time
 }
 
+// newEngine returns an engine with the defaults of its options.
 func newEngine(o RepairOptions) *engine {
-	o.defaults()
+	o.setDefaults()
 	return &engine{RepairOptions: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
 }
 
-// restoreKeys reads what was signed. Where the key folder has lost that, the newest signed checkpoint of the store takes its
-// place.
+// restoreKeys reads which checkpoint was signed last. A key folder that has lost it gets the newest of notes, the signed checkpoints in the
+// store.
 func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	if e.Keys == "" {
 		return nil
@@ -193,10 +196,10 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	return nil
 }
 
-// finishResult completes the result.
+// finishResult completes the result of a repair that began at start, and returns it.
 func (e *engine) finishResult(start time.Time) RepairResult {
 	for _, s := range e.RepairOptions.Sources {
-		u := e.result.use(s)
+		u := e.result.useOf(s)
 		if s, ok := s.(interface {
 			Spent() (requests, bytes int64)
 		}); ok {
@@ -207,13 +210,14 @@ func (e *engine) finishResult(start time.Time) RepairResult {
 	return e.result
 }
 
+// updateResult changes the result under a lock.
 func (e *engine) updateResult(fn func(*RepairResult)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fn(&e.result)
 }
 
-// addFinding reports a finding, which no later check counts.
+// addFinding reports a finding that the check at the end does not count again.
 func (e *engine) addFinding(f Finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,14 +228,15 @@ func (e *engine) addFinding(f Finding) {
 	e.Report(f)
 }
 
+// addLost lists a content as lost and reports it.
 func (e *engine) addLost(h kvstore.Hash, l Lost) {
 	e.gone[h] = struct{}{}
 	e.result.Lost = append(e.result.Lost, l)
 	e.addFinding(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
 }
 
-// showProgress reports the progress, a few times a second.
-func (e *engine) showProgress(step string, done, of int64) {
+// reportProgress reports how far a step is, at most five times a second.
+func (e *engine) reportProgress(step string, done, of int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now := time.Now(); done == of || now.Sub(e.shown) > 200*time.Millisecond {
@@ -240,15 +245,16 @@ func (e *engine) showProgress(step string, done, of int64) {
 	}
 }
 
-// runCheck takes what a check finds into the result, but for what is listed as lost already.
-func (e *engine) runCheck(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
+// runFinalCheck runs a check and adds its summary to the result, without findings about contents that are listed as lost. It returns the
+// findings that are not repaired.
+func (e *engine) runFinalCheck(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
 	var left []Finding
 	before, repaired := e.result.Findings, e.result.Repaired
 	var twice int64
 	summary, err := run(func(f Finding) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if f.Kind == Content && e.isLostContent(f.Where) || e.excused(f) {
+		if f.Kind == Content && e.isLostContent(f.Where) || e.isAccepted(f) {
 			twice++
 			return
 		}
@@ -263,7 +269,7 @@ func (e *engine) runCheck(run func(report func(Finding)) (Summary, error)) ([]Fi
 	return left, err
 }
 
-// isLostContent reports whether a finding is about a content that is lost.
+// isLostContent reports whether a finding at where is about a content that is listed as lost.
 func (e *engine) isLostContent(where string) bool {
 	hash, _, _ := strings.Cut(where, " ")
 	h, err := kvstore.ParseHash(hash)
@@ -274,11 +280,12 @@ func (e *engine) isLostContent(where string) bool {
 	return ok
 }
 
-func (e *engine) fsckOptions(deep bool) Options {
-	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.showProgress("checking", p.Entries, p.Of) }}
+// checkOptions returns the options of the check at the end of a repair.
+func (e *engine) checkOptions(deep bool) Options {
+	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.reportProgress("checking", p.Entries, p.Of) }}
 }
 
-// oneLine is an error's text on one line.
+// oneLine returns the text of an error on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // The folders in a data folder.
@@ -289,8 +296,10 @@ const (
 	keptPattern  = "store.damaged-"  // what a new one has replaced, with the time
 )
 
+// path returns the path of a file or folder in the data folder.
 func (o *RepairOptions) path(name string) string { return filepath.Join(o.Data, name) }
 
+// storeOptions returns the options with which stores are opened.
 func (o *RepairOptions) storeOptions() kvstore.Options {
 	return kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger}
 }
@@ -305,7 +314,7 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 		e.result.Finished, err = FinishRepair(o.Data, o.Mark)
 	}
 	if err == nil {
-		err = e.run(ctx)
+		err = e.repair(ctx)
 	}
 	if e.AcceptLoss && errors.As(err, new(*LossError)) {
 		if e.unsure != nil {
@@ -316,7 +325,8 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	return e.finishResult(start), err
 }
 
-func (e *engine) run(ctx context.Context) error {
+// repair repairs the store in place if that is possible, and otherwise builds a new one.
+func (e *engine) repair(ctx context.Context) error {
 	why, err := e.findDamage(ctx)
 	if why == nil && err == nil {
 		why, err = e.openInPlace(ctx)

@@ -23,9 +23,9 @@ const (
 	contentMemory  = 192 << 20 // bytes of contents, of which one may be larger, alone
 )
 
-// contents has every content that the log names, and that was not erased, be there and be
+// contentRepair has every content that the log names, and that was not erased, be there and be
 // sound.
-type contents struct {
+type contentRepair struct {
 	*engine
 	size   int64                   // of the log when the repair began
 	pins   *kvstore.Pins           // what was lost: others must not erase or collect it before the end
@@ -40,12 +40,13 @@ type contents struct {
 	why        map[kvstore.Hash]error
 }
 
-func (e *engine) contents(size int64) *contents {
-	return &contents{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
+// newContents returns what repairs the contents that the first size entries of the log name.
+func (e *engine) newContents(size int64) *contentRepair {
+	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
 // repairDocuments repairs the contents that the entries name themselves.
-func (c *contents) repairDocuments(ctx context.Context) error {
+func (c *contentRepair) repairDocuments(ctx context.Context) error {
 	return c.forEachEntry(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {
 			c.startRepair(ctx, replication.Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e})
@@ -53,8 +54,8 @@ func (c *contents) repairDocuments(ctx context.Context) error {
 	})
 }
 
-// repairFiles repairs the files of all releases, but for those that were erased.
-func (c *contents) repairFiles(ctx context.Context) error {
+// repairFiles repairs the files of all releases, except those that were erased.
+func (c *contentRepair) repairFiles(ctx context.Context) error {
 	erased, err := readErasures(ctx, c.store, 0)
 	if err != nil {
 		return err
@@ -79,8 +80,8 @@ func (c *contents) repairFiles(ctx context.Context) error {
 	})
 }
 
-// forEachEntry calls fn for each entry and waits for what it has started.
-func (c *contents) forEachEntry(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
+// forEachEntry calls fn for each entry, and waits until the repairs that fn has started are done.
+func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
 	c.jsons = make(map[string]kvstore.Hash)
 	var inner context.Context
 	c.group, inner = errgroup.WithContext(ctx)
@@ -99,7 +100,7 @@ func (c *contents) forEachEntry(ctx context.Context, step string, fn func(contex
 		}
 		fn(inner, e)
 		n++
-		c.showProgress(step, n, c.size)
+		c.reportProgress(step, n, c.size)
 	}
 	if err := c.group.Wait(); err != nil {
 		return err
@@ -107,8 +108,8 @@ func (c *contents) forEachEntry(ctx context.Context, step string, fn func(contex
 	return ctx.Err()
 }
 
-// startRepair repairs a content, unless that is done.
-func (c *contents) startRepair(ctx context.Context, w replication.Wanted) {
+// startRepair starts the repair of a content, unless that was started before.
+func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
 	if !there {
@@ -138,15 +139,15 @@ func (c *contents) startRepair(ctx context.Context, w replication.Wanted) {
 	})
 }
 
-// repairContent makes one content sound. What cannot be had is no error.
-func (c *contents) repairContent(ctx context.Context, w replication.Wanted) error {
+// repairContent restores one content from its sound encodings or from a source. If none has it, it records why and returns no error.
+func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.RepairContent(w.Hash)
 	switch {
 	case err == nil && len(dropped) == 0:
 		return nil
 	case err == nil:
 		c.updateResult(func(r *RepairResult) { r.Damaged++ })
-		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
+		c.addFinding(Finding{Kind: Content, Where: describeContent(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
 		return nil
 	case !errors.Is(err, kvstore.ErrCorrupt) && !errors.Is(err, kvstore.ErrNotFound):
 		return err
@@ -178,19 +179,19 @@ func (c *contents) repairContent(ctx context.Context, w replication.Wanted) erro
 		c.unsqueezed = append(c.unsqueezed, w.Hash)
 		c.mu.Unlock()
 	}
-	if c.isDamaged(source) {
+	if c.isDamagedStore(source) {
 		c.updateResult(func(r *RepairResult) { r.Carried++ })
 		return nil
 	}
-	c.updateResult(func(r *RepairResult) { r.use(source).Contents++; r.use(source).Bytes += int64(len(identity)) })
+	c.updateResult(func(r *RepairResult) { r.useOf(source).Contents++; r.useOf(source).Bytes += int64(len(identity)) })
 	if c.result.Damage == "" { // else there would be a line for everything
-		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; fetched from " + source.Name(), Repaired: true})
+		c.addFinding(Finding{Kind: Content, Where: describeContent(w), Problem: problem.Error() + "; fetched from " + source.Name(), Repaired: true})
 	}
 	return nil
 }
 
-// storeContent stores a content. Nothing waits for the disk where the content was not there.
-func (c *contents) storeContent(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
+// storeContent stores a content that a source had. absent says that the store had nothing of it; then the write does not wait for the disk.
+func (c *contentRepair) storeContent(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
 	size := int64(len(identity))
 	if absent {
 		return c.store.PutContent(h, size, found.Squeezed, found.Coded)
@@ -201,8 +202,8 @@ func (c *contents) storeContent(h kvstore.Hash, identity []byte, found replicati
 	return c.store.ImproveContent(h, size, found.Squeezed, found.Coded)
 }
 
-// fetchContent asks the sources, one after the other.
-func (c *contents) fetchContent(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
+// fetchContent returns a content from the first source that has it.
+func (c *contentRepair) fetchContent(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
 	var failed []error
 	for _, s := range c.sources {
 		identity, found, err := replication.Fetch(ctx, s, w)
@@ -212,7 +213,7 @@ func (c *contents) fetchContent(ctx context.Context, w replication.Wanted) (Sour
 		if ctx.Err() != nil {
 			return nil, nil, replication.Found{}, ctx.Err()
 		}
-		if !c.isDamaged(s) {
+		if !c.isDamagedStore(s) {
 			failed = append(failed, fmt.Errorf("%s: %w", s.Name(), err))
 		}
 	}
@@ -224,9 +225,10 @@ func (c *contents) fetchContent(ctx context.Context, w replication.Wanted) (Sour
 
 var errNoSource = errors.New("no source was given")
 
-func where(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
+// describeContent returns a content's hash and the place that needs it, for messages.
+func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf names a content as an operator would: a file by the path of its URL.
+// placeOf names a place that needs a content: the path of a file's URL, or an entry.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
 		return assetPath(w.Entry, w.File)
@@ -234,13 +236,14 @@ func placeOf(w replication.Wanted) string {
 	return fmt.Sprintf("entry %d (%s %s %s)", w.Entry.Index, w.Entry.Kind, w.Entry.Package, w.Entry.Version)
 }
 
+// assetPath returns the path of a file's URL.
 func assetPath(e logs.Indexed, file *logs.File) string {
 	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
 }
 
-// queueRecompression has the bot squeeze what came in some of its codings only.
-func (c *contents) queueRecompression() error {
-	w := newWriter(c.store, rowsPerCommit)
+// queueRecompression queues the contents that came in some of their encodings only for recompression.
+func (c *contentRepair) queueRecompression() error {
+	w := newRowWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for _, h := range c.unsqueezed {
 		w.batch.Set(kvstore.Queue, append(bytes.Clone(kvstore.Repaired), h[:]...), nil)
@@ -251,8 +254,8 @@ func (c *contents) queueRecompression() error {
 	return w.commit()
 }
 
-// listLost adds every place of the contents that could not be had to the result.
-func (c *contents) listLost(ctx context.Context) error {
+// listLost lists every place that needs a content which no source has.
+func (c *contentRepair) listLost(ctx context.Context) error {
 	lost := make(map[kvstore.Hash]error)
 	for h, there := range c.done {
 		if !there {

@@ -35,12 +35,12 @@ func (e *LossError) Error() string {
 
 func (e *LossError) Unwrap() error { return e.Problem }
 
-// lossError returns which signed entries the damaged store has lost, and lists each of them.
+// lossError returns the error of signed entries that no source has, and lists each of them.
 func (e *engine) lossError(problems []error) error {
 	missing := []logs.Range{{From: 0, To: e.signed.Size}}
 	if e.damaged != nil {
 		missing = nil
-		for _, index := range e.damaged.lost() {
+		for _, index := range e.damaged.lostEntries() {
 			if n := len(missing); n > 0 && missing[n-1].To == index {
 				missing[n-1].To++
 			} else {
@@ -54,9 +54,8 @@ func (e *engine) lossError(problems []error) error {
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")
 
-// sourceOrders returns the orders in which sources are tried: all of them, and each without the others,
-// one of which may lie. first, which may be nil, is asked before the others, and alone at
-// the end.
+// sourceOrders returns the orders in which sources are tried: all of them, and each alone, because one of the others may lie. first, which
+// may be nil, precedes the others, and is tried alone and left out, too.
 func sourceOrders(first Source, others []Source) [][]Source {
 	var all [][]Source
 	with := func(more ...Source) {
@@ -82,6 +81,7 @@ func sourceOrders(first Source, others []Source) [][]Source {
 	return all
 }
 
+// namesOf returns the names of sources, for messages.
 func namesOf(order []Source) string {
 	var names []string
 	for _, s := range order {
@@ -90,9 +90,8 @@ func namesOf(order []Source) string {
 	return strings.Join(names, ", ")
 }
 
-// forEachEntry calls fn with the entries from an index on to the signed end, as the first source has
-// them that has them at all.
-func (e *engine) forEachEntry(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
+// forEachSigned calls fn with batches of the signed entries from an index on, each from the first source in order that has it.
+func (e *engine) forEachSigned(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
 	for index := from; index < e.signed.Size; {
 		source, batch, err := e.nextEntries(ctx, order, index, e.signed.Size)
 		if err != nil {
@@ -102,12 +101,12 @@ func (e *engine) forEachEntry(ctx context.Context, order []Source, from int64, f
 			return err
 		}
 		index += int64(len(batch))
-		e.showProgress("log", index, e.signed.Size)
+		e.reportProgress("log", index, e.signed.Size)
 	}
 	return nil
 }
 
-// nextEntries returns entries from an index on, no further than end.
+// nextEntries returns entries from an index on, none after end, from the first source in order that has the one at index.
 func (e *engine) nextEntries(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
 	var problems []error
 	for _, s := range order {

@@ -18,13 +18,13 @@ func (c *check) readSigned() logs.Checkpoint {
 	signed, key, err := signing.Signed{}, "", error(fs.ErrNotExist)
 	if c.options.Keys != "" {
 		if err := signing.CheckKey(c.options.Keys); err != nil {
-			c.found(Key, "log.key", "%v", err)
+			c.reportf(Key, "log.key", "%v", err)
 		}
 		signed, key, err = signing.ReadFolder(c.options.Keys)
 	}
 	if key != "" || !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
-			c.found(Checkpoint, "signed", "%v", err)
+			c.reportf(Checkpoint, "signed", "%v", err)
 		}
 		c.summary.Signed = signed.Size
 		c.summary.Origin, _, _ = strings.Cut(key, "+")
@@ -32,32 +32,31 @@ func (c *check) readSigned() logs.Checkpoint {
 	}
 	switch key, err := signing.SignedBy(c.store); {
 	case err != nil:
-		c.found(Checkpoint, "signed", "%v", err)
+		c.reportf(Checkpoint, "signed", "%v", err)
 	case key != "":
 		c.summary.KeyMissing = true
-		c.found(Checkpoint, "signed", "the log was signed with %s, but no key is in the key folder %s; name the one that has it with --keys, which no backup of the data folder has in it", key, c.options.Keys)
+		c.reportf(Checkpoint, "signed", "the log was signed with %s, but no key is in the key folder %s; name the one that has it with --keys, which no backup of the data folder has in it", key, c.options.Keys)
 	}
 	return logs.Checkpoint{}
 }
 
-// checkContinues checks that the log begins with the tree of an earlier checkpoint.
-// Damaged hashes of the tree have been reported before.
+// checkContinues reports a finding unless the log begins with the tree of an earlier checkpoint. what describes the checkpoint.
 func (c *check) checkContinues(where, what string, before logs.Checkpoint) {
 	if before == (logs.Checkpoint{}) {
 		return
 	}
 	if max(before.Size, c.summary.Checkpoint.Size) > signing.MaxSize {
-		c.found(Checkpoint, where, "%s has %d entries and the log %d, and %d is the most", what, before.Size, c.summary.Checkpoint.Size, int64(signing.MaxSize))
+		c.reportf(Checkpoint, where, "%s has %d entries and the log %d, and %d is the most", what, before.Size, c.summary.Checkpoint.Size, int64(signing.MaxSize))
 		return
 	}
 	if before.Size > c.summary.Checkpoint.Size {
-		c.found(Checkpoint, where, "%s has %d entries, the log %d", what, before.Size, c.summary.Checkpoint.Size)
+		c.reportf(Checkpoint, where, "%s has %d entries, the log %d", what, before.Size, c.summary.Checkpoint.Size)
 		return
 	}
 	switch root, err := tlog.TreeHash(before.Size, logs.Hashes(c.snapshot)); {
 	case err != nil:
-		c.found(Checkpoint, where, "couldn't compare the log with it: %v", err)
+		c.reportf(Checkpoint, where, "couldn't compare the log with it: %v", err)
 	case root != before.Root:
-		c.found(Checkpoint, where, "the first %d entries are not those of %s", before.Size, what)
+		c.reportf(Checkpoint, where, "the first %d entries are not those of %s", before.Size, what)
 	}
 }

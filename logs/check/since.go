@@ -25,8 +25,8 @@ type verified struct {
 	logs.Checkpoint
 }
 
-// verifiedBefore returns how many entries need no other check: 0 unless the signed log begins with those of the record.
-func (c *check) verifiedBefore(signed logs.Checkpoint) int64 {
+// verifiedEntries returns how many entries an earlier deep check has verified: 0 unless the signed log begins with those of its record.
+func (c *check) verifiedEntries(signed logs.Checkpoint) int64 {
 	if !c.options.Deep || !c.options.Record || c.options.All || c.repair != nil {
 		return 0
 	}
@@ -45,8 +45,8 @@ func (c *check) verifiedBefore(signed logs.Checkpoint) int64 {
 	return v.Size
 }
 
-// writeRecord writes the record if this deep check found nothing wrong, and removes it if something is wrong, so that the next deep check
-// reads everything.
+// writeRecord records up to which checkpoint this deep check has verified everything. If something is wrong it removes the record, so that
+// the next deep check reads everything.
 func (c *check) writeRecord(signed logs.Checkpoint) {
 	var err error
 	switch {
@@ -94,7 +94,7 @@ func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) e
 	return logs.ApplyLive(c.replayed.live, e.Index, e.Entry)
 }
 
-// entriesBefore returns the entries about a release before an index, oldest first.
+// entriesBefore returns the entries about a release with a lower index than before, oldest first.
 func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int64) (all []logs.Indexed, err error) {
 	for query := (logs.Query{Package: id.pkg, Version: id.version, Before: before, Limit: 100}); ; {
 		page, err := logs.Read(r, query)
@@ -117,7 +117,7 @@ func (c *check) compareChangedLive(ctx context.Context) error {
 	stored, err := logs.LiveMap(c.snapshot, c.summary.Checkpoint.Size)
 	if err != nil {
 		rows.Differing++
-		c.found(View, rows.View, "%v", err)
+		c.reportf(View, rows.View, "%v", err)
 		return nil
 	}
 	for id := range c.recalled {
@@ -133,10 +133,10 @@ func (c *check) compareChangedLive(ctx context.Context) error {
 		switch have, err := stored.Get(key); {
 		case err != nil:
 			rows.Differing++
-			c.found(View, where, "%v", err)
+			c.reportf(View, where, "%v", err)
 		case (have == nil) != (want == nil) || have != nil && *have != *want:
 			rows.Differing++
-			c.found(View, where, "the map of live releases differs from what the log says")
+			c.reportf(View, where, "the map of live releases differs from what the log says")
 		}
 	}
 	return nil

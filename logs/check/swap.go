@@ -23,17 +23,16 @@ func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, err
 	return e.finishResult(begun), err
 }
 
-// Swap puts the store that [Rebuild] has made in the place of the damaged one, which no process
-// may have open any more, and returns where that is kept, "" where there was none.
+// Swap puts the store that [Rebuild] has built in the place of the damaged one, which no process may have open, and returns the new name of
+// the damaged one, "" if there was none.
 func Swap(o RepairOptions) (kept string, err error) {
-	o.defaults()
+	o.setDefaults()
 	e := &engine{RepairOptions: o}
 	err = e.swap()
 	return e.result.Kept, err
 }
 
-// swap puts the new store, which was checked, in the place of the damaged one, which is
-// kept. Its steps are such that [FinishRepair] can tell after a crash which were done.
+// swap renames the damaged store, and then the new one. After a crash between the steps, [FinishRepair] completes it.
 func (e *engine) swap() error {
 	ready, store := e.path(readyName), e.path(storeName)
 	if err := rename(e.path(buildingName), ready); err != nil {
@@ -49,11 +48,11 @@ func (e *engine) swap() error {
 		}
 		e.result.Kept = kept
 	}
-	return place(ready, store, e.Mark)
+	return moveIntoPlace(ready, store, e.Mark)
 }
 
-// place gives the new store its name. The mark goes before, because it is about the old one.
-func place(ready, store, mark string) error {
+// moveIntoPlace deletes the mark, which is about the old store, and renames the new store.
+func moveIntoPlace(ready, store, mark string) error {
 	if mark != "" {
 		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -62,11 +61,13 @@ func place(ready, store, mark string) error {
 	return rename(ready, store)
 }
 
+// exists reports whether there is a file or folder at a path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
+// rename renames a file or folder durably.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -74,17 +75,15 @@ func rename(from, to string) error {
 	return disk.SyncFolder(vfs.Default, filepath.Dir(to))
 }
 
-// FinishRepair completes, or takes back, what a repair was at when it was killed while it swapped
-// the stores of a data folder. It says what it did, "" where there was nothing to do. No
-// process may have the store open. A start calls it before it looks for the store. Mark is that
-// of [kvstore.Options].
+// FinishRepair completes, or takes back, a repair of the data folder that was killed while it swapped the stores, and returns what it did,
+// "" for nothing. No process may have the store open. mark is that of [kvstore.Options].
 func FinishRepair(data, mark string) (did string, err error) {
 	ready, store := filepath.Join(data, readyName), filepath.Join(data, storeName)
 	switch {
 	case !exists(ready):
 		return "", nil
 	case !exists(store):
-		if err := place(ready, store, mark); err != nil {
+		if err := moveIntoPlace(ready, store, mark); err != nil {
 			return "", fmt.Errorf("an earlier `larder repair` was interrupted before the new store %s took its place, and couldn't be finished: %w", ready, err)
 		}
 		return "an earlier `larder repair` was interrupted; the new store that it had built and checked is in place now", nil

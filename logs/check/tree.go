@@ -24,18 +24,18 @@ type tree struct {
 // maxVersions bounds how many hashes are considered for a subtree. Two stores in one folder have two.
 const maxVersions = 4
 
-// readTree finds the entries of the tree with a root.
+// readTree finds the entries that belong to the tree of a checkpoint.
 func readTree(ctx context.Context, scan *kvstore.FileScan, c logs.Checkpoint) (*tree, error) {
 	t := &tree{scan: scan, size: c.Size, leaves: make([]tlog.Hash, c.Size), computed: make(map[int64][]tlog.Hash)}
 	if c.Size == 0 {
 		return t, nil
 	}
 	err := t.resolveRange(ctx, 0, c.Size, c.Root)
-	t.believeRows()
+	t.believeStoredHashes()
 	return t, err
 }
 
-// resolveRange resolves entries of which the hash of the tree over them is known. A tree is split as RFC 6962 says.
+// resolveRange finds the hashes of the entries in a range whose tree has the root want. It splits the range as RFC 6962 does.
 func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -50,8 +50,8 @@ func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash)
 		half *= 2
 	}
 	for _, compute := range []bool{false, true} {
-		for _, left := range t.versions(from, from+half, compute) {
-			for _, right := range t.versions(from+half, to, compute) {
+		for _, left := range t.hashVersions(from, from+half, compute) {
+			for _, right := range t.hashVersions(from+half, to, compute) {
 				if tlog.NodeHash(left, right) != want {
 					continue
 				}
@@ -65,9 +65,9 @@ func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash)
 	return nil // the entries below cannot be proven
 }
 
-// versions returns which hashes a range of entries may have: those that were stored, and where asked for those that what is
-// below makes.
-func (t *tree) versions(from, to int64, compute bool) (all []tlog.Hash) {
+// hashVersions returns the hashes that the tree over a range of entries may have: those that were stored, and with compute also those that
+// follow from the hashes below.
+func (t *tree) hashVersions(from, to int64, compute bool) (all []tlog.Hash) {
 	n := to - from
 	add := func(h tlog.Hash) {
 		if len(all) < maxVersions && !slices.Contains(all, h) {
@@ -101,8 +101,8 @@ func (t *tree) versions(from, to int64, compute bool) (all []tlog.Hash) {
 		for half*2 < n {
 			half *= 2
 		}
-		for _, left := range t.versions(from, from+half, compute) {
-			for _, right := range t.versions(from+half, to, compute) {
+		for _, left := range t.hashVersions(from, from+half, compute) {
+			for _, right := range t.hashVersions(from+half, to, compute) {
 				add(tlog.NodeHash(left, right))
 			}
 		}
@@ -113,7 +113,7 @@ func (t *tree) versions(from, to int64, compute bool) (all []tlog.Hash) {
 	return all
 }
 
-// entry returns the bytes of an entry, nil where they are lost.
+// entry returns the bytes of an entry of the tree, nil if they are lost.
 func (t *tree) entry(index int64) []byte {
 	if index >= t.size || t.leaves[index] == (tlog.Hash{}) {
 		return nil
@@ -126,14 +126,14 @@ func (t *tree) entry(index int64) []byte {
 	return nil
 }
 
-// belongs reports whether an entry is that of the tree, as far as that is known.
+// belongs reports whether bytes are the entry of the tree at an index, as far as its hash is known.
 func (t *tree) belongs(index int64, raw []byte) bool {
 	return index < t.size && t.leaves[index] == tlog.RecordHash(raw)
 }
 
-// believeRows takes the stored hashes' word for entries that no root proves, because too much beside them is lost. The root of
-// the log that is built proves them, once others have what is lost.
-func (t *tree) believeRows() {
+// believeStoredHashes takes the stored hash of each entry that no root proves, because too much of the tree is lost. The root of the new
+// log proves them after other sources have supplied what is lost.
+func (t *tree) believeStoredHashes() {
 	for index := range t.size {
 		if t.leaves[index] != (tlog.Hash{}) {
 			continue

@@ -33,10 +33,10 @@ var names = []struct {
 	{kvstore.Named, "named"},
 }
 
-// second is a second set of views, which is built from the log alone in a store of
+// derivedViews is a second set of views, which is built from the log alone in a store of
 // its own, to compare those in use with.
-type second struct {
-	*writer
+type derivedViews struct {
+	*rowWriter
 	folder    string       // that close removes; "" if the set is in memory
 	checkSize func() error // returns an error if the set takes more memory than it may
 }
@@ -48,22 +48,22 @@ const minimumSpace = 512 << 20
 // maxMemory bounds a second set of views in memory, because the process may be one that serves.
 const maxMemory = 256 << 20
 
-// newSecond creates the second set in a new folder in temp, or in memory if that is on a disk that is full or read-only.
-func newSecond(temp string) (*second, error) {
+// newDerivedViews creates an empty set of views in a new folder in temp, or in memory if the disk of temp is full or read-only.
+func newDerivedViews(temp string) (*derivedViews, error) {
 	folder, err := makeFolder(cmp.Or(temp, os.TempDir()))
 	if err != nil {
-		return newSecondInMemory(maxMemory, err)
+		return newViewsInMemory(maxMemory, err)
 	}
-	s := &second{folder: folder, checkSize: func() error { return nil }}
+	s := &derivedViews{folder: folder, checkSize: func() error { return nil }}
 	return s.open(folder, kvstore.Options{MinFreeBytes: minimumSpace / 2})
 }
 
-// newSecondInMemory creates the second set in a file system in memory, of which the files may have so many bytes. The error of a larger
-// set contains why the set is not on the disk.
-func newSecondInMemory(most int64, why error) (*second, error) {
+// newViewsInMemory creates an empty set of views in memory, whose files may have at most so many bytes. The error of a larger set contains
+// why, the reason that it is not on the disk.
+func newViewsInMemory(most int64, why error) (*derivedViews, error) {
 	const dir = "views"
 	memory := vfs.NewMem()
-	s := &second{checkSize: func() error {
+	s := &derivedViews{checkSize: func() error {
 		size, err := folderSize(memory, dir)
 		if err == nil && size > most {
 			err = fmt.Errorf("couldn't build the views a second time in memory: they take more than %d MiB, and the disk cannot be used: %w", most>>20, why)
@@ -73,12 +73,13 @@ func newSecondInMemory(most int64, why error) (*second, error) {
 	return s.open(dir, kvstore.Options{MinFreeBytes: -1, FS: memory})
 }
 
-func (s *second) open(dir string, o kvstore.Options) (_ *second, err error) {
+// open opens the store of the set in dir.
+func (s *derivedViews) open(dir string, o kvstore.Options) (_ *derivedViews, err error) {
 	store, err := kvstore.Open(dir, o)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("couldn't open a second store to compare with: %w", err), s.removeFolder())
 	}
-	s.writer = newWriter(store, rowsPerCommit)
+	s.rowWriter = newRowWriter(store, rowsPerCommit)
 	return s, nil
 }
 
@@ -111,19 +112,21 @@ func folderSize(files vfs.FS, dir string) (size int64, err error) {
 	return size, nil
 }
 
-func (s *second) close() error {
+// close closes and deletes the set.
+func (s *derivedViews) close() error {
 	return errors.Join(s.batch.Close(), s.store.Close(), s.removeFolder())
 }
 
-func (s *second) removeFolder() error {
+// removeFolder deletes the folder of the set, if it is on the disk.
+func (s *derivedViews) removeFolder() error {
 	if s.folder == "" {
 		return nil
 	}
 	return os.RemoveAll(s.folder)
 }
 
-// apply adds what a change causes. It can be read after the next commit.
-func (s *second) apply(c views.Change) error {
+// apply adds the rows that follow from a change. They can be read after the next commit.
+func (s *derivedViews) apply(c views.Change) error {
 	rows := 4
 	if c.Manifest != nil {
 		rows += 4 * len(c.Manifest.Files)
@@ -134,25 +137,27 @@ func (s *second) apply(c views.Change) error {
 }
 
 // commitIfLarge commits the batch if it is large.
-func (s *second) commitIfLarge() error { return s.added(0) }
+func (s *derivedViews) commitIfLarge() error { return s.added(0) }
 
-// index adds the rows of an entry whose other effects are not known.
-func (s *second) index(e logs.Indexed) error {
+// addIndex adds the index rows of an entry, whose other rows are not known because its contents are damaged.
+func (s *derivedViews) addIndex(e logs.Indexed) error {
 	logs.Index(s.batch, e.Index, e.Entry)
 	return s.added(4)
 }
 
-func (s *second) commit() error { return errors.Join(s.writer.commit(), s.checkSize()) }
+// commit commits the batch, and returns an error if a set in memory is too large.
+func (s *derivedViews) commit() error { return errors.Join(s.rowWriter.commit(), s.checkSize()) }
 
-func (s *second) added(rows int) error {
-	err := s.writer.added(rows)
+// added counts rows that were added to the batch, and commits a large batch.
+func (s *derivedViews) added(rows int) error {
+	err := s.rowWriter.added(rows)
 	if s.rows == 0 { // it was committed
 		err = errors.Join(err, s.checkSize())
 	}
 	return err
 }
 
-// compareViews compares all views with the second set, or only those rows that follow from the entries after an earlier check. A repair
+// compareViews compares all views with the derived ones; after an earlier deep check only the rows that later entries change. A repair
 // replaces what differs.
 func (c *check) compareViews(ctx context.Context) error {
 	for _, view := range names {
@@ -164,7 +169,7 @@ func (c *check) compareViews(ctx context.Context) error {
 			return err
 		}
 		if damage != nil {
-			c.found(View, view.name, "%v", damage)
+			c.reportf(View, view.name, "%v", damage)
 			if c.repair != nil {
 				return fmt.Errorf("the view of %s cannot be read: %w", view.name, damage)
 			}
@@ -176,8 +181,8 @@ func (c *check) compareViews(ctx context.Context) error {
 	return nil
 }
 
-// compareView compares one view with the second set and counts its rows. damage is why
-// the view in use cannot be read, err anything else that ended the comparison.
+// compareView compares one view with the derived one and counts its rows. damage is why the view in use cannot be read, err any other
+// error.
 func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
 	if c.summary.Since == 0 {
 		return c.compareRange(ctx, ns, kvstore.Range{}, rows)
@@ -210,7 +215,7 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 	return nil, nil
 }
 
-// compareRange compares the rows of a view in a range with those of the second set. It returns what compareView does.
+// compareRange compares the rows of a view in a range with the derived ones. It returns what compareView returns.
 func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
 	have := newCursor(c.snapshot, ns, r)
 	defer have.stop()
@@ -245,17 +250,16 @@ func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstor
 			return nil, err
 		}
 		if order <= 0 {
-			have.step()
+			have.next()
 		}
 		if order >= 0 {
-			want.step()
+			want.next()
 		}
 	}
 	return nil, nil
 }
 
-// compareRow compares a row in use with the row of that key in the second set, counts it, and reports a difference. Either row is nil if
-// it does not exist.
+// compareRow compares a row in use with the derived row of that key, counts it, and reports a difference. A row that does not exist is nil.
 func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows *Rows) error {
 	if want != nil {
 		rows.Rows++
@@ -273,10 +277,10 @@ func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows 
 		return c.reportRow(ns, *have, false, "no entry of the log explains this row")
 	}
 	rows.Differing++
-	return c.reportRow(ns, *want, true, difference(ns, *have, *want))
+	return c.reportRow(ns, *want, true, describeDifference(ns, *have, *want))
 }
 
-// reportRow reports a row, and in a repair sets it, or removes it unless it is wanted.
+// reportRow reports a wrong row. A repair sets the row if it is wanted, and deletes it otherwise.
 func (c *check) reportRow(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
 	kind := View
 	if ns == kvstore.States {
@@ -304,8 +308,8 @@ func isTransient(row kvstore.Item) bool {
 	return false
 }
 
-// difference says how two rows differ: of states, which kinds they have.
-func difference(ns kvstore.Namespace, have, want kvstore.Item) string {
+// describeDifference returns how two rows differ, for messages.
+func describeDifference(ns kvstore.Namespace, have, want kvstore.Item) string {
 	if ns == kvstore.States {
 		h, herr := views.DecodeState(have)
 		w, werr := views.DecodeState(want)
@@ -316,7 +320,7 @@ func difference(ns kvstore.Namespace, have, want kvstore.Item) string {
 	return "the row differs from what the log says"
 }
 
-// rowName is a row's key as an operator would write it.
+// rowName returns the key of a row as an operator would write it.
 func rowName(ns kvstore.Namespace, key []byte) string {
 	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
 		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
@@ -334,18 +338,20 @@ func rowName(ns kvstore.Namespace, key []byte) string {
 
 // cursor is a scan that is stepped through.
 type cursor struct {
-	row  kvstore.Item
-	err  error
-	ok   bool // whether there is a row, or an error
-	next func() (kvstore.Item, error, bool)
-	stop func()
+	row     kvstore.Item
+	err     error
+	ok      bool // whether there is a row, or an error
+	advance func() (kvstore.Item, error, bool)
+	stop    func()
 }
 
+// newCursor returns a cursor at the first row of a range.
 func newCursor(from kvstore.Reader, ns kvstore.Namespace, r kvstore.Range) *cursor {
 	c := new(cursor)
-	c.next, c.stop = iter.Pull2(from.Scan(ns, r))
-	c.step()
+	c.advance, c.stop = iter.Pull2(from.Scan(ns, r))
+	c.next()
 	return c
 }
 
-func (c *cursor) step() { c.row, c.err, c.ok = c.next() }
+// next moves the cursor to the next row.
+func (c *cursor) next() { c.row, c.err, c.ok = c.advance() }

@@ -17,7 +17,7 @@ func TestSecondSetInMemoryIsBounded(t *testing.T) {
 		rows int // of a kilobyte
 		want error
 	}{{10, nil}, {2 * most >> 10, kvstore.ErrDiskFull}} {
-		s, err := newSecondInMemory(most, full)
+		s, err := newViewsInMemory(most, full)
 		if err != nil {
 			t.Fatal(err)
 		}

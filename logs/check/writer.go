@@ -2,9 +2,9 @@ package check
 
 import "github.com/larder-cdn/larder/kvstore"
 
-// A writer adds rows to a store, and commits a batch of them now and then, because each commit waits for the disk. A batch is bounded
+// A rowWriter adds rows to a store, and commits a batch of them now and then, because each commit waits for the disk. A batch is bounded
 // by both.
-type writer struct {
+type rowWriter struct {
 	store *kvstore.Store
 	batch *kvstore.Batch
 	most  int // rows of a batch
@@ -18,12 +18,13 @@ const (
 	bytesPerCommit     = 4 << 20
 )
 
-func newWriter(store *kvstore.Store, most int) *writer {
-	return &writer{store: store, batch: store.NewBatch(), most: most}
+// newRowWriter returns a writer that commits after every most rows.
+func newRowWriter(store *kvstore.Store, most int) *rowWriter {
+	return &rowWriter{store: store, batch: store.NewBatch(), most: most}
 }
 
-// replace sets a row, or deletes it unless it is wanted.
-func (w *writer) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) error {
+// replace sets a row if it is wanted, and deletes it otherwise.
+func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) error {
 	if wanted {
 		w.batch.Set(ns, row.Key, row.Value)
 	} else {
@@ -33,15 +34,16 @@ func (w *writer) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) er
 	return w.added(1)
 }
 
-// added counts rows that were added to the batch, and commits it if it is large.
-func (w *writer) added(rows int) error {
+// added counts rows that were added to the batch, and commits a large batch.
+func (w *rowWriter) added(rows int) error {
 	if w.rows += rows; w.rows < w.most && w.bytes < bytesPerCommit {
 		return nil
 	}
 	return w.commit()
 }
 
-func (w *writer) commit() error {
+// commit commits the batch, if it has rows, and begins another one.
+func (w *rowWriter) commit() error {
 	if w.rows == 0 {
 		return nil
 	}

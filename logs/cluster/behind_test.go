@@ -16,10 +16,10 @@ func TestBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := one.beat(ctx, wholeBeats); err != nil || !one.Leads() {
+	if err := one.sendHeartbeat(ctx, wholeBeats); err != nil || !one.Leads() {
 		t.Fatalf("the bucket has all: %v", err)
 	}
-	next, err := one.Number()
+	next, err := one.NextCommit()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	var behind *BehindError
-	if err := one.beat(ctx, wholeBeats); !errors.As(err, &behind) || one.Leads() {
+	if err := one.sendHeartbeat(ctx, wholeBeats); !errors.As(err, &behind) || one.Leads() {
 		t.Errorf("the node that publishes: %v", err)
 	}
 	if behind != nil && (behind.Commit != next-1 || !strings.Contains(behind.Error(), "new, empty --bucket")) {

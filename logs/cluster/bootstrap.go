@@ -30,35 +30,34 @@ type bootstrap struct {
 	packs  []PackName            // that the commits name
 }
 
-// attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
-// it, or more, the store follows them from there. Else it returns the bootstrap. Commits of another log are
-// refused.
-func (n *Node) attach(ctx context.Context, id string) (*bootstrap, error) {
+// compareWithBucket compares the store's log with the commits of a new bucket. If they have all of it, the store follows the bucket.
+// Otherwise it returns the bootstrap that brings the rest there. Commits of another log are an error.
+func (n *Node) compareWithBucket(ctx context.Context, id string) (*bootstrap, error) {
 	empty, err := tlog.TreeHash(0, nil)
 	if err != nil {
 		return nil, err
 	}
 	f := &bootstrap{Node: n, id: id, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}
-	if err := f.walk(ctx); err != nil || !f.done() {
+	if err := f.readCommits(ctx); err != nil || !f.isDone() {
 		return f, err
 	}
-	return nil, f.end()
+	return nil, f.finish()
 }
 
-// done reports whether the commits have all of the store's log.
-func (f *bootstrap) done() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
+// isDone reports whether the commits have all of the store's log.
+func (f *bootstrap) isDone() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
 
-// prefix returns the store's log as it was with so many entries.
-func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
+// checkpointOf returns the checkpoint of the first size entries of the store's log.
+func (n *Node) checkpointOf(size int64) (logs.Checkpoint, error) {
 	root, err := tlog.TreeHash(size, logs.Hashes(n.Store))
 	return logs.Checkpoint{Size: size, Root: root}, err
 }
 
-// walk goes over the commits that there are, up to the end of the store's log.
-func (f *bootstrap) walk(ctx context.Context) error {
+// readCommits compares the bucket's commits with the store's log, up to the end of either.
+func (f *bootstrap) readCommits(ctx context.Context) error {
 	size := f.Log.Checkpoint().Size
-	for !f.done() {
-		c, err := f.read(ctx, f.next.number)
+	for !f.isDone() {
+		c, err := f.readCommit(ctx, f.next.number)
 		if errors.Is(err, bucket.ErrNotFound) {
 			return nil
 		}
@@ -80,7 +79,7 @@ func (f *bootstrap) walk(ctx context.Context) error {
 		if f.within {
 			return nil
 		}
-		if err := f.count(c.Before.Size, c.After.Size); err != nil {
+		if err := f.recordContents(c.Before.Size, c.After.Size); err != nil {
 			return err
 		}
 		f.at, f.next = c.After, state{c.Number + 1, c.Epoch}
@@ -89,9 +88,9 @@ func (f *bootstrap) walk(ctx context.Context) error {
 	return nil
 }
 
-// contents returns entries, and which contents they need that no commit before has brought. Those that
-// were erased since are not in the store, and no node needs them.
-func (f *bootstrap) contents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
+// entriesAndContents returns the entries from one index to another, and the contents that they need and that no earlier commit has brought.
+// Contents that were erased since are left out.
+func (f *bootstrap) entriesAndContents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
 	for e, err := range logs.Entries(f.Store, from) {
 		if err != nil {
 			return nil, nil, err
@@ -101,7 +100,7 @@ func (f *bootstrap) contents(from, to int64) (entries []logs.Indexed, wanted []k
 		}
 		entries = append(entries, e)
 	}
-	wanted, err = f.wanted(entries, func(h kvstore.Hash) (bool, error) {
+	wanted, err = f.missingContents(entries, func(h kvstore.Hash) (bool, error) {
 		if f.there[h] {
 			return true, nil
 		}
@@ -114,9 +113,9 @@ func (f *bootstrap) contents(from, to int64) (entries []logs.Indexed, wanted []k
 	return entries, wanted, err
 }
 
-// count notes what a commit has brought, and what its entries have erased again.
-func (f *bootstrap) count(from, to int64) error {
-	entries, wanted, err := f.contents(from, to)
+// recordContents records which contents the entries of a commit have brought, and which they have erased.
+func (f *bootstrap) recordContents(from, to int64) error {
+	entries, wanted, err := f.entriesAndContents(from, to)
 	if err != nil {
 		return err
 	}
@@ -138,7 +137,7 @@ func (f *bootstrap) count(from, to int64) error {
 	return nil
 }
 
-// found puts the rest of the store's log into the bucket, and has the store follow from there.
+// runBootstrap commits the rest of the store's log to a new bucket, and has the store follow the bucket from there.
 func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	n.catching.Lock()
 	defer n.catching.Unlock()
@@ -150,25 +149,25 @@ func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	}
 	size := n.Log.Checkpoint().Size
 	for {
-		if err := f.walk(ctx); err != nil {
+		if err := f.readCommits(ctx); err != nil {
 			return err
 		}
-		if f.done() {
+		if f.isDone() {
 			break
 		}
-		if m.applied(f.next.number, f.next.epoch) == deposed {
-			return n.notWriter()
+		if m.setNumber(f.next.number, f.next.epoch) == deposed {
+			return n.notLeader()
 		}
-		if err := f.commit(ctx, m); err != nil {
+		if err := f.commitNext(ctx, m); err != nil {
 			return err
 		}
 	}
 	n.Logger.Info("the log that was here is in the bucket", "entries", size, "commits", f.next.number)
-	return f.end()
+	return f.finish()
 }
 
-// commit lands the next entries.
-func (f *bootstrap) commit(ctx context.Context, m *machine) error {
+// commitNext lands the next entries of the store's log as a commit.
+func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	to := f.at.Size
 	c := Commit{Number: f.next.number, Epoch: m.epoch, Nonce: newNonce(), Before: f.at}
 	for e, err := range logs.Entries(f.Store, f.at.Size) {
@@ -181,12 +180,12 @@ func (f *bootstrap) commit(ctx context.Context, m *machine) error {
 		}
 	}
 	var err error
-	if c.After, err = f.prefix(to); err != nil {
+	if c.After, err = f.checkpointOf(to); err != nil {
 		return err
 	}
-	_, wanted, err := f.contents(f.at.Size, to)
+	_, wanted, err := f.entriesAndContents(f.at.Size, to)
 	if err == nil {
-		err = f.packAll(ctx, &c, wanted)
+		err = f.packContents(ctx, &c, wanted)
 	}
 	if err != nil {
 		return err
@@ -200,13 +199,13 @@ func (f *bootstrap) commit(ctx context.Context, m *machine) error {
 	case err != nil:
 		return err
 	case o != landed && o != overtaken:
-		return f.notWriter()
+		return f.notLeader()
 	}
 	return nil
 }
 
-// end notes in the store that the commits are applied.
-func (f *bootstrap) end() error {
+// finish records in the store that it follows the bucket and has applied its commits.
+func (f *bootstrap) finish() error {
 	b := f.Store.NewBatch()
 	defer b.Close()
 	for _, prefix := range [][]byte{contentPrefix, packNames} { // of a bucket before
@@ -224,9 +223,9 @@ func (f *bootstrap) end() error {
 	b.Delete(kvstore.Meta, shownKey)
 	b.Delete(kvstore.Meta, encodingsRow)
 	b.Set(kvstore.Meta, bucketKey, []byte(f.id))
-	b.Set(kvstore.Meta, stateKey, f.next.row())
+	b.Set(kvstore.Meta, stateKey, f.next.encode())
 	for h := range f.there {
-		b.Set(kvstore.Meta, contentKey(h), nil)
+		b.Set(kvstore.Meta, packedContentKey(h), nil)
 	}
 	if err := b.Commit(); err != nil {
 		return err

@@ -59,6 +59,7 @@ func (e *FormatError) Error() string {
 
 func newNonce() string { return rand.Text() }
 
+// commitKey returns the key of a commit.
 func commitKey(number int64) string { return fmt.Sprintf("commit/%020d", number) }
 
 func (c *Commit) encode() ([]byte, error) {
@@ -89,13 +90,14 @@ func decodeCommit(number int64, data []byte) (Commit, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
 	}
-	if err := c.check(number); err != nil {
+	if err := c.validate(number); err != nil {
 		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
 	}
 	return c, nil
 }
 
-func (c *Commit) check(number int64) error {
+// validate returns an error unless the commit is consistent in itself and has this number.
+func (c *Commit) validate(number int64) error {
 	switch {
 	case c.Number != number:
 		return fmt.Errorf("it says that it is number %d", c.Number)
@@ -121,15 +123,16 @@ func (c *Commit) check(number int64) error {
 	return nil
 }
 
-// follows reports why a commit cannot come after a state of the log, nil where it can.
-func (c *Commit) follows(before logs.Checkpoint, epoch int64) error {
+// checkFollows returns an error unless the commit continues a log with checkpoint before, whose last commit is of an epoch.
+func (c *Commit) checkFollows(before logs.Checkpoint, epoch int64) error {
 	switch {
 	case c.Before != before:
-		return fmt.Errorf("commit %d is made for a log of %d entries with root %s, and the commits before it make %d with root %s", c.Number, c.Before.Size, root(c.Before.Root), before.Size, root(before.Root))
+		return fmt.Errorf("commit %d is made for a log of %d entries with root %s, and the commits before it make %d with root %s", c.Number, c.Before.Size, shortRoot(c.Before.Root), before.Size, shortRoot(before.Root))
 	case c.Epoch < epoch:
 		return fmt.Errorf("commit %d is of epoch %d, after one of epoch %d: the store has broken its word", c.Number, c.Epoch, epoch)
 	}
 	return nil
 }
 
-func root(h tlog.Hash) string { return kvstore.Hash(h).String()[:16] }
+// shortRoot returns the first digits of a root, for messages.
+func shortRoot(h tlog.Hash) string { return kvstore.Hash(h).String()[:16] }

@@ -42,7 +42,7 @@ type seen struct {
 	sure bool
 }
 
-// ReadNew calls take with the counts of other nodes for the days from since on that have changed; the last change comes twice. What
+// ReadNew calls take with the counts of other nodes that have changed, for the days from since on. The last change is delivered twice. What
 // fails is tried again by the next call.
 func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
 	if h.known == nil {

@@ -14,6 +14,7 @@ import (
 // Smaller codings of contents are found long after those were published. forms/N is a pack of them, created once, by
 // whichever node has found them. Only what is smaller replaces, so it does no harm if two nodes find the same.
 
+// encodingsKey returns the key of the object with the smaller encodings that have a number.
 func encodingsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
 
 // Rows of [kvstore.Meta] about smaller codings.
@@ -25,7 +26,7 @@ var (
 // encodingsAtOnce bounds the contents whose codings are shared in one go.
 const encodingsAtOnce = 1000
 
-// QueueEncodings says that the store has smaller codings of a content by now, for [Node.ShareEncodings].
+// QueueEncodings records that the store has smaller encodings of a content, for [Node.ShareEncodings].
 func (n *Node) QueueEncodings(h kvstore.Hash) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
@@ -33,9 +34,9 @@ func (n *Node) QueueEncodings(h kvstore.Hash) error {
 	return b.Commit()
 }
 
-// ShareEncodings puts the codings that were noted where the other nodes take them from, and returns of how many contents.
+// ShareEncodings puts the queued encodings into the bucket for the other nodes, and returns of how many contents.
 func (n *Node) ShareEncodings(ctx context.Context) (contents int, err error) {
-	if err := n.confirm(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
+	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err
 	}
 	var done [][]byte // notes of contents that are in the bucket, or cannot be shared
@@ -76,7 +77,7 @@ func (n *Node) ShareEncodings(ctx context.Context) (contents int, err error) {
 	return contents, unqueue()
 }
 
-// createEncodings puts a pack under the next number.
+// createEncodings creates the object with the next number of encodings from a pack.
 func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	for {
 		next, err := n.ApplyEncodings(ctx)
@@ -89,11 +90,11 @@ func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	}
 }
 
-// ApplyEncodings takes over the smaller codings that other nodes have found, and returns the number of the next ones.
+// ApplyEncodings stores the smaller encodings that other nodes have put into the bucket, and returns the next number.
 func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	n.forming.Lock()
 	defer n.forming.Unlock()
-	if err := n.confirm(ctx); err != nil || n.Bootstrapping() { // a new bucket has none yet
+	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has none yet
 		return 0, err
 	}
 	row, err := n.Store.Get(kvstore.Meta, encodingsRow)
@@ -114,7 +115,7 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 			_, err = n.CatchUp(ctx)
 		}
 		if err == nil {
-			err = n.improve(pack, next)
+			err = n.storeEncodings(pack, next)
 		}
 		if err != nil {
 			return next, fmt.Errorf("%s: %s: %w", n.Bucket, encodingsKey(next), err)
@@ -122,13 +123,14 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	}
 }
 
-// improve takes over what is smaller. What is not here was erased.
-func (n *Node) improve(pack []byte, number int64) error {
+// storeEncodings stores the encodings of a pack that are smaller than the store's, and records that the pack with this number is done. It
+// skips erased contents.
+func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
 	var failed error
 	err := unpack(pack, func(c packContent, coded []kvstore.Coded) error {
-		b.Delete(kvstore.Queue, roughKey(c.Hash))
+		b.Delete(kvstore.Queue, recompressionKey(c.Hash))
 		if err := n.Store.ImproveContent(c.Hash, c.Size, c.Squeezed, coded); !errors.Is(err, kvstore.ErrNotFound) {
 			failed = err
 		}
@@ -144,8 +146,8 @@ func (n *Node) improve(pack []byte, number int64) error {
 	return b.Commit()
 }
 
-// Squeezed returns a content in the codings that the store has, for the node that writes: this one was asked to squeeze it.
-func (n *Node) Squeezed(h kvstore.Hash) (packed []byte, err error) {
+// PackContent returns a pack with one content in the encodings of this store, which has recompressed it for the leader.
+func (n *Node) PackContent(h kvstore.Hash) (packed []byte, err error) {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		packed = pack
 		return nil
@@ -156,12 +158,12 @@ func (n *Node) Squeezed(h kvstore.Hash) (packed []byte, err error) {
 	return packed, p.flush()
 }
 
-// TakeSqueezed calls take with each content that another node has squeezed, in codings that were decoded and have its hash.
-func (n *Node) TakeSqueezed(packed []byte, take func(h kvstore.Hash, size int64, coded []kvstore.Coded) error) error {
+// UnpackContents calls take with each content of a pack, in encodings that were decoded and have its hash.
+func (n *Node) UnpackContents(packed []byte, take func(h kvstore.Hash, size int64, coded []kvstore.Coded) error) error {
 	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) })
 }
 
-// roughKey queues a content that is in quick codings only, for the day when this node writes and squeezes.
-func roughKey(h kvstore.Hash) []byte {
+// recompressionKey returns the key of the row that queues a content for recompression, for when this node leads.
+func recompressionKey(h kvstore.Hash) []byte {
 	return append(kvstore.Repaired[:len(kvstore.Repaired):len(kvstore.Repaired)], h[:]...)
 }

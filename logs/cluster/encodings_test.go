@@ -240,7 +240,7 @@ func TestSqueezedElsewhere(t *testing.T) {
 	if err := two.Shelf.Store.ImproveContent(h, int64(len(text)), true, []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
 		t.Fatal(err)
 	}
-	packed, err := two.Squeezed(h)
+	packed, err := two.PackContent(h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,13 +252,13 @@ func TestSqueezedElsewhere(t *testing.T) {
 		}
 		return nil
 	}
-	if err := one.TakeSqueezed(packed, take); err != nil || taken != 1 {
+	if err := one.UnpackContents(packed, take); err != nil || taken != 1 {
 		t.Errorf("%d taken: %v", taken, err)
 	}
 	for i := len(packed) - len(small); i < len(packed); i++ {
 		wrong := bytes.Clone(packed)
 		wrong[i] ^= 1
-		if err := one.TakeSqueezed(wrong, take); err == nil {
+		if err := one.UnpackContents(wrong, take); err == nil {
 			t.Errorf("taken with byte %d changed", i)
 		}
 	}

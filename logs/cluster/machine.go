@@ -49,9 +49,9 @@ const (
 	putUnknown
 )
 
-// applied tells, before the commit with which the node takes over, what number it has come to, and
-// which epoch the commit before has: another node may have taken over since this one claimed its own.
-func (m *machine) applied(number, epoch int64) outcome {
+// setNumber sets the number of the next commit before the node takes over. epoch is that of the commit before; if it is later than the
+// node's own, another node has taken over: deposed.
+func (m *machine) setNumber(number, epoch int64) outcome {
 	if epoch > m.epoch {
 		m.phase = ended
 		return deposed
@@ -60,7 +60,7 @@ func (m *machine) applied(number, epoch int64) outcome {
 	return undecided
 }
 
-// begin has a commit with that nonce land next.
+// begin starts to land the commit with a nonce.
 func (m *machine) begin(nonce string) {
 	if m.phase != idle {
 		panic("cluster: a commit is under way")
@@ -68,29 +68,28 @@ func (m *machine) begin(nonce string) {
 	m.nonce, m.phase = nonce, putting
 }
 
-// put tells what came of putting.
-func (m *machine) put(r putResult) outcome {
+// putDone handles the result of the put.
+func (m *machine) putDone(r putResult) outcome {
 	if r == putCreated {
-		return m.settle(landed)
+		return m.finish(landed)
 	}
 	m.phase = reading
 	return undecided
 }
 
-// absent tells that the number has no commit yet: the same bytes are put again, because the first
-// ones may still land.
-func (m *machine) absent() outcome {
+// foundNothing handles that the number has no commit yet. The same bytes are put again, because the first put may still land.
+func (m *machine) foundNothing() outcome {
 	m.phase = putting
 	return undecided
 }
 
-// found tells which commit the number has.
-func (m *machine) found(epoch int64, nonce string) outcome {
+// foundCommit handles that the number has the commit with an epoch and a nonce.
+func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	switch {
 	case nonce == m.nonce:
-		return m.settle(landed)
+		return m.finish(landed)
 	case epoch < m.epoch:
-		return m.settle(overtaken)
+		return m.finish(overtaken)
 	case epoch == m.epoch:
 		m.phase = ended
 		return forged
@@ -99,8 +98,8 @@ func (m *machine) found(epoch int64, nonce string) outcome {
 	return deposed
 }
 
-// settle goes on to the next number.
-func (m *machine) settle(o outcome) outcome {
+// finish ends the attempt with an outcome and advances to the next number.
+func (m *machine) finish(o outcome) outcome {
 	m.number++
 	m.nonce, m.phase = "", idle
 	return o

@@ -2,8 +2,8 @@ package cluster
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// RegisterMember registers how a node stands.
-func RegisterMember(r prometheus.Registerer, member func() Member) {
+// RegisterMetrics registers metrics about the state of a node.
+func RegisterMetrics(r prometheus.Registerer, member func() Member) {
 	gauge := func(name, help string, value func(Member) float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "cluster", Name: name, Help: help}, func() float64 { return value(member()) }))
 	}

@@ -193,7 +193,7 @@ func (w world) step(i int, next func(what string, w world)) {
 			if len(n.applied) > 0 {
 				epoch = w.commits[len(n.applied)-1].epoch
 			}
-			if n.m.applied(int64(len(n.applied)), epoch) == deposed {
+			if n.m.setNumber(int64(len(n.applied)), epoch) == deposed {
 				n.elected = false
 				return
 			}
@@ -208,23 +208,23 @@ func (w world) step(i int, next func(what string, w world)) {
 			}
 			return putExists
 		}
-		with("puts", 0, func(w *world, n *node) { w.decide(i, n.m.put(put(w, n)), record{}) })
+		with("puts", 0, func(w *world, n *node) { w.decide(i, n.m.putDone(put(w, n)), record{}) })
 		with("puts, and the answer is lost", 1, func(w *world, n *node) {
 			put(w, n)
-			w.decide(i, n.m.put(putUnknown), record{})
+			w.decide(i, n.m.putDone(putUnknown), record{})
 		})
 		with("puts, to land late or never", 1, func(w *world, n *node) {
 			w.flying = append(w.flying, flight{n.m.number, n.record})
-			w.decide(i, n.m.put(putUnknown), record{})
+			w.decide(i, n.m.putDone(putUnknown), record{})
 		})
 	case n.elected && n.m.phase == reading:
 		with("reads", 0, func(w *world, n *node) {
 			if n.m.number >= int64(len(w.commits)) {
-				w.decide(i, n.m.absent(), record{})
+				w.decide(i, n.m.foundNothing(), record{})
 				return
 			}
 			r := w.commits[n.m.number]
-			w.decide(i, n.m.found(r.epoch, r.nonce), r)
+			w.decide(i, n.m.foundCommit(r.epoch, r.nonce), r)
 		})
 	}
 }

@@ -123,17 +123,17 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		o.Beat = 2 * time.Second
 	}
 	n := &Node{Options: o}
-	if _, err := n.state(); err != nil {
+	if _, err := n.readState(); err != nil {
 		return nil, err
 	}
 	if joined, err := Joined(o.Store); err != nil {
 		return nil, err
 	} else if !joined {
-		if err := n.confirm(ctx); err != nil {
+		if err := n.attachBucket(ctx); err != nil {
 			return nil, err
 		}
 	}
-	o.Log.Share(n.commit)
+	o.Log.Share(n.commitGrowth)
 	return n, nil
 }
 
@@ -146,16 +146,16 @@ func Joined(store kvstore.Reader) (bool, error) {
 	return err == nil, err
 }
 
-// confirm finds out, once, whether the bucket is the one that the store has followed. Where it is a new
-// one, the store goes on with that: it has a beginning of the log, or is to get one.
-func (n *Node) confirm(ctx context.Context) error {
+// attachBucket checks once whether the bucket is the one that the store follows. If it is another one, the store follows that, or has to
+// bring its log there.
+func (n *Node) attachBucket(ctx context.Context) error {
 	n.mu.Lock()
 	confirmed := n.confirmed
 	n.mu.Unlock()
 	if confirmed {
 		return nil
 	}
-	id, err := n.claim(ctx)
+	id, err := n.claimBucket(ctx)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (n *Node) confirm(ctx context.Context) error {
 	}
 	var f *bootstrap
 	if string(known) != id {
-		if f, err = n.attach(ctx, id); err != nil {
+		if f, err = n.compareWithBucket(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// recordResult records whether it was possible to bring the node up to date.
+// recordResult puts into the status whether the node could catch up with the bucket.
 func (n *Node) recordResult(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,8 +216,8 @@ func (n *Node) Bootstrapping() bool {
 	return n.bootstrap != nil
 }
 
-// state returns how far the store has applied commits.
-func (n *Node) state() (state, error) {
+// readState returns how far the store has applied commits.
+func (n *Node) readState() (state, error) {
 	row, err := n.Store.Get(kvstore.Meta, stateKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return state{}, nil
@@ -231,49 +231,51 @@ func (n *Node) state() (state, error) {
 	return state{int64(binary.BigEndian.Uint64(row)), int64(binary.BigEndian.Uint64(row[8:]))}, nil
 }
 
-func (s state) row() []byte {
+// encode returns the row that stores the state.
+func (s state) encode() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(s.number)), uint64(s.epoch))
 }
 
-func contentKey(h kvstore.Hash) []byte {
+// packedContentKey returns the key of the row that says that a pack in the bucket has a content.
+func packedContentKey(h kvstore.Hash) []byte {
 	return append(contentPrefix[:len(contentPrefix):len(contentPrefix)], h[:]...)
 }
 
-// Number is that of the next commit that the store lacks.
-func (n *Node) Number() (int64, error) {
-	s, err := n.state()
+// NextCommit returns the number of the first commit that the store has not applied.
+func (n *Node) NextCommit() (int64, error) {
+	s, err := n.readState()
 	return s.number, err
 }
 
-// CatchUp applies the commits that the store lacks, and returns how many there were.
+// CatchUp applies the commits that the store lacks, and returns how many.
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
-	if err := n.confirm(ctx); err != nil {
+	if err := n.attachBucket(ctx); err != nil {
 		return 0, err
 	}
 	n.mu.Lock()
 	f := n.bootstrap
 	n.mu.Unlock()
 	if f != nil {
-		if err := f.walk(ctx); err != nil || !f.done() {
+		if err := f.readCommits(ctx); err != nil || !f.isDone() {
 			return 0, err
 		}
-		if err := f.end(); err != nil {
+		if err := f.finish(); err != nil {
 			return 0, err
 		}
 	}
 	for {
-		s, err := n.state()
+		s, err := n.readState()
 		if err != nil {
 			return applied, err
 		}
-		c, err := n.read(ctx, s.number)
+		c, err := n.readCommit(ctx, s.number)
 		if errors.Is(err, bucket.ErrNotFound) {
-			return applied, n.findWhole(ctx, s.number)
+			return applied, n.checkComplete(ctx, s.number)
 		}
 		if err == nil {
-			err = n.apply(ctx, s, c)
+			err = n.applyCommit(ctx, s, c)
 		}
 		if errors.Is(err, errAppliedMeanwhile) {
 			continue
@@ -282,37 +284,38 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 			return applied, err
 		}
 		applied++
-		n.setWhole(true)
+		n.setComplete(true)
 	}
 }
 
-func (n *Node) setWhole(whole bool) {
+// setComplete records whether the bucket is known to have all commits that the store has applied.
+func (n *Node) setComplete(whole bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.whole = whole
 }
 
-// findWhole finds out, once, whether the bucket still has the commit before the next one.
-func (n *Node) findWhole(ctx context.Context, next int64) error {
+// checkComplete returns a [BehindError] if the bucket lacks the commit before next. It asks the bucket once.
+func (n *Node) checkComplete(ctx context.Context, next int64) error {
 	n.mu.Lock()
 	whole := n.whole
 	n.mu.Unlock()
 	if whole {
 		return nil
 	}
-	if err := n.has(ctx, next-1); err != nil {
+	if err := n.requireCommit(ctx, next-1); err != nil {
 		return err
 	}
-	n.setWhole(true)
+	n.setComplete(true)
 	return nil
 }
 
-// has returns a BehindError where the bucket lacks a commit.
-func (n *Node) has(ctx context.Context, number int64) error {
+// requireCommit returns a [BehindError] if the bucket lacks a commit.
+func (n *Node) requireCommit(ctx context.Context, number int64) error {
 	if number < 0 {
 		return nil
 	}
-	_, err := n.read(ctx, number)
+	_, err := n.readCommit(ctx, number)
 	if errors.Is(err, bucket.ErrNotFound) {
 		return &BehindError{n.Bucket.String(), number, n.Log.Checkpoint().Size}
 	}
@@ -322,8 +325,8 @@ func (n *Node) has(ctx context.Context, number int64) error {
 // errAppliedMeanwhile says that an Update of this node has written what a commit says.
 var errAppliedMeanwhile = errors.New("the commit is applied already")
 
-// read returns a commit, or bucket.ErrNotFound.
-func (n *Node) read(ctx context.Context, number int64) (Commit, error) {
+// readCommit returns the commit with a number, or [bucket.ErrNotFound].
+func (n *Node) readCommit(ctx context.Context, number int64) (Commit, error) {
 	data, _, err := n.Bucket.Get(ctx, commitKey(number), maxCommit)
 	if err != nil {
 		return Commit{}, err
@@ -335,20 +338,20 @@ func (n *Node) read(ctx context.Context, number int64) (Commit, error) {
 	return c, nil
 }
 
-// apply brings the store from a state to the next: contents first, then one batch.
-func (n *Node) apply(ctx context.Context, s state, c Commit) error {
+// applyCommit applies a commit to a store in state s: it stores the contents, then the entries and their views in one batch.
+func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	pins := n.Store.Pin()
 	defer pins.Release()
 	var brought, rough []kvstore.Hash
 	for _, name := range c.Packs {
-		hashes, quick, err := n.take(ctx, pins, name)
+		hashes, quick, err := n.storePack(ctx, pins, name)
 		if err != nil {
 			return fmt.Errorf("%s: commit %d: %s: %w", n.Bucket, c.Number, name.Key, err)
 		}
 		brought, rough = append(brought, hashes...), append(rough, quick...)
 	}
 	return n.Log.Adopt(func(tx *logs.Tx) error {
-		if now, err := n.state(); err != nil {
+		if now, err := n.readState(); err != nil {
 			return err
 		} else if now != s {
 			return errAppliedMeanwhile
@@ -358,12 +361,12 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 			return err
 		}
 		if here := before.Size - c.Before.Size; 0 < here && here < int64(len(c.Entries)) { // see bootstrap
-			if before, err = n.prefix(c.Before.Size); err != nil {
+			if before, err = n.checkpointOf(c.Before.Size); err != nil {
 				return err
 			}
 			c.Entries = c.Entries[here:]
 		}
-		if err := c.follows(before, s.epoch); err != nil {
+		if err := c.checkFollows(before, s.epoch); err != nil {
 			return fmt.Errorf("%s: %w", n.Bucket, err)
 		}
 		for _, raw := range c.Entries {
@@ -371,7 +374,7 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 			if err != nil {
 				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
 			}
-			if err := n.view(tx, e); err != nil {
+			if err := n.addViews(tx, e); err != nil {
 				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
 			}
 		}
@@ -380,18 +383,18 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 			return err
 		}
 		if after != c.After {
-			return fmt.Errorf("%s: commit %d says that its entries make the root %s, and they make %s", n.Bucket, c.Number, root(c.After.Root), root(after.Root))
+			return fmt.Errorf("%s: commit %d says that its entries make the root %s, and they make %s", n.Bucket, c.Number, shortRoot(c.After.Root), shortRoot(after.Root))
 		}
-		c.note(tx.Batch, brought)
+		c.recordApplied(tx.Batch, brought)
 		for _, h := range rough {
-			tx.Batch.Set(kvstore.Queue, roughKey(h), nil)
+			tx.Batch.Set(kvstore.Queue, recompressionKey(h), nil)
 		}
 		return nil
 	})
 }
 
-// view adds the rows that an entry causes, and removes the contents that it erases.
-func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
+// addViews adds to the batch the rows that follow from an entry, and removes the contents that it erases.
+func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	change, err := views.Load(n.Store, e)
 	if err != nil {
 		return err
@@ -402,7 +405,7 @@ func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
 				continue
 			}
 			tx.Batch.Remove(h)
-			tx.Batch.Delete(kvstore.Meta, contentKey(h))
+			tx.Batch.Delete(kvstore.Meta, packedContentKey(h))
 		}
 	}
 	if e.Kind == logs.KeyChanged {
@@ -413,20 +416,19 @@ func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
 	return views.Apply(tx.Batch, change)
 }
 
-// note adds to a batch that a commit is applied, and which contents its packs have.
-func (c *Commit) note(b *kvstore.Batch, packed []kvstore.Hash) {
-	b.Set(kvstore.Meta, stateKey, state{c.Number + 1, c.Epoch}.row())
+// recordApplied adds to a batch that the commit is applied, and which contents its packs have.
+func (c *Commit) recordApplied(b *kvstore.Batch, packed []kvstore.Hash) {
+	b.Set(kvstore.Meta, stateKey, state{c.Number + 1, c.Epoch}.encode())
 	for _, p := range c.Packs {
 		b.Set(kvstore.Meta, packRow(p.Key), nil)
 	}
 	for _, h := range packed {
-		b.Set(kvstore.Meta, contentKey(h), nil)
+		b.Set(kvstore.Meta, packedContentKey(h), nil)
 	}
 }
 
-// take stores what a pack has, checked against the hashes, and returns which contents those are, and which of them are
-// in quick codings only.
-func (n *Node) take(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
+// storePack verifies a pack and stores its contents. It returns their hashes, and those of contents in fast encodings only.
+func (n *Node) storePack(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
 	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
 	if err != nil {
 		return nil, nil, err

@@ -400,7 +400,7 @@ func TestTampering(t *testing.T) {
 			if strings.Contains(name, "pack") {
 				number = 2
 			}
-			c, err := one.read(t.Context(), number)
+			c, err := one.readCommit(t.Context(), number)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -418,7 +418,7 @@ func TestTampering(t *testing.T) {
 			} else {
 				t.Log(err)
 			}
-			if at, err := two.Number(); err != nil || at != number {
+			if at, err := two.NextCommit(); err != nil || at != number {
 				t.Errorf("the node is at %d, %v", at, err)
 			}
 			same(t, two)
@@ -535,13 +535,13 @@ func TestWatch(t *testing.T) {
 		{"it was told to end", []string{"1/1", "1/2", "1/gone"}, 2},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
-		w, got := watch{heard: start, timeout: 6 * time.Second}, -1
+		w, got := heartbeatMonitor{heard: start, timeout: 6 * time.Second}, -1
 		for i, sign := range test.looks {
 			var err error
 			if sign == "!" {
 				err = failed
 			}
-			if w.dead(at(i), sign, err) {
+			if w.isVacant(at(i), sign, err) {
 				got = i
 				break
 			}

@@ -55,12 +55,13 @@ const (
 // Silent reports whether the last report of a node is so old that the node does not run, or does not reach the bucket.
 func (m *Member) Silent(now time.Time) bool { return now.Sub(m.Heard) > silence }
 
+// memberKey returns the key of a node's report.
 func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
 
-// PutMember stores the state of this node in the bucket.
+// PutMember stores the report of this node in the bucket.
 func (n *Node) PutMember(ctx context.Context, m Member) error {
-	m.Root = root(n.Log.Checkpoint().Root)
-	m.Epoch, _ = n.epoch()
+	m.Root = shortRoot(n.Log.Checkpoint().Root)
+	m.Epoch, _ = n.leadingEpoch()
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -68,8 +69,8 @@ func (n *Node) PutMember(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
-// Forget deletes a node's report when the node stops.
-func (n *Node) Forget(ctx context.Context, name string) error {
+// DeleteMember deletes the report of a node from the bucket, when the node stops.
+func (n *Node) DeleteMember(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, memberKey(name))
 }
 
@@ -103,12 +104,13 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	arrange(all, latest, now)
+	sortMembers(all, latest, now)
 	return all, nil
 }
 
-// arrange sorts members, and leaves the role of leader only to the one that may have it.
-func arrange(all []Member, latest int64, now time.Time) {
+// sortMembers sorts reports by role and name. A report of a leader that is silent, or of an earlier epoch than the latest, becomes that of
+// a former leader.
+func sortMembers(all []Member, latest int64, now time.Time) {
 	for i := range all {
 		if m := &all[i]; m.Role == Writer && (m.Epoch != latest || m.Silent(now)) {
 			m.Role = Former

@@ -19,8 +19,8 @@ var (
 	nodesUntil = time.Date(2120, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// TLS returns how a node listens for others, and how it asks them: both sides have a certificate of an authority whose key
-// follows from the cluster's. A node makes its own at each start.
+// TLS returns the configurations for listening to other nodes and for requests to them. Both sides show a certificate of an authority whose
+// key is derived from the cluster's. Each call makes a new certificate.
 func (k *SideKey) TLS() (listen, ask *tls.Config, err error) {
 	seed, err := k.Derive("authority of nodes")
 	if err != nil {

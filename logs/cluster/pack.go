@@ -21,7 +21,7 @@ const (
 	fullPack     = 8 << 20
 )
 
-// packPrefix is where the packs are of an epoch's node. So no other takes one into a commit.
+// packPrefix returns what the keys of an epoch's packs begin with. A leader puts no pack of another epoch into a commit.
 func packPrefix(epoch int64) string { return fmt.Sprintf("pack/%020d/", epoch) }
 
 // A packIndex begins a pack, after its length in four bytes; the coded bytes follow in its order.
@@ -50,7 +50,7 @@ type packer struct {
 	full  func(pack []byte) error // takes a pack that is full
 }
 
-// add puts a content into the pack, in the codings that the store has.
+// add adds a content to the pack, in all encodings that the store has. It ends a pack that is full before.
 func (p *packer) add(h kvstore.Hash) error {
 	for {
 		err := p.addOnce(h)
@@ -63,6 +63,7 @@ func (p *packer) add(h kvstore.Hash) error {
 // errReplaced says that a coding was replaced by a smaller one between two reads.
 var errReplaced = errors.New("the content changes")
 
+// addOnce is one attempt of add. If an encoding is replaced meanwhile, the error is [errReplaced].
 func (p *packer) addOnce(h kvstore.Hash) error {
 	content, err := p.store.Content(h)
 	if err != nil {
@@ -93,7 +94,7 @@ func (p *packer) addOnce(h kvstore.Hash) error {
 	return nil
 }
 
-// flush ends the pack, unless it is empty.
+// flush ends the pack and calls full with it, unless it is empty.
 func (p *packer) flush() error {
 	if len(p.index.Contents) == 0 {
 		return nil
@@ -112,7 +113,7 @@ func (p *packer) flush() error {
 	return p.full(pack)
 }
 
-// unpack calls fn for each content of a pack, in codings that all decode to what its hash is of.
+// unpack calls fn for each content of a pack, with encodings that were decoded and have its hash.
 func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) error {
 	if len(pack) < 4 {
 		return errors.New("the pack is malformed: it has no index")
@@ -137,7 +138,7 @@ func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) er
 			}
 			form := kvstore.Coded{Coding: f.Coding, Bytes: rest[:f.Length:f.Length]}
 			rest = rest[f.Length:]
-			if err := checkForm(c, form); err != nil {
+			if err := verifyEncoding(c, form); err != nil {
 				return err
 			}
 			coded = append(coded, form)
@@ -152,8 +153,8 @@ func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) er
 	return nil
 }
 
-// checkForm holds coded bytes against the hash of what they decode to.
-func checkForm(c packContent, form kvstore.Coded) error {
+// verifyEncoding returns an error unless an encoding decodes to the content's bytes.
+func verifyEncoding(c packContent, form kvstore.Coded) error {
 	if c.Size < 0 || c.Size > maxContent {
 		return fmt.Errorf("content %s has %d bytes by the pack", c.Hash, c.Size)
 	}

@@ -38,32 +38,32 @@ var keyPaths = []string{tiles.Prefix + "key", tiles.Prefix + "keys"}
 // shownKey is the row of [kvstore.Meta] that says of how many entries public/ has all.
 var shownKey = kvstore.Key("cluster", "shown")
 
-// ErrShown says that the bucket shows a newer checkpoint already.
-var ErrShown = errors.New("the bucket shows a newer checkpoint")
+// ErrNewerPublished says that the bucket shows a newer checkpoint already.
+var ErrNewerPublished = errors.New("the bucket shows a newer checkpoint")
 
-// Show brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last. It deletes the contents that
-// only withdrawn releases have by now.
-func (n *Node) Show(ctx context.Context, signed signing.Signed) error {
+// UpdatePublic brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last. It deletes the contents that only
+// withdrawn releases have by now.
+func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	n.showing.Lock()
 	defer n.showing.Unlock()
-	shown, err := n.shown()
+	shown, err := n.publishedSize()
 	if err != nil {
 		return err
 	}
-	s := &show{Node: n, kept: map[kvstore.Hash]struct{}{}}
+	s := &publication{Node: n, put: map[kvstore.Hash]struct{}{}}
 	s.group, s.ctx = errgroup.WithContext(ctx)
 	s.group.SetLimit(showAtOnce)
 	for _, t := range tlog.NewTiles(tileHeight, shown, signed.Size) {
 		for _, path := range tilePaths(t) {
-			s.put(path, func() ([]byte, error) { return s.read(path) })
+			s.start(path, func() ([]byte, error) { return s.readLog(path) })
 		}
 	}
-	err = s.contents(shown, signed.Size)
+	err = s.putContents(shown, signed.Size)
 	if err = errors.Join(err, s.group.Wait()); err != nil {
 		return err
 	}
 	for _, path := range keyPaths {
-		data, err := s.read(path)
+		data, err := s.readLog(path)
 		if err == nil {
 			err = n.Bucket.Put(ctx, publicPrefix+path, data)
 		}
@@ -71,21 +71,22 @@ func (n *Node) Show(ctx context.Context, signed signing.Signed) error {
 			return err
 		}
 	}
-	if err := n.showCheckpoint(ctx, signed); err != nil {
+	if err := n.putCheckpoint(ctx, signed); err != nil {
 		return err
 	}
-	return n.recordPublished(signed.Size)
+	return n.setPublishedSize(signed.Size)
 }
 
-func (n *Node) recordPublished(size int64) error {
+// setPublishedSize records in the store how many entries public/ has.
+func (n *Node) setPublishedSize(size int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
 	b.Set(kvstore.Meta, shownKey, binary.BigEndian.AppendUint64(nil, uint64(size)))
 	return b.Commit()
 }
 
-// shown returns of how many entries public/ has all, as far as this store knows.
-func (n *Node) shown() (int64, error) {
+// publishedSize returns how many entries public/ has with everything that they name, as far as this store knows.
+func (n *Node) publishedSize() (int64, error) {
 	row, err := n.Store.Get(kvstore.Meta, shownKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return 0, nil
@@ -99,9 +100,9 @@ func (n *Node) shown() (int64, error) {
 	return int64(binary.BigEndian.Uint64(row)), nil
 }
 
-// showCheckpoint puts a checkpoint in the place of a smaller one. A writer that was paused comes too
-// late: what it has read is another version by then.
-func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error {
+// putCheckpoint replaces the checkpoint in public/ by a larger one. If the one there is larger, the error is [ErrNewerPublished]. A leader
+// that was paused fails, because the object has another version by then.
+func (n *Node) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
 	for attempt := 1; ; attempt++ {
 		have, version, err := n.Bucket.Get(ctx, key, maxNote)
@@ -118,7 +119,7 @@ func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error 
 				return fmt.Errorf("%s: %s: %w", n.Bucket, key, bad)
 			}
 			if size > signed.Size {
-				return ErrShown
+				return ErrNewerPublished
 			}
 			_, err = n.Bucket.Replace(ctx, key, signed.Note, version)
 		}
@@ -131,16 +132,16 @@ func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error 
 	}
 }
 
-// A show is one bringing up to date of public/.
-type show struct {
+// A publication is one bringing up to date of public/.
+type publication struct {
 	*Node
 	group *errgroup.Group
 	ctx   context.Context
-	kept  map[kvstore.Hash]struct{} // contents that are put
+	put   map[kvstore.Hash]struct{} // contents that are put
 }
 
-// put puts what fn returns, beside the others.
-func (s *show) put(path string, fn func() ([]byte, error)) {
+// start puts the bytes that fn returns at a path below public/, concurrently.
+func (s *publication) start(path string, fn func() ([]byte, error)) {
 	s.group.Go(func() error {
 		data, err := fn()
 		if err != nil {
@@ -150,7 +151,7 @@ func (s *show) put(path string, fn func() ([]byte, error)) {
 	})
 }
 
-// tilePaths are where a tile is and, after it, the entries whose hashes it has.
+// tilePaths returns the path of a tile and, on the lowest level, that of the bundle of entries with the same hashes.
 func tilePaths(t tlog.Tile) []string {
 	paths := []string{tiles.TilePath(t)}
 	if t.L == 0 {
@@ -159,20 +160,20 @@ func tilePaths(t tlog.Tile) []string {
 	return paths
 }
 
-// read returns what a Larder with this node's store serves at a path of the log.
-func (s *show) read(path string) ([]byte, error) {
-	return replication.OfStore(s.Store, "the log of this node").Get(s.ctx, path, tiles.Width*(2+logs.MaxEntry))
+// readLog returns what a Larder with this node's store serves at a path of the log.
+func (s *publication) readLog(path string) ([]byte, error) {
+	return replication.FromStore(s.Store, "the log of this node").Get(s.ctx, path, tiles.Width*(2+logs.MaxEntry))
 }
 
-// contents shows what entries name, and takes away what no release is served with by now.
-func (s *show) contents(from, to int64) error {
+// putContents puts the contents that the entries from one index to another name, and deletes those that no live release has by now.
+func (s *publication) putContents(from, to int64) error {
 	gone := map[kvstore.Hash]struct{}{}
 	for e, err := range logs.Entries(s.Store, from) {
 		if err != nil || e.Index >= to || s.ctx.Err() != nil {
-			return errors.Join(err, s.hide(gone, err == nil))
+			return errors.Join(err, s.deleteContents(gone, err == nil))
 		}
 		for _, h := range e.Contents() {
-			s.content(h)
+			s.startContent(h)
 		}
 		change, err := views.Load(s.Store, e)
 		if err != nil {
@@ -189,23 +190,24 @@ func (s *show) contents(from, to int64) error {
 			if v.Withdrawn != nil {
 				gone[f.SHA256] = struct{}{}
 			} else if e.Kind != logs.Withdrawn {
-				s.content(f.SHA256)
+				s.startContent(f.SHA256)
 			}
 		}
 	}
-	return s.hide(gone, true)
+	return s.deleteContents(gone, true)
 }
 
-func (s *show) content(h kvstore.Hash) {
-	if _, ok := s.kept[h]; ok {
+// startContent puts a content, concurrently, unless that was started before.
+func (s *publication) startContent(h kvstore.Hash) {
+	if _, ok := s.put[h]; ok {
 		return
 	}
-	s.kept[h] = struct{}{}
-	s.put(contentPath+h.String(), func() ([]byte, error) { return s.Store.Identity(h) })
+	s.put[h] = struct{}{}
+	s.start(contentPath+h.String(), func() ([]byte, error) { return s.Store.Identity(h) })
 }
 
-// hide takes away those contents that no release that is served has.
-func (s *show) hide(gone map[kvstore.Hash]struct{}, sure bool) error {
+// deleteContents deletes the contents in gone that no live release has. It does nothing unless sure.
+func (s *publication) deleteContents(gone map[kvstore.Hash]struct{}, sure bool) error {
 	if len(gone) == 0 || !sure {
 		return nil
 	}
@@ -214,7 +216,7 @@ func (s *show) hide(gone map[kvstore.Hash]struct{}, sure bool) error {
 		if err != nil {
 			return err
 		}
-		if _, kept := s.kept[h]; kept || standing == views.NamedLive {
+		if _, kept := s.put[h]; kept || standing == views.NamedLive {
 			continue
 		}
 		s.group.Go(func() error { return s.Bucket.Delete(s.ctx, publicPrefix+contentPath+h.String()) })

@@ -34,9 +34,9 @@ type PublishedView struct {
 	evidence string // the file that proves a fork
 }
 
-// NewPublishedView returns what shows the checkpoints of a node's bucket. last is what was shown before, key
-// the verifier key that is trusted; where it is "", the one counts that the bucket names first. keep puts a
-// checkpoint where the next start finds it, and fork the evidence of a fork into a file, whose name it returns.
+// NewPublishedView returns the view of a node's bucket. last is the checkpoint that was served before; key is the trusted verifier key, or
+// "" to trust the one that the bucket names first. keep stores a checkpoint for the next start; fork writes the evidence of a fork into a
+// file and returns its name.
 func NewPublishedView(n *Node, key string, last signing.Signed, keep func(string, signing.Signed) error, fork func(*signing.Evidence) string) *PublishedView {
 	s := &PublishedView{node: n, key: key, keep: keep, fork: fork, signed: last, of: last.Size}
 	if last.Note != nil {
@@ -62,14 +62,14 @@ func (e *ForkError) Error() string {
 // rereadInterval is how often the checkpoint of an unchanged log is read, which is cosigned every hour.
 const rereadInterval = 5 * time.Minute
 
-// UpToDate reports whether the checkpoint of all entries that are here is shown, and was read from the bucket a short time ago.
+// UpToDate reports whether the served checkpoint covers all entries in the store and was read from the bucket a short time ago.
 func (s *PublishedView) UpToDate(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signed.Checkpoint == s.node.Log.Checkpoint() && now.Sub(s.readAt) < rereadInterval
 }
 
-// Refresh reads the bucket's checkpoint, and shows it if everything is here that it is of.
+// Refresh reads the bucket's checkpoint, and serves it if the store has everything that it covers.
 func (s *PublishedView) Refresh(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
 	b := s.node.Bucket
@@ -80,7 +80,7 @@ func (s *PublishedView) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, err := s.chain(ctx)
+	chain, err := s.keyChain(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (s *PublishedView) Refresh(ctx context.Context) error {
 		return err
 	}
 	if !contained {
-		return s.forked(last, signed)
+		return s.recordFork(last, signed)
 	}
 	if signed.Size < last.Size {
 		return nil // a late one of a node that wrote before
@@ -117,8 +117,10 @@ func (s *PublishedView) Refresh(ctx context.Context) error {
 	return nil
 }
 
-func (s *PublishedView) forked(last, signed signing.Signed) error {
-	fork := &ForkError{Why: fmt.Sprintf("%s shows a signed checkpoint of %d entries with root %s, which is not that of the log that its commits make", s.node.Bucket, signed.Size, root(signed.Root))}
+// recordFork returns a [ForkError] for a checkpoint that is not one of the log in the store, and stores the evidence if two signed
+// checkpoints prove it.
+func (s *PublishedView) recordFork(last, signed signing.Signed) error {
+	fork := &ForkError{Why: fmt.Sprintf("%s shows a signed checkpoint of %d entries with root %s, which is not that of the log that its commits make", s.node.Bucket, signed.Size, shortRoot(signed.Root))}
 	changes, err := s.KeyChanges()
 	if err != nil {
 		return err
@@ -134,8 +136,8 @@ func (s *PublishedView) forked(last, signed signing.Signed) error {
 	return fork
 }
 
-// chain returns the verifier keys that count, the trusted one first.
-func (s *PublishedView) chain(ctx context.Context) ([]string, error) {
+// keyChain returns the verifier keys that count: the trusted one, and those to which it was rotated.
+func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 	if s.key == "" {
 		data, _, err := s.node.Bucket.Get(ctx, publicPrefix+tiles.Prefix+"key", maxEpochRecord)
 		if err != nil {
@@ -171,53 +173,52 @@ func (s *PublishedView) chain(ctx context.Context) ([]string, error) {
 	return chain, nil
 }
 
-// Lacks returns how many signed entries the bucket was seen to have that are not here, and the file that
-// proves a fork, "" where none was seen.
+// Lacks returns how many signed entries of the bucket are missing in the store, and the file that proves a fork, "" if there was no fork.
 func (s *PublishedView) Lacks() (entries int64, evidence string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, s.of-s.node.Log.Checkpoint().Size), s.evidence
 }
 
-// Shown returns the checkpoint that is shown.
-func (s *PublishedView) Shown() signing.Signed {
+// Served returns the checkpoint that is served, the zero value before the first.
+func (s *PublishedView) Served() signing.Signed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signed
 }
 
-// Checkpoint returns the checkpoint that is shown.
+// Checkpoint returns the checkpoint that is served, or an error before the first.
 func (s *PublishedView) Checkpoint() (signing.Signed, error) {
-	if signed := s.Shown(); signed.Note != nil {
+	if signed := s.Served(); signed.Note != nil {
 		return signed, nil
 	}
 	return signing.Signed{}, &signing.RefusedError{Reason: "this node of a cluster has yet to catch up with the others for the first time"}
 }
 
-// Held is the checkpoint of the entries that are here and signed.
-func (s *PublishedView) Held() logs.Checkpoint { return s.Shown().Checkpoint }
+// Held returns the checkpoint that is served, without its signatures.
+func (s *PublishedView) Held() logs.Checkpoint { return s.Served().Checkpoint }
 
-// Origin is what the log is called.
+// Origin returns the name of the log in its checkpoints.
 func (s *PublishedView) Origin() string { return s.node.Origin }
 
-// Key is the verifier key by which the shown checkpoint counts, "" where none is shown.
+// Key returns the verifier key of the served checkpoint, "" before there is one.
 func (s *PublishedView) Key() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.by
 }
 
-// KeyChanges are the keys that have taken over, as the log says.
+// KeyChanges returns the rotations of the log's key, oldest first.
 func (s *PublishedView) KeyChanges() ([]signing.KeyChange, error) {
 	return signing.KeyChanges(s.node.Store)
 }
 
-// RecordPublished says that public/ has everything that a checkpoint is of which it shows, so that a node that
-// begins to write puts there what is missing only.
+// RecordPublished records that public/ has everything that a checkpoint of so many entries covers, so that a new leader puts only what is
+// missing.
 func (n *Node) RecordPublished(size int64) error {
-	shown, err := n.shown()
+	shown, err := n.publishedSize()
 	if err != nil || shown >= size {
 		return err
 	}
-	return n.recordPublished(size)
+	return n.setPublishedSize(size)
 }

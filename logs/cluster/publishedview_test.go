@@ -39,7 +39,7 @@ func (s *showman) show(t *testing.T) signing.Signed {
 	}
 	signed, err := s.Signer.Checkpoint()
 	if err == nil {
-		err = s.Show(t.Context(), signed)
+		err = s.UpdatePublic(t.Context(), signed)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -71,15 +71,15 @@ func TestPublishedView(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := writer.show(t)
-	if err := s.Refresh(ctx); err != nil || s.Shown().Note != nil {
-		t.Errorf("shown before the entries are here: %v, %v", s.Shown().Checkpoint, err)
+	if err := s.Refresh(ctx); err != nil || s.Served().Note != nil {
+		t.Errorf("shown before the entries are here: %v, %v", s.Served().Checkpoint, err)
 	}
 	if lacks, _ := s.Lacks(); lacks != 1 {
 		t.Errorf("it lacks %d entries", lacks)
 	}
 	two.catchUp(t)
-	if err := s.Refresh(ctx); err != nil || string(s.Shown().Note) != string(first.Note) || s.Key() != writer.Key() || string(kept.Note) != string(first.Note) {
-		t.Errorf("shown: %q, %v", s.Shown().Note, err)
+	if err := s.Refresh(ctx); err != nil || string(s.Served().Note) != string(first.Note) || s.Key() != writer.Key() || string(kept.Note) != string(first.Note) {
+		t.Errorf("shown: %q, %v", s.Served().Note, err)
 	}
 	if err := one.publish("a", "1.0.1"); err != nil {
 		t.Fatal(err)
@@ -95,8 +95,8 @@ func TestPublishedView(t *testing.T) {
 	// The log's cosignature is renewed.
 	writer.ahead = time.Hour
 	renewed := writer.show(t)
-	if err := s.Refresh(ctx); err != nil || string(renewed.Note) == string(second.Note) || string(s.Shown().Note) != string(renewed.Note) || string(kept.Note) != string(renewed.Note) {
-		t.Errorf("shown: %s, %v", s.Shown().Note, err)
+	if err := s.Refresh(ctx); err != nil || string(renewed.Note) == string(second.Note) || string(s.Served().Note) != string(renewed.Note) || string(kept.Note) != string(renewed.Note) {
+		t.Errorf("shown: %s, %v", s.Served().Note, err)
 	}
 	// A late put of an older one is not gone back to.
 	if err := b.Put(ctx, publicPrefix+checkpointPath, first.Note); err != nil {

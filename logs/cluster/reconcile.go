@@ -29,35 +29,36 @@ type Reconciled struct {
 	Partial int
 }
 
-// Reconcile compares public/ with the log, as far as [Node.Show] has brought it, and removes the differences. Contents are compared by their sizes: a client that reads one checks its hash.
+// Reconcile compares public/ with the log, as far as [Node.UpdatePublic] has brought it, and removes the differences. Contents are compared by their sizes: a client that reads one checks its hash.
 func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
-	m := &reconciliation{show: show{Node: n, ctx: ctx}}
-	err := m.tiles()
+	m := &reconciliation{publication: publication{Node: n, ctx: ctx}}
+	err := m.reconcileTiles()
 	if err == nil {
-		err = m.keys()
+		err = m.reconcileKeys()
 	}
 	if err == nil {
-		err = m.contents(reconciledAtOnce)
+		err = m.reconcileContents(reconciledAtOnce)
 	}
 	return m.done, err
 }
 
 type reconciliation struct {
-	show
+	publication
 	done Reconciled
 }
 
-// alone does what changes an object while no Show runs, whose changes may be newer.
-func (m *reconciliation) alone(do func() error) error {
+// exclusively calls do while no UpdatePublic runs, if this node leads: what UpdatePublic puts may be newer than what do knows.
+func (m *reconciliation) exclusively(do func() error) error {
 	m.showing.Lock()
 	defer m.showing.Unlock()
 	if !m.Leads() {
-		return m.notWriter()
+		return m.notLeader()
 	}
 	return do()
 }
 
-func (m *reconciliation) add(path string, read func() ([]byte, error)) error {
+// putMissing puts the bytes that read returns at a path below public/, and counts that.
+func (m *reconciliation) putMissing(path string, read func() ([]byte, error)) error {
 	data, err := read()
 	if err == nil {
 		err = m.Bucket.Put(m.ctx, publicPrefix+path, data)
@@ -71,10 +72,9 @@ func (m *reconciliation) add(path string, read func() ([]byte, error)) error {
 // mostPartial bounds the partial tiles that are removed at once; the next Reconcile goes on.
 const mostPartial = 10_000
 
-// tiles adds those that the shown log lacks, and removes partial ones that full ones have replaced. They are the same whichever
-// node puts them.
-func (m *reconciliation) tiles() error {
-	shown, err := m.shown()
+// reconcileTiles puts the tiles of the published log that are missing, and deletes partial tiles that full ones have replaced.
+func (m *reconciliation) reconcileTiles() error {
+	shown, err := m.publishedSize()
 	if err != nil {
 		return err
 	}
@@ -104,12 +104,12 @@ func (m *reconciliation) tiles() error {
 		}
 	}
 	for path := range missing {
-		if err := m.alone(func() error { return m.add(path, func() ([]byte, error) { return m.read(path) }) }); err != nil {
+		if err := m.exclusively(func() error { return m.putMissing(path, func() ([]byte, error) { return m.readLog(path) }) }); err != nil {
 			return err
 		}
 	}
 	for _, key := range old {
-		if err := m.alone(func() error { return m.Bucket.Delete(m.ctx, key) }); err != nil {
+		if err := m.exclusively(func() error { return m.Bucket.Delete(m.ctx, key) }); err != nil {
 			return err
 		}
 		m.done.Partial++
@@ -117,11 +117,11 @@ func (m *reconciliation) tiles() error {
 	return nil
 }
 
-// keys puts the files of the log's keys as they are.
-func (m *reconciliation) keys() error {
+// reconcileKeys puts the files with the log's keys, if they differ.
+func (m *reconciliation) reconcileKeys() error {
 	for _, path := range keyPaths {
-		err := m.alone(func() error {
-			want, err := m.read(path)
+		err := m.exclusively(func() error {
+			want, err := m.readLog(path)
 			if err != nil {
 				return err
 			}
@@ -129,7 +129,7 @@ func (m *reconciliation) keys() error {
 			if err == nil && bytes.Equal(have, want) || err != nil && !errors.Is(err, bucket.ErrNotFound) && !errors.Is(err, bucket.ErrTooLarge) {
 				return err
 			}
-			return m.add(path, func() ([]byte, error) { return want, nil })
+			return m.putMissing(path, func() ([]byte, error) { return want, nil })
 		})
 		if err != nil {
 			return err
@@ -141,8 +141,8 @@ func (m *reconciliation) keys() error {
 // reconciledAtOnce is how many listed contents are held against the store at once.
 const reconciledAtOnce = 1000
 
-// contents goes over both sides in the order of their hashes, so many at once.
-func (m *reconciliation) contents(atOnce int) error {
+// reconcileContents compares the contents in the bucket with those in the store in the order of their hashes, atOnce at a time.
+func (m *reconciliation) reconcileContents(atOnce int) error {
 	listed := map[kvstore.Hash]int64{}
 	var from []byte
 	for o, err := range m.Bucket.List(m.ctx, publicPrefix+contentPath, "") {
@@ -158,17 +158,17 @@ func (m *reconciliation) contents(atOnce int) error {
 			continue
 		}
 		to := append(h[:], 0)
-		if err := m.compare(listed, kvstore.Range{From: from, To: to}); err != nil {
+		if err := m.compareContents(listed, kvstore.Range{From: from, To: to}); err != nil {
 			return err
 		}
 		from = to
 		clear(listed)
 	}
-	return m.compare(listed, kvstore.Range{From: from})
+	return m.compareContents(listed, kvstore.Range{From: from})
 }
 
-// compare holds listed contents, and their sizes, against those that the store has in a range.
-func (m *reconciliation) compare(listed map[kvstore.Hash]int64, r kvstore.Range) error {
+// compareContents compares listed contents and their sizes with those that the store has in a range, and corrects the bucket.
+func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstore.Range) error {
 	var wrong []kvstore.Hash
 	for item, err := range m.Store.Scan(kvstore.Contents, r) {
 		if err != nil {
@@ -180,29 +180,30 @@ func (m *reconciliation) compare(listed map[kvstore.Hash]int64, r kvstore.Range)
 		h := kvstore.Hash(item.Key)
 		size, there := listed[h]
 		delete(listed, h)
-		if ok, err := m.right(h, size, there); err != nil {
+		if ok, err := m.isPublishedRight(h, size, there); err != nil {
 			return err
 		} else if !ok {
 			wrong = append(wrong, h)
 		}
 	}
 	for h, size := range listed { // not in the store
-		if ok, err := m.right(h, size, true); err != nil {
+		if ok, err := m.isPublishedRight(h, size, true); err != nil {
 			return err
 		} else if !ok {
 			wrong = append(wrong, h)
 		}
 	}
 	for _, h := range wrong {
-		if err := m.alone(func() error { return m.correct(h) }); err != nil {
+		if err := m.exclusively(func() error { return m.correctContent(h) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// right reports whether public/ has a content as it should. What nothing names may be newer than this node knows.
-func (m *reconciliation) right(h kvstore.Hash, size int64, there bool) (bool, error) {
+// isPublishedRight reports whether public/ has a content as it should: there says whether it is there, size its bytes. A content that
+// nothing names may be newer than this node knows.
+func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool) (bool, error) {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
 	case err != nil || standing == views.Unnamed:
@@ -217,14 +218,14 @@ func (m *reconciliation) right(h kvstore.Hash, size int64, there bool) (bool, er
 	return there && size == content.Size, err
 }
 
-// correct has public/ have a content as it should by now.
-func (m *reconciliation) correct(h kvstore.Hash) error {
+// correctContent puts or deletes a content in public/, as its releases require now.
+func (m *reconciliation) correctContent(h kvstore.Hash) error {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
 	case err != nil:
 		return err
 	case standing == views.NamedLive:
-		return m.add(contentPath+h.String(), func() ([]byte, error) { return m.Store.Identity(h) })
+		return m.putMissing(contentPath+h.String(), func() ([]byte, error) { return m.Store.Identity(h) })
 	case standing == views.NamedOnce:
 		m.done.Removed++
 		return m.Bucket.Delete(m.ctx, publicPrefix+contentPath+h.String())
@@ -239,14 +240,15 @@ var (
 	packNames = kvstore.Prefix("cluster", "pack")
 )
 
+// packRow returns the key of the row that says that a commit names a pack.
 func packRow(key string) []byte { return append(packNames[:len(packNames):len(packNames)], key...) }
 
-// CollectPacks removes the packs of earlier epochs that no commit names, and returns how many there were and their bytes.
-// This node's first commit keeps those epochs' nodes from landing any more, and it has applied all that they did land.
+// CollectPacks deletes the packs of earlier epochs that no commit names, and returns how many and their bytes. Nodes of these epochs cannot
+// commit any more, and this node has applied all that they committed.
 func (n *Node) CollectPacks(ctx context.Context) (packs int, size int64, err error) {
-	epoch, leads := n.epoch()
+	epoch, leads := n.leadingEpoch()
 	if !leads {
-		return 0, 0, n.notWriter()
+		return 0, 0, n.notLeader()
 	}
 	if _, err := n.Store.Get(kvstore.Meta, packsKey); err != nil {
 		return 0, 0, fmt.Errorf("which packs are in use is not known here: %w", err)
@@ -274,7 +276,7 @@ func (n *Node) CollectPacks(ctx context.Context) (packs int, size int64, err err
 	return packs, size, nil
 }
 
-// packEpoch returns the epoch in a pack's key.
+// packEpoch returns the epoch in the key of a pack.
 func packEpoch(key string) (int64, error) {
 	text, _, _ := strings.Cut(strings.TrimPrefix(key, "pack/"), "/")
 	epoch, err := strconv.ParseInt(text, 10, 64)

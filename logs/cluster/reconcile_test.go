@@ -28,7 +28,7 @@ func shows(t *testing.T, m *member) (again func()) {
 		}
 		signed, err := signer.Checkpoint()
 		if err == nil {
-			err = m.Show(t.Context(), signed)
+			err = m.UpdatePublic(t.Context(), signed)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -142,8 +142,8 @@ func TestMendInParts(t *testing.T) {
 				}
 			}
 			for _, want := range []int{want, 0} {
-				m := &reconciliation{show: show{Node: one.Node, ctx: ctx}}
-				if err := m.contents(atOnce); err != nil || m.done != (Reconciled{Added: want}) {
+				m := &reconciliation{publication: publication{Node: one.Node, ctx: ctx}}
+				if err := m.reconcileContents(atOnce); err != nil || m.done != (Reconciled{Added: want}) {
 					t.Errorf("%d at once: mended %+v, want %d; %v", atOnce, m.done, want, err)
 				}
 			}

@@ -8,18 +8,20 @@ type RecordSealer struct {
 	Record string // its name
 }
 
-func (s RecordSealer) data(number int64) []byte {
+// additionalData returns the record's name and a version's number, which are authenticated with the version.
+func (s RecordSealer) additionalData(number int64) []byte {
 	return fmt.Appendf(nil, "larder record %s %d", s.Record, number)
 }
 
-// Seal returns what the bucket stores.
+// Seal encrypts a version of the record.
 func (s RecordSealer) Seal(number int64, data []byte) ([]byte, error) {
-	return s.Key.aead.Seal(nil, nil, data, s.data(number)), nil
+	return s.Key.aead.Seal(nil, nil, data, s.additionalData(number)), nil
 }
 
-// Open returns what was sealed, or an error if it was changed or sealed with another key.
+// Open decrypts a version of the record. It returns an error if the version was changed, or encrypted with another key or for another
+// number.
 func (s RecordSealer) Open(number int64, stored []byte) ([]byte, error) {
-	data, err := s.Key.aead.Open(nil, nil, stored, s.data(number))
+	data, err := s.Key.aead.Open(nil, nil, stored, s.additionalData(number))
 	if err != nil {
 		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", sideKeyFile, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
-// A Roomed is a node that lets visitors into waiting rooms which the cluster has in common, as the bucket lists
+// A RoomsOfNode is a node that lets visitors into waiting rooms which the cluster has in common, as the bucket lists
 // it. A node that begins to write goes by that: it waits until each of them has told how many are inside.
-type Roomed struct {
+type RoomsOfNode struct {
 	Name  string   `json:"name"` // its data centre's
 	Rooms []string `json:"rooms"`
 }
@@ -26,12 +26,13 @@ const (
 	maxRoomed    = 1 << 20
 )
 
-func roomedKey(name string) string {
+// roomsKey returns the key of the object that lists a node's waiting rooms.
+func roomsKey(name string) string {
 	return roomedPrefix + kvstore.Sum([]byte(name)).String()[:roomedID]
 }
 
-// Writing asks the bucket for the latest epoch, 0 where there is none, and the URL of the node that writes in it.
-func (n *Node) Writing(ctx context.Context) (epoch int64, url string, err error) {
+// Leader reads from the bucket the latest epoch, 0 if there is none, and the URL of the node that leads in it.
+func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) {
 	if epoch, err = n.latestEpoch(ctx); err != nil {
 		return 0, "", err
 	}
@@ -43,23 +44,23 @@ func (n *Node) Writing(ctx context.Context) (epoch int64, url string, err error)
 	return epoch, n.writer, nil
 }
 
-// JoinRooms has the bucket list a node.
-func (n *Node) JoinRooms(ctx context.Context, r Roomed) error {
+// JoinRooms lists a node and its waiting rooms in the bucket.
+func (n *Node) JoinRooms(ctx context.Context, r RoomsOfNode) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return n.Bucket.Put(ctx, roomedKey(r.Name), data)
+	return n.Bucket.Put(ctx, roomsKey(r.Name), data)
 }
 
-// LeaveRooms has the bucket list a node no more. All that it has promised must be over.
+// LeaveRooms removes a node and its waiting rooms from the bucket. All that it has promised to visitors must have expired.
 func (n *Node) LeaveRooms(ctx context.Context, name string) error {
-	return n.Bucket.Delete(ctx, roomedKey(name))
+	return n.Bucket.Delete(ctx, roomsKey(name))
 }
 
-// Rooms returns the rooms that the bucket lists for a node, none where it does not list it.
+// Rooms returns the waiting rooms that the bucket lists for a node, none if it does not list the node.
 func (n *Node) Rooms(ctx context.Context, name string) ([]string, error) {
-	r, err := n.roomed(ctx, roomedKey(name))
+	r, err := n.readRooms(ctx, roomsKey(name))
 	if errors.Is(err, bucket.ErrNotFound) {
 		return nil, nil
 	}
@@ -82,7 +83,7 @@ func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange m
 			strange[o.Key] = errors.New("no node has written it")
 			continue
 		}
-		r, err := n.roomed(ctx, o.Key)
+		r, err := n.readRooms(ctx, o.Key)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound):
 		case errors.Is(err, errStrange):
@@ -108,9 +109,11 @@ func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange m
 // errStrange is in the errors of objects that are not what a node has written there.
 var errStrange = errors.New("it is not a node's list of its waiting rooms")
 
-func (n *Node) roomed(ctx context.Context, key string) (r Roomed, err error) {
+// readRooms reads which waiting rooms the node at a key has. If the object there is none that a node has written, the error is
+// [errStrange].
+func (n *Node) readRooms(ctx context.Context, key string) (r RoomsOfNode, err error) {
 	data, _, err := n.Bucket.Get(ctx, key, maxRoomed)
-	if err == nil && (json.Unmarshal(data, &r) != nil || roomedKey(r.Name) != key) || errors.Is(err, bucket.ErrTooLarge) {
+	if err == nil && (json.Unmarshal(data, &r) != nil || roomsKey(r.Name) != key) || errors.Is(err, bucket.ErrTooLarge) {
 		err = errStrange
 	}
 	if err != nil {

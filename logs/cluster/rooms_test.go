@@ -11,13 +11,13 @@ import (
 func TestStrangeRooms(t *testing.T) {
 	b := folder(t)
 	n := join(t, b, "one")
-	for _, r := range []Roomed{{"one", []string{"shop", "open"}}, {"two", []string{"shop"}}, {"three", []string{"shop"}}, {"four", []string{"shop"}}} {
+	for _, r := range []RoomsOfNode{{"one", []string{"shop", "open"}}, {"two", []string{"shop"}}, {"three", []string{"shop"}}, {"four", []string{"shop"}}} {
 		if err := n.JoinRooms(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for key, data := range map[string]string{
-		"room/notes.txt": "to do", "room/old/one": "{}", roomedKey("two"): "not JSON", roomedKey("three"): `{"name": "one", "rooms": []}`, roomedKey("four"): strings.Repeat(" ", maxRoomed+1),
+		"room/notes.txt": "to do", "room/old/one": "{}", roomsKey("two"): "not JSON", roomsKey("three"): `{"name": "one", "rooms": []}`, roomsKey("four"): strings.Repeat(" ", maxRoomed+1),
 	} {
 		if err := b.Put(t.Context(), key, []byte(data)); err != nil {
 			t.Fatal(err)
@@ -28,10 +28,10 @@ func TestStrangeRooms(t *testing.T) {
 		t.Fatal(err)
 	}
 	rooms := []string{"shop", "open"}
-	if want := map[string][]string{"one": rooms, roomedKey("two"): rooms, roomedKey("three"): rooms, roomedKey("four"): rooms}; !reflect.DeepEqual(all, want) {
+	if want := map[string][]string{"one": rooms, roomsKey("two"): rooms, roomsKey("three"): rooms, roomsKey("four"): rooms}; !reflect.DeepEqual(all, want) {
 		t.Errorf("%v are listed and not %v", all, want)
 	}
-	for _, key := range []string{"room/notes.txt", "room/old/one", roomedKey("two"), roomedKey("three"), roomedKey("four")} {
+	for _, key := range []string{"room/notes.txt", "room/old/one", roomsKey("two"), roomsKey("three"), roomsKey("four")} {
 		if strange[key] == nil {
 			t.Errorf("%s is not named", key)
 		}
@@ -42,7 +42,7 @@ func TestStrangeRooms(t *testing.T) {
 	if rooms, err := n.Rooms(t.Context(), "two"); err == nil {
 		t.Errorf("the bucket lists two with %v", rooms)
 	}
-	if err := n.JoinRooms(t.Context(), Roomed{"two", []string{"shop"}}); err != nil { // as it does each minute
+	if err := n.JoinRooms(t.Context(), RoomsOfNode{"two", []string{"shop"}}); err != nil { // as it does each minute
 		t.Fatal(err)
 	}
 	if all, strange, err = n.AllRooms(t.Context()); err != nil || len(strange) != 4 || len(all["two"]) != 1 {

@@ -21,13 +21,13 @@ const (
 	wholeBeats  = 15     // after so many, the writer looks whether the bucket still has what it has published
 )
 
+// beatKey returns the key of the heartbeat of an epoch's leader.
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
-// Follow applies the commits until ctx ends. For a candidate it also returns, with true, when no node
-// writes: there never was one, or the one that did, in the epoch that is returned, has not been heard of
-// for a while. each, which may be nil, is called whenever all was here that there was.
+// Follow applies commits until ctx ends. For a candidate it also returns, with vacant true, when there is no leader: there was none yet, or
+// that of the epoch after has sent no heartbeat for a while. each, if set, is called whenever the store has all commits.
 func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
-	w := watch{heard: time.Now(), timeout: missedBeats * n.Beat}
+	w := heartbeatMonitor{heard: time.Now(), timeout: missedBeats * n.Beat}
 	var readAt time.Time
 	for ctx.Err() == nil {
 		_, err := n.CatchUp(ctx)
@@ -37,8 +37,8 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 		if err == nil && candidate && time.Since(readAt) >= n.Beat/2 {
 			readAt = time.Now()
 			var sign string
-			after, sign, err = n.sign(ctx)
-			if w.dead(time.Now(), sign, err) {
+			after, sign, err = n.readHeartbeat(ctx)
+			if w.isVacant(time.Now(), sign, err) {
 				return after, true
 			}
 		}
@@ -51,10 +51,10 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 	return 0, false
 }
 
-// SendHeartbeats says that this node lives, until it does not write any more, or ctx ends.
+// SendHeartbeats sends heartbeats until this node does not lead any more, or ctx ends.
 func (n *Node) SendHeartbeats(ctx context.Context) {
 	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
-		err := n.beat(ctx, beat)
+		err := n.sendHeartbeat(ctx, beat)
 		n.recordResult(err)
 		if err != nil && ctx.Err() == nil {
 			n.Logger.Warn("couldn't tell the bucket that this node lives; trying again", "err", err)
@@ -65,9 +65,9 @@ func (n *Node) SendHeartbeats(ctx context.Context) {
 	}
 }
 
-// beat says that this node lives, and finds out whether another has taken its place.
-func (n *Node) beat(ctx context.Context, count int64) error {
-	epoch, leads := n.epoch()
+// sendHeartbeat puts the heartbeat with a number into the bucket. It steps down if another node leads, or if the bucket has lost commits.
+func (n *Node) sendHeartbeat(ctx context.Context, count int64) error {
+	epoch, leads := n.leadingEpoch()
 	if !leads {
 		return nil
 	}
@@ -82,9 +82,9 @@ func (n *Node) beat(ctx context.Context, count int64) error {
 	if err != nil || count%wholeBeats != 0 {
 		return err
 	}
-	next, err := n.Number()
+	next, err := n.NextCommit()
 	if err == nil {
-		err = n.has(ctx, next-1)
+		err = n.requireCommit(ctx, next-1)
 	}
 	if errors.As(err, new(*BehindError)) {
 		n.Logger.Error("this node does not publish any more", "err", err)
@@ -93,9 +93,9 @@ func (n *Node) beat(ctx context.Context, count int64) error {
 	return err
 }
 
-// Leave ends writing, and lets another node begin at once.
+// Leave steps down, and tells the bucket so that another node may lead at once.
 func (n *Node) Leave(ctx context.Context) {
-	epoch, leads := n.epoch()
+	epoch, leads := n.leadingEpoch()
 	n.StepDown()
 	if !leads {
 		return
@@ -105,8 +105,8 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 }
 
-// FindWriter asks the bucket which node writes, or is about to, and returns its URL, "" where it has none.
-func (n *Node) FindWriter(ctx context.Context) (url string, err error) {
+// FindLeader reads from the bucket which node leads, and returns its URL, "" if the node has none.
+func (n *Node) FindLeader(ctx context.Context) (url string, err error) {
 	latest, err := n.latestEpoch(ctx)
 	if err == nil && latest == 0 {
 		err = &NotWriterError{}
@@ -116,8 +116,8 @@ func (n *Node) FindWriter(ctx context.Context) (url string, err error) {
 	return n.writer, err
 }
 
-// sign returns the latest epoch, and what changes while its writer lives, "" where there never was one.
-func (n *Node) sign(ctx context.Context) (latest int64, sign string, err error) {
+// readHeartbeat returns the latest epoch and a text that changes with each heartbeat of its leader, "" if there never was one.
+func (n *Node) readHeartbeat(ctx context.Context) (latest int64, sign string, err error) {
 	latest, err = n.latestEpoch(ctx)
 	if err != nil || latest == 0 {
 		return latest, "", err
@@ -129,17 +129,17 @@ func (n *Node) sign(ctx context.Context) (latest int64, sign string, err error) 
 	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
-// A watch is what a candidate knows of the leader's heartbeats.
-type watch struct {
+// A heartbeatMonitor is what a candidate knows of the leader's heartbeats.
+type heartbeatMonitor struct {
 	last  string
 	heard time.Time // by the candidate's own monotonic clock
 
 	timeout time.Duration
 }
 
-// dead reports whether the leader's heartbeat has timed out. A bucket that does not respond
-// says nothing about it.
-func (w *watch) dead(now time.Time, sign string, err error) bool {
+// isVacant reports whether there is no leader: sign, the text of its last heartbeat, has not changed for the timeout. With an error, the
+// bucket says nothing about the leader.
+func (w *heartbeatMonitor) isVacant(now time.Time, sign string, err error) bool {
 	switch {
 	case err != nil:
 		w.heard = now

@@ -35,13 +35,13 @@ type SideKey struct {
 	secret []byte
 }
 
-// Derive returns 32 bytes that only those know who have the key, for one purpose.
+// Derive returns 32 bytes for a purpose, which only those who have the key can derive.
 func (k *SideKey) Derive(purpose string) ([]byte, error) {
 	return hkdf.Key(sha256.New, k.secret, nil, "larder cluster: "+purpose, 32)
 }
 
-// OpenSideKey reads the key from a key folder. Every candidate needs the same. Where there is none, it
-// makes one if the node founds the cluster, and else returns an [fs.ErrNotExist].
+// OpenSideKey reads the cluster's key from a key folder; all candidates need the same. If it is missing, the node that founds the cluster
+// creates it, and any other gets an [fs.ErrNotExist].
 func OpenSideKey(keys string, founds bool) (*SideKey, error) {
 	path := filepath.Join(keys, sideKeyFile)
 	secret, err := os.ReadFile(path)
@@ -73,18 +73,20 @@ type sealed struct {
 	State  []byte `json:"state"`
 }
 
+// sideName returns the key of the object that has a version of the side state.
 func sideName(number int64) string { return fmt.Sprintf("%s%020d", sidePrefix, number) }
 
-func sideData(number, epoch int64) []byte {
+// sideAdditionalData returns the number and the epoch of a version of the side state, which are authenticated with it.
+func sideAdditionalData(number, epoch int64) []byte {
 	return fmt.Appendf(nil, "larder side %d %d", number, epoch)
 }
 
-// SaveSide keeps a state in the place of the last one, if this node writes. When it has returned nil,
-// the node that takes over gets it.
+// SaveSide stores a new version of the side state, if this node leads. After it has returned nil, a node that takes over reads this version
+// or a later one.
 func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
-	epoch, leads := n.epoch()
+	epoch, leads := n.leadingEpoch()
 	if !leads {
-		return n.notWriter()
+		return n.notLeader()
 	}
 	for ctx.Err() == nil {
 		last, err := n.lastSide(ctx)
@@ -92,7 +94,7 @@ func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
 			return err
 		}
 		number := last + 1
-		data, err := json.Marshal(sealed{CommitFormat, epoch, key.aead.Seal(nil, nil, state, sideData(number, epoch))})
+		data, err := json.Marshal(sealed{CommitFormat, epoch, key.aead.Seal(nil, nil, state, sideAdditionalData(number, epoch))})
 		if err != nil {
 			return err
 		}
@@ -102,7 +104,7 @@ func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
 		_, err = n.Bucket.Create(ctx, sideName(number), data)
 		if errors.Is(err, bucket.ErrExists) {
 			if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
-				return errors.Join(err, n.notWriter())
+				return errors.Join(err, n.notLeader())
 			}
 			continue // one of this node's that was in doubt, or of the writer before
 		}
@@ -112,25 +114,24 @@ func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
 		// A node that takes over claims its epoch first, and reads the state then. So where there is no
 		// later epoch now, it reads this one.
 		if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
-			return errors.Join(err, n.notWriter())
+			return errors.Join(err, n.notLeader())
 		}
 		if last > 0 {
-			n.dropSide(ctx, last-1) // the one before stays, for a node that reads it now
+			n.deleteSide(ctx, last-1) // the one before stays, for a node that reads it now
 		}
 		return nil
 	}
 	return ctx.Err()
 }
 
-// dropSide removes a state that two later ones have replaced. One that stays does no harm.
-func (n *Node) dropSide(ctx context.Context, number int64) {
+// deleteSide deletes a version of the side state that two later ones have replaced. If that fails, the version stays and does no harm.
+func (n *Node) deleteSide(ctx context.Context, number int64) {
 	if err := n.Bucket.Delete(ctx, sideName(number)); err != nil {
 		n.Logger.Debug("couldn't remove an old state", "number", number, "err", err)
 	}
 }
 
-// LoadSide returns the state that was saved last, nil where there is none. Of a writer that was
-// replaced, what came late does not count.
+// LoadSide returns the last version of the side state, nil if there is none. Versions that a replaced leader wrote late do not count.
 func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 	var best sealed
 	var state []byte
@@ -138,7 +139,7 @@ func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		number, err := sideNumber(o.Key)
+		number, err := parseSideName(o.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n.Bucket, err)
 		}
@@ -156,7 +157,7 @@ func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 		if s.Format != CommitFormat {
 			return nil, &FormatError{o.Key, s.Format}
 		}
-		opened, err := key.aead.Open(nil, nil, s.State, sideData(number, s.Epoch))
+		opened, err := key.aead.Open(nil, nil, s.State, sideAdditionalData(number, s.Epoch))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", n.Bucket, o.Key, sideKeyFile, err)
 		}
@@ -167,20 +168,21 @@ func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 	return state, nil
 }
 
-// lastSide returns the greatest number of a state, 0 where there is none.
+// lastSide returns the greatest number of a version of the side state, 0 if there is none.
 func (n *Node) lastSide(ctx context.Context) (last int64, err error) {
 	for o, err := range n.Bucket.List(ctx, sidePrefix, "") {
 		if err != nil {
 			return 0, err
 		}
-		if last, err = sideNumber(o.Key); err != nil {
+		if last, err = parseSideName(o.Key); err != nil {
 			return 0, fmt.Errorf("%s: %w", n.Bucket, err)
 		}
 	}
 	return last, nil
 }
 
-func sideNumber(key string) (int64, error) {
+// parseSideName returns the number in the key of a version of the side state.
+func parseSideName(key string) (int64, error) {
 	number, err := strconv.ParseInt(strings.TrimPrefix(key, sidePrefix), 10, 64)
 	if err != nil || sideName(number) != key {
 		return 0, fmt.Errorf("%q is not the key of a state", key)

@@ -21,14 +21,14 @@ const AnyEpoch = -1
 // committed, and lands a commit of its own, after which no earlier writer's can land. It returns a
 // NotWriterError where another node was faster.
 func (n *Node) Lead(ctx context.Context, after int64) error {
-	if err := n.confirm(ctx); err != nil {
+	if err := n.attachBucket(ctx); err != nil {
 		return err
 	}
-	epoch, err := n.nextEpoch(ctx, after)
+	epoch, err := n.claimEpoch(ctx, after)
 	if err != nil {
 		return err
 	}
-	n.setWhole(false) // it is asked again
+	n.setComplete(false) // it is asked again
 	l := &lead{machine: machine{epoch: epoch}}
 	if err := n.runBootstrap(ctx, &l.machine); err != nil {
 		return err
@@ -37,12 +37,12 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 		if _, err := n.CatchUp(ctx); err != nil {
 			return err
 		}
-		s, err := n.state()
+		s, err := n.readState()
 		if err != nil {
 			return err
 		}
-		if l.machine.applied(s.number, s.epoch) == deposed {
-			return n.notWriter()
+		if l.machine.setNumber(s.number, s.epoch) == deposed {
+			return n.notLeader()
 		}
 		at := n.Log.Checkpoint()
 		fence := Commit{Number: s.number, Epoch: epoch, Nonce: newNonce(), Before: at, After: at}
@@ -59,16 +59,16 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 			if _, err := n.CatchUp(ctx); err != nil {
 				return err
 			}
-			n.begin(l, epoch)
+			n.becomeLeader(l, epoch)
 			return nil
 		case outcome != overtaken:
-			return n.notWriter()
+			return n.notLeader()
 		}
 	}
 }
 
-// begin has the node's own updates be committed.
-func (n *Node) begin(l *lead, epoch int64) {
+// becomeLeader records that this node leads in an epoch, so that its own updates of the log become commits.
+func (n *Node) becomeLeader(l *lead, epoch int64) {
 	l.at = n.Log.Checkpoint()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -76,7 +76,7 @@ func (n *Node) begin(l *lead, epoch int64) {
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
-// StepDown ends writing. A commit that is in doubt stays so until another node's says otherwise.
+// StepDown ends leading. A commit that is in doubt stays in doubt until a commit of another node decides.
 func (n *Node) StepDown() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,8 +94,8 @@ func (n *Node) Leads() bool {
 	return n.leads != nil
 }
 
-// epoch returns the epoch in which this node writes, if it does. A later one may be known by now.
-func (n *Node) epoch() (epoch int64, leads bool) {
+// leadingEpoch returns the epoch in which this node leads, and whether it does. There may be a later epoch already.
+func (n *Node) leadingEpoch() (epoch int64, leads bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.leads == nil {
@@ -104,26 +104,27 @@ func (n *Node) epoch() (epoch int64, leads bool) {
 	return n.leads.machine.epoch, true
 }
 
-func (n *Node) notWriter() error {
+// notLeader returns a [NotWriterError] with the URL of the known leader.
+func (n *Node) notLeader() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return &NotWriterError{n.writer}
 }
 
-// commit decides about an Update of the log: it makes the commit that publishes it.
-func (n *Node) commit(g logs.Growth) error {
+// commitGrowth publishes an update of the log as a commit in the bucket. The log calls it before it writes the update.
+func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Lock()
 	l := n.leads
 	inDoubt := l != nil && l.doubt
 	n.mu.Unlock()
 	switch {
 	case l == nil:
-		return n.notWriter()
+		return n.notLeader()
 	case inDoubt:
 		return fmt.Errorf("an earlier publication is in doubt: %w", ErrUnavailable)
 	case g.Before != l.at: // an update was committed that this node could not write
 		n.StepDown()
-		return n.notWriter()
+		return n.notLeader()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.CommitTimeout)
 	defer cancel()
@@ -131,7 +132,7 @@ func (n *Node) commit(g logs.Growth) error {
 	for _, e := range g.Entries {
 		c.Entries = append(c.Entries, e.Raw)
 	}
-	packed, err := n.pack(ctx, &c, g.Entries)
+	packed, err := n.packEntries(ctx, &c, g.Entries)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -147,19 +148,19 @@ func (n *Node) commit(g logs.Growth) error {
 		n.mu.Lock()
 		l.doubt = true
 		n.mu.Unlock()
-		go n.settle(l, data)
+		go n.resolveDoubt(l, data)
 		return fmt.Errorf("%w: %w", logs.ErrInDoubt, err)
 	case outcome == landed:
 		l.at = g.After
-		c.note(g.Batch, packed)
+		c.recordApplied(g.Batch, packed)
 		return nil
 	}
-	n.lost(outcome, c.Number)
-	return n.notWriter()
+	n.stopLeading(outcome, c.Number)
+	return n.notLeader()
 }
 
-// settle goes on with a commit in doubt for which no Update waits any longer.
-func (n *Node) settle(l *lead, data []byte) {
+// resolveDoubt continues to land a commit for which no Update waits any longer, until its outcome is known.
+func (n *Node) resolveDoubt(l *lead, data []byte) {
 	ctx := context.Background()
 	number := l.machine.number
 	outcome, _ := n.land(ctx, &l.machine, data) // without an end, there is no error
@@ -172,7 +173,7 @@ func (n *Node) settle(l *lead, data []byte) {
 		time.Sleep(n.Rest)
 	}
 	if outcome != landed {
-		n.lost(outcome, number)
+		n.stopLeading(outcome, number)
 		return
 	}
 	n.Logger.Info("the publication in doubt is made", "commit", number)
@@ -181,8 +182,8 @@ func (n *Node) settle(l *lead, data []byte) {
 	l.at, l.doubt = n.Log.Checkpoint(), false
 }
 
-// lost ends writing because the number has another commit.
-func (n *Node) lost(o outcome, number int64) {
+// stopLeading logs why the number has another commit, and steps down.
+func (n *Node) stopLeading(o outcome, number int64) {
 	if o == deposed {
 		n.Logger.Warn("another node publishes by now", "commit", number)
 	} else {
@@ -191,10 +192,10 @@ func (n *Node) lost(o outcome, number int64) {
 	n.StepDown()
 }
 
-// land does what the machine says until it is settled, or ctx ends: then it is not.
+// land makes requests until the outcome of a commit is known, or ctx ends.
 func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	for {
-		o, err := n.step(ctx, m, data)
+		o, err := n.stepOnce(ctx, m, data)
 		if o != undecided {
 			return o, nil
 		}
@@ -207,34 +208,35 @@ func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, erro
 	}
 }
 
-// step makes one request. An error says why the machine does not know more than before.
-func (n *Node) step(ctx context.Context, m *machine, data []byte) (outcome, error) {
+// stepOnce makes the one request that the machine needs next and returns the outcome. An error says why the machine knows no more than
+// before.
+func (n *Node) stepOnce(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	key := commitKey(m.number)
 	if m.phase == putting {
 		_, err := n.Bucket.Create(ctx, key, data)
 		switch {
 		case err == nil:
-			return m.put(putCreated), nil
+			return m.putDone(putCreated), nil
 		case errors.Is(err, bucket.ErrExists):
-			return m.put(putExists), nil
+			return m.putDone(putExists), nil
 		}
-		return m.put(putUnknown), err
+		return m.putDone(putUnknown), err
 	}
-	c, err := n.read(ctx, m.number)
+	c, err := n.readCommit(ctx, m.number)
 	switch {
 	case errors.Is(err, bucket.ErrNotFound):
-		return m.absent(), nil
+		return m.foundNothing(), nil
 	case err != nil:
 		return undecided, err
 	}
-	return m.found(c.Epoch, c.Nonce), nil
+	return m.foundCommit(c.Epoch, c.Nonce), nil
 }
 
-// pack puts what entries name, and no commit has brought yet, into packs of the commit. It returns
-// which contents those are.
-func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) ([]kvstore.Hash, error) {
-	wanted, err := n.wanted(entries, func(h kvstore.Hash) (bool, error) {
-		_, err := n.Store.Get(kvstore.Meta, contentKey(h))
+// packEntries puts the contents that entries name, and that no earlier commit has brought, into packs of the commit. It returns their
+// hashes.
+func (n *Node) packEntries(ctx context.Context, c *Commit, entries []logs.Indexed) ([]kvstore.Hash, error) {
+	wanted, err := n.missingContents(entries, func(h kvstore.Hash) (bool, error) {
+		_, err := n.Store.Get(kvstore.Meta, packedContentKey(h))
 		if errors.Is(err, kvstore.ErrNotFound) {
 			return false, nil
 		}
@@ -243,11 +245,11 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) ([]k
 	if err != nil {
 		return nil, err
 	}
-	return wanted, n.packAll(ctx, c, wanted)
+	return wanted, n.packContents(ctx, c, wanted)
 }
 
-// packAll puts contents into packs of the commit.
-func (n *Node) packAll(ctx context.Context, c *Commit, wanted []kvstore.Hash) error {
+// packContents puts contents into packs of the commit.
+func (n *Node) packContents(ctx context.Context, c *Commit, wanted []kvstore.Hash) error {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		hash := kvstore.Sum(pack)
 		name := PackName{packPrefix(c.Epoch) + hash.String(), hash, int64(len(pack))}
@@ -265,8 +267,8 @@ func (n *Node) packAll(ctx context.Context, c *Commit, wanted []kvstore.Hash) er
 	return p.flush()
 }
 
-// wanted returns what entries name, each once, as far as it is not there.
-func (n *Node) wanted(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
+// missingContents returns the contents that entries name, each once, for which there returns false.
+func (n *Node) missingContents(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
 	seen := map[kvstore.Hash]struct{}{}
 	add := func(h kvstore.Hash) error {
 		if _, ok := seen[h]; ok {
@@ -309,16 +311,17 @@ type epochRecord struct {
 	Since  time.Time `json:"since"` // by that node's clock; for people
 }
 
+// epochKey returns the key of the record that claims an epoch.
 func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
 
-// nextEpoch claims the epoch after another one.
-func (n *Node) nextEpoch(ctx context.Context, after int64) (int64, error) {
+// claimEpoch claims the epoch after another one, and returns it. If another node was faster, the error is a [NotWriterError].
+func (n *Node) claimEpoch(ctx context.Context, after int64) (int64, error) {
 	latest, err := n.latestEpoch(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if after != AnyEpoch && latest != after {
-		return 0, n.notWriter()
+		return 0, n.notLeader()
 	}
 	own := epochRecord{CommitFormat, newNonce(), n.URL, time.Now().UTC()}
 	data, err := json.Marshal(own)
@@ -327,12 +330,12 @@ func (n *Node) nextEpoch(ctx context.Context, after int64) (int64, error) {
 	}
 	_, err = n.Bucket.Create(ctx, epochKey(latest+1), data)
 	if errors.Is(err, bucket.ErrExists) {
-		return 0, n.notWriter()
+		return 0, n.notLeader()
 	}
 	return latest + 1, err
 }
 
-// latestEpoch returns the latest epoch, 0 before the first, and remembers which node has it.
+// latestEpoch reads the latest epoch from the bucket, 0 before the first, and records which node has claimed it.
 func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	n.mu.Lock()
 	latest := n.latest
@@ -367,14 +370,14 @@ type identity struct {
 
 const identityKey = "log"
 
-// Origin returns whose log a bucket has, "" where it has none.
+// Origin returns the name of the log in a bucket, "" if it has none.
 func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
-	is, err := identify(ctx, b)
+	is, err := readIdentity(ctx, b)
 	return is.Origin, err
 }
 
-// identify returns the bucket's identity, an empty one where it has none.
-func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
+// readIdentity returns the bucket's identity, an empty one if it has none.
+func readIdentity(ctx context.Context, b bucket.Bucket) (is identity, err error) {
 	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
 	if errors.Is(err, bucket.ErrNotFound) {
 		return identity{}, nil
@@ -399,9 +402,9 @@ func ForeignError(bucket, has, want string) error {
 	return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", bucket, has, want)
 }
 
-// claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
-func (n *Node) claim(ctx context.Context) (id string, err error) {
-	is, err := identify(ctx, n.Bucket)
+// claimBucket returns the id of the bucket, which it gives to a bucket that has no log yet. A bucket with another log is an error.
+func (n *Node) claimBucket(ctx context.Context) (id string, err error) {
+	is, err := readIdentity(ctx, n.Bucket)
 	if err == nil && is.ID == "" && !n.Bootstraps {
 		return "", fmt.Errorf("%s has no log yet, and this node has no key to begin one with; start the node first that has the log's key, or name the right bucket with --bucket", n.Bucket)
 	}
@@ -416,7 +419,7 @@ func (n *Node) claim(ctx context.Context) (id string, err error) {
 		} else if !errors.Is(err, bucket.ErrExists) {
 			return "", err
 		}
-		if is, err = identify(ctx, n.Bucket); err != nil {
+		if is, err = readIdentity(ctx, n.Bucket); err != nil {
 			return "", err
 		}
 	}

@@ -28,42 +28,44 @@ const (
 	manifestCost = 8 // a decoded manifest's memory, in bytes of its text
 )
 
-// fates are the releases that are withdrawn at the end of what is taken over, by the entry
+// withdrawals are the releases that are withdrawn at the end of what is taken over, by the entry
 // that says so.
-type fates map[[16]byte]int64
+type withdrawals map[[16]byte]int64
 
-func fateOf(e logs.Indexed) (key [16]byte) {
+// releaseKey returns the first 16 bytes of the key that a release has in the map of live releases.
+func releaseKey(e logs.Indexed) (key [16]byte) {
 	full := livemap.Key(e.Package, e.Version)
 	copy(key[:], full[:])
 	return key
 }
 
-func (t fates) hear(e logs.Indexed) {
+// add records what an entry says about its release: whether the release is withdrawn after the entry.
+func (t withdrawals) add(e logs.Indexed) {
 	switch {
 	case e.Kind.Serves(): // so that its files are needed
-		delete(t, fateOf(e))
+		delete(t, releaseKey(e))
 	case e.Kind == logs.Withdrawn:
-		t[fateOf(e)] = e.Index
+		t[releaseKey(e)] = e.Index
 	}
 }
 
-// absent reports whether an entry serves a release that is withdrawn at the end.
-func (t fates) absent(e logs.Indexed) bool {
+// leavesOut reports whether an entry publishes or restores a release that a later entry withdraws, so that its files are not fetched.
+func (t withdrawals) leavesOut(e logs.Indexed) bool {
 	if !e.Kind.Serves() {
 		return false
 	}
-	at, ok := t[fateOf(e)]
+	at, ok := t[releaseKey(e)]
 	return ok && at > e.Index
 }
 
-// take takes over the entries that are not here yet. It reads them twice, because what is
-// withdrawn at the end must not appear on the way there.
-func (f *Follower) take(ctx context.Context, log *verify.Log) error {
-	withdrawn := fates{}
+// applyNew applies the entries of the source's log that the store lacks. It reads them twice: a release that is withdrawn at the end must
+// not be served in between.
+func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
+	withdrawn := withdrawals{}
 	begin := f.Log.Checkpoint().Size
 	var first []logs.Indexed
 	for index := begin; index < log.Size(); {
-		entries, err := f.entries(ctx, log, index)
+		entries, err := f.readEntries(ctx, log, index)
 		if err != nil {
 			return err
 		}
@@ -71,7 +73,7 @@ func (f *Follower) take(ctx context.Context, log *verify.Log) error {
 			first = entries
 		}
 		for _, e := range entries {
-			withdrawn.hear(e)
+			withdrawn.add(e)
 		}
 		index += int64(len(entries))
 	}
@@ -79,7 +81,7 @@ func (f *Follower) take(ctx context.Context, log *verify.Log) error {
 		entries := first
 		if index != begin {
 			var err error
-			if entries, err = f.entries(ctx, log, index); err != nil {
+			if entries, err = f.readEntries(ctx, log, index); err != nil {
 				return err
 			}
 		}
@@ -91,7 +93,9 @@ func (f *Follower) take(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-func (f *Follower) entries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
+// readEntries returns verified entries of the source's log from an index on. If the source contradicts itself, the error is a
+// [RefusedError].
+func (f *Follower) readEntries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
 	entries, err := log.Entries(ctx, index)
 	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
 		err = &RefusedError{err}
@@ -102,30 +106,30 @@ func (f *Follower) entries(ctx context.Context, log *verify.Log, index int64) ([
 	return entries, err
 }
 
-// A coming is an entry whose contents are being fetched.
-type coming struct {
+// A pendingEntry is an entry whose contents are being fetched.
+type pendingEntry struct {
 	entry  logs.Indexed
 	absent bool // its release is taken over without its files
 	pins   *kvstore.Pins
 	done   chan error
 }
 
-func (f *Follower) coming(e logs.Indexed, absent bool) *coming {
-	return &coming{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1)}
+// newPending prepares an entry whose contents are to be fetched. absent says that the files of its release are left out.
+func (f *Follower) newPending(e logs.Indexed, absent bool) *pendingEntry {
+	return &pendingEntry{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1)}
 }
 
-// apply fetches what entries name, several at once, and takes them over one by one, in their
-// order.
-func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn fates) error {
+// apply fetches the contents of several entries at once and commits the entries in their order.
+func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn withdrawals) error {
 	ctx, cancel := context.WithCancel(ctx)
-	queue := make(chan *coming, entriesAtOnce)
+	queue := make(chan *pendingEntry, entriesAtOnce)
 	// erased says that something was erased, so that what follows may be fetched. Its buffer is for a goroutine below that has ended
 	// with ctx; it waits for one erasure before it queues the next, so there is never a second message.
 	erased := make(chan struct{}, 1)
 	var fetching errgroup.Group
 	defer func() {
 		cancel()
-		var left []*coming
+		var left []*pendingEntry
 		for c := range queue {
 			left = append(left, c)
 		}
@@ -137,14 +141,14 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 	go func() {
 		defer close(queue)
 		for _, e := range entries {
-			c := f.coming(e, f.absent(e, withdrawn))
+			c := f.newPending(e, f.leavesOut(e, withdrawn))
 			select {
 			case queue <- c:
 			case <-ctx.Done():
 				return
 			}
 			fetching.Go(func() error {
-				c.done <- f.fetch(ctx, c)
+				c.done <- f.fetchEntry(ctx, c)
 				return nil
 			})
 			if e.Kind == logs.Erased {
@@ -159,7 +163,7 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 	for c := range queue {
 		err := <-c.done
 		if err == nil {
-			err = f.commit(c)
+			err = f.commitEntry(c)
 		}
 		c.pins.Release()
 		if err == nil && c.entry.Kind == logs.Erased {
@@ -172,9 +176,10 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 	return ctx.Err()
 }
 
-// absent reports whether a release that an entry has served is taken over without its files.
-func (f *Follower) absent(e logs.Indexed, withdrawn fates) bool {
-	return withdrawn.absent(e) || e.Kind.Serves() && !f.wanted(e.Package, e.Version)
+// leavesOut reports whether the files of a release are left out when an entry about it is applied: it is withdrawn later, or not wanted
+// here.
+func (f *Follower) leavesOut(e logs.Indexed, withdrawn withdrawals) bool {
+	return withdrawn.leavesOut(e) || e.Kind.Serves() && !f.wants(e.Package, e.Version)
 }
 
 // A partialSource may lack the files of releases that are served.
@@ -182,30 +187,30 @@ type partialSource interface {
 	Has(pkg, version string) bool
 }
 
-// wanted reports whether the files of a release are applied.
-func (f *Follower) wanted(pkg, version string) bool {
+// wants reports whether the files of a release are to be stored: [Options.Only] selects it, and the source has its files.
+func (f *Follower) wants(pkg, version string) bool {
 	p, partial := f.Source.(partialSource)
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
-// fetch has all be in the store that an entry needs.
-func (f *Follower) fetch(ctx context.Context, c *coming) error {
+// fetchEntry stores all contents that a pending entry needs: those that it names itself, and the files of its release.
+func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
-		if err := f.document(ctx, c, h); err != nil {
+		if err := f.fetchDocument(ctx, c, h); err != nil {
 			return fmt.Errorf("entry %d (%s %s %s): %w", c.entry.Index, c.entry.Kind, c.entry.Package, c.entry.Version, err)
 		}
 	}
 	if !c.entry.Kind.Serves() {
 		return nil
 	}
-	if err := f.release(ctx, c); err != nil {
+	if err := f.fetchRelease(ctx, c); err != nil {
 		return fmt.Errorf("%s %s, entry %d: %w", c.entry.Package, c.entry.Version, c.entry.Index, err)
 	}
 	return nil
 }
 
-// release has the files of a release be in the store.
-func (f *Follower) release(ctx context.Context, c *coming) error {
+// fetchRelease verifies the manifest of a pending entry and stores the files of the release, unless they are left out.
+func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	content, err := f.Store.Content(c.entry.Manifest)
 	if err != nil {
 		return err
@@ -227,10 +232,11 @@ func (f *Follower) release(ctx context.Context, c *coming) error {
 	case c.absent:
 		return nil
 	}
-	return f.allFiles(ctx, c, m.Files)
+	return f.fetchFiles(ctx, c, m.Files)
 }
 
-func (f *Follower) allFiles(ctx context.Context, c *coming, files []logs.File) error {
+// fetchFiles stores the contents of files that the store lacks, several at once.
+func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs.File) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(filesAtOnce)
 	for i := range files {
@@ -246,7 +252,7 @@ func (f *Follower) allFiles(ctx context.Context, c *coming, files []logs.File) e
 			continue
 		}
 		group.Go(func() error {
-			err := f.once(file.SHA256, func() error { return f.file(ctx, c, file) })
+			err := f.fetchOnce(file.SHA256, func() error { return f.fetchFile(ctx, c, file) })
 			if err != nil {
 				err = fmt.Errorf("%s: %w", file.Path, err)
 			}
@@ -256,19 +262,19 @@ func (f *Follower) allFiles(ctx context.Context, c *coming, files []logs.File) e
 	return group.Wait()
 }
 
-// once has one of those that want the same content fetch it.
-func (f *Follower) once(h kvstore.Hash, fetch func() error) error {
+// fetchOnce calls fetch, unless another goroutine is fetching the same content: then it waits for that and returns its error.
+func (f *Follower) fetchOnce(h kvstore.Hash, fetch func() error) error {
 	_, err, _ := f.flights.Do(string(h[:]), func() (any, error) { return nil, fetch() })
 	return err
 }
 
-// document has a content be in the store that an entry names itself.
-func (f *Follower) document(ctx context.Context, c *coming, h kvstore.Hash) error {
+// fetchDocument stores a content that a pending entry names itself, such as a manifest, unless the store has it.
+func (f *Follower) fetchDocument(ctx context.Context, c *pendingEntry, h kvstore.Hash) error {
 	there, err := c.pins.Has(h)
 	if there || err != nil {
 		return err
 	}
-	return f.once(h, func() error {
+	return f.fetchOnce(h, func() error {
 		const usual = 4 << 20 // nearly all are far smaller
 		if err := f.memory.Acquire(ctx, usual); err != nil {
 			return err
@@ -276,7 +282,7 @@ func (f *Follower) document(ctx context.Context, c *coming, h kvstore.Hash) erro
 		defer f.memory.Release(usual)
 		data, found, err := f.fetchContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry})
 		if err == nil {
-			err = f.store(h, data, found)
+			err = f.storeContent(h, data, found)
 		}
 		if err != nil {
 			return fmt.Errorf("content %s: %w", h, err)
@@ -285,7 +291,7 @@ func (f *Follower) document(ctx context.Context, c *coming, h kvstore.Hash) erro
 	})
 }
 
-// fetchContent fetches a content and verifies it.
+// fetchContent returns a verified content of the source. If the source sends other bytes, the error is a [RefusedError].
 func (f *Follower) fetchContent(ctx context.Context, w Wanted) ([]byte, Found, error) {
 	data, found, err := Fetch(ctx, f.Source, w)
 	if errors.Is(err, ErrOther) {
@@ -294,16 +300,16 @@ func (f *Follower) fetchContent(ctx context.Context, w Wanted) ([]byte, Found, e
 	return data, found, err
 }
 
-// file has a file's content be in the store.
-func (f *Follower) file(ctx context.Context, c *coming, file *logs.File) error {
+// fetchFile stores the content of a file and checks it against the hash and the integrity in the manifest.
+func (f *Follower) fetchFile(ctx context.Context, c *pendingEntry, file *logs.File) error {
 	if file.Size < 0 || file.Size > maxFile {
 		return &RefusedError{fmt.Errorf("a file of %d bytes, and %d are the most", file.Size, int64(maxFile))}
 	}
-	err := f.receive(ctx, Wanted{Hash: file.SHA256, Limit: file.Size, Entry: c.entry, File: file}, func(data []byte, found Found) error {
+	err := f.fetchWithinMemory(ctx, Wanted{Hash: file.SHA256, Limit: file.Size, Entry: c.entry, File: file}, func(data []byte, found Found) error {
 		if logs.SumSRI(data) != file.SRI {
 			return &RefusedError{errors.New("its manifest says another integrity than its bytes have")}
 		}
-		return f.store(file.SHA256, data, found)
+		return f.storeContent(file.SHA256, data, found)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
@@ -311,8 +317,8 @@ func (f *Follower) file(ctx context.Context, c *coming, file *logs.File) error {
 	return err
 }
 
-// receive fetches a content whose size is known, and calls use with it.
-func (f *Follower) receive(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
+// fetchWithinMemory fetches a content of Wanted.Limit bytes and calls use with it. It waits until the memory for that is free.
+func (f *Follower) fetchWithinMemory(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
 	if err := f.memory.Acquire(ctx, weight); err != nil {
 		return err
@@ -328,8 +334,8 @@ func (f *Follower) receive(ctx context.Context, w Wanted, use func(data []byte, 
 	return use(data, found)
 }
 
-// store stores a content in the encodings in which it came. Others are made when clients request them.
-func (f *Follower) store(h kvstore.Hash, data []byte, found Found) error {
+// storeContent stores a content in the encodings that the source sent. The store makes other encodings when clients request them.
+func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error {
 	if err := f.Store.PutContent(h, int64(len(data)), found.Squeezed, found.Coded); err != nil {
 		return err
 	}
@@ -338,8 +344,8 @@ func (f *Follower) store(h kvstore.Hash, data []byte, found Found) error {
 	return nil
 }
 
-// commit takes over an entry with all that it causes, in one write.
-func (f *Follower) commit(c *coming) error {
+// commitEntry appends a pending entry to the log and writes the views that follow from it, in one batch.
+func (f *Follower) commitEntry(c *pendingEntry) error {
 	err := f.Log.Update(func(tx *logs.Tx) error {
 		e, err := tx.AppendRaw(c.entry.Raw)
 		if err != nil {
@@ -353,17 +359,17 @@ func (f *Follower) commit(c *coming) error {
 				return err
 			}
 		}
-		return f.views(tx.Batch, c)
+		return f.addViews(tx.Batch, c)
 	})
 	if err != nil {
 		return err
 	}
-	f.progress(c.entry.Index + 1)
+	f.reportProgress(c.entry.Index + 1)
 	return nil
 }
 
-// views adds the rows that an entry causes.
-func (f *Follower) views(b *kvstore.Batch, c *coming) error {
+// addViews adds to a batch the rows that follow from a pending entry, and removes the contents that it erases.
+func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 	change, err := views.Load(f.Store, c.entry)
 	if err != nil {
 		return err
@@ -374,7 +380,7 @@ func (f *Follower) views(b *kvstore.Batch, c *coming) error {
 			views.SetAbsent(b, change.Package, change.Version)
 		} else {
 			views.ClearAbsent(b, change.Package, change.Version)
-			f.later(b, c.entry, change.Manifest)
+			f.queueImprovements(b, c.entry, change.Manifest)
 		}
 	case c.entry.Kind == logs.Erased:
 		for _, h := range change.Erasure.Contents {
@@ -384,18 +390,19 @@ func (f *Follower) views(b *kvstore.Batch, c *coming) error {
 	return views.Apply(b, change)
 }
 
-func (f *Follower) progress(entries int64) {
-	f.change(func(s *State) { s.Entries, s.Files, s.Bytes = entries, f.files.Load(), f.bytes.Load() })
+// reportProgress reports how many entries are applied, and what was fetched so far.
+func (f *Follower) reportProgress(entries int64) {
+	f.updateState(func(s *State) { s.Entries, s.Files, s.Bytes = entries, f.files.Load(), f.bytes.Load() })
 }
 
-// fill fetches the files of the live releases that were left out, and are wanted now.
-func (f *Follower) fill(ctx context.Context) error {
+// fillAbsent fetches the files of live releases that were left out before and are wanted now.
+func (f *Follower) fillAbsent(ctx context.Context) error {
 	for item, err := range f.Store.Scan(kvstore.Absent, kvstore.Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		pkg, version, _ := strings.Cut(string(item.Key), "\x00")
-		if !f.wanted(pkg, version) {
+		if !f.wants(pkg, version) {
 			continue
 		}
 		page, err := logs.Read(f.Store, logs.Query{Package: pkg, Version: version, Kinds: append([]logs.Kind{logs.Restored, logs.Withdrawn}, logs.Publications...), Limit: 1})
@@ -405,7 +412,7 @@ func (f *Follower) fill(ctx context.Context) error {
 		if len(page.Entries) == 0 || page.Entries[0].Kind == logs.Withdrawn {
 			continue
 		}
-		err = f.fillOne(ctx, f.coming(page.Entries[0], false))
+		err = f.fillRelease(ctx, f.newPending(page.Entries[0], false))
 		if _, partial := f.Source.(partialSource); partial && errors.Is(err, fs.ErrNotExist) {
 			continue // a bundle of newer releases
 		}
@@ -416,17 +423,18 @@ func (f *Follower) fill(ctx context.Context) error {
 	return nil
 }
 
-func (f *Follower) fillOne(ctx context.Context, c *coming) error {
+// fillRelease fetches the files of a release that was left out, and adds it to the views.
+func (f *Follower) fillRelease(ctx context.Context, c *pendingEntry) error {
 	defer c.pins.Release()
-	if err := f.fetch(ctx, c); err != nil {
+	if err := f.fetchEntry(ctx, c); err != nil {
 		return err
 	}
 	if err := f.Store.RemoveVerified(); err != nil { // the files are new, and their entry is not
 		return fmt.Errorf("couldn't remove the record of the last deep check: %w", err)
 	}
-	if err := f.Log.Update(func(tx *logs.Tx) error { return f.views(tx.Batch, c) }); err != nil {
+	if err := f.Log.Update(func(tx *logs.Tx) error { return f.addViews(tx.Batch, c) }); err != nil {
 		return err
 	}
-	f.progress(f.Log.Checkpoint().Size)
+	f.reportProgress(f.Log.Checkpoint().Size)
 	return nil
 }

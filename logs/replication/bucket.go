@@ -54,7 +54,7 @@ func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
 	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
-// Await implements [Log].
+// Await polls the bucket until it has another checkpoint.
 func (s *Bucket) Await(ctx context.Context, checkpoint []byte) error {
 	interval := s.Interval
 	if interval == 0 {

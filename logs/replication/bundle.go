@@ -58,7 +58,7 @@ type bundleHeader struct {
 	Sum kvstore.Hash `json:"sum"`
 }
 
-// encode returns the header with its sum. heads are the members at headPaths.
+// encode returns the header in JSON with the sum over it and the members at headPaths, whose bytes are heads.
 func (h bundleHeader) encode(heads ...[]byte) ([]byte, error) {
 	h.Sum = kvstore.Hash{}
 	data, err := json.Marshal(h)
@@ -78,19 +78,20 @@ type member struct {
 	sum          string
 }
 
+// read returns the member's bytes. If they do not have the hash in its header, the error is [ErrOther].
 func (m member) read(file io.ReaderAt) ([]byte, error) {
 	data := make([]byte, m.size)
 	if _, err := file.ReadAt(data, m.offset); err != nil {
 		return nil, fmt.Errorf("couldn't read the bundle: %w", err)
 	}
-	if sumOf(data) != m.sum {
+	if memberSum(data) != m.sum {
 		return nil, fmt.Errorf("%w: the bundle was changed between byte %d and byte %d", ErrOther, m.offset, m.offset+m.size)
 	}
 	return data, nil
 }
 
-// sumOf is the hash of a member's bytes that its header has.
-func sumOf(data []byte) string {
+// memberSum returns the hash of a member's bytes as its tar header has it.
+func memberSum(data []byte) string {
 	sum := kvstore.Sum(data)
 	return hex.EncodeToString(sum[:15])
 }
@@ -126,6 +127,7 @@ func OpenBundle(path string) (*Bundle, error) {
 	return b, b.open()
 }
 
+// open opens the file at the path and replaces the one that was open. An incomplete bundle is an error.
 func (b *Bundle) open() error {
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -175,7 +177,7 @@ func (b *Bundle) Packages() []string {
 	return b.index.header.Packages
 }
 
-// Has reports whether the bundle was made with the files of a release, if the release is served.
+// Has reports whether the bundle was made with the files of a release.
 func (b *Bundle) Has(pkg, version string) bool {
 	only, err := ParseOnly(b.Packages())
 	return err == nil && (only == nil || only(pkg, version))
@@ -232,6 +234,7 @@ func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 // maxOverhead is how many bytes an encoding may be larger than the content.
 const maxOverhead = 64 << 10
 
+// read returns the bytes of a member. Its errors name the bundle.
 func (b *Bundle) read(m member) ([]byte, error) {
 	data, err := m.read(b.file)
 	if err != nil {
@@ -240,7 +243,7 @@ func (b *Bundle) read(m member) ([]byte, error) {
 	return data, err
 }
 
-// Await implements [Log]. It returns when another bundle is at the path.
+// Await returns when another file is at the path of the bundle.
 func (b *Bundle) Await(ctx context.Context, _ []byte) error {
 	for {
 		if err := retry.Sleep(ctx, bundleInterval); err != nil {
@@ -257,8 +260,8 @@ func (b *Bundle) Await(ctx context.Context, _ []byte) error {
 	}
 }
 
-// indexBundle reads the headers of a bundle of so many bytes, as far as its members are complete. Only what a bundle may
-// have in place of a member's header is an error.
+// indexBundle reads the headers of all complete members in the first size bytes of a file. It returns an error if a header is not one that
+// a bundle may have there.
 func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 	index := &bundleIndex{log: make(map[string]member)}
 	for index.end+bundleEnd < size {
@@ -270,7 +273,7 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 		if next > size {
 			return index, nil
 		}
-		if err := zeros(file, m.offset+m.size, next); err != nil {
+		if err := checkZeros(file, m.offset+m.size, next); err != nil {
 			return index, fmt.Errorf("after %s: %w", name, err)
 		}
 		if err := index.add(file, name, m); err != nil {
@@ -282,7 +285,7 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 		return index, errors.New("it is empty")
 	}
 	if index.end+bundleEnd == size {
-		if err := zeros(file, index.end, size); err != nil {
+		if err := checkZeros(file, index.end, size); err != nil {
 			return index, fmt.Errorf("at its end: %w", err)
 		}
 	}
@@ -291,7 +294,7 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 	return index, nil
 }
 
-// add adds a member, which must be one that may be there.
+// add adds a member to the index. It returns an error if a bundle may not have such a member there.
 func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 	if (x.end == 0) != (name == headerName) {
 		return fmt.Errorf("%q is where it must not be: a bundle begins with %s", name, headerName)
@@ -325,7 +328,7 @@ func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 	return nil
 }
 
-// checkHeader returns an error unless the header belongs to the members that precede the tiles.
+// checkHeader returns an error unless the sum in the header is that of the header and the members at headPaths.
 func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 	var heads [][]byte
 	for _, path := range headPaths {
@@ -348,6 +351,7 @@ func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 // contentSuffixes end the names of contents that are encoded.
 var contentSuffixes = map[string]coding.Coding{"": coding.Identity, ".br": coding.Brotli, ".gz": coding.Gzip}
 
+// contentName returns the name of the member that has a content in an encoding.
 func contentName(h kvstore.Hash, c coding.Coding) string {
 	for suffix, encoding := range contentSuffixes {
 		if encoding == c {
@@ -357,6 +361,7 @@ func contentName(h kvstore.Hash, c coding.Coding) string {
 	panic("replication: an encoding without a suffix")
 }
 
+// parseContentName is the inverse of contentName. It returns false for the name of another member.
 func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
 	rest, ok := strings.CutPrefix(name, contentPrefix)
 	hash, suffix, dot := strings.Cut(rest, ".")
@@ -368,7 +373,7 @@ func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
 	return h, encoding, ok && known && err == nil
 }
 
-// readMemberHeader reads the tar header at an offset, which must be as [memberHeader] writes it.
+// readMemberHeader reads the tar header at an offset. A header in another form than [memberHeader] writes is an error.
 func readMemberHeader(file io.ReaderAt, offset int64) (name string, m member, err error) {
 	block := make([]byte, blockSize)
 	if _, err := file.ReadAt(block, offset); err != nil {
@@ -388,7 +393,7 @@ func readMemberHeader(file io.ReaderAt, offset int64) (name string, m member, er
 	return h.Name, member{offset + blockSize, h.Size, h.Uname}, nil
 }
 
-// memberHeader is the one tar header that a member has.
+// memberHeader returns the only tar header that a member with this name, size in bytes and hash may have.
 func memberHeader(name string, size int64, sum string) ([]byte, error) {
 	if len(name) > maxMemberName || size < 0 || size > maxMember {
 		return nil, fmt.Errorf("a member %.120q of %d bytes cannot be in a bundle", name, size)
@@ -398,8 +403,8 @@ func memberHeader(name string, size int64, sum string) ([]byte, error) {
 	return block.Bytes(), err
 }
 
-// zeros returns an error unless a file is zero from one offset to another.
-func zeros(file io.ReaderAt, from, to int64) error {
+// checkZeros returns an error unless the bytes from one offset to another are zero.
+func checkZeros(file io.ReaderAt, from, to int64) error {
 	data := make([]byte, to-from)
 	if _, err := file.ReadAt(data, from); err != nil {
 		return err

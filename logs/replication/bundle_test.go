@@ -176,7 +176,7 @@ func TestBundleIsResumed(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	o := replication.BundleOptions{Source: replication.OfStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()}}
+	o := replication.BundleOptions{Source: replication.FromStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()}}
 	if _, err := replication.WriteBundle(cancelled, path+"2", o); err == nil {
 		t.Error("it was cancelled, and is complete")
 	}
@@ -206,7 +206,7 @@ func TestBundleCompletedMeanwhile(t *testing.T) {
 	second := make(chan error, 1)
 	go func() {
 		_, err := replication.WriteBundle(t.Context(), path, replication.BundleOptions{
-			Source: replication.OfStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()},
+			Source: replication.FromStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()},
 		})
 		second <- err
 	}()

@@ -87,8 +87,8 @@ func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResul
 	return w.result, fmt.Errorf("couldn't write the bundle: %w; run it again to go on with what %s has", err, file.Name())
 }
 
-// openUnfinished opens and locks the unfinished file of the bundle at path. It waits while another process writes that file, and then
-// looks again, because the other process may have completed the bundle under path, which must not change, or deleted the file.
+// openUnfinished opens and locks the unfinished file of the bundle at path, after another process that writes it. It returns an error if
+// the bundle exists, also if the other process has completed it meanwhile.
 func openUnfinished(path string) (*lockedfile.File, error) {
 	for {
 		if err := checkAbsent(path); err != nil {
@@ -141,6 +141,7 @@ type bundleWriter struct {
 	result  BundleResult
 }
 
+// write writes the bundle: first what proves its entries, then the contents that they need.
 func (w *bundleWriter) write(ctx context.Context) error {
 	resumed, err := w.resume()
 	if err != nil {
@@ -182,9 +183,9 @@ func (w *bundleWriter) write(ctx context.Context) error {
 	return err
 }
 
-// readEntries has all be read that a follower reads which has the first entries: the source records the paths. It returns
-// which releases are withdrawn at the end.
-func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (fates, error) {
+// readEntries reads every part of the log that a follower with the first Since entries reads, so that the recorder notes its path. It
+// returns which releases are withdrawn at the end.
+func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (withdrawals, error) {
 	if w.Since > 0 {
 		// The follower's root is not known here: this one is only proven by the tiles.
 		if err := log.CheckContains(ctx, logs.Checkpoint{Size: w.Since}); verify.OutcomeOf(err) != verify.Differs {
@@ -196,21 +197,21 @@ func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (fates,
 			return nil, err
 		}
 	}
-	withdrawn := fates{}
+	withdrawn := withdrawals{}
 	for index := w.Since; index < log.Size(); {
 		entries, err := log.Entries(ctx, index)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
-			withdrawn.hear(e)
+			withdrawn.add(e)
 		}
 		index += int64(len(entries))
 	}
 	return withdrawn, nil
 }
 
-// writeLog writes what was read of the log.
+// writeLog writes the header and the parts of the log whose paths the recorder has noted.
 func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int64) error {
 	var heads [][]byte
 	for _, path := range headPaths {
@@ -222,11 +223,11 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 	}
 	header, err := bundleHeader{Format: bundleFormat, Since: w.Since, Size: size, Packages: w.Packages}.encode(heads...)
 	if err == nil {
-		err = w.add(headerName, headerName, header)
+		err = w.addMember(headerName, headerName, header)
 	}
 	for i, path := range headPaths {
 		if err == nil && heads[i] != nil {
-			err = w.add(path[1:], path[1:], heads[i])
+			err = w.addMember(path[1:], path[1:], heads[i])
 		}
 	}
 	if err != nil {
@@ -237,11 +238,11 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 			continue
 		}
 		data, err := source.Get(ctx, path, maxMember)
-		if m, ok := w.before.log[path[1:]]; ok && err == nil && m.sum != sumOf(data) {
+		if m, ok := w.before.log[path[1:]]; ok && err == nil && m.sum != memberSum(data) {
 			err = fmt.Errorf("%s is damaged; delete it", w.file.Name())
 		}
 		if err == nil {
-			err = w.add(path[1:], path[1:], data)
+			err = w.addMember(path[1:], path[1:], data)
 		}
 		if err != nil {
 			return err
@@ -251,13 +252,13 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 }
 
 // writeContents writes the contents that an entry needs.
-func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn fates) error {
+func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn withdrawals) error {
 	for _, h := range e.Contents() {
-		if err := w.content(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e}); err != nil {
+		if err := w.writeContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e}); err != nil {
 			return err
 		}
 	}
-	if !e.Kind.Serves() || withdrawn.absent(e) || w.only != nil && !w.only(e.Package, e.Version) {
+	if !e.Kind.Serves() || withdrawn.leavesOut(e) || w.only != nil && !w.only(e.Package, e.Version) {
 		return nil
 	}
 	data, _, err := Fetch(ctx, w.Source, Wanted{Hash: e.Manifest, Limit: logs.MaxManifest, Entry: e})
@@ -270,15 +271,15 @@ func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdr
 	}
 	for i := range m.Files {
 		f := &m.Files[i]
-		if err := w.content(ctx, Wanted{Hash: f.SHA256, Limit: f.Size, Entry: e, Manifest: m, File: f}); err != nil {
+		if err := w.writeContent(ctx, Wanted{Hash: f.SHA256, Limit: f.Size, Entry: e, Manifest: m, File: f}); err != nil {
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
 	return nil
 }
 
-// content writes a content in its smallest encoding, unless it is written.
-func (w *bundleWriter) content(ctx context.Context, wanted Wanted) error {
+// writeContent writes a content in its smallest encoding, unless the bundle has it.
+func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 	name := contentName(wanted.Hash, coding.Identity)
 	if _, ok := w.written[name]; ok {
 		return nil
@@ -289,15 +290,15 @@ func (w *bundleWriter) content(ctx context.Context, wanted Wanted) error {
 	}
 	smallest := slices.MinFunc(found.Coded, func(a, b kvstore.Coded) int { return len(a.Bytes) - len(b.Bytes) })
 	w.result.Contents++
-	return w.add(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
+	return w.addMember(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
 }
 
-// add writes a member, unless one of that key is written.
-func (w *bundleWriter) add(key, name string, data []byte) error {
+// addMember writes a member, unless one with that key was written.
+func (w *bundleWriter) addMember(key, name string, data []byte) error {
 	if _, ok := w.written[key]; ok {
 		return nil
 	}
-	header, err := memberHeader(name, int64(len(data)), sumOf(data))
+	header, err := memberHeader(name, int64(len(data)), memberSum(data))
 	if err != nil {
 		return err
 	}
@@ -312,6 +313,7 @@ func (w *bundleWriter) add(key, name string, data []byte) error {
 	return nil
 }
 
+// flush writes what is buffered.
 func (w *bundleWriter) flush() error {
 	if w.out == nil {
 		return nil
@@ -319,7 +321,8 @@ func (w *bundleWriter) flush() error {
 	return w.out.Flush()
 }
 
-// resume prepares for writing what follows the complete members of an earlier run. It returns what has to be as in that run.
+// resume truncates the unfinished file after its last complete member and continues there. It returns the log's checkpoint that the earlier
+// run used, by its path; none if it starts again.
 func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	info, err := w.file.Stat()
 	if err != nil {
@@ -349,7 +352,7 @@ func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	return fixed, err
 }
 
-// resumeContents keeps the contents that are intact, up to the first that is not: the disk may have lost them in a power failure.
+// resumeContents marks the intact contents of the unfinished file as written, up to the first that is damaged, as after a power failure.
 func (w *bundleWriter) resumeContents() error {
 	index := w.before
 	slices.SortFunc(index.contents, func(a, b contentMember) int { return cmp.Compare(a.offset, b.offset) })
@@ -381,6 +384,7 @@ type recorder struct {
 	paths map[string]struct{}
 }
 
+// Get implements [Log] and notes the path.
 func (r *recorder) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	data, ok := r.fixed[path]
 	if ok {

@@ -64,7 +64,7 @@ func bundleOf(t *testing.T, u *upstream, since int64, packages ...string) string
 func writeBundle(t *testing.T, u *upstream, path string, since int64, packages ...string) replication.BundleResult {
 	t.Helper()
 	result, err := replication.WriteBundle(t.Context(), path, replication.BundleOptions{
-		Source: replication.OfStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()}, Since: since, Packages: packages,
+		Source: replication.FromStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()}, Since: since, Packages: packages,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -20,72 +20,74 @@ import (
 // young when it came are fetched again, twice, and the smaller coding stays.
 
 const (
-	young     = 24 * time.Hour // a release that is older has its best codings
-	laterLook = 10 * time.Minute
-	laterEnds = 7 * 24 * time.Hour // after which what fails again and again is given up
+	young               = 24 * time.Hour // a release that is older has its best codings
+	improvementInterval = 10 * time.Minute
+	improvementPeriod   = 7 * 24 * time.Hour // after which what fails again and again is given up
 	// mostFailed failures end one attempt, because the source may be unreachable.
 	mostFailed = 10
 )
 
-// laters are how long after one another the files are fetched again.
-var laters = []time.Duration{time.Hour, 24 * time.Hour}
+// improvementDelays are how long after one another the files are fetched again.
+var improvementDelays = []time.Duration{time.Hour, 24 * time.Hour}
 
-// laterPrefix begins the rows of [kvstore.Meta] that say so. The key has when a content is due, and its hash. The value is a byte that
+// improvementPrefix begins the rows of [kvstore.Meta] that say so. The key has when a content is due, and its hash. The value is a byte that
 // says how often the content was fetched again before. If the last attempt failed, the time follows at which it was due first.
-var laterPrefix = kvstore.Prefix("follow", "later")
+var improvementPrefix = kvstore.Prefix("follow", "later")
 
-func laterKey(due time.Time, h kvstore.Hash) []byte {
-	key := binary.BigEndian.AppendUint64(laterPrefix[:len(laterPrefix):len(laterPrefix)], uint64(max(0, due.Unix())))
+// improvementKey returns the key of the row that has a content be fetched again at a time.
+func improvementKey(due time.Time, h kvstore.Hash) []byte {
+	key := binary.BigEndian.AppendUint64(improvementPrefix[:len(improvementPrefix):len(improvementPrefix)], uint64(max(0, due.Unix())))
 	return append(key, h[:]...)
 }
 
-// later has the files of a release that an entry brings be fetched again.
-func (f *Follower) later(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
+// queueImprovements adds rows to a batch that have the files of a young release be fetched again later: the source may have smaller
+// encodings by then.
+func (f *Follower) queueImprovements(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
 	now := f.Now()
 	if !e.Kind.Serves() || m == nil || now.Sub(e.Time) > young {
 		return
 	}
 	for _, file := range m.Files {
-		b.Set(kvstore.Meta, laterKey(now.Add(laters[0]), file.SHA256), []byte{0})
+		b.Set(kvstore.Meta, improvementKey(now.Add(improvementDelays[0]), file.SHA256), []byte{0})
 	}
 }
 
-// A laterRow is a row that says when a content is fetched again.
-type laterRow struct {
+// A improvementRow is a row that says when a content is fetched again.
+type improvementRow struct {
 	hash  kvstore.Hash
 	done  int   // how often it was fetched again before
 	since int64 // the Unix time at which it was due first
 }
 
-// parseLaterRow returns what a row says, and false if its format is unknown.
-func parseLaterRow(row kvstore.Item) (r laterRow, ok bool) {
-	key := row.Key[min(len(laterPrefix), len(row.Key)):]
+// parseImprovementRow returns what an improvement row says, and false if its format is unknown.
+func parseImprovementRow(row kvstore.Item) (r improvementRow, ok bool) {
+	key := row.Key[min(len(improvementPrefix), len(row.Key)):]
 	if len(key) != 8+len(r.hash) || len(row.Value) != 1 && len(row.Value) != 1+8 {
 		return r, false
 	}
-	r = laterRow{hash: kvstore.Hash(key[8:]), done: int(row.Value[0]), since: int64(binary.BigEndian.Uint64(key))}
+	r = improvementRow{hash: kvstore.Hash(key[8:]), done: int(row.Value[0]), since: int64(binary.BigEndian.Uint64(key))}
 	if len(row.Value) > 1 {
 		r.since = int64(binary.BigEndian.Uint64(row.Value[1:]))
 	}
 	return r, true
 }
 
-// postpone makes the row be due at another time, and keeps when it was due first.
-func (r laterRow) postpone(b *kvstore.Batch, due time.Time) {
-	b.Set(kvstore.Meta, laterKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
+// postpone adds to a batch that the content is fetched at another time. The row keeps the time at which it was due first.
+func (r improvementRow) postpone(b *kvstore.Batch, due time.Time) {
+	b.Set(kvstore.Meta, improvementKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
 }
 
-// Improve takes over the smaller codings that the source has found of what is due. What fails is due again next time, after all that
-// was due before, and given up after a week.
+// Improve fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all others
+// that are due, for a week.
 func (f *Follower) Improve(ctx context.Context) error {
 	now := f.Now()
-	due := kvstore.Range{Prefix: laterPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(laterPrefix), uint64(max(0, now.Unix()+1)))}
+	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}
 	// Rows of contents that failed move behind the others when the loop has ended. In the loop they would be reached again.
 	moved := f.Store.NewBatch()
 	defer func() { moved.Close() }()
 	var failed []error
 	for len(failed) < mostFailed {
-		item, ok, err := f.first(due)
+		item, ok, err := f.firstRow(due)
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -95,19 +97,19 @@ func (f *Follower) Improve(ctx context.Context) error {
 		due.From = append(item.Key, 0) // the next row
 		b := f.Store.NewBatch()
 		b.Delete(kvstore.Meta, item.Key)
-		if row, known := parseLaterRow(item); known {
-			err := f.improve(ctx, row.hash)
+		if row, known := parseImprovementRow(item); known {
+			err := f.improveContent(ctx, row.hash)
 			if err != nil {
 				failed = append(failed, fmt.Errorf("content %s: %w", row.hash, err))
 			}
-			if err != nil && now.Sub(time.Unix(row.since, 0)) < laterEnds {
+			if err != nil && now.Sub(time.Unix(row.since, 0)) < improvementPeriod {
 				moved.Delete(kvstore.Meta, item.Key)
 				row.postpone(moved, now)
 				b.Close()
 				continue
 			}
-			if done := row.done + 1; err == nil && done < len(laters) {
-				b.Set(kvstore.Meta, laterKey(f.Now().Add(laters[done]), row.hash), []byte{byte(done)})
+			if done := row.done + 1; err == nil && done < len(improvementDelays) {
+				b.Set(kvstore.Meta, improvementKey(f.Now().Add(improvementDelays[done]), row.hash), []byte{byte(done)})
 			}
 		}
 		if err := errors.Join(b.Commit(), b.Close()); err != nil {
@@ -120,17 +122,18 @@ func (f *Follower) Improve(ctx context.Context) error {
 	return errors.Join(append(failed, moved.Commit())...)
 }
 
-// first returns a copy of the first row of a range. A scan that went on while contents are fetched would keep all that is
-// replaced meanwhile.
-func (f *Follower) first(of kvstore.Range) (row kvstore.Item, ok bool, err error) {
+// firstRow returns a copy of the first row of a range in the namespace Meta; ok reports whether there is one. A scan that stayed open while
+// contents are fetched would keep the store from reclaiming space.
+func (f *Follower) firstRow(of kvstore.Range) (row kvstore.Item, ok bool, err error) {
 	for item, err := range f.Store.Scan(kvstore.Meta, of) {
 		return kvstore.Item{Key: bytes.Clone(item.Key), Value: bytes.Clone(item.Value)}, err == nil, err
 	}
 	return row, false, nil
 }
 
-// improve fetches a content again. One that is gone here or there stays as it is.
-func (f *Follower) improve(ctx context.Context, h kvstore.Hash) error {
+// improveContent fetches a content again and stores its encodings that are smaller. It ignores a content that the store or the source no
+// longer has.
+func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	content, err := f.Store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil
@@ -138,7 +141,7 @@ func (f *Follower) improve(ctx context.Context, h kvstore.Hash) error {
 	if err != nil {
 		return err
 	}
-	err = f.receive(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
+	err = f.fetchWithinMemory(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
 		smaller := slices.DeleteFunc(found.Coded, func(c kvstore.Coded) bool { return c.Coding == coding.Identity })
 		if len(smaller) == 0 {
 			return nil
@@ -151,15 +154,15 @@ func (f *Follower) improve(ctx context.Context, h kvstore.Hash) error {
 	return err
 }
 
-// improveForever does so until ctx ends.
-func (f *Follower) improveForever(ctx context.Context) {
-	for retry.Sleep(ctx, laterLook) == nil {
-		f.tryImprove(ctx)
+// improveRegularly fetches the smaller encodings that are due, at intervals, until ctx ends.
+func (f *Follower) improveRegularly(ctx context.Context) {
+	for retry.Sleep(ctx, improvementInterval) == nil {
+		f.improveAndLog(ctx)
 	}
 }
 
-// tryImprove tells of what fails, and nothing else comes of it: what is published is here.
-func (f *Follower) tryImprove(ctx context.Context) {
+// improveAndLog fetches the smaller encodings that are due, and logs an error.
+func (f *Follower) improveAndLog(ctx context.Context) {
 	if err := f.Improve(ctx); err != nil && ctx.Err() == nil {
 		f.Logger.Warn("couldn't take over the smaller codings of the source; it is tried again", "source", f.Source.Name(), "err", err)
 	}

@@ -1,7 +1,7 @@
 package replication
 
 // SumOf is the hash of a member's bytes that its header has.
-var SumOf = sumOf
+var SumOf = memberSum
 
 // EncodeBundleHeader is the first member of a bundle since a log size, whose checkpoint, key and keys are heads.
 func EncodeBundleHeader(since, size int64, packages []string, heads ...[]byte) ([]byte, error) {
@@ -9,4 +9,4 @@ func EncodeBundleHeader(since, size int64, packages []string, heads ...[]byte) (
 }
 
 // ReportAge is reportAgeOnce.
-func (f *Follower) ReportAge(reported bool) bool { return f.reportAgeOnce(reported) }
+func (f *Follower) ReportAge(reported bool) bool { return f.reportAge(reported) }

@@ -113,7 +113,7 @@ type Follower struct {
 	seen  []byte // the source's checkpoint, as it was sent last
 }
 
-// Open opens the key folder. Close it before the store.
+// Open returns a follower and locks its key folder. Close it before the store.
 func Open(o Options) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -130,7 +130,7 @@ func Open(o Options) (*Follower, error) {
 	return f, nil
 }
 
-// restoreState reads what was seen and taken over before.
+// restoreState reads from the key folder and the store which checkpoint was applied last and which key is trusted.
 func (f *Follower) restoreState() (err error) {
 	if f.known, err = verify.ReadKnown(filepath.Join(f.Keys, KnownFile)); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (f *Follower) restoreState() (err error) {
 	return nil
 }
 
-// Close lets others have the key folder. Neither Run nor CatchUp may run any longer.
+// Close unlocks the key folder. Run, Once and CatchUp must have returned.
 func (f *Follower) Close() error { return f.record.Close() }
 
 // State returns how far the follower has come.
@@ -172,7 +172,8 @@ func (f *Follower) State() State {
 	return state
 }
 
-func (f *Follower) change(do func(*State)) {
+// updateState calls do with the state under a lock, and then [Options.Changed].
+func (f *Follower) updateState(do func(*State)) {
 	f.mu.Lock()
 	do(&f.state)
 	state := f.state
@@ -205,8 +206,8 @@ const (
 func (f *Follower) Run(ctx context.Context) {
 	var improving sync.WaitGroup
 	defer improving.Wait()
-	improving.Go(func() { f.improveForever(ctx) })
-	improving.Go(func() { f.reportAge(ctx) })
+	improving.Go(func() { f.improveRegularly(ctx) })
+	improving.Go(func() { f.reportAgeRegularly(ctx) })
 	for failures := 0; ctx.Err() == nil; {
 		err := f.CatchUp(ctx)
 		if err == nil {
@@ -222,7 +223,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.failed(err)
+		f.recordFailure(err)
 		failures++
 		rest := retry.After(failures, minBackoff, maxBackoff)
 		f.Logger.Log(ctx, f.failureLevel(failures), "couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
@@ -232,7 +233,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// failureLevel returns the level at which so many failures in a row are logged.
+// failureLevel returns the level at which a failure is logged that is the failures-th in a row.
 func (f *Follower) failureLevel(failures int) slog.Level {
 	if failures > transientFailures || f.State().Evidence != "" {
 		return slog.LevelError
@@ -240,34 +241,34 @@ func (f *Follower) failureLevel(failures int) slog.Level {
 	return slog.LevelWarn
 }
 
-func (f *Follower) failed(err error) {
-	f.change(func(s *State) {
+// recordFailure puts the reason why the source cannot be followed into the state.
+func (f *Follower) recordFailure(err error) {
+	f.updateState(func(s *State) {
 		s.Problem, s.Refused = err.Error(), errors.As(err, new(*RefusedError))
 	})
 }
 
-// Once takes over all that is there, and the smaller codings of what was taken over before, as far as the source sends
-// them.
+// Once applies everything that the source has, and stores the smaller encodings that are due.
 func (f *Follower) Once(ctx context.Context) error {
 	err := f.CatchUp(ctx)
 	if err == nil {
-		f.tryImprove(ctx)
+		f.improveAndLog(ctx)
 		err = ctx.Err()
 	}
 	return err
 }
 
-// CatchUp takes over all that the source's newest checkpoint covers.
+// CatchUp applies all entries that the source's newest checkpoint covers, and then serves that checkpoint.
 func (f *Follower) CatchUp(ctx context.Context) error {
-	log, err := f.verify(ctx)
+	log, err := f.openLog(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.take(ctx, log); err != nil {
+	if err := f.applyNew(ctx, log); err != nil {
 		return err
 	}
 	if !f.filled {
-		if err := f.fill(ctx); err != nil {
+		if err := f.fillAbsent(ctx); err != nil {
 			return err
 		}
 		f.filled = true
@@ -286,15 +287,15 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 		f.shown, f.Trust.Key = signed, log.Key()
 		f.mu.Unlock()
 	}
-	f.change(func(s *State) {
+	f.updateState(func(s *State) {
 		s.Key, s.Ready, s.Current = log.Key(), true, f.Now()
 		s.Problem, s.Refused, s.Evidence = "", false, ""
 	})
 	return nil
 }
 
-// verify opens the source's log, and remembers what was seen of it.
-func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
+// openLog opens the source's log, verifies that it continues the log in the store, and records what was seen of it.
+func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 	local := f.Log.Checkpoint()
 	bundle, _ := f.Source.(*Bundle)
 	if bundle != nil && bundle.Since() > local.Size {
@@ -304,11 +305,11 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 		return nil, err
 	}
 	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, f.Now())
-	if shareErr := f.shareKeyList(); shareErr != nil {
+	if shareErr := f.writeKeyList(); shareErr != nil {
 		return nil, errors.Join(err, shareErr)
 	}
 	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
-		f.change(func(s *State) { s.Evidence = fork.File })
+		f.updateState(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}
 	}
 	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
@@ -318,7 +319,7 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 		return nil, err
 	}
 	if firstUse {
-		f.change(func(s *State) { s.Key, s.FirstUse = log.Key(), true })
+		f.updateState(func(s *State) { s.Key, s.FirstUse = log.Key(), true })
 	}
 	if err := log.Unverified(); err != nil {
 		return nil, &RefusedError{err}
@@ -328,7 +329,7 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	f.change(func(s *State) {
+	f.updateState(func(s *State) {
 		f.seen = log.Note()
 		if s.Of, s.Cosigned = log.Size(), log.Cosigned(); bundle != nil {
 			s.Packages = bundle.Packages()
@@ -337,7 +338,7 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	return log, nil
 }
 
-// Checkpoint returns the last signed checkpoint of which everything is here.
+// Checkpoint returns the source's last signed checkpoint of which the store has everything.
 func (f *Follower) Checkpoint() (signing.Signed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,19 +348,19 @@ func (f *Follower) Checkpoint() (signing.Signed, error) {
 	return f.shown, nil
 }
 
-// Held is the checkpoint of the entries that are here and signed.
+// Held returns the checkpoint that [Follower.Checkpoint] has, the zero value before the first.
 func (f *Follower) Held() logs.Checkpoint {
 	signed, _ := f.Checkpoint()
 	return signed.Checkpoint
 }
 
-// Origin is what the log is called.
+// Origin returns the name of the log in its checkpoints.
 func (f *Follower) Origin() string {
 	origin, _, _ := strings.Cut(f.Key(), "+")
 	return origin
 }
 
-// Key is the verifier key by which the shown checkpoint counts, "" where none is shown.
+// Key returns the verifier key of the served checkpoint, "" before there is one.
 func (f *Follower) Key() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -369,5 +370,5 @@ func (f *Follower) Key() string {
 	return f.Trust.Key
 }
 
-// KeyChanges are the keys that have taken over, as the log says.
+// KeyChanges returns the rotations of the log's key, oldest first.
 func (f *Follower) KeyChanges() ([]signing.KeyChange, error) { return signing.KeyChanges(f.Store) }

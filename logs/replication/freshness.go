@@ -11,9 +11,8 @@ import (
 // ageCheck is how often the age of the source's newest cosignature is compared with the limit.
 const ageCheck = time.Minute
 
-// checkAge returns why the source's checkpoint need not be the newest of its log: a source that replays an old one hides
-// withdrawals from the mirror. A bundle or a backup is as old as it is, unless
-// the operator has set a limit, which [verify.Open] enforces.
+// checkAge returns an error if the newest cosignature of the source's checkpoint is too old: a source that replays an old checkpoint hides
+// withdrawals. A bundle or a backup has no limit but the operator's, which [verify.Open] enforces.
 func (f *Follower) checkAge(s State) error {
 	switch f.Source.(type) {
 	case *Bundle, *Store:
@@ -25,14 +24,16 @@ func (f *Follower) checkAge(s State) error {
 	return verify.CheckAge(s.Cosigned, f.Now(), verify.AlertAge)
 }
 
-// reportAge logs when the checkpoint becomes too old, and when a newer cosignature comes, until ctx ends.
-func (f *Follower) reportAge(ctx context.Context) {
+// reportAgeRegularly checks the age of the source's checkpoint every minute and logs when it becomes too old or current again, until ctx
+// ends.
+func (f *Follower) reportAgeRegularly(ctx context.Context) {
 	for reported := false; retry.Sleep(ctx, ageCheck) == nil; {
-		reported = f.reportAgeOnce(reported)
+		reported = f.reportAge(reported)
 	}
 }
 
-func (f *Follower) reportAgeOnce(reported bool) bool {
+// reportAge logs a change of whether the source's checkpoint is too old, and reports whether it is now. reported says what was logged last.
+func (f *Follower) reportAge(reported bool) bool {
 	state := f.State()
 	switch stale := state.Stale != ""; {
 	case stale && !reported:

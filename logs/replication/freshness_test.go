@@ -20,7 +20,7 @@ import (
 func gauges(t *testing.T, m *mirror) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	replication.Register(r, m.Follower, time.Now())
+	replication.RegisterMetrics(r, m.Follower, time.Now())
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error)
 	return found, err
 }
 
-// Await implements [Log].
+// Await polls the server every second until it has another checkpoint.
 func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	for {
 		if err := retry.Sleep(ctx, pollInterval); err != nil {
@@ -76,7 +76,8 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	}
 }
 
-// request makes a request with a time limit, and repeats it if it fails.
+// request calls do with a time limit for a response of size bytes, and repeats it after a transient error. It calls it no more after
+// [Server.MaxFailures] failures in a row.
 func (s *Server) request(ctx context.Context, size int64, do func(context.Context) error) error {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
 	return retryTransient(ctx, final, func(ctx context.Context) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readKeyList reads the list of the log's keys in the key folder, where an operator may put a newer one than the source has: after
-// a theft, the source may be the thief's.
+// readKeyList reads the signed list of the log's keys in the key folder. An operator may put a newer one there than the source sends: after
+// a theft of a key, the source may be the thief's.
 func (f *Follower) readKeyList() error {
 	if f.Trust.Root == "" {
 		return nil
@@ -30,8 +30,8 @@ func (f *Follower) readKeyList() error {
 	return nil
 }
 
-// shareKeyList writes the newest list of the log's keys to the key folder, from where clients of this mirror get it.
-func (f *Follower) shareKeyList() error {
+// writeKeyList writes the newest signed list of the log's keys to the key folder, from which this mirror serves it.
+func (f *Follower) writeKeyList() error {
 	newest := f.known.KeyList(f.Trust.Root)
 	if newest == nil {
 		return nil

@@ -79,7 +79,7 @@ func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, fou
 		if err != nil {
 			return nil, Found{}, err
 		}
-		identity, found, err = w.check(sent)
+		identity, found, err = w.verifyEncodings(sent)
 		if err == nil || !slices.ContainsFunc(sent.Coded, func(c kvstore.Coded) bool { return c.Coding != coding.Identity }) {
 			return identity, found, err
 		}
@@ -87,8 +87,8 @@ func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, fou
 	return nil, Found{}, ErrOther
 }
 
-// check returns the content's own bytes, and those of the encodings found that decode to them. If there are none, it returns [ErrOther].
-func (w Wanted) check(found Found) (identity []byte, sound Found, err error) {
+// verifyEncodings returns the content's own bytes and those of its encodings that decode to it. If none does, the error is [ErrOther].
+func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err error) {
 	sound.Squeezed = found.Squeezed
 	for _, c := range found.Coded {
 		plain := c.Bytes
@@ -114,6 +114,7 @@ func (w Wanted) check(found Found) (identity []byte, sound Found, err error) {
 	return nil, Found{}, ErrOther
 }
 
+// matches reports whether bytes have the hash, or without a hash the integrity, of the wanted content.
 func (w Wanted) matches(plain []byte) bool {
 	if w.Hash == (kvstore.Hash{}) {
 		return w.File != nil && logs.SumSRI(plain) == w.File.SRI
@@ -176,7 +177,7 @@ func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, e
 	return entries, nil
 }
 
-// logSize returns how many entries a log's checkpoint has, of which nothing is verified.
+// logSize returns how many entries the log's checkpoint has. Nothing of it is verified.
 func logSize(ctx context.Context, l Log) (int64, error) {
 	data, err := l.Get(ctx, checkpointPath, maxCheckpoint)
 	if err != nil {
@@ -206,7 +207,7 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// retryTransient calls do until it succeeds, three times at most. What is final is not tried again.
+// retryTransient calls do up to three times, with a backoff, until it succeeds or final reports that its error is not transient.
 func retryTransient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		err := do(ctx)

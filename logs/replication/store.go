@@ -25,10 +25,10 @@ type Store struct {
 	note  []byte // the checkpoint, in place of the stored one
 }
 
-// OfStore returns an open store as a source, which Close closes.
-func OfStore(store *kvstore.Store, name string) *Store { return &Store{store: store, name: name} }
+// FromStore returns an open store as a source. Close closes the store.
+func FromStore(store *kvstore.Store, name string) *Store { return &Store{store: store, name: name} }
 
-// OpenFolder opens the store of a backup or of another data folder, or the one in a folder, read-only.
+// OpenFolder opens the store in dir, or in its subfolder store, read-only as a source.
 func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	path := filepath.Join(dir, "store")
 	if _, err := os.Stat(path); err != nil {
@@ -38,14 +38,14 @@ func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't open %s as a source: %w", dir, err)
 	}
-	return OfStore(s, dir), nil
+	return FromStore(s, dir), nil
 }
 
-// WithCheckpoint returns the source with a signed checkpoint of its log in place of the last one that was signed.
+// WithCheckpoint returns the same store as a source that shows note as its signed checkpoint.
 func (s *Store) WithCheckpoint(note []byte) *Store { return &Store{s.store, s.name, note} }
 
-// Store returns the store.
-func (s *Store) Store() *kvstore.Store { return s.store }
+// Underlying returns the open store.
+func (s *Store) Underlying() *kvstore.Store { return s.store }
 
 // Name implements [Source].
 func (s *Store) Name() string { return s.name }
@@ -96,7 +96,7 @@ func (*Store) Await(ctx context.Context, _ []byte) error {
 	return ctx.Err()
 }
 
-// Entries returns the entries from index on that can be read and belong to the store's tree.
+// Entries returns the entries from an index on that are readable and belong to the store's own tree.
 func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	var entries [][]byte
 	for n := index; n < index+tiles.Width; n++ {

@@ -167,7 +167,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 		return unlisted
 	}
 	start := s.options.Memory.elapsed()
-	epoch, url, err := s.options.Node.Writing(ctx) // after it was listed: a leader that does not know of it has an epoch that it sees
+	epoch, url, err := s.options.Node.Leader(ctx) // after it was listed: a leader that does not know of it has an epoch that it sees
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 		return nil
 	}
 	now := time.Now()
-	if err := s.options.Node.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
+	if err := s.options.Node.JoinRooms(ctx, cluster.RoomsOfNode{Name: s.member.Name, Rooms: rooms}); err != nil {
 		return err
 	}
 	s.joined, s.renewed = rooms, now
