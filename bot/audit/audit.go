@@ -49,14 +49,14 @@ type Options struct {
 // An Auditor implements [verify.Upstream].
 type Auditor struct{ o Options }
 
-// New returns an Auditor.
+// New returns an Auditor with these options.
 func New(o Options) *Auditor { return &Auditor{o} }
 
-// Compare implements [verify.Upstream].
+// Compare compares a release with its upstream. It implements [verify.Upstream].
 func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison {
 	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
-	err := c.compare(ctx)
-	c.found.At = func(path string) (string, error) { return c.file(path) }
+	err := c.run(ctx)
+	c.found.At = func(path string) (string, error) { return c.upstreamPath(path) }
 	c.found.Outcome, c.found.Err = verify.Proven, err
 	if err != nil {
 		c.found.Outcome, c.found.Problem = verify.OutcomeOf(err), err.Error()
@@ -75,7 +75,8 @@ type comparison struct {
 	own       []byte            // the archive's package.json
 }
 
-func (c *comparison) compare(ctx context.Context) error {
+// run fetches upstream's archive or commit and compares the release with it.
+func (c *comparison) run(ctx context.Context) error {
 	file, err := os.CreateTemp(c.o.TempDir, "larder-upstream-*")
 	if err != nil {
 		return err
@@ -85,32 +86,32 @@ func (c *comparison) compare(ctx context.Context) error {
 	var src archive.Source
 	switch source := c.claim.Manifest.Source; source.Type {
 	case "npm":
-		src, err = c.npm(ctx, source, file)
+		src, err = c.fetchNpm(ctx, source, file)
 	case "git":
-		src, err = c.git(ctx, source, file)
+		src, err = c.fetchGit(ctx, source, file)
 	default:
 		err = fmt.Errorf("%w: its source is %s, %s", ErrNoUpstream, text.Short(source.Type, 40), text.Short(source.Name, 200))
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.files(ctx, src); err != nil {
+	if err := c.compareFiles(ctx, src); err != nil {
 		return err
 	}
-	return c.provenance(ctx)
+	return c.compareProvenance(ctx)
 }
 
-// npm gets the archive from the registry, whose integrity and signature must be those of the log.
-func (c *comparison) npm(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
+// fetchNpm downloads the archive from the registry into dst. The registry's integrity and signature must be those in the log.
+func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	none := archive.Source{}
 	c.found.Where = fmt.Sprintf("npm's %s %s", source.Name, c.claim.Entry.Version)
 	c.found.Registry = c.o.Npm.Registry(source.Name)
 	if source.Name != c.claim.Entry.Package {
-		c.note("what is called %s here is npm's %s", text.Short(c.claim.Entry.Package, 200), text.Short(source.Name, 200))
+		c.addNote("what is called %s here is npm's %s", text.Short(c.claim.Entry.Package, 200), text.Short(source.Name, 200))
 	}
 	packument, _, err := c.o.Npm.Packument(ctx, source.Name, npm.Validators{})
 	if err != nil {
-		return none, unlessMalformed(err)
+		return none, asSignatureDifference(err)
 	}
 	v, ok := packument.Versions[c.claim.Entry.Version]
 	if !ok {
@@ -121,18 +122,19 @@ func (c *comparison) npm(ctx context.Context, source logs.Source, dst *os.File) 
 	case !known && v.Err != nil:
 		return none, v.Err
 	case !known:
-		return none, fmt.Errorf("the log has the integrity %s, and the registry states %s, which cannot be compared", short(source.Integrity), short(v.Hash()))
+		return none, fmt.Errorf("the log has the integrity %s, and the registry states %s, which cannot be compared", shortIntegrity(source.Integrity), shortIntegrity(v.Hash()))
 	}
 	c.found.Integrity = v.Hash()
-	if err := c.signature(ctx, v, source, same); err != nil {
+	if err := c.compareSignature(ctx, v, source, same); err != nil {
 		return none, err
 	}
 	opened, _, err := c.o.Npm.Release(ctx, v, dst)
-	return opened, unlessMalformed(err)
+	return opened, asSignatureDifference(err)
 }
 
-// signature holds what the log keeps of the registry's signature against the registry's own word.
-func (c *comparison) signature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
+// compareSignature compares the registry's signature in the log with what the registry states now. same reports whether the
+// registry's integrity is the one in the log.
+func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count
 	switch {
@@ -154,10 +156,10 @@ func (c *comparison) signature(ctx context.Context, v npm.Version, source logs.S
 		}
 	}
 	if !same && ours == "" {
-		return fmt.Errorf("the registry has another archive now (%s) than the one that it had signed, and that the log has (%s), so the files cannot be compared", short(v.Hash()), short(source.Integrity))
+		return fmt.Errorf("the registry has another archive now (%s) than the one that it had signed, and that the log has (%s), so the files cannot be compared", shortIntegrity(v.Hash()), shortIntegrity(source.Integrity))
 	}
 	if !same {
-		return differs("the log has the integrity %s, and the registry states %s; %s", short(source.Integrity), short(v.Hash()), ours)
+		return differs("the log has the integrity %s, and the registry states %s; %s", shortIntegrity(source.Integrity), shortIntegrity(v.Hash()), ours)
 	}
 	signed, err := c.o.Npm.Verify(ctx, v)
 	var invalid *npm.SignatureError
@@ -167,20 +169,20 @@ func (c *comparison) signature(ctx context.Context, v npm.Version, source logs.S
 	case err != nil:
 		return err
 	case !signed.Keys:
-		c.note("the registry publishes no keys, so that nothing is known of signatures")
+		c.addNote("the registry publishes no keys, so that nothing is known of signatures")
 	case signed.KeyID == "":
-		c.note("the registry has not signed this release")
+		c.addNote("the registry has not signed this release")
 	default:
 		c.found.Key = signed.KeyID
 	}
 	if ours != "" {
-		c.note("%s", ours)
+		c.addNote("%s", ours)
 	}
 	return nil
 }
 
-// git gets the files of the commit that the tag names, which must be the one in the log.
-func (c *comparison) git(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
+// fetchGit downloads the files of the commit that the tag names into dst. It must be the commit in the log.
+func (c *comparison) fetchGit(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	c.found.Where = fmt.Sprintf("%s at the tag %s", source.Name, source.Tag)
 	listed, err := c.o.Git.Tags(ctx, source.Name, "")
 	if err != nil {
@@ -202,8 +204,8 @@ func (c *comparison) git(ctx context.Context, source logs.Source, dst *os.File) 
 	return release.Archive, nil
 }
 
-// remakers is how many files are made again at once, each in a child.
-const remakers = 2
+// maxRemakes is how many files are minified again at the same time.
+const maxRemakes = 2
 
 // An index says which files of a manifest may be in an archive, by their places in the manifest.
 type index struct {
@@ -213,7 +215,8 @@ type index struct {
 	from   map[string][]int // files that were made, by the path of what they were made from
 }
 
-func indexOf(files []logs.File) *index {
+// newIndex returns the index of a manifest's files.
+func newIndex(files []logs.File) *index {
 	x := &index{files, make(map[kvstore.Hash][]int), make(map[string][]int), make(map[string][]int)}
 	for i, f := range files {
 		if f.Origin == logs.Minified {
@@ -226,21 +229,21 @@ func indexOf(files []logs.File) *index {
 	return x
 }
 
-// needsBytes reports whether the bytes of an entry of the archive are needed, not only their hash.
+// needsBytes reports whether comparing an entry of the archive needs its bytes, and not only their hash.
 func (x *index) needsBytes(e archive.Entry) bool {
 	minified := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
 	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], minified))
 }
 
-// files walks the archive and looks for every file of the manifest in it.
-func (c *comparison) files(ctx context.Context, src archive.Source) error {
-	x := indexOf(c.claim.Manifest.Files)
+// compareFiles reads the archive, looks for every file of the manifest in it, and minifies again what was minified.
+func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error {
+	x := newIndex(c.claim.Manifest.Files)
 	c.lookalike = make(map[string]string)
-	remake := c.maker()
+	remake := c.checkMaker()
 	results := make([]error, len(x.files)) // of making again
 	made := make([]bool, len(x.files))
 	group, making := errgroup.WithContext(ctx)
-	group.SetLimit(remakers)
+	group.SetLimit(maxRemakes)
 	makeAgain := func(targets []int, data []byte) {
 		for _, target := range targets {
 			if made[target] {
@@ -248,7 +251,7 @@ func (c *comparison) files(ctx context.Context, src archive.Source) error {
 			}
 			made[target] = true
 			group.Go(func() error {
-				results[target] = c.again(making, x.files[target], data)
+				results[target] = c.remake(making, x.files[target], data)
 				return making.Err()
 			})
 		}
@@ -257,14 +260,14 @@ func (c *comparison) files(ctx context.Context, src archive.Source) error {
 		if e.Skipped != "" {
 			return nil
 		}
-		hash, data, err := sum(r, x.needsBytes(e))
+		hash, data, err := hashEntry(r, x.needsBytes(e))
 		if err != nil {
 			return err
 		}
 		if e.Name == "package.json" {
 			c.own = data
 		}
-		for _, at := range c.meet(x, e.Name, hash) {
+		for _, at := range c.matchEntry(x, e.Name, hash) {
 			if remake == "" && data != nil {
 				makeAgain(x.from[at], data)
 			}
@@ -275,31 +278,32 @@ func (c *comparison) files(ctx context.Context, src archive.Source) error {
 		err = waited
 	}
 	if err != nil {
-		return unlessRefused(err)
+		return asArchiveDifference(err)
 	}
-	return c.judge(remake, made, results)
+	return c.summarize(remake, made, results)
 }
 
-// meet notes of which files of the manifest an entry of the archive has the bytes, and which it could be taken for. It returns
-// the paths of those that were not met before.
-func (c *comparison) meet(x *index, name string, hash kvstore.Hash) (paths []string) {
+// matchEntry records which files of the manifest an entry of the archive has the bytes of, and which ones it resembles by its
+// path. It returns the paths of files that it is the first to match.
+func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths []string) {
 	for _, i := range x.byHash[hash] {
-		if at := x.files[i].Path; isAt(name, at) && c.at[at] == "" {
+		if at := x.files[i].Path; mayBePublishedAs(name, at) && c.at[at] == "" {
 			c.at[at] = name
 			paths = append(paths, at)
 		}
 	}
 	for _, i := range x.byBase[path.Base(name)] {
 		f := x.files[i]
-		if other := c.lookalike[f.Path]; isAt(name, f.Path) && hash != f.SHA256 && (other == "" || name < other) {
+		if other := c.lookalike[f.Path]; mayBePublishedAs(name, f.Path) && hash != f.SHA256 && (other == "" || name < other) {
 			c.lookalike[f.Path] = name
 		}
 	}
 	return paths
 }
 
-// judge says of each file what was found.
-func (c *comparison) judge(remake string, made []bool, results []error) error {
+// summarize counts what was found about the files, and returns the first difference. cannotRemake says why minified files
+// cannot be made again; made and results say which were and with which result, by index.
+func (c *comparison) summarize(remake string, made []bool, results []error) error {
 	var wrong error
 	problem := func(err error) {
 		wrong = cmp.Or(wrong, err)
@@ -333,7 +337,7 @@ func (c *comparison) judge(remake string, made []bool, results []error) error {
 	if len(c.unchecked) > 0 {
 		for _, f := range c.claim.Manifest.Files { // the first, to say why
 			if why := c.unchecked[f.Path]; why != "" {
-				c.note("%s not checked, such as %s: %s", text.Count(len(c.unchecked), "file was", "files were"), text.Short(f.Path, 200), why)
+				c.addNote("%s not checked, such as %s: %s", text.Count(len(c.unchecked), "file was", "files were"), text.Short(f.Path, 200), why)
 				break
 			}
 		}
@@ -341,16 +345,16 @@ func (c *comparison) judge(remake string, made []bool, results []error) error {
 	return wrong
 }
 
-// file says where upstream has one of the files, or why it could not be checked.
-func (c *comparison) file(path string) (string, error) {
+// upstreamPath returns where upstream's archive has a file, "" for one that was made, or why the file could not be compared.
+func (c *comparison) upstreamPath(path string) (string, error) {
 	if why := c.unchecked[path]; why != "" {
 		return "", errors.New(why)
 	}
 	return c.at[path], nil
 }
 
-// maker says why made files cannot be made again here, "" where they can.
-func (c *comparison) maker() string {
+// checkMaker says why minified files cannot be made again by this program, "" if they can.
+func (c *comparison) checkMaker() string {
 	m := c.claim.Entry.Maker
 	program, version, options := worker.Minifier()
 	if m != nil && (m.Program != program || m.Version != version || m.Options != options) {
@@ -360,8 +364,8 @@ func (c *comparison) maker() string {
 	return ""
 }
 
-// again makes a file again and compares it.
-func (c *comparison) again(ctx context.Context, f logs.File, data []byte) error {
+// remake minifies data, which the file f was made from, and compares the result with f.
+func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error {
 	task := worker.MinifyJS
 	if strings.EqualFold(path.Ext(f.Path), ".css") {
 		task = worker.MinifyCSS
@@ -379,8 +383,8 @@ func (c *comparison) again(ctx context.Context, f logs.File, data []byte) error 
 	return differs("%s comes out otherwise when it is made again from %s, by %s %s", text.Short(f.Path, 300), text.Short(f.From, 300), c.claim.Entry.Maker.Program, c.claim.Entry.Maker.Version)
 }
 
-// provenance verifies the attestations that the log keeps.
-func (c *comparison) provenance(ctx context.Context) error {
+// compareProvenance verifies the attestations that the log names, and compares them with what the log says.
+func (c *comparison) compareProvenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil
 	}
@@ -393,9 +397,9 @@ func (c *comparison) provenance(ctx context.Context) error {
 	if c.claim.Bundle == nil {
 		switch {
 		case kept == nil:
-			c.note("the entry says nothing of provenance: it is older than that")
+			c.addNote("the entry says nothing of provenance: it is older than that")
 		default:
-			c.note("provenance: %s", text.Short(kept.String(), 300))
+			c.addNote("provenance: %s", text.Short(kept.String(), 300))
 		}
 		return nil
 	}
@@ -404,15 +408,15 @@ func (c *comparison) provenance(ctx context.Context) error {
 		if kept.Outcome == logs.AttestationVerified {
 			return differs("the log says that the attestation of provenance was verified, and it is not right: %s", text.Short(err.Error(), 500))
 		}
-		c.note("the attestation of provenance proves nothing: %s", text.Short(err.Error(), 300))
+		c.addNote("the attestation of provenance proves nothing: %s", text.Short(err.Error(), 300))
 		return nil
 	}
 	if kept.Outcome == logs.AttestationVerified && (build.Repository != kept.Repository || build.Commit != kept.Commit || build.Workflow != kept.Workflow) {
 		return differs("the log names the repository %s at commit %s, and the attestation %s at %s", text.Short(kept.Repository, 200), kept.Commit, build.Repository, build.Commit)
 	}
 	c.found.Provenance = &build
-	for what, named := range map[string]string{"its package.json at npm": repository(c.own), "the package JSON of the catalogue": repository(c.claim.PackageJSON)} {
-		if named != "" && !samePlace(named, build.Repository) {
+	for what, named := range map[string]string{"its package.json at npm": repositoryOf(c.own), "the package JSON of the catalogue": repositoryOf(c.claim.PackageJSON)} {
+		if named != "" && !sameRepository(named, build.Repository) {
 			c.found.Mismatches = append(c.found.Mismatches, fmt.Sprintf("%s names the repository %s, and it was built from %s", what, text.Short(named, 200), build.Repository))
 		}
 	}
@@ -420,7 +424,7 @@ func (c *comparison) provenance(ctx context.Context) error {
 	return nil
 }
 
-// verifyPublication verifies the registry's own attestation, which the log says was verified.
+// verifyPublication verifies the registry's attestation of the publication, which the log says was verified.
 func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) error {
 	source := c.claim.Manifest.Source
 	if c.claim.Publish == nil {
@@ -435,7 +439,7 @@ func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) e
 	case err != nil:
 		return err
 	case !ok:
-		c.note("the registry's own attestation is by the key %s, which the registry does not publish now", text.Short(id, 100))
+		c.addNote("the registry's own attestation is by the key %s, which the registry does not publish now", text.Short(id, 100))
 		return nil
 	}
 	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
@@ -446,12 +450,13 @@ func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) e
 	return nil
 }
 
-func (c *comparison) note(format string, args ...any) {
+// addNote adds a formatted message to the result.
+func (c *comparison) addNote(format string, args ...any) {
 	c.found.Notes = append(c.found.Notes, fmt.Sprintf(format, args...))
 }
 
-// repository is the address of the repository that a package.json or a package JSON names, "" for none.
-func repository(document []byte) string {
+// repositoryOf returns the address of the repository that a package.json or a package JSON names, "" if it names none.
+func repositoryOf(document []byte) string {
 	var named struct {
 		Repository json.RawMessage `json:"repository"`
 	}
@@ -468,8 +473,8 @@ func repository(document []byte) string {
 	return address
 }
 
-// samePlace reports whether an address of a repository, in any form that npm takes, is that of a URL.
-func samePlace(address, built string) bool {
+// sameRepository reports whether an address of a repository, in any form that npm accepts, stands for the repository at a URL.
+func sameRepository(address, built string) bool {
 	host, rest := "github", address
 	if before, after, ok := strings.Cut(address, ":"); ok && !strings.Contains(before, "/") && slices.Contains([]string{"github", "gitlab"}, before) {
 		host, rest = before, after
@@ -480,15 +485,15 @@ func samePlace(address, built string) bool {
 	return git.Place(address) != "" && git.Place(address) == git.Place(built)
 }
 
-// isAt reports whether a file of an archive is the one that was published under a path: fileMaps take files from a
-// folder, and leave its name out.
-func isAt(name, published string) bool {
+// mayBePublishedAs reports whether a file of an archive may be published under a path: the fileMap of a package omits folders
+// from the beginning of a name.
+func mayBePublishedAs(name, published string) bool {
 	rest, ok := strings.CutSuffix(name, published)
 	return ok && (rest == "" || strings.HasSuffix(rest, "/"))
 }
 
-// sum hashes a file, and keeps it where that is wanted.
-func sum(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
+// hashEntry returns the hash of what r contains, and the bytes if keep is true.
+func hashEntry(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
 	if keep {
 		data, err := io.ReadAll(r)
 		return kvstore.Sum(data), data, err
@@ -498,12 +503,14 @@ func sum(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
 	return kvstore.Hash(h.Sum(nil)), nil, err
 }
 
+// differs returns a [verify.Difference] with a formatted message.
 func differs(format string, args ...any) error { return verify.NewDifference(format, args...) }
 
-func short(integrity string) string { return text.Short(integrity, 120) }
+// shortIntegrity returns an integrity cut to a length for messages.
+func shortIntegrity(integrity string) string { return text.Short(integrity, 120) }
 
-// unlessMalformed makes a difference of what is upstream's own word against itself.
-func unlessMalformed(err error) error {
+// asSignatureDifference returns an invalid signature of the registry as a [verify.Difference], and any other error unchanged.
+func asSignatureDifference(err error) error {
 	var invalid *npm.SignatureError
 	if errors.As(err, &invalid) {
 		return differs("%v", err)
@@ -511,8 +518,9 @@ func unlessMalformed(err error) error {
 	return err
 }
 
-// unlessRefused says that an archive is none that a release is made of.
-func unlessRefused(err error) error {
+// asArchiveDifference returns the refusal of an archive, which no release can be made from, as a [verify.Difference], and any
+// other error unchanged.
+func asArchiveDifference(err error) error {
 	var refused *archive.RefusedError
 	if errors.As(err, &refused) {
 		return differs("upstream's archive is none that is published: %v", err)

@@ -175,7 +175,7 @@ func TestCompare(t *testing.T) {
 		{"another tarball", func(r *rig, _ *verify.Claim) {
 			r.registry.Fail(npmtest.Fault{Path: "/jquery/-/", Garble: true})
 		}, verify.Unproven, "integrity mismatch", 0, 0, ""},
-		{"imported", func(_ *rig, c *verify.Claim) { c.Manifest.Source.Type = "import" }, verify.Unproven, "no upstream to ask", 0, 0, ""},
+		{"imported", func(_ *rig, c *verify.Claim) { c.Manifest.Source.Type = "import" }, verify.Unproven, "it has no upstream", 0, 0, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,13 +23,13 @@ import (
 )
 
 // ErrNoUpstream says that a release has no upstream with which it could be compared.
-var ErrNoUpstream = errors.New("it has no upstream to ask")
+var ErrNoUpstream = errors.New("it has no upstream")
 
 // FollowOptions configure a [Follower]. Server, Folder and Upstream are required.
 type FollowOptions struct {
 	// Server is the URL in front of /log/ of the Larder whose log is audited.
 	Server string
-	// Folder is the auditor's own: its key, its state, and the folder "public" with its statements.
+	// Folder is the auditor's folder: its key, its state, and the folder "public" with its statements.
 	Folder string
 	// Name is that of a new key, such as auditor.example.org/larder.
 	Name string
@@ -47,11 +47,13 @@ type FollowOptions struct {
 // A Follower audits the log of another Larder: it compares each release with its upstream, once, and signs what it found. It is
 // for one goroutine.
 type Follower struct {
-	o       FollowOptions
+	options FollowOptions
 	key     note.Signer
 	public  string
 	state   followState
 	written []byte // the last statement
+	size    int    // of the findings in the state, in bytes of JSON
+	savedAt time.Time
 }
 
 // A followState is what is stored between polls.
@@ -75,18 +77,18 @@ const (
 	AuditStatement    = "statement.txt"
 )
 
-// Limits of what an auditor stores and says.
+// Limits of what an auditor stores and publishes.
 const (
 	followFormat  = 1
-	mostFindings  = 1000 // of each kind; the audit stops there, because a statement has to name them all
-	maxAuditPaths = 4096 // bytes of the paths that one finding names; beyond that it is about all files
+	mostFindings  = 1000 // of each kind; the audit stops there, because a statement must name all of them
+	maxAuditPaths = 4096 // bytes of the paths in a finding; a finding with more is about all files
 	maxProblem    = 300  // bytes
-	// maxFindings is how many bytes the findings of a statement may have; the audit stops there, because a statement with one
-	// more finding and the checkpoint has to stay below [verify.MaxStatement].
+	// maxFindings bounds the findings of a statement, in bytes. The audit stops there, because a statement with one more finding
+	// and the checkpoint must stay below [verify.MaxStatement].
 	maxFindings = 850_000
 )
 
-// OpenFollower reads an auditor's folder, and creates its key if it has none.
+// OpenFollower opens an auditor's folder, reads its state, and creates its key if it has none.
 func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -100,7 +102,7 @@ func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Report == nil {
 		o.Report = func(verify.AuditFinding, verify.Outcome) {}
 	}
-	f := &Follower{o: o}
+	f := &Follower{options: o}
 	if err := os.MkdirAll(filepath.Join(o.Folder, AuditPublicFolder), 0o755); err != nil {
 		return nil, fmt.Errorf("couldn't create the auditor's folder: %w", err)
 	}
@@ -110,13 +112,13 @@ func OpenFollower(o FollowOptions) (*Follower, error) {
 	return f, f.readState()
 }
 
-// openKey reads the auditor's key, or creates it.
+// openKey reads or creates the auditor's key, and publishes its verifier key.
 func (f *Follower) openKey() error {
-	path := filepath.Join(f.o.Folder, auditKeyFile)
+	path := filepath.Join(f.options.Folder, auditKeyFile)
 	private, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		var made string
-		if made, _, err = signing.NewKey(f.o.Name); err != nil {
+		if made, _, err = signing.NewKey(f.options.Name); err != nil {
 			return fmt.Errorf("a new auditor needs a --name for its key: it %w", err)
 		}
 		private = []byte(made + "\n")
@@ -128,17 +130,18 @@ func (f *Follower) openKey() error {
 	if f.key, f.public, err = signing.ParseKey(private); err != nil {
 		return fmt.Errorf("couldn't read the auditor's key in %s: %w", path, err)
 	}
-	return disk.Replace(filepath.Join(f.o.Folder, AuditPublicFolder, AuditPublicKey), []byte(f.public+"\n"), 0o644)
+	return disk.Replace(filepath.Join(f.options.Folder, AuditPublicFolder, AuditPublicKey), []byte(f.public+"\n"), 0o644)
 }
 
-// Key is the auditor's verifier key.
+// Key returns the auditor's verifier key.
 func (f *Follower) Key() string { return f.public }
 
+// readState reads what the last poll stored.
 func (f *Follower) readState() error {
-	path := filepath.Join(f.o.Folder, auditStateFile)
+	path := filepath.Join(f.options.Folder, auditStateFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		f.state = followState{Format: followFormat, Server: f.o.Server}
+		f.state = followState{Format: followFormat, Server: f.options.Server}
 		return nil
 	}
 	if err == nil {
@@ -148,27 +151,43 @@ func (f *Follower) readState() error {
 	case err != nil:
 	case f.state.Format != followFormat:
 		err = fmt.Errorf("its format is %d, and this larder knows %d", f.state.Format, followFormat)
-	case f.state.Server != f.o.Server:
+	case f.state.Server != f.options.Server:
 		err = fmt.Errorf("it is of an audit of %s; each log needs a folder of its own", f.state.Server)
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't read the auditor's state in %s: %w", path, err)
 	}
+	for _, finding := range slices.Concat(f.state.Differences, f.state.Uncompared) {
+		f.size += sizeInStatement(finding)
+	}
 	return nil
 }
 
+// saveInterval is how often the state is stored during a poll. Each time costs as much as the findings are long.
+const saveInterval = time.Minute
+
+// saveState stores the state, unless that was done less than saveInterval ago.
+func (f *Follower) saveState() error {
+	if f.options.Now().Sub(f.savedAt) < saveInterval {
+		return nil
+	}
+	return f.writeState()
+}
+
+// writeState stores the state for the next poll.
 func (f *Follower) writeState() error {
 	data, err := json.Marshal(f.state)
 	if err == nil {
-		err = disk.Replace(filepath.Join(f.o.Folder, auditStateFile), data, 0o600)
+		err = disk.Replace(filepath.Join(f.options.Folder, auditStateFile), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't write the auditor's state: %w", err)
 	}
+	f.savedAt = f.options.Now()
 	return nil
 }
 
-// An AuditResult is what a poll found.
+// An AuditResult is the result of a poll.
 type AuditResult struct {
 	Outcome  verify.Outcome `json:"outcome"` // of the log: proven, or why it was not audited to its end
 	Problem  string         `json:"problem,omitempty"`
@@ -183,7 +202,7 @@ type AuditResult struct {
 	Uncompared  []verify.AuditFinding `json:"uncompared"`
 }
 
-// Run polls every interval until ctx ends. report is called after each poll.
+// Run polls at an interval until ctx ends, and calls report after each poll.
 func (f *Follower) Run(ctx context.Context, every time.Duration, report func(AuditResult)) error {
 	for {
 		found, err := f.Poll(ctx)
@@ -200,14 +219,15 @@ func (f *Follower) Run(ctx context.Context, every time.Duration, report func(Aud
 	}
 }
 
-// Poll audits what the log has since the last poll, and publishes a statement. The error says that the auditor cannot continue.
+// Poll audits the entries that are new since the last poll, and publishes a statement. The error says that the auditor cannot
+// continue.
 func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
-	known, err := verify.ReadKnown(filepath.Join(f.o.Folder, "known-logs"))
+	known, err := verify.ReadKnown(filepath.Join(f.options.Folder, "known-logs"))
 	if err != nil {
 		return AuditResult{}, err
 	}
-	session := verify.Session{Options: f.o.Verify, Known: known, Timeout: f.o.OpenTimeout}
-	seen, log, err := session.OpenLog(ctx, f.o.Server)
+	session := verify.Session{Options: f.options.Verify, Known: known, Timeout: f.options.OpenTimeout}
+	seen, log, err := session.OpenLog(ctx, f.options.Server)
 	if err != nil {
 		return AuditResult{}, err
 	}
@@ -217,10 +237,10 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	}
 	if log != nil && log.Unverified() == nil {
 		found.Size = log.Size()
-		audited := f.continueOn(ctx, log)
+		audited := f.adoptLog(ctx, log)
 		continued := audited == nil // the state is about this log
 		if continued {
-			audited = errors.Join(f.retry(ctx, log), f.audit(ctx, log))
+			audited = errors.Join(f.retryUncompared(ctx, log), f.auditNew(ctx, log), f.writeState())
 		}
 		if ctx.Err() != nil {
 			return found, ctx.Err()
@@ -229,7 +249,7 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 			found.Outcome, found.Problem = verify.OutcomeOf(audited), audited.Error()
 		}
 		if continued {
-			if err := f.publish(log); err != nil {
+			if err := f.publishStatement(log); err != nil {
 				return found, err
 			}
 		}
@@ -239,13 +259,14 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	return found, nil
 }
 
-// continueOn has the state be about a log. If that is not the one that was audited before, the audit starts again at its first entry:
-// after a theft of the log's key, the auditor may have followed the thief's log until the root key ended that key.
-func (f *Follower) continueOn(ctx context.Context, log *verify.Log) error {
+// adoptLog verifies that the log contains the tree that was audited before, and stores its present tree. If it does not
+// contain that tree, the audit starts again at the first entry: after a theft of the log's key, the auditor may have followed
+// the thief's log until the root key ended that key.
+func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 	err := log.CheckContains(ctx, f.state.Tree)
 	switch {
 	case verify.OutcomeOf(err) == verify.Differs:
-		f.state.AuditStatement, f.state.Retry = verify.AuditStatement{}, nil
+		f.state.AuditStatement, f.state.Retry, f.size = verify.AuditStatement{}, nil, 0
 	case err != nil:
 		return fmt.Errorf("couldn't prove that the log contains what was audited before: %w", err)
 	}
@@ -253,8 +274,8 @@ func (f *Follower) continueOn(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// audit compares the releases of the entries that are new.
-func (f *Follower) audit(ctx context.Context, log *verify.Log) error {
+// auditNew compares the releases that the log's new entries publish.
+func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	for f.state.To < log.Size() {
 		entries, err := log.Entries(ctx, f.state.To)
 		if err != nil {
@@ -262,67 +283,72 @@ func (f *Follower) audit(ctx context.Context, log *verify.Log) error {
 		}
 		for _, e := range entries {
 			if e.Kind.Publishes() {
-				if err := f.compare(ctx, log, e); err != nil {
+				if err := f.compareRelease(ctx, log, e); err != nil {
 					return err
 				}
 			}
 			f.state.To = e.Index + 1
-			if e.Kind.Publishes() { // a release takes seconds, so the state is worth a write
-				if err := f.writeState(); err != nil {
-					return err
-				}
+			if err := f.saveState(); err != nil {
+				return err
 			}
 		}
 	}
-	return f.writeState()
+	return nil
 }
 
-// retry compares the releases again that could not be compared.
-func (f *Follower) retry(ctx context.Context, log *verify.Log) error {
+// retryUncompared compares the releases again that could not be compared before.
+func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	for _, index := range slices.Clone(f.state.Retry) {
 		e, err := log.Entry(ctx, index)
 		if err != nil {
 			return err
 		}
-		retry, uncompared := slices.Clone(f.state.Retry), slices.Clone(f.state.Uncompared)
+		retry, uncompared, size := slices.Clone(f.state.Retry), slices.Clone(f.state.Uncompared), f.size
 		f.state.Retry = slices.DeleteFunc(f.state.Retry, func(i int64) bool { return i == index })
-		f.state.Uncompared = slices.DeleteFunc(f.state.Uncompared, func(u verify.AuditFinding) bool { return u.Entry == index })
-		if err := f.compare(ctx, log, e); err != nil {
-			f.state.Retry, f.state.Uncompared = retry, uncompared // no statement may say that the release was compared
+		f.state.Uncompared = slices.DeleteFunc(f.state.Uncompared, func(u verify.AuditFinding) bool {
+			if u.Entry != index {
+				return false
+			}
+			f.size -= sizeInStatement(u)
+			return true
+		})
+		if err := f.compareRelease(ctx, log, e); err != nil {
+			f.state.Retry, f.state.Uncompared, f.size = retry, uncompared, size // no statement may say that the release was compared
 			return err
 		}
-		if err := f.writeState(); err != nil {
+		if err := f.saveState(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// compare compares a release and records the result. The error says that the audit cannot go on with this release.
-func (f *Follower) compare(ctx context.Context, log *verify.Log, e logs.Indexed) error {
-	if data, err := json.Marshal(f.state.AuditStatement); err != nil || len(data) > maxFindings {
-		return errors.Join(err, fmt.Errorf("the audit ends before entry %d: a statement has room for %d bytes of findings, and they have %d", e.Index, maxFindings, len(data)))
+// compareRelease compares the release that an entry publishes, and records the result. The error says that the audit cannot
+// continue beyond this entry.
+func (f *Follower) compareRelease(ctx context.Context, log *verify.Log, e logs.Indexed) error {
+	if f.size > maxFindings {
+		return fmt.Errorf("the audit ends before entry %d: a statement has room for %d bytes of findings, and they have %d", e.Index, maxFindings, f.size)
 	}
 	if len(f.state.Differences) >= mostFindings || len(f.state.Uncompared) >= mostFindings {
 		return fmt.Errorf("the audit ends before entry %d: it found %d releases that differ and %d that could not be compared, and a statement names no more than %d of each", e.Index, len(f.state.Differences), len(f.state.Uncompared), mostFindings)
 	}
-	limited, cancel := context.WithTimeout(ctx, f.o.CompareTimeout)
+	limited, cancel := context.WithTimeout(ctx, f.options.CompareTimeout)
 	defer cancel()
-	found, manifest, err := log.CompareWith(limited, f.o.Upstream, e)
+	found, manifest, err := log.CompareWith(limited, f.options.Upstream, e)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	outcome, problem := found.Outcome, found.Problem
-	if err != nil { // clients find out by themselves whether the server sends what the log says
+	if err != nil { // clients verify by themselves that the server sends what the log says
 		outcome, problem, found.Err = verify.Unproven, err.Error(), err
 	}
 	finding := verify.AuditFinding{Entry: e.Index, Package: e.Package, Version: e.Version, Problem: text.Short(problem, maxProblem)}
 	switch {
 	case outcome == verify.Differs:
-		f.state.Differences = append(f.state.Differences, finding)
+		f.addFinding(&f.state.Differences, finding)
 	case outcome != verify.Proven:
 		outcome = verify.Unproven
-		f.state.Uncompared = append(f.state.Uncompared, finding)
+		f.addFinding(&f.state.Uncompared, finding)
 		if !errors.Is(found.Err, ErrNoUpstream) {
 			f.state.Retry = append(f.state.Retry, e.Index)
 		}
@@ -330,14 +356,29 @@ func (f *Follower) compare(ctx context.Context, log *verify.Log, e logs.Indexed)
 		f.state.Compared++
 		if found.Unchecked > 0 {
 			finding.Problem, finding.Files = uncheckedFiles(found, manifest)
-			f.state.Uncompared = append(f.state.Uncompared, finding)
+			f.addFinding(&f.state.Uncompared, finding)
 		}
 	}
-	f.o.Report(finding, outcome)
+	f.options.Report(finding, outcome)
 	return nil
 }
 
-// uncheckedFiles returns which files of a release could not be compared, and why.
+// addFinding adds a finding to a list of the state.
+func (f *Follower) addFinding(list *[]verify.AuditFinding, finding verify.AuditFinding) {
+	*list = append(*list, finding)
+	f.size += sizeInStatement(finding)
+}
+
+// sizeInStatement returns how many bytes a finding takes in a statement.
+func sizeInStatement(finding verify.AuditFinding) int {
+	data, err := json.Marshal(finding)
+	if err != nil { // strings and numbers can always be encoded
+		return maxFindings
+	}
+	return len(data) + len(",")
+}
+
+// uncheckedFiles returns the files of a release that could not be compared, nil for too many to list, and the first reason.
 func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem string, files []string) {
 	size := 0
 	for _, file := range manifest.Files {
@@ -355,10 +396,10 @@ func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem s
 	return problem, files
 }
 
-// publish signs a statement and writes it, unless it is the last one.
-func (f *Follower) publish(log *verify.Log) error {
+// publishStatement signs a statement about the log and writes it, unless it equals the last one.
+func (f *Follower) publishStatement(log *verify.Log) error {
 	statement := f.state.AuditStatement
-	statement.Checkpoint = bareCheckpoint(log)
+	statement.Checkpoint = checkpointText(log)
 	statement.Differences, statement.Uncompared = append([]verify.AuditFinding{}, statement.Differences...), append([]verify.AuditFinding{}, statement.Uncompared...)
 	signed, err := statement.Sign(f.key)
 	if err != nil {
@@ -368,7 +409,7 @@ func (f *Follower) publish(log *verify.Log) error {
 		return nil
 	}
 	for _, name := range []string{fmt.Sprintf("%d.txt", log.Size()), AuditStatement} {
-		if err := disk.Replace(filepath.Join(f.o.Folder, AuditPublicFolder, name), signed, 0o644); err != nil {
+		if err := disk.Replace(filepath.Join(f.options.Folder, AuditPublicFolder, name), signed, 0o644); err != nil {
 			return fmt.Errorf("couldn't publish the audit's statement: %w", err)
 		}
 	}
@@ -376,7 +417,7 @@ func (f *Follower) publish(log *verify.Log) error {
 	return nil
 }
 
-// bareCheckpoint is the log's signed checkpoint.
-func bareCheckpoint(log *verify.Log) string {
+// checkpointText returns the log's signed checkpoint with exactly one line feed at its end.
+func checkpointText(log *verify.Log) string {
 	return strings.TrimRight(string(log.Note()), "\n") + "\n"
 }

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -312,6 +314,59 @@ func TestStatementIsLimited(t *testing.T) {
 	found, err := f.Poll(t.Context())
 	if err != nil || found.Outcome != verify.Proven || found.Audited != releases+1 {
 		t.Errorf("%s, %d entries, %q, %v", found.Outcome, found.Audited, found.Problem, err)
+	}
+}
+
+// The cost of auditing a release does not grow with the findings about others: they are encoded once for a poll.
+func TestAuditCostPerRelease(t *testing.T) {
+	a := newAudited(t)
+	entries := 1
+	upstream := upstreamFunc(func(context.Context, verify.Claim) verify.Comparison {
+		return verify.Comparison{Outcome: verify.Unproven, Err: audit.ErrNoUpstream}
+	})
+	// poll publishes and audits releases, and returns how many bytes that allocates.
+	poll := func() uint64 {
+		const releases = 20
+		for range releases {
+			a.cdn.Publish("left", fmt.Sprintf("1.%d.0", entries), "a.js", map[string]string{"a.js": "a"})
+			entries++
+		}
+		a.sign()
+		var before, after runtime.MemStats
+		f := a.open(a.cdn.URL, upstream)
+		runtime.ReadMemStats(&before)
+		found, err := f.Poll(t.Context())
+		runtime.ReadMemStats(&after)
+		if err != nil || found.Audited != int64(entries) {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	few := poll()
+	path := filepath.Join(a.folder, "audit-state.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state map[string]any
+	if err := json.Unmarshal(data, &state); err != nil {
+		t.Fatal(err)
+	}
+	findings := state["uncompared"].([]any)
+	for i := range 900 {
+		findings = append(findings, verify.AuditFinding{Entry: int64(i), Package: "left", Problem: strings.Repeat("x", 300)})
+	}
+	state["uncompared"] = findings
+	if data, err = json.Marshal(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if many := poll(); many > few+uint64(20*len(data)) { // once for each release would be twice that, with copies
+		t.Errorf("%d bytes with %d bytes of findings, %d without", many, len(data), few)
+	} else {
+		t.Logf("%d bytes with %d bytes of findings, %d without", many, len(data), few)
 	}
 }
 

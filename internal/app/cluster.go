@@ -202,7 +202,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if err != nil {
 		return nil, view, err
 	}
-	view.showing = cluster.NewPublishedView(n.cluster, key, last, view.record.Keep, func(e *signing.Evidence) string {
+	view.showing = cluster.NewPublishedView(n.cluster, key, last, view.record.Store, func(e *signing.Evidence) string {
 		file, err := known.StoreEvidence(e)
 		if err != nil {
 			n.logger.Error("couldn't store the evidence of a fork", "err", err)

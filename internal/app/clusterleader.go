@@ -85,7 +85,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		err = view.showing.Refresh(ctx)
 	}
 	if err == nil {
-		err = n.cluster.RecordPublished(view.showing.Held().Size)
+		err = n.cluster.RecordPublished(view.showing.SignedInStore().Size)
 	}
 	if err == nil {
 		err = l.loadOutbox(ctx)

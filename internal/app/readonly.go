@@ -148,7 +148,7 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 	keys, err := r.settings.KeyFolder()
 	var signer *signing.Signer
 	if err == nil {
-		signer, err = signing.Frozen(signing.Options{Dir: keys, Store: folder.store, Logger: r.logger.With("part", "signing")}, publicly)
+		signer, err = signing.OpenFrozen(signing.Options{Dir: keys, Store: folder.store, Logger: r.logger.With("part", "signing")}, publicly)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)

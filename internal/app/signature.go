@@ -59,15 +59,11 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	case len(s.Witnesses) == 0:
 		return nil, nil
 	}
-	var witnesses []signing.Witness
-	for _, text := range s.Witnesses {
-		witness, err := signing.ParseWitness(text)
-		if err != nil {
-			return nil, settings.Mistakef("%s: %q %w", s.Origin("witness"), text, err)
-		}
-		witnesses = append(witnesses, witness)
+	policy, err := signing.ParseMajority(s.Witnesses)
+	if err != nil {
+		return nil, settings.Mistakef("%s: %w", s.Origin("witness"), err)
 	}
-	return signing.Majority(witnesses...), nil
+	return policy, nil
 }
 
 // openSignerIfAny opens the signer if the key folder has the key of this log. Otherwise it records why the log is not signed, and

@@ -35,7 +35,7 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 	log, err := logs.Open(store)
 	if err == nil {
 		var next signing.Succession
-		next, err = signing.Succeed(signing.Options{Dir: e.Keys, Store: store, Log: log, Logger: e.Logger}, e.Now())
+		next, err = signing.StartSuccessor(signing.Options{Dir: e.Keys, Store: store, Log: log, Logger: e.Logger}, e.Now())
 		e.result.Succession = &next
 		if err == nil { // which is about the log before, too
 			err = os.Rename(filepath.Join(e.Keys, SeenFile), filepath.Join(next.Kept, SeenFile))

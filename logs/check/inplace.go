@@ -64,7 +64,7 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 // lacksEntries returns which signed entries a store lacks, nil if it has all. Opening such a store for writing would delete files in which
 // they may be.
 func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
-	if err := e.restoreKeys(signing.NoteOf(store)); err != nil {
+	if err := e.restoreKeys(signing.StoredNoteSeq(store)); err != nil {
 		return nil, err
 	}
 	have, err := logs.ReadCheckpoint(store)

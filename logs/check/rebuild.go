@@ -280,7 +280,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 	if err := e.carryAll(ctx); err != nil {
 		return err
 	}
-	if err := signing.Replay(e.store); err != nil {
+	if err := signing.RebuildKeyChanges(e.store); err != nil {
 		return err
 	}
 	if e.Built != nil {
@@ -436,7 +436,7 @@ func isCarried(ns kvstore.Namespace, key []byte) bool {
 	case kvstore.Meta:
 		return !slices.Contains([]string{"format", "rows-in-tables", "stale"}, string(key))
 	case kvstore.LogState:
-		return signing.Carries(key)
+		return signing.IsSignatureRow(key)
 	}
 	return true
 }

@@ -409,7 +409,7 @@ func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 		}
 	}
 	if e.Kind == logs.KeyChanged {
-		if err := signing.NoteChange(tx.Batch, n.Store, e.Index); err != nil {
+		if err := signing.AddKeyChange(tx.Batch, n.Store, e.Index); err != nil {
 			return err
 		}
 	}

@@ -172,8 +172,8 @@ func TestLookIsOvertaken(t *testing.T) {
 		}
 		cancel()
 	}
-	if s.Held() != last.Checkpoint {
-		t.Errorf("%d entries are shown, and %d are signed", s.Held().Size, last.Size)
+	if s.SignedInStore() != last.Checkpoint {
+		t.Errorf("%d entries are shown, and %d are signed", s.SignedInStore().Size, last.Size)
 	}
 }
 

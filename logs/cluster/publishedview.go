@@ -195,8 +195,8 @@ func (s *PublishedView) Checkpoint() (signing.Signed, error) {
 	return signing.Signed{}, &signing.RefusedError{Reason: "this node of a cluster has yet to catch up with the others for the first time"}
 }
 
-// Held returns the checkpoint that is served, without its signatures.
-func (s *PublishedView) Held() logs.Checkpoint { return s.Served().Checkpoint }
+// SignedInStore returns the checkpoint that is served, without its signatures.
+func (s *PublishedView) SignedInStore() logs.Checkpoint { return s.Served().Checkpoint }
 
 // Origin returns the name of the log in its checkpoints.
 func (s *PublishedView) Origin() string { return s.node.Origin }

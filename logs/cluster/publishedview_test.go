@@ -86,8 +86,8 @@ func TestPublishedView(t *testing.T) {
 	}
 	second := writer.show(t)
 	two.catchUp(t)
-	if err := s.Refresh(ctx); err != nil || s.Held() != second.Checkpoint {
-		t.Errorf("shown: %v, %v", s.Held(), err)
+	if err := s.Refresh(ctx); err != nil || s.SignedInStore() != second.Checkpoint {
+		t.Errorf("shown: %v, %v", s.SignedInStore(), err)
 	}
 	if !s.UpToDate(time.Now()) || s.UpToDate(time.Now().Add(time.Hour)) {
 		t.Error("the checkpoint of an unchanged log is to be read again after a while")
@@ -102,8 +102,8 @@ func TestPublishedView(t *testing.T) {
 	if err := b.Put(ctx, publicPrefix+checkpointPath, first.Note); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Refresh(ctx); err != nil || s.Held() != second.Checkpoint {
-		t.Errorf("after a late put: %v, %v", s.Held(), err)
+	if err := s.Refresh(ctx); err != nil || s.SignedInStore() != second.Checkpoint {
+		t.Errorf("after a late put: %v, %v", s.SignedInStore(), err)
 	}
 	// The same key signs another log.
 	fork := join(t, folder(t), "fork")
@@ -118,8 +118,8 @@ func TestPublishedView(t *testing.T) {
 		t.Fatal(err)
 	}
 	var forked *ForkError
-	if err := s.Refresh(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.Held() != second.Checkpoint {
-		t.Errorf("after a fork: %v, %d proofs, %v", s.Held(), *proofs, err)
+	if err := s.Refresh(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.SignedInStore() != second.Checkpoint {
+		t.Errorf("after a fork: %v, %d proofs, %v", s.SignedInStore(), *proofs, err)
 	}
 	if _, evidence := s.Lacks(); evidence == "" {
 		t.Error("the evidence is not told")
@@ -128,8 +128,8 @@ func TestPublishedView(t *testing.T) {
 	if err := b.Put(ctx, publicPrefix+checkpointPath, []byte("nobody\n1\nAAAA\n\n— nobody AAAAAA==\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Refresh(ctx); err == nil || s.Held() != second.Checkpoint {
-		t.Errorf("after a checkpoint of nobody: %v, %v", s.Held(), err)
+	if err := s.Refresh(ctx); err == nil || s.SignedInStore() != second.Checkpoint {
+		t.Errorf("after a checkpoint of nobody: %v, %v", s.SignedInStore(), err)
 	}
 }
 

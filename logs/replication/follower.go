@@ -280,7 +280,7 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 	signed := signing.Signed{Checkpoint: have, Note: log.Note()}
 	// A source of several nodes may send older cosignatures of the same checkpoint, which must not replace newer ones.
 	if f.shown.Checkpoint != have || f.shown.Note == nil || f.Trust.Key != log.Key() || !log.Cosigned().Before(f.Trust.CosignedAt(f.shown.Note)) {
-		if err := f.record.Keep(log.Key(), signed); err != nil {
+		if err := f.record.Store(log.Key(), signed); err != nil {
 			return err
 		}
 		f.mu.Lock()
@@ -348,8 +348,8 @@ func (f *Follower) Checkpoint() (signing.Signed, error) {
 	return f.shown, nil
 }
 
-// Held returns the checkpoint that [Follower.Checkpoint] has, the zero value before the first.
-func (f *Follower) Held() logs.Checkpoint {
+// SignedInStore returns the checkpoint that [Follower.Checkpoint] has, the zero value before the first.
+func (f *Follower) SignedInStore() logs.Checkpoint {
 	signed, _ := f.Checkpoint()
 	return signed.Checkpoint
 }

@@ -99,7 +99,7 @@ func TestRun(t *testing.T) {
 	<-caught
 	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
 	u.signNow(t)
-	for m.Held() != u.Log.Checkpoint() {
+	for m.SignedInStore() != u.Log.Checkpoint() {
 		<-caught
 	}
 	end()

@@ -235,8 +235,8 @@ func (m *mirror) sound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if summary.Signed != m.Held().Size {
-		t.Errorf("%d entries are signed as the key folder says, want %d", summary.Signed, m.Held().Size)
+	if summary.Signed != m.SignedInStore().Size {
+		t.Errorf("%d entries are signed as the key folder says, want %d", summary.Signed, m.SignedInStore().Size)
 	}
 }
 

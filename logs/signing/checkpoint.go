@@ -29,8 +29,8 @@ type Signed struct {
 	Note []byte
 }
 
-// sign makes the note of a checkpoint. Unless at is zero, the keys also cosign it as of that time.
-func sign(origin string, c logs.Checkpoint, keys keyring, at time.Time) (Signed, error) {
+// signCheckpoint signs a checkpoint with all keys. Unless at is zero, the keys also cosign it as of that time.
+func signCheckpoint(origin string, c logs.Checkpoint, keys keyring, at time.Time) (Signed, error) {
 	body := log.Checkpoint{Origin: origin, Size: uint64(c.Size), Hash: c.Root[:]}
 	signed, err := note.Sign(&note.Note{Text: string(body.Marshal())}, keys.signers()...)
 	if err != nil {
@@ -38,14 +38,14 @@ func sign(origin string, c logs.Checkpoint, keys keyring, at time.Time) (Signed,
 	}
 	if !at.IsZero() {
 		for _, k := range keys {
-			signed = append(signed, k.cosign(string(body.Marshal()), at)...)
+			signed = append(signed, k.cosignatureLine(string(body.Marshal()), at)...)
 		}
 	}
 	return Signed{c, signed}, nil
 }
 
-// open reads a signed checkpoint, in which one of the keys must have had a hand.
-func open(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, error) {
+// openNote parses a signed checkpoint of the log with the name origin. At least one of the keys must have signed it.
+func openNote(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, error) {
 	n, err := note.Open(data, keys)
 	if err != nil {
 		return Signed{}, nil, err
@@ -57,7 +57,7 @@ func open(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, 
 	return Signed{c, data}, n, nil
 }
 
-// parseBody reads a checkpoint's text, in the only form that sign writes.
+// parseBody parses the text of a checkpoint, in the only form that signCheckpoint writes.
 func parseBody(text, origin string) (logs.Checkpoint, error) {
 	var body log.Checkpoint
 	if _, err := body.Unmarshal([]byte(text)); err != nil {
@@ -70,13 +70,13 @@ func parseBody(text, origin string) (logs.Checkpoint, error) {
 		return logs.Checkpoint{}, errors.New("its text is not that of a checkpoint")
 	}
 	if body.Size > MaxSize {
-		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, and %d is the most", body.Size, int64(MaxSize))
+		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, over the limit of %d", body.Size, int64(MaxSize))
 	}
 	return logs.Checkpoint{Size: int64(body.Size), Root: tlog.Hash(body.Hash)}, nil
 }
 
-// parseExtended reads the text of a checkpoint of any log, which may have lines after the first three that say more
-// (https://c2sp.org/tlog-checkpoint). Nothing is known of these.
+// parseExtended parses the text of a checkpoint of any log, which may have extension lines after the first three
+// (https://c2sp.org/tlog-checkpoint). It ignores these.
 func parseExtended(text, origin string) (logs.Checkpoint, error) {
 	lines := strings.SplitAfter(text, "\n")
 	if extension := lines[min(3, len(lines)):]; slices.Contains(extension[:max(0, len(extension)-1)], "\n") {
@@ -85,7 +85,7 @@ func parseExtended(text, origin string) (logs.Checkpoint, error) {
 	return parseBody(strings.Join(lines[:min(3, len(lines))], ""), origin)
 }
 
-// signatureLines returns signatures as a note ends with them.
+// signatureLines returns signatures as the lines of a note.
 func signatureLines(sigs []note.Signature) []byte {
 	var lines []byte
 	for _, s := range sigs {
@@ -94,13 +94,13 @@ func signatureLines(sigs []note.Signature) []byte {
 	return lines
 }
 
-// signedWith reports whether a note has a signature that v verifies.
-func signedWith(data []byte, v note.Verifier) bool {
+// isSignedBy reports whether a note has a signature that v verifies.
+func isSignedBy(data []byte, v note.Verifier) bool {
 	_, err := note.Open(data, note.VerifierList(v))
 	return err == nil
 }
 
-// A key is one that signs checkpoints, in the forms that it is needed in.
+// A key is a key that signs checkpoints, in several forms.
 type key struct {
 	private      string // as https://c2sp.org/signed-note has them
 	public       string
@@ -110,7 +110,7 @@ type key struct {
 	cosignatures note.Verifier
 }
 
-// newKey makes a key. Its name is the log's origin.
+// newKey generates a key. Its name is the log's origin.
 func newKey(origin string) (*key, error) {
 	private, _, err := note.GenerateKey(rand.Reader, origin)
 	if err != nil {
@@ -119,14 +119,14 @@ func newKey(origin string) (*key, error) {
 	return parseKey([]byte(private))
 }
 
-// parseKey reads a private key.
+// parseKey parses a private key in the form of https://c2sp.org/signed-note.
 func parseKey(data []byte) (*key, error) {
 	k := &key{private: string(bytes.TrimSpace(data))}
 	var err error
 	if k.signer, err = note.NewSigner(k.private); err != nil {
-		return nil, errors.New("it does not hold a private key for signed notes")
+		return nil, errors.New("it does not contain a private key for signed notes")
 	}
-	// The last of the parts, of which there are as many as NewSigner has found.
+	// NewSigner has verified that there are five parts, of which the last is the secret.
 	secret, err := base64.StdEncoding.DecodeString(strings.SplitN(k.private, "+", 5)[4])
 	if err != nil {
 		return nil, err
@@ -143,17 +143,18 @@ func parseKey(data []byte) (*key, error) {
 		return nil, err
 	}
 	if k.verifier.KeyHash() != k.signer.KeyHash() {
-		return nil, errors.New("its two halves do not belong together")
+		return nil, errors.New("its hash does not match its secret")
 	}
 	return k, nil
 }
 
-// id tells a key from the others of the same origin.
-func (k *key) id() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
+// hashText returns the key's hash in hexadecimal digits. It differs between keys of the same origin.
+func (k *key) hashText() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
 
-// keyring is the keys that sign, the newest first.
+// A keyring has the keys that sign, the newest first.
 type keyring []*key
 
+// signers returns a signer for each key.
 func (r keyring) signers() []note.Signer {
 	signers := make([]note.Signer, len(r))
 	for i, k := range r {
@@ -162,6 +163,7 @@ func (r keyring) signers() []note.Signer {
 	return signers
 }
 
+// verifiers returns verifiers of the signatures by the keys.
 func (r keyring) verifiers() note.Verifiers {
 	verifiers := make([]note.Verifier, len(r))
 	for i, k := range r {
@@ -170,11 +172,10 @@ func (r keyring) verifiers() note.Verifiers {
 	return note.VerifierList(verifiers...)
 }
 
-// maxOrigin bounds an origin in bytes. ML-DSA cosignatures have a byte for its
-// length.
+// maxOrigin bounds an origin, in bytes. ML-DSA cosignatures have a byte for its length.
 const maxOrigin = 255
 
-// CheckOrigin returns an error where a log cannot be called that.
+// CheckOrigin returns an error if origin is not a valid name for a log.
 func CheckOrigin(origin string) error {
 	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsGraphic(r) || r == '+' }
 	if origin == "" || len(origin) > maxOrigin || !utf8.ValidString(origin) || strings.ContainsFunc(origin, bad) {
@@ -183,8 +184,8 @@ func CheckOrigin(origin string) error {
 	return nil
 }
 
-// someOrigin is for a log that the operator has not named.
-func someOrigin() string {
+// randomOrigin returns the name of a new log for which the operator gives none.
+func randomOrigin() string {
 	unique := make([]byte, 4)
 	rand.Read(unique)
 	return "larder.local/" + hex.EncodeToString(unique)

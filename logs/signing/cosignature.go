@@ -17,9 +17,9 @@ const renewEvery = time.Hour
 // renewCheck is how often the signer compares that age with the clock, which may be set, or run on while the machine is suspended.
 const renewCheck = time.Minute
 
-// cosign returns the line in which the key states that, at that time, no larger tree of the log was signed
-// (https://c2sp.org/tlog-cosignature). A checkpoint's own text has no time.
-func (k *key) cosign(text string, at time.Time) []byte {
+// cosignatureLine returns the line of a note in which the key states that, at that time, no larger tree of the log was signed
+// (https://c2sp.org/tlog-cosignature). The text of a checkpoint has no time.
+func (k *key) cosignatureLine(text string, at time.Time) []byte {
 	seconds := uint64(at.Unix())
 	signature := binary.BigEndian.AppendUint32(nil, k.cosignatures.KeyHash())
 	signature = binary.BigEndian.AppendUint64(signature, seconds)
@@ -27,7 +27,8 @@ func (k *key) cosign(text string, at time.Time) []byte {
 	return fmt.Appendf(nil, "— %s %s\n", k.signer.Name(), base64.StdEncoding.EncodeToString(signature))
 }
 
-// splitCosignatures returns when a key of the ring cosigned a note last, zero if none has, and the signatures by other keys.
+// splitCosignatures returns the newest time at which a key of the ring has cosigned a note, zero if none has, and the
+// signatures by other keys.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
 		own := false
@@ -51,7 +52,7 @@ func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Si
 	return at, others
 }
 
-// cosignedAt returns when a key of the ring cosigned a signed checkpoint last, zero if none has.
+// cosignedAt returns the newest time at which a key of the ring has cosigned a signed checkpoint, zero if none has.
 func (r keyring) cosignedAt(data []byte) time.Time {
 	n, err := note.Open(data, r.verifiers())
 	if err != nil {
@@ -61,8 +62,8 @@ func (r keyring) cosignedAt(data []byte) time.Time {
 	return at
 }
 
-// renewalDue reports whether the last signed checkpoint needs another cosignature of the log. One in the future is of a clock
-// that was wrong, and proves nothing to clients.
+// renewalDue reports whether the last signed checkpoint needs a new cosignature of the log: the newest is over an hour old, or
+// in the future because of a wrong clock, which proves nothing to clients.
 func (s *Signer) renewalDue() bool {
 	age := s.options.Now().Sub(s.keys.cosignedAt(s.last.Note))
 	return s.last.Note != nil && (age >= renewEvery || age < -time.Second)

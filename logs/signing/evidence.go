@@ -14,19 +14,17 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// evidenceFormat is the version of the files that hold evidence.
+// evidenceFormat is the version of the format of evidence.
 const evidenceFormat = 1
 
 // MaxEvidence bounds the file of an Evidence, in bytes.
 const MaxEvidence = 1 << 20
 
-// MaxSize is the largest log that counts. Package tlog does not come to an end with sizes
-// near the largest integer.
+// MaxSize is the largest valid size of a log. Package tlog does not terminate with sizes near the largest integer.
 const MaxSize = 1 << 40
 
-// Evidence proves that a log has forked: its key has signed two checkpoints that cannot
-// both be of one log. Anyone can check it without a network, and without trusting the
-// client that kept it. No field counts before Check has verified it.
+// Evidence proves that a log has forked: its key has signed two checkpoints that cannot both be of one log. Anyone can check it
+// offline, without trusting the client that stored it. No field counts before Check has verified it.
 type Evidence struct {
 	Format int `json:"format"`
 	// Key is a verifier key of the log, from which Changes lead to the keys that signed.
@@ -34,7 +32,7 @@ type Evidence struct {
 	Changes []KeyChange `json:"changes,omitempty"`
 	// Heads are the two signed checkpoints, as they were served. The first is not larger.
 	Heads [2]string `json:"heads"`
-	// Prefix is needed where the checkpoints are of different sizes, if Leaves is not there.
+	// Prefix is required if the checkpoints have different sizes and Leaves is nil.
 	Prefix *Prefix `json:"prefix,omitempty"`
 	// Leaves are different entries that the two trees have at one index.
 	Leaves *Leaves `json:"leaves,omitempty"`
@@ -55,12 +53,12 @@ type Leaves struct {
 	Proofs [2]tlog.RecordProof `json:"proofs"`
 }
 
-// NewEvidence returns the evidence that two signed checkpoints contradict each other. tree
-// reads the hashes of the larger one's tree, and is not asked where both are of one size.
-// The error says why they are none.
+// NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts a verifier key.
+// tree reads the hashes of the larger tree; it is not used if both have the same size. The error says why they do not
+// contradict each other.
 func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
 	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
-	heads, err := e.heads(key)
+	heads, err := e.openHeads(key)
 	if err != nil {
 		return nil, err
 	}
@@ -83,18 +81,18 @@ func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.H
 
 // A Fork is what an Evidence proves.
 type Fork struct {
-	Key   string             `json:"key,omitempty"` // the log's verifier key that was gone by
+	Key   string             `json:"key,omitempty"` // the verifier key of the log that was trusted
 	Trees [2]logs.Checkpoint `json:"-"`             // the first is not larger
 	Why   string             `json:"why,omitempty"` // says how they contradict each other
 }
 
-// Check returns what the evidence proves to a client that trusts a verifier key, and an
-// error where that is nothing. With "" it goes by the key in the evidence.
+// Check returns what the evidence proves to a client that trusts a verifier key, or the key in the evidence if key is "". The
+// error says why it proves nothing.
 func (e *Evidence) Check(key string) (Fork, error) {
 	if key == "" {
 		key = e.Key
 	}
-	heads, err := e.heads(key)
+	heads, err := e.openHeads(key)
 	if err != nil {
 		return Fork{}, err
 	}
@@ -134,8 +132,8 @@ func (e *Evidence) Check(key string) (Fork, error) {
 	return f, nil
 }
 
-// heads verifies the signatures of the checkpoints.
-func (e *Evidence) heads(key string) (heads [2]logs.Checkpoint, err error) {
+// openHeads verifies the signatures of the two checkpoints.
+func (e *Evidence) openHeads(key string) (heads [2]logs.Checkpoint, err error) {
 	trusted, err := note.NewVerifier(key)
 	if err != nil {
 		return heads, fmt.Errorf("%.200q is not a verifier key: %w", key, err)
@@ -150,8 +148,7 @@ func (e *Evidence) heads(key string) (heads [2]logs.Checkpoint, err error) {
 	return heads, nil
 }
 
-// OpenWith verifies a signed checkpoint by the key that is trusted, or any of those to
-// which changes lead from it.
+// OpenWith verifies a signed checkpoint with the trusted key, or any key to which changes lead from it.
 func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, error) {
 	n, err := note.Open(data, note.VerifierList(Follow(trusted, changes)...))
 	var c logs.Checkpoint
@@ -164,7 +161,7 @@ func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, 
 	return Signed{c, data}, nil
 }
 
-// OpenWithAny does the same by any of several verifier keys.
+// OpenWithAny verifies a signed checkpoint with any of several verifier keys, or any key to which changes lead from them.
 func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error) {
 	err := errors.New("no key is given")
 	for _, key := range keys {
@@ -180,7 +177,7 @@ func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error
 	return Signed{}, err
 }
 
-// Encode returns the file that holds the evidence.
+// Encode returns the content of a file with the evidence.
 func (e *Evidence) Encode() ([]byte, error) {
 	e.Format = evidenceFormat
 	var b bytes.Buffer
@@ -191,7 +188,7 @@ func (e *Evidence) Encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// DecodeEvidence reads the file of an evidence, which is not yet checked.
+// DecodeEvidence parses a file of evidence. [Evidence.Check] must verify it.
 func DecodeEvidence(data []byte) (*Evidence, error) {
 	if len(data) > MaxEvidence {
 		return nil, fmt.Errorf("signing: evidence has at most %d bytes", MaxEvidence)

@@ -26,32 +26,33 @@ import (
 // The files of a key folder.
 const (
 	keyFile        = "log.key"    // the private key that signs; only its owner may read it
-	publicFile     = "log.pub"    // its verifier key, to be handed out
+	publicFile     = "log.pub"    // its verifier key, for clients
 	checkpointFile = "checkpoint" // the last signed checkpoint
-	publishedFile  = "published"  // the last one that was shown, of a log with witnesses
-	nextKeyFile    = "next.key"   // a key that is being put in place
-	oldKeyPattern  = "old-*.key"  // keys that sign beside the present one
+	publishedFile  = "published"  // the last published one, of a log with witnesses
+	nextKeyFile    = "next.key"   // a new key that is not in use yet
+	oldKeyPattern  = "old-*.key"  // old keys, which sign beside the present one
 	lockFile       = "LOCK"
 )
 
-// ErrInUse is the error of [Open] where another process has the key folder open.
+// ErrInUse is the error of [Open] if another process has the key folder open.
 var ErrInUse = errors.New("the key folder is in use")
 
-// A folder is an open key folder, which no other process has open meanwhile.
+// A folder is an open and locked key folder.
 type folder struct {
 	fs   vfs.FS
 	dir  string
 	lock io.Closer
 }
 
+// openFolder opens and locks a key folder, which it creates if there is none.
 func openFolder(fs vfs.FS, dir string) (*folder, error) {
 	if err := disk.MakeFolder(fs, dir); err != nil {
-		return nil, fmt.Errorf("couldn't make the key folder: %w", err)
+		return nil, fmt.Errorf("couldn't create the key folder: %w", err)
 	}
 	lock, err := fs.Lock(filepath.Join(dir, lockFile))
 	if err != nil {
-		// A lock that someone holds is a bare EAGAIN or EACCES, or a message where
-		// it is this process. A file that can't be made is a PathError.
+		// The error for a lock of another process is a bare EAGAIN or EACCES, that for one of this process a message, and that for
+		// a file that cannot be created a PathError.
 		var path *os.PathError
 		var errno syscall.Errno
 		if errors.As(err, &path) || errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.EACCES {
@@ -62,14 +63,16 @@ func openFolder(fs vfs.FS, dir string) (*folder, error) {
 	return &folder{fs: fs, dir: dir, lock: lock}, nil
 }
 
-func (f *folder) close() error { return f.lock.Close() }
+// unlock releases the lock of the folder.
+func (f *folder) unlock() error { return f.lock.Close() }
 
+// path returns the path of a file in the folder.
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
 
-// maxFile is more than any file of a key folder has.
+// maxFile bounds a file of a key folder, in bytes.
 const maxFile = 1 << 20
 
-// read returns a file's content, nil where there is no such file.
+// read returns the content of a file, nil if there is no such file.
 func (f *folder) read(name string) ([]byte, error) {
 	file, err := f.fs.Open(f.path(name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -89,23 +92,22 @@ func (f *folder) read(name string) ([]byte, error) {
 	return data, err
 }
 
-// write puts a file in place, so that whatever happens there is the old one or
-// the new one, and the new one once it returns. Only the owner may read private
-// ones.
+// write replaces a file atomically, and returns when that is on the disk. Only the owner may read a private file.
 func (f *folder) write(name string, data []byte, private bool) error {
 	fresh := f.path(name + ".new")
-	if err := f.writeFresh(fresh, data, private); err != nil {
+	if err := f.writeNew(fresh, data, private); err != nil {
 		return fmt.Errorf("couldn't write %s: %w", fresh, err)
 	}
 	return f.rename(name+".new", name)
 }
 
-func (f *folder) writeFresh(path string, data []byte, private bool) (err error) {
-	if err := f.fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+// writeNew writes a file under a temporary path and syncs it.
+func (f *folder) writeNew(path string, data []byte, private bool) (err error) {
+	if err := f.fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a process that was killed
 		return err
 	}
 	if private && f.fs == vfs.Default {
-		// The file has its mode before it has anything in it.
+		// The file has its mode before it has content.
 		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
@@ -119,13 +121,14 @@ func (f *folder) writeFresh(path string, data []byte, private bool) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	// Write may change what it is given.
+	// Write may change its argument.
 	if _, err := file.Write(append([]byte(nil), data...)); err != nil {
 		return err
 	}
 	return file.Sync()
 }
 
+// rename renames a file, and returns when that is on the disk.
 func (f *folder) rename(from, to string) error {
 	if err := f.fs.Rename(f.path(from), f.path(to)); err != nil {
 		return err
@@ -144,7 +147,7 @@ func (f *folder) remove(name string) error {
 	return disk.SyncFolder(f.fs, f.dir)
 }
 
-// list returns the names of the files that match pattern, in order.
+// list returns the names of the files that match a pattern, in order.
 func (f *folder) list(pattern string) ([]string, error) {
 	names, err := f.fs.List(f.dir)
 	if err != nil {
@@ -159,21 +162,18 @@ func (f *folder) list(pattern string) ([]string, error) {
 	return matching, nil
 }
 
-// ReadFolder reads the last signed checkpoint from a key folder, which a Signer may
-// have open meanwhile, and verifies it as any client would that has the verifier key which
-// is there. Where no key was made, it returns an error that is fs.ErrNotExist
-// and no key.
+// ReadFolder reads the last signed checkpoint from a key folder, which a Signer may have open, and verifies it with the
+// verifier key in the folder, as clients do. If no key was made yet, the error is fs.ErrNotExist and key is "".
 func ReadFolder(dir string) (_ Signed, key string, err error) {
-	// The key is read first: a checkpoint that is signed with a newer one is signed
-	// with this one too.
+	// The key is read first, because a checkpoint that is signed with a newer key is signed with this one too.
 	public, err := os.ReadFile(filepath.Join(dir, publicFile))
 	if err != nil {
 		return Signed{}, "", fmt.Errorf("signing: couldn't read the verifier key: %w", err)
 	}
 	key = strings.TrimSpace(string(public))
 	verifier, err := note.NewVerifier(key)
-	if err != nil || string(public) != written(verifier, key) {
-		return Signed{}, key, fmt.Errorf("signing: %s does not hold a verifier key", filepath.Join(dir, publicFile))
+	if err != nil || string(public) != publicFileText(verifier, key) {
+		return Signed{}, key, fmt.Errorf("signing: %s does not contain a verifier key", filepath.Join(dir, publicFile))
 	}
 	path := filepath.Join(dir, checkpointFile)
 	data, err := os.ReadFile(path)
@@ -182,11 +182,11 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 	}
 	cosigner, err := cosignature.NewVerifierForCosignatureV1(key)
 	if err != nil {
-		return Signed{}, key, fmt.Errorf("signing: %s does not hold a verifier key: %w", filepath.Join(dir, publicFile), err)
+		return Signed{}, key, fmt.Errorf("signing: %s does not contain a verifier key: %w", filepath.Join(dir, publicFile), err)
 	}
-	signed, n, err := open(data, verifier.Name(), note.VerifierList(verifier, cosigner))
+	signed, n, err := openNote(data, verifier.Name(), note.VerifierList(verifier, cosigner))
 	if err == nil {
-		if err = strict(n, verifier, cosigner); err == nil {
+		if err = checkSignatures(n, verifier, cosigner); err == nil {
 			return signed, key, nil
 		}
 	}
@@ -196,15 +196,15 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 	return Signed{}, key, fmt.Errorf("signing: %s: %w", path, err)
 }
 
-// written is a verifier key's file as it is written.
-func written(v note.Verifier, key string) string {
+// publicFileText returns the content of the file with a verifier key.
+func publicFileText(v note.Verifier, key string) string {
 	_, data, _ := strings.Cut(strings.TrimPrefix(key, v.Name()+"+"), "+")
 	return fmt.Sprintf("%s+%08x+%s\n", v.Name(), v.KeyHash(), data)
 }
 
-// strict returns an error where the key has not signed the note, or where lines that follow its signature are not as they were
-// written: they have bits that no verifier reads, or are the key's cosignature with another name or hash.
-func strict(n *note.Note, verifier, cosigner note.Verifier) error {
+// checkSignatures returns an error if the verifier's key has not signed the note, or if a signature line is damaged: it has
+// bits that verifiers ignore, or is the key's cosignature under another name or hash.
+func checkSignatures(n *note.Note, verifier, cosigner note.Verifier) error {
 	by := func(v note.Verifier) func(note.Signature) bool {
 		return func(s note.Signature) bool { return s.Name == v.Name() && s.Hash == v.KeyHash() }
 	}
@@ -215,7 +215,7 @@ func strict(n *note.Note, verifier, cosigner note.Verifier) error {
 	for _, s := range append(n.Sigs[:len(n.Sigs):len(n.Sigs)], n.UnverifiedSigs...) {
 		raw, err := base64.StdEncoding.Strict().DecodeString(s.Base64)
 		if err == nil && !cosigned && (s.Hash == cosigner.KeyHash() || s.Name == cosigner.Name() && len(raw) == cosignatureSize) {
-			err = errors.New("it is not that of the key in " + publicFile) // who cosigns with an older key does so with this one too
+			err = errors.New("it is not that of the key in " + publicFile) // a signer with several keys cosigns with all of them
 		}
 		if err != nil {
 			return fmt.Errorf("a signature of %s is not as it was written: %w", s.Name, err)
@@ -227,11 +227,11 @@ func strict(n *note.Note, verifier, cosigner note.Verifier) error {
 // cosignatureSize is the length of a cosignature by Ed25519, with the hash of its key and its time.
 const cosignatureSize = 4 + 8 + ed25519.SignatureSize
 
-// StoredNotes yields the signed checkpoints that a scan of a damaged store's files has found.
+// StoredNotes returns the signed checkpoints that a scan of a damaged store's files has found.
 func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] { return s.Values(kvstore.LogState, signedKey) }
 
-// NoteOf yields the signed checkpoint in a store.
-func NoteOf(store kvstore.Getter) iter.Seq[[]byte] {
+// StoredNoteSeq returns the signed checkpoint in a store as a sequence, which is empty if the store has none.
+func StoredNoteSeq(store kvstore.Getter) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if note, err := StoredNote(store); err == nil && note != nil {
 			yield(note)
@@ -239,9 +239,9 @@ func NoteOf(store kvstore.Getter) iter.Seq[[]byte] {
 	}
 }
 
-// RepairFolder restores the files of a key folder that follow from others: the verifier key follows from the private key, and
-// a last signed checkpoint that is missing or damaged is the newest of the given notes that the key has signed. It returns what
-// it has restored. inUse says that this process has the folder open.
+// RepairFolder restores files of a key folder: a damaged verifier key from the private key, and a last signed checkpoint that
+// is missing or damaged from the newest of the given notes that the key has signed. It describes what it has restored. inUse
+// says that this process has the folder open.
 func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []string, err error) {
 	_, key, err := ReadFolder(dir)
 	if err == nil || errors.Is(err, fs.ErrNotExist) && !hasKey(dir) {
@@ -253,8 +253,8 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 			return nil, err
 		}
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	if verifier, err := note.NewVerifier(key); err != nil || !isPublicFile(dir, verifier, key) {
+	defer func() { err = errors.Join(err, f.unlock()) }()
+	if verifier, err := note.NewVerifier(key); err != nil || !isPublicFileIntact(dir, verifier, key) {
 		data, err := f.read(keyFile)
 		if err != nil || data == nil {
 			return nil, err
@@ -287,6 +287,7 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the last one that the store has, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
 }
 
+// hasKey reports whether a key folder has the file of a private or a verifier key.
 func hasKey(dir string) bool {
 	for _, name := range []string{keyFile, publicFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -296,12 +297,14 @@ func hasKey(dir string) bool {
 	return false
 }
 
-func isPublicFile(dir string, v note.Verifier, key string) bool {
+// isPublicFileIntact reports whether the file with the verifier key has exactly this key.
+func isPublicFileIntact(dir string, v note.Verifier, key string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, publicFile))
-	return err == nil && string(data) == written(v, key)
+	return err == nil && string(data) == publicFileText(v, key)
 }
 
-// CheckKey returns why the private key of a folder cannot sign; nil if it can, or if the folder is a follower's, which has none.
+// CheckKey returns why the private key of a folder cannot sign; nil if it can, or if the folder has none, such as a
+// follower's.
 func CheckKey(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, keyFile))
 	if errors.Is(err, fs.ErrNotExist) {

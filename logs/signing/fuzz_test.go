@@ -22,7 +22,7 @@ func FuzzCheckpointFile(f *testing.F) {
 	want := make(map[logs.Checkpoint]bool)
 	for size := range int64(3) {
 		c := logs.Checkpoint{Size: size << 20, Root: tlog.RecordHash([]byte{byte(size)})}
-		signed, err := sign(origin, c, keyring{k}, time.Unix(1_800_000_000, 0))
+		signed, err := signCheckpoint(origin, c, keyring{k}, time.Unix(1_800_000_000, 0))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func FuzzCheckpointFile(f *testing.F) {
 		f.Add(append(signed.Note, "— witness.example AAAAAAAA\n"...))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		signed, _, err := open(data, origin, keyring{k}.verifiers())
+		signed, _, err := openNote(data, origin, keyring{k}.verifiers())
 		if err == nil && !want[signed.Checkpoint] {
 			t.Errorf("%v was never signed", signed.Checkpoint)
 		}

@@ -25,11 +25,11 @@ const MaxKeyList = 64 << 10
 
 const (
 	keyListHeader = "larder-keys/v1"
-	mostListed    = 100
+	maxListed     = 100
 )
 
-// A KeyList says which keys may sign a log. An offline root key signs it, so it counts more than a change of the key that the
-// key before has signed.
+// A KeyList says which keys may sign a log. An offline root key signs the list, so it takes precedence over changes of keys that a
+// former key has signed.
 type KeyList struct {
 	Origin  string // of the log
 	Version int64  // a list replaces those with smaller versions
@@ -54,7 +54,7 @@ func (l *KeyList) Valid() (keys []string) {
 	return keys
 }
 
-// All returns all keys of the list.
+// All returns all keys of the list, also those that have ended.
 func (l *KeyList) All() (keys []string) {
 	for _, k := range l.Keys {
 		keys = append(keys, k.Key)
@@ -65,7 +65,7 @@ func (l *KeyList) All() (keys []string) {
 // Equal reports whether two lists have the same content. Their notes may differ in signatures of other keys.
 func (l *KeyList) Equal(other *KeyList) bool { return l.text() == other.text() }
 
-// Sign returns the list as a note (https://c2sp.org/signed-note) that a root key has signed.
+// Sign returns the list as a note (https://c2sp.org/signed-note) that is signed with a root key.
 func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	text := l.text()
 	if _, err := parseKeyList(text); err != nil {
@@ -74,7 +74,7 @@ func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, root)
 }
 
-// OpenKeyList verifies a signed list by the root's verifier key.
+// OpenKeyList verifies a signed list with the verifier key of the root key, and parses it.
 func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 	v, err := note.NewVerifier(root)
 	if err != nil {
@@ -94,8 +94,8 @@ func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 	return l, nil
 }
 
-// ReadKeyList reads the signed list in a key folder. A folder without one is [fs.ErrNotExist]. Clients verify it by the root
-// key, which a Larder does not know.
+// ReadKeyList reads the signed list from a key folder, without verifying it: a Larder does not know the root key. If there is
+// none, the error is [fs.ErrNotExist].
 func ReadKeyList(dir string) ([]byte, error) {
 	file, err := os.Open(filepath.Join(dir, KeyListFile))
 	if err != nil {
@@ -109,6 +109,7 @@ func ReadKeyList(dir string) ([]byte, error) {
 	return data, err
 }
 
+// text returns the text of the list as a note has it.
 func (l *KeyList) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\nversion %d\nexpires %s\n", keyListHeader, l.Origin, l.Version, l.Expires.UTC().Format(time.RFC3339))
@@ -122,11 +123,11 @@ func (l *KeyList) text() string {
 	return b.String()
 }
 
-// parseKeyList reads a list in the only form that text returns.
+// parseKeyList parses a list, in the only form that [KeyList.text] returns.
 func parseKeyList(text string) (*KeyList, error) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if len(lines) < 5 || len(lines) > 4+mostListed || lines[0] != keyListHeader {
-		return nil, fmt.Errorf("it must have the line %s, the log's name, a version, an expiry and 1 to %d keys", keyListHeader, mostListed)
+	if len(lines) < 5 || len(lines) > 4+maxListed || lines[0] != keyListHeader {
+		return nil, fmt.Errorf("it must have the line %s, the log's name, a version, an expiry and 1 to %d keys", keyListHeader, maxListed)
 	}
 	l := &KeyList{Origin: lines[1]}
 	var err error
@@ -157,6 +158,7 @@ func parseKeyList(text string) (*KeyList, error) {
 	return l, nil
 }
 
+// parseListedKey parses a line of a list, with a key of the log with the name origin.
 func parseListedKey(line, origin string) (k ListedKey, err error) {
 	fields := strings.Split(line, " ")
 	if len(fields) != 2 && len(fields) != 5 || fields[0] != "key" {
@@ -181,7 +183,8 @@ func parseListedKey(line, origin string) (k ListedKey, err error) {
 	return k, nil
 }
 
-// EndKey ends a key of the list: the last tree that it may sign is that of a signed checkpoint, by a key of the list.
+// EndKey sets the last tree that a key of the list may sign to that of a signed checkpoint, which is signed with any key of
+// the list.
 func (l *KeyList) EndKey(key string, last []byte) error {
 	for i := range l.Keys {
 		if l.Keys[i].Key != key {

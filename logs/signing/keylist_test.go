@@ -37,14 +37,14 @@ func TestKeyList(t *testing.T) {
 	expires := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
 	list := &KeyList{Origin: origin, Version: 1, Expires: expires, Keys: []ListedKey{{Key: oldKey}, {Key: newKey}}}
 	last := logs.Checkpoint{Size: 7, Root: [32]byte{1}}
-	signed, err := sign(origin, last, keyring{{signer: oldSigner}}, time.Time{})
+	signed, err := signCheckpoint(origin, last, keyring{{signer: oldSigner}}, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := list.EndKey(oldKey, signed.Note); err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := sign("other.example/log", last, keyring{{signer: other}}, time.Time{})
+	foreign, err := signCheckpoint("other.example/log", last, keyring{{signer: other}}, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

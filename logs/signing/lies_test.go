@@ -33,11 +33,11 @@ func text(answer string) func(*testkit.Witness, http.ResponseWriter, int64) {
 var lies = []lie{
 	{"of something else", 200, "", func(w *testkit.Witness, rw http.ResponseWriter, size int64) {
 		io.WriteString(rw, w.Cosign(fmt.Sprintf("log.example\n%d\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n", size), 1))
-	}, "no cosignature"},
-	{"nothing", 200, "", text(""), "no cosignature"},
-	{"of another witness", 200, "", text("— other.example AAAAAAAAAAAA\n"), "no cosignature"},
-	{"many of another witness", 200, "", text(strings.Repeat("— other.example AAAAAAAAAAAA\n", 500)), "no cosignature"},
-	{"garbage", 200, "", text("\x00\xff\n\n"), "no cosignature"},
+	}, "not a cosignature"},
+	{"nothing", 200, "", text(""), "not a cosignature"},
+	{"of another witness", 200, "", text("— other.example AAAAAAAAAAAA\n"), "not a cosignature"},
+	{"many of another witness", 200, "", text(strings.Repeat("— other.example AAAAAAAAAAAA\n", 500)), "not a cosignature"},
+	{"garbage", 200, "", text("\x00\xff\n\n"), "not a cosignature"},
 	{"a lot", 200, "", text(strings.Repeat("x", 100<<10)), "over 65536 bytes"},
 	{"without an end", 200, "", func(_ *testkit.Witness, rw http.ResponseWriter, _ int64) {
 		for {

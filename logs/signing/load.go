@@ -19,52 +19,51 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// open reads the key folder, and brings it up to date.
-func (s *Signer) open() error {
+// load reads the key folder, or creates the key of a new log, and signs and publishes the first checkpoint.
+func (s *Signer) load() error {
 	fresh, err := s.loadKeys()
 	if err != nil {
 		return err
 	}
 	s.origin = s.keys[0].signer.Name()
-	if err := s.policy.check(s.origin); err != nil {
+	if err := s.policy.checkLog(s.origin); err != nil {
 		return err
 	}
 	if !fresh {
-		if err := s.settle(); err != nil {
+		if err := s.finishRotation(); err != nil {
 			return err
 		}
 	}
 	var refused *RefusedError
 	switch err := s.loadCheckpoints(fresh); {
 	case errors.As(err, &refused):
-		s.refuse(refused)
+		s.refuseSigning(refused)
 		return nil
 	case err != nil:
 		return err
 	}
 	if fresh {
-		// The first checkpoint comes before the key has its name. So a key without
-		// a checkpoint is one whose checkpoint was lost.
-		if err := s.signNow(); err != nil {
+		// The first checkpoint is written before the key file has its final name. So the checkpoint of a key without one was lost.
+		if err := s.signIfNeeded(); err != nil {
 			return err
 		}
 		if err := s.folder.rename(nextKeyFile, keyFile); err != nil {
 			return fmt.Errorf("couldn't put the new key in place: %w", err)
 		}
-		s.logger.Info("made the key that signs the log; clients that verify the log pin it", "origin", s.origin, "key", s.keys[0].public, "folder", s.folder.dir)
+		s.logger.Info("created the key that signs the log; clients that verify the log pin it", "origin", s.origin, "key", s.keys[0].public, "folder", s.folder.dir)
 	}
 	if s.last.Size == 0 {
-		s.sure = true // of an empty log there is nothing to confirm
+		s.confirmed = true // an empty log needs no confirmation
 	}
-	shown := s.shown.Load().signed
+	shown := s.published.Load().signed
 	if shown.Note == nil && s.last.Size == 0 {
 		shown = s.last
 	}
-	// What was shown stays, also where the policy asks for more from now on.
-	return errors.Join(s.show(shown), s.publish(), s.writePublic(), s.noteSigner())
+	// The published checkpoint stays, even if the policy requires more cosignatures from now on.
+	return errors.Join(s.publishCheckpoint(shown), s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// loadKeys reads the keys, and tells whether the present one is not yet in use.
+// loadKeys reads or creates the keys. It reports whether the present key is new: it has not signed a checkpoint yet.
 func (s *Signer) loadKeys() (fresh bool, err error) {
 	data, err := s.folder.read(keyFile)
 	if err != nil {
@@ -78,7 +77,7 @@ func (s *Signer) loadKeys() (fresh bool, err error) {
 		}
 	}
 	if data == nil {
-		if data, err = s.makeKey(); err != nil {
+		if data, err = s.createKey(); err != nil {
 			return false, err
 		}
 	}
@@ -94,39 +93,38 @@ func (s *Signer) loadKeys() (fresh bool, err error) {
 	return fresh, s.loadOldKeys()
 }
 
-// makeKey makes the key of a new log.
-func (s *Signer) makeKey() ([]byte, error) {
+// createKey creates the key of a new log and returns the content of its file.
+func (s *Signer) createKey() ([]byte, error) {
 	if data, err := s.folder.read(checkpointFile); err != nil || data != nil {
-		return nil, errors.Join(err, fmt.Errorf("there is a signed checkpoint in %s, but no %s; put the key back, or choose an empty key folder to begin a log with a new key",
+		return nil, errors.Join(err, fmt.Errorf("there is a signed checkpoint in %s, but no %s; put the key back, or choose an empty key folder to start a log with a new key",
 			s.folder.dir, keyFile))
 	}
 	origin := s.options.Origin
 	if origin == "" {
-		origin = someOrigin()
+		origin = randomOrigin()
 	}
 	if err := CheckOrigin(origin); err != nil {
 		return nil, fmt.Errorf("the origin %q %w", origin, err)
 	}
 	k, err := newKey(origin)
 	if err != nil {
-		return nil, fmt.Errorf("couldn't make a key: %w", err)
+		return nil, fmt.Errorf("couldn't generate a key: %w", err)
 	}
 	data := []byte(k.private + "\n")
 	return data, s.folder.write(nextKeyFile, data, true)
 }
 
-// signedKey is the row of LogState with the last checkpoint that was signed of the log in
-// the store. So it is known which of the entries were signed, even after the store was
-// restored from a backup or the key folder was lost.
+// signedKey is the row of LogState with the last checkpoint that was signed of the log in the store. It says which entries were signed,
+// even after the store was restored from a backup or the key folder was lost.
 var signedKey = kvstore.Key("signed")
 
-// restoreCheckpoint says what to do about a checkpoint that is lost.
+// restoreCheckpoint says what to do about a lost checkpoint.
 const restoreCheckpoint = "put the latest one into the key folder, from a backup of that or from a follower of the log"
 
-// loadCheckpoints reads what was signed and shown before, and holds the tree against it. Of
-// a fresh key there need not be anything yet.
+// loadCheckpoints reads what was signed and published before, and verifies that the log contains it. A fresh key need not have
+// signed anything. The error is a [*RefusedError] if nothing may be signed.
 func (s *Signer) loadCheckpoints(fresh bool) error {
-	data, unreadable, err := s.recall()
+	data, unreadable, err := s.readCheckpoints()
 	switch {
 	case err != nil:
 		return err
@@ -142,22 +140,21 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	if err := s.loadDisputes(); err != nil {
 		return err
 	}
-	if err := s.follows(s.options.Log.Checkpoint()); errors.As(err, new(*RefusedError)) {
+	if err := s.checkExtendsLast(s.options.Log.Checkpoint()); errors.As(err, new(*RefusedError)) {
 		return err
 	} else if err != nil {
-		return &RefusedError{"the log's tree cannot be read; `larder fsck` tells what is damaged", err}
+		return &RefusedError{"the log's tree cannot be read; `larder fsck` reports what is damaged", err}
 	}
-	if bytes.Equal(s.last.Note, data) && s.held == s.last.Checkpoint {
+	if bytes.Equal(s.last.Note, data) && s.inStore == s.last.Checkpoint {
 		return nil
 	}
-	// The cosignature keeps its time: witnesses may know more of the log than is here.
-	return s.keep(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
+	// The cosignature keeps its time, because witnesses may know of newer checkpoints.
+	return s.signAndStore(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
 }
 
-// recall reads what was signed and shown before, and shows the newest that clients have seen.
-// It returns the last signed checkpoint as it is in the key folder, nil for none, and why it
-// cannot be read.
-func (s *Signer) recall() (data []byte, unreadable, err error) {
+// readCheckpoints reads what was signed and published before, and publishes the newest checkpoint that clients have seen. It
+// returns the content of the key folder's checkpoint file, nil if there is none, and why it cannot be verified.
+func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {
 		return nil, nil, err
@@ -169,27 +166,27 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 	if data, err = s.folder.read(checkpointFile); err != nil {
 		return nil, nil, err
 	}
-	s.sure = published == nil && len(s.witnesses) == 0
-	held, _, _ := s.renew(stored) // that of another log, where the key folder is another one
-	shown, cosignatures, err := s.renew(published)
+	s.confirmed = published == nil && len(s.witnesses) == 0
+	held, _, _ := s.renewSignatures(stored) // that of another log, where the key folder is another one
+	shown, cosignatures, err := s.renewSignatures(published)
 	if published != nil && err != nil {
-		s.logger.Error("the checkpoint that was shown last cannot be read; what was signed last is shown", "file", s.folder.path(publishedFile), "err", err)
+		s.logger.Error("the published checkpoint cannot be read; the last signed one is published", "file", s.folder.path(publishedFile), "err", err)
 	}
-	last, _, unreadable := s.renew(data)
-	s.held = held.Checkpoint
+	last, _, unreadable := s.renewSignatures(data)
+	s.inStore = held.Checkpoint
 	shown.Note = append(shown.Note, cosignatures...)
 	for _, c := range []Signed{shown, last, held} { // the newest that clients have seen, else the newest of the rest
 		if c.Note != nil {
-			s.expose(c, nil)
+			s.setPublished(c, nil)
 			break
 		}
 	}
 	for _, w := range s.witnesses {
 		if n, err := note.Open(published, note.VerifierList(w.Verifier)); err == nil && shown.Note != nil {
-			w.on, w.lines = shown.Checkpoint, signatureLines(n.Sigs)
+			w.cosignedTree, w.lines = shown.Checkpoint, signatureLines(n.Sigs)
 		}
 	}
-	if unreadable == nil || !ofAnotherLog(data, s.keys) {
+	if unreadable == nil || !isOfAnotherLog(data, s.keys) {
 		for _, c := range []Signed{last, shown, held} {
 			if s.last.Note == nil || c.Note != nil && c.Size > s.last.Size {
 				s.last = c
@@ -199,8 +196,8 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 	return data, unreadable, nil
 }
 
-// ofAnotherLog reports whether a file holds a checkpoint that another key has signed, rather than a damaged one.
-func ofAnotherLog(data []byte, keys keyring) bool {
+// isOfAnotherLog reports whether data is a checkpoint that another key has signed, rather than a damaged one.
+func isOfAnotherLog(data []byte, keys keyring) bool {
 	_, err := note.Open(data, keys.verifiers())
 	var unknown *note.UnverifiedNoteError
 	if !errors.As(err, &unknown) {
@@ -217,27 +214,27 @@ func ofAnotherLog(data []byte, keys keyring) bool {
 	return true
 }
 
-// renew reads a checkpoint that was signed here, and signs it again with the present keys,
-// which also cosign it as of the time that it had. It returns the signatures by other keys as lines.
-func (s *Signer) renew(data []byte) (Signed, []byte, error) {
-	signed, n, err := open(data, s.origin, s.keys.verifiers())
+// renewSignatures verifies a checkpoint that was signed here and signs it with the present keys, which cosign it as of the
+// time that it had. It also returns the signature lines of other keys.
+func (s *Signer) renewSignatures(data []byte) (Signed, []byte, error) {
+	signed, n, err := openNote(data, s.origin, s.keys.verifiers())
 	if err != nil {
 		return Signed{}, nil, err
 	}
 	at, others := s.keys.splitCosignatures(n)
-	signed, err = sign(s.origin, signed.Checkpoint, s.keys, at)
+	signed, err = signCheckpoint(s.origin, signed.Checkpoint, s.keys, at)
 	return signed, signatureLines(others), err
 }
 
-// keep signs c, cosigns it as of a time, and has it on the disk as the last signed checkpoint:
-// first in the key folder, which must never know less than a client or a witness.
-func (s *Signer) keep(c logs.Checkpoint, at time.Time) error {
-	signed, err := sign(s.origin, c, s.keys, at)
+// signAndStore signs a checkpoint, cosigns it as of a time, and stores it as the last signed one: first in the key folder,
+// which must never know less than a client or a witness, and then in the store.
+func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
+	signed, err := signCheckpoint(s.origin, c, s.keys, at)
 	if err != nil {
 		return err
 	}
 	if err := s.folder.write(checkpointFile, signed.Note, false); err != nil {
-		s.metrics.failed()
+		s.metrics.countFailure()
 		return fmt.Errorf("signing: %w", err)
 	}
 	s.last = signed
@@ -245,17 +242,17 @@ func (s *Signer) keep(c logs.Checkpoint, at time.Time) error {
 	defer b.Close()
 	b.Set(kvstore.LogState, signedKey, signed.Note)
 	if err := b.Commit(); err != nil {
-		return fmt.Errorf("signing: couldn't note in the store what is signed: %w", err)
+		return fmt.Errorf("signing: couldn't store the signed checkpoint: %w", err)
 	}
-	s.held = c
-	s.notify()
-	s.metrics.signed()
+	s.inStore = c
+	s.notifyWaiters()
+	s.metrics.countSignature()
 	return nil
 }
 
-// follows returns an error where the tree of c does not contain the last signed
-// checkpoint.
-func (s *Signer) follows(c logs.Checkpoint) error {
+// checkExtendsLast returns an error if the tree of c does not contain the last signed checkpoint; a [*RefusedError] if that is
+// certain.
+func (s *Signer) checkExtendsLast(c logs.Checkpoint) error {
 	const remedy = ", as after restoring an old backup or damage to the end of the store; bring a store that has those entries, from a newer backup or from a follower of the log, " +
 		"or choose another key folder, which starts a log with a new key that every client has to pin"
 	last := s.last.Checkpoint
@@ -272,9 +269,8 @@ func (s *Signer) follows(c logs.Checkpoint) error {
 	return nil
 }
 
-// Contains reports whether the tree of c, in r, begins with the tree of before. It takes
-// the stored hashes' word for nothing: what they say is checked as any client
-// would check it.
+// Contains reports whether the tree of c, whose hashes are in r, begins with the tree of before. It verifies the hashes with a
+// proof, as a client would.
 func Contains(r kvstore.Reader, c, before logs.Checkpoint) (bool, error) {
 	switch {
 	case c.Size < before.Size:
@@ -292,7 +288,7 @@ func Contains(r kvstore.Reader, c, before logs.Checkpoint) (bool, error) {
 	return tlog.CheckTree(proof, c.Size, c.Root, before.Size, before.Root) == nil, nil
 }
 
-// writePublic writes the verifier key beside the private one.
+// writePublic writes the file with the verifier key, if it is not up to date.
 func (s *Signer) writePublic() error {
 	want := s.keys[0].public + "\n"
 	data, err := s.folder.read(publicFile)
@@ -302,34 +298,35 @@ func (s *Signer) writePublic() error {
 	return s.folder.write(publicFile, []byte(want), false)
 }
 
-// Frozen opens the key folder and returns a Signer that shows what was signed before, and signs
-// and writes nothing: for a store that lacks what was signed, or is damaged. why is the reason
-// that clients get. It needs Dir, Store and Logger, and has no key where none can be read.
-func Frozen(o Options, why string) (*Signer, error) {
+// OpenFrozen opens the key folder for a store that is damaged or lacks signed entries. The Signer publishes what was signed
+// before, and signs and writes nothing; why is the reason that clients get. It needs Dir, Store and Logger. It has no key if
+// none can be read.
+func OpenFrozen(o Options, why string) (*Signer, error) {
 	f, err := openFolder(vfs.Default, o.Dir)
 	switch {
 	case errors.Is(err, ErrInUse):
 		return nil, fmt.Errorf("signing: %w", err)
-	case err != nil: // nothing is written, so a folder that cannot be locked will do
+	case err != nil: // nothing is written, so no lock is needed
 		f = &folder{fs: vfs.Default, dir: o.Dir, lock: io.NopCloser(nil)}
 	}
 	refused := &RefusedError{Reason: why}
 	s := &Signer{options: o, logger: o.Logger, changed: make(chan struct{}), folder: f}
-	s.shown.Store(&showing{err: refused})
+	s.published.Store(&published{err: refused})
 	s.metrics = newMetrics(s, nil)
-	if err := s.thaw(refused); err != nil {
-		s.logger.Error("couldn't read what was signed; it is not shown", "keys", f.dir, "err", err)
+	if err := s.loadFrozen(refused); err != nil {
+		s.logger.Error("couldn't read the signed checkpoint; it is not published", "keys", f.dir, "err", err)
 	}
 	return s, nil
 }
 
-// thaw has a frozen Signer show what its key folder has. If there is no key that can be used, that is the last signed checkpoint.
-func (s *Signer) thaw(refused *RefusedError) error {
+// loadFrozen has a frozen Signer publish what its key folder has: the newest checkpoint that clients have seen, or the last
+// signed one if no private key is usable.
+func (s *Signer) loadFrozen(refused *RefusedError) error {
 	if key, err := s.folder.read(keyFile); err != nil || key == nil || CheckKey(s.folder.dir) != nil {
 		signed, key, failed := ReadFolder(s.folder.dir)
 		if failed == nil {
 			s.origin, _, _ = strings.Cut(key, "+")
-			s.shown.Store(&showing{signed: signed, key: key, err: refused})
+			s.published.Store(&published{signed: signed, key: key, err: refused})
 		}
 		return err
 	}
@@ -337,18 +334,17 @@ func (s *Signer) thaw(refused *RefusedError) error {
 		return err
 	}
 	s.origin = s.keys[0].signer.Name()
-	if _, _, err := s.recall(); err != nil {
+	if _, _, err := s.readCheckpoints(); err != nil {
 		return err
 	}
-	s.expose(s.shown.Load().signed, refused)
+	s.setPublished(s.published.Load().signed, refused)
 	return nil
 }
 
-// signedByKey is the row of LogState that says which key signs the log in the
-// store.
+// signedByKey is the row of LogState that says which key signs the log in the store.
 var signedByKey = kvstore.Key("signed-by")
 
-// StoredNote returns the last signed checkpoint that a store has of its log, nil for none. Nothing of it is verified.
+// StoredNote returns the last signed checkpoint in a store, unverified; nil if there is none.
 func StoredNote(store kvstore.Getter) ([]byte, error) {
 	data, err := store.Get(kvstore.LogState, signedKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -357,8 +353,8 @@ func StoredNote(store kvstore.Getter) ([]byte, error) {
 	return data, nil
 }
 
-// PublishedNote returns the last signed checkpoint that clients have seen of the log in a store, and the key that signed it;
-// neither if clients have seen none. It has the cosignatures that are in the key folder dir.
+// PublishedNote returns the last checkpoint that clients have seen of the log in a store, with the cosignatures in the key
+// folder dir, and the key that signed it. It returns neither if clients have seen none.
 func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, err error) {
 	if key, err = SignedBy(store); err != nil || key == "" {
 		return nil, "", err
@@ -373,8 +369,7 @@ func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, e
 	return note, key, err
 }
 
-// SignedBy returns the verifier key that signed the log in the store last, and
-// "" where none has.
+// SignedBy returns the verifier key that signed the log in the store last, "" if none has.
 func SignedBy(store kvstore.Getter) (key string, err error) {
 	data, err := store.Get(kvstore.LogState, signedByKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -383,10 +378,10 @@ func SignedBy(store kvstore.Getter) (key string, err error) {
 	return string(data), nil
 }
 
-// noteSigner writes the present key into the store. Where another one signed the
-// log before, and has not handed over, the operator may just have forgotten to say
-// where the keys are: then every client that has pinned the other one is left behind.
-func (s *Signer) noteSigner() error {
+// storeSigner stores in the store which key signs the log. It logs a warning if another key signed the log before and has not
+// handed over: the operator may have forgotten to name its key folder, and clients that have pinned the other key reject this
+// one.
+func (s *Signer) storeSigner() error {
 	present := s.keys[0]
 	data, err := s.options.Store.Get(kvstore.LogState, signedByKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -395,7 +390,7 @@ func (s *Signer) noteSigner() error {
 	if string(data) == present.public {
 		return nil
 	}
-	if data != nil && !s.leadsHere(string(data)) {
+	if data != nil && !s.leadsToPresent(string(data)) {
 		s.logger.Warn("another key signed this log before, and clients that have pinned it will not accept this one; if its key folder is still there, end this process and start with that",
 			"before", string(data), "key", present.public, "keys", s.folder.dir)
 	}
@@ -408,8 +403,8 @@ func (s *Signer) noteSigner() error {
 	return nil
 }
 
-// leadsHere reports whether changes of keys lead from that key to the present one.
-func (s *Signer) leadsHere(public string) bool {
+// leadsToPresent reports whether changes of keys lead from a verifier key to the present one.
+func (s *Signer) leadsToPresent(public string) bool {
 	before, err := note.NewVerifier(public)
 	if err != nil {
 		return false

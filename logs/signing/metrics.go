@@ -11,6 +11,7 @@ type metrics struct {
 	disputes   prometheus.Gauge
 }
 
+// newMetrics returns the metrics of a signer, registered unless registerer is nil.
 func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 	m := &metrics{registerer: registerer}
 	m.signatures = prometheus.NewCounter(prometheus.CounterOpts{
@@ -47,7 +48,7 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 			Name: "larder_log_refused",
 			Help: "1 while signing is refused because the store contradicts what was signed.",
 		}, func() float64 {
-			if s.refused() != nil {
+			if s.refusal() != nil {
 				return 1
 			}
 			return 0
@@ -59,7 +60,7 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// unregister takes the metrics away, because they read the log.
+// unregister removes the metrics from the registry, because they read the log.
 func (m *metrics) unregister() {
 	if m.registerer == nil {
 		return
@@ -69,25 +70,27 @@ func (m *metrics) unregister() {
 	}
 }
 
-func (m *metrics) asked(witness, outcome string) {
+// countRequest counts a request to a witness by its outcome.
+func (m *metrics) countRequest(witness, outcome string) {
 	m.witnesses.WithLabelValues(witness, outcome).Inc()
 }
 
-// These are called before there are metrics, too: by Open.
-
-func (m *metrics) disputed(n int) {
+// setDisputes sets the number of disputes. It does nothing before there are metrics.
+func (m *metrics) setDisputes(n int) {
 	if m != nil {
 		m.disputes.Set(float64(n))
 	}
 }
 
-func (m *metrics) signed() {
+// countSignature counts a signed checkpoint. It does nothing before there are metrics.
+func (m *metrics) countSignature() {
 	if m != nil {
 		m.signatures.Inc()
 	}
 }
 
-func (m *metrics) failed() {
+// countFailure counts a checkpoint that could not be written. It does nothing before there are metrics.
+func (m *metrics) countFailure() {
 	if m != nil {
 		m.failures.Inc()
 	}

@@ -4,8 +4,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// NewKey creates a key pair for signed notes (https://c2sp.org/signed-note) that is used outside of a key folder, such as that
-// of an auditor. Both keys are in the form of the specification.
+// NewKey generates a key pair for signed notes (https://c2sp.org/signed-note) that is used outside of a key folder, such as
+// that of an auditor. Both keys are in the form of the specification.
 func NewKey(name string) (private, public string, err error) {
 	if err := CheckOrigin(name); err != nil {
 		return "", "", err
@@ -17,7 +17,7 @@ func NewKey(name string) (private, public string, err error) {
 	return k.private, k.public, nil
 }
 
-// ParseKey reads such a private key and returns what signs with it, and its verifier key.
+// ParseKey parses the private key of such a pair, and returns a signer and the verifier key.
 func ParseKey(private []byte) (note.Signer, string, error) {
 	k, err := parseKey(private)
 	if err != nil {

@@ -14,32 +14,32 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// A Witness sees to it that the log shows every client the same: it signs a checkpoint
-// too, once it has a proof that the log has only grown.
+// A Witness vouches that all clients see the same log: it cosigns a checkpoint once it has a proof that the log has only grown.
 type Witness struct {
-	// URL is what https://c2sp.org/tlog-witness calls the submission prefix, without a
-	// slash at its end; "" for one that cannot be asked from here.
+	// URL is the submission prefix of https://c2sp.org/tlog-witness, without a slash at the end; "" for a witness that this process
+	// cannot reach.
 	URL string
 	// Verifier checks the witness's cosignatures.
 	Verifier note.Verifier
 }
 
-// A Policy says which witnesses are asked, and whose cosignatures a checkpoint needs
-// before it is shown. Nil asks none and needs none.
+// A Policy says which witnesses get checkpoints, and whose cosignatures a checkpoint needs before it is published. Nil has no
+// witnesses and needs none.
 type Policy struct {
 	witnesses []Witness
-	origins   []string // of the logs that it is for; nil for any
+	origins   []string // names of the logs that it is for; nil for any
 	quorum    quorum
 }
 
-// A quorum reports whether the witnesses that has names, by their place in the policy, are
-// enough.
+// A quorum reports whether the witnesses for which has returns true, by their index in the policy, are enough.
 type quorum func(has func(witness int) bool) bool
 
-func single(witness int) quorum {
+// singleQuorum returns the quorum of one witness, by its index in the policy.
+func singleQuorum(witness int) quorum {
 	return func(has func(int) bool) bool { return has(witness) }
 }
 
+// atLeast returns the quorum that is met if at least k of the members are met.
 func atLeast(k int, members []quorum) quorum {
 	return func(has func(int) bool) bool {
 		n := 0
@@ -52,33 +52,51 @@ func atLeast(k int, members []quorum) quorum {
 	}
 }
 
-// Majority returns the policy that more than half of the witnesses have to cosign. Any two
-// majorities have a witness in common, so no two of them confirm different logs unless
-// that one lies.
+// Majority returns the policy that more than half of the witnesses must cosign. Any two majorities have a witness in common,
+// so two of them confirm different logs only if that witness lies.
 func Majority(witnesses ...Witness) *Policy {
 	p := &Policy{witnesses: witnesses}
 	var all []quorum
 	for i := range witnesses {
-		all = append(all, single(i))
+		all = append(all, singleQuorum(i))
 	}
 	p.quorum = atLeast(len(all)/2+1, all)
 	return p
 }
 
-// The limits of a policy's text. The specification wants at least 32 of each kind.
+// The limits of a policy's text. The specification requires at least 32 of each kind.
 const (
 	maxPolicy = 256 << 10 // bytes
 	maxOfKind = 32        // logs, witnesses, groups
 )
 
-// ParsePolicy reads a policy as https://c2sp.org/tlog-policy has it.
+// ParseMajority returns the policy that more than half of the witnesses, each in the form URL#KEY, must cosign. Two witnesses with the
+// same key are an error, because that one would count twice.
+func ParseMajority(texts []string) (*Policy, error) {
+	p := newPolicyParser()
+	var witnesses []Witness
+	for _, text := range texts {
+		w, err := ParseWitness(text)
+		if err == nil {
+			_, key, _ := strings.Cut(text, "#")
+			err = p.addPublicKey("witness", key)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", text, err)
+		}
+		witnesses = append(witnesses, w)
+	}
+	return Majority(witnesses...), nil
+}
+
+// ParsePolicy parses a policy in the form of https://c2sp.org/tlog-policy.
 func ParsePolicy(text []byte) (*Policy, error) {
 	if len(text) > maxPolicy {
 		return nil, fmt.Errorf("the policy has %d bytes; at most %d are read", len(text), maxPolicy)
 	}
-	p := policyParser{names: map[string]quorum{}, members: map[string]bool{}, keys: map[string]bool{}, counts: map[string]int{}}
+	p := newPolicyParser()
 	for i, line := range bytes.Split(text, []byte("\n")) {
-		if err := p.line(string(line)); err != nil {
+		if err := p.parseLine(string(line)); err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
@@ -86,20 +104,27 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		return nil, errors.New("the policy has no quorum line; `quorum none` needs no cosignatures")
 	}
 	if !p.quorum(func(i int) bool { return p.witnesses[i].URL != "" }) {
-		return nil, errors.New("the quorum needs witnesses without a URL, which cannot be asked for their cosignatures")
+		return nil, errors.New("the quorum needs witnesses without a URL, which cannot get checkpoints")
 	}
 	return &p.Policy, nil
 }
 
+// A policyParser parses the lines of a policy.
 type policyParser struct {
 	Policy
-	names   map[string]quorum // of witnesses and groups
-	members map[string]bool   // the names that are in a group
-	keys    map[string]bool   // by the kind of their line
-	counts  map[string]int    // of lines, by kind
+	names   map[string]quorum // quorums of witnesses and groups, by name
+	members map[string]bool   // names that are in a group
+	keys    map[string]bool   // kinds of lines with public keys
+	counts  map[string]int    // numbers of lines, by kind
 }
 
-func (p *policyParser) line(line string) error {
+// newPolicyParser returns a parser of an empty policy.
+func newPolicyParser() *policyParser {
+	return &policyParser{names: map[string]quorum{}, members: map[string]bool{}, keys: map[string]bool{}, counts: map[string]int{}}
+}
+
+// parseLine parses a line of a policy and applies it.
+func (p *policyParser) parseLine(line string) error {
 	for _, c := range []byte(line) {
 		if c < ' ' && c != '\t' || c == 0x7f {
 			return fmt.Errorf("it has the control character 0x%02x; lines end with a line feed alone", c)
@@ -115,49 +140,50 @@ func (p *policyParser) line(line string) error {
 	}
 	switch {
 	case kind == "log" && (len(fields) == 1 || len(fields) == 2):
-		return p.log(fields[0])
+		return p.addLog(fields[0])
 	case kind == "witness" && len(fields) == 2:
-		return p.witness(fields[0], fields[1], "")
+		return p.addWitness(fields[0], fields[1], "")
 	case kind == "witness" && len(fields) == 3:
-		return p.witness(fields[0], fields[1], fields[2])
+		return p.addWitness(fields[0], fields[1], fields[2])
 	case kind == "group" && len(fields) >= 3:
-		return p.group(fields[0], fields[1], fields[2:])
+		return p.addGroup(fields[0], fields[1], fields[2:])
 	case kind == "quorum" && len(fields) == 1:
 		return p.setQuorum(fields[0])
 	}
 	return fmt.Errorf("%.40q is none of: log KEY [URL], witness NAME KEY [URL], group NAME K|any|all MEMBER…, quorum NAME|none", line)
 }
 
-func (p *policyParser) log(key string) error {
+// addLog adds a log that the policy is for.
+func (p *policyParser) addLog(key string) error {
 	v, err := note.NewVerifier(key)
 	if err != nil {
-		return fmt.Errorf("the log's key is none: %w", err)
+		return fmt.Errorf("the log's key is invalid: %w", err)
 	}
 	p.origins = append(p.origins, v.Name())
-	return p.once("log", key)
+	return p.addPublicKey("log", key)
 }
 
-func (p *policyParser) witness(name, key, prefix string) error {
+// addWitness adds a witness with the submission prefix of its URL, "" if it has none.
+func (p *policyParser) addWitness(name, key, prefix string) error {
 	w := Witness{}
 	var err error
-	if w.Verifier, err = witnessVerifier(key); err != nil {
-		return fmt.Errorf("the key of the witness %s is none: %w", name, err)
+	if w.Verifier, err = parseWitnessKey(key); err != nil {
+		return fmt.Errorf("the key of the witness %s is invalid: %w", name, err)
 	}
 	if prefix != "" {
-		if w.URL, err = submissionPrefix(prefix); err != nil {
+		if w.URL, err = parseSubmissionPrefix(prefix); err != nil {
 			return fmt.Errorf("the URL of the witness %s %w", name, err)
 		}
 	}
-	if err := p.once("witness", key); err != nil {
+	if err := p.addPublicKey("witness", key); err != nil {
 		return err
 	}
 	p.witnesses = append(p.witnesses, w)
-	return p.define(name, single(len(p.witnesses)-1))
+	return p.define(name, singleQuorum(len(p.witnesses)-1))
 }
 
-// once returns an error where a line of the kind has had the same public key, under
-// whatever name.
-func (p *policyParser) once(kind, key string) error {
+// addPublicKey returns an error if another line of this kind has the same public key, under any name.
+func (p *policyParser) addPublicKey(kind, key string) error {
 	id := kind + string(keyMaterial(key)[1:])
 	if p.keys[id] {
 		return fmt.Errorf("another %s has the same key", kind)
@@ -166,7 +192,8 @@ func (p *policyParser) once(kind, key string) error {
 	return nil
 }
 
-func (p *policyParser) group(name, threshold string, members []string) error {
+// addGroup adds a group of witnesses and groups, of which a number, any or all must be met.
+func (p *policyParser) addGroup(name, threshold string, members []string) error {
 	k, err := strconv.Atoi(threshold)
 	switch {
 	case threshold == "any":
@@ -191,6 +218,7 @@ func (p *policyParser) group(name, threshold string, members []string) error {
 	return p.define(name, atLeast(k, of))
 }
 
+// define gives a quorum a name, which must be new.
 func (p *policyParser) define(name string, q quorum) error {
 	if _, ok := p.names[name]; ok || name == "none" {
 		return fmt.Errorf("the name %.40q is taken", name)
@@ -199,6 +227,7 @@ func (p *policyParser) define(name string, q quorum) error {
 	return nil
 }
 
+// setQuorum sets the policy's quorum to that of a witness or group, or to none.
 func (p *policyParser) setQuorum(name string) error {
 	switch q, ok := p.names[name]; {
 	case p.quorum != nil:
@@ -213,38 +242,37 @@ func (p *policyParser) setQuorum(name string) error {
 	return nil
 }
 
-// met reports whether the witnesses that has names are enough.
-func (p *Policy) met(has func(witness int) bool) bool { return p == nil || p.quorum(has) }
+// isMet reports whether the witnesses for which has returns true, by their index in the policy, are enough.
+func (p *Policy) isMet(has func(witness int) bool) bool { return p == nil || p.quorum(has) }
 
-// check returns an error where the policy is for other logs than the one of that name.
-func (p *Policy) check(origin string) error {
+// checkLog returns an error if the policy is not for the log with the name origin.
+func (p *Policy) checkLog(origin string) error {
 	if p != nil && len(p.origins) > 0 && !slices.Contains(p.origins, origin) {
 		return fmt.Errorf("the witness policy is for the log %s, not for %s", strings.Join(p.origins, ", "), origin)
 	}
 	return nil
 }
 
-// ParseWitness reads a witness that is written as URL#KEY, where KEY is the witness's
-// verifier key.
+// ParseWitness parses a witness in the form URL#KEY, where KEY is its verifier key.
 func ParseWitness(s string) (Witness, error) {
 	const want = "must be a URL, # and a witness's verifier key, such as https://witness.example.com/#witness.example.com+0123abcd+BA…"
 	prefix, key, ok := strings.Cut(s, "#")
 	if !ok {
 		return Witness{}, errors.New(want)
 	}
-	u, err := submissionPrefix(prefix)
+	u, err := parseSubmissionPrefix(prefix)
 	if err != nil {
 		return Witness{}, fmt.Errorf("%s; its URL %w", want, err)
 	}
-	v, err := witnessVerifier(key)
+	v, err := parseWitnessKey(key)
 	if err != nil {
-		return Witness{}, fmt.Errorf("%s; its key is none: %w", want, err)
+		return Witness{}, fmt.Errorf("%s; its key is invalid: %w", want, err)
 	}
 	return Witness{URL: u, Verifier: v}, nil
 }
 
-// submissionPrefix reads a witness's URL.
-func submissionPrefix(s string) (string, error) {
+// parseSubmissionPrefix parses the URL of a witness and returns it without a slash at the end.
+func parseSubmissionPrefix(s string) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" {
 		return "", errors.New("is not that of a witness: https:// or http://, a host, a path")
@@ -252,17 +280,17 @@ func submissionPrefix(s string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// algEd25519 begins the keys for ordinary signatures.
+// algEd25519 is the first byte of keys for ordinary signatures.
 const algEd25519 = 1
 
-// witnessVerifier reads a verifier key for cosignatures. Some witnesses give the key for
-// ordinary signatures, which the cosignatures are made with all the same.
-func witnessVerifier(key string) (note.Verifier, error) {
+// parseWitnessKey parses the verifier key of a witness. It may also be the key for ordinary signatures, which is the same
+// public key in another form.
+func parseWitnessKey(key string) (note.Verifier, error) {
 	v, err := cosignature.NewVerifierForCosignatureV1(key)
 	if err != nil {
 		return nil, err
 	}
-	// It does not hold the key's hash against the key: a slip would go unnoticed.
+	// It does not compare the key's hash with the key, so a typing error would go unnoticed.
 	if material := keyMaterial(key); len(material) > 0 && material[0] == algEd25519 {
 		_, err := note.NewVerifier(key)
 		return v, err
@@ -274,8 +302,7 @@ func witnessVerifier(key string) (note.Verifier, error) {
 	return v, nil
 }
 
-// keyMaterial is what a verifier key has behind its name and hash: the algorithm's byte and
-// the public key.
+// keyMaterial returns the part of a verifier key after its name and hash: a byte for the algorithm, and the public key.
 func keyMaterial(key string) []byte {
 	_, rest, _ := strings.Cut(key, "+")
 	_, encoded, _ := strings.Cut(rest, "+")

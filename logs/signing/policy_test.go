@@ -61,14 +61,14 @@ func TestQuorums(t *testing.T) {
 		"quorum none\r\n":                                                 "error line 1: it has the control character 0x0d",
 		"quorum none\x00":                                                 "error line 1: it has the control character 0x00",
 		"\ufeffquorum none":                                               "error line 1:",
-		"log " + keyA + "\nquorum none":                                   "error line 1: the log's key is none",
+		"log " + keyA + "\nquorum none":                                   "error line 1: the log's key is invalid",
 		"log\nquorum none":                                                "error line 1:",
 		"log " + logKey + "\nlog " + logKey + "\nquorum none":             "error line 2: another log has the same key",
 		"witness a " + keyA + "\nwitness b " + keyA + "\nquorum none":     "error line 2: another witness has the same key",
 		"witness a " + keyB + "\nwitness b " + sameKeyB + "\nquorum none": "error line 2: another witness has the same key",
 		"witness a\nquorum none":                                          "error line 1:",
 		"witness a " + keyA + " b c\nquorum none":                         "error line 1:",
-		"witness a " + keyA[1:] + "\nquorum none":                         "error line 1: the key of the witness a is none",
+		"witness a " + keyA[1:] + "\nquorum none":                         "error line 1: the key of the witness a is invalid",
 		"witness a " + keyA + " ftp://a.example\nquorum none":             "error line 1: the URL of the witness a is not that of a witness",
 		"witness a " + keyA + " https://a.example#b\nquorum none":         "error line 1: the URL",
 		strings.Repeat("log "+logKey+"\n", 2):                             "error line 2:",
@@ -87,7 +87,7 @@ func TestQuorums(t *testing.T) {
 		}
 		var got string
 		for _, have := range []string{"", "a", "b", "c", "ab", "ac", "bc", "abc"} {
-			if p.met(func(i int) bool { return strings.Contains(have, "abc"[i:i+1]) }) {
+			if p.isMet(func(i int) bool { return strings.Contains(have, "abc"[i:i+1]) }) {
 				got += have + " "
 			}
 		}
@@ -111,7 +111,7 @@ func TestLimitsOfPolicies(t *testing.T) {
 		before = fmt.Sprintf("g%d", i)
 	}
 	p, err := ParsePolicy([]byte(lines.String() + "quorum " + before))
-	if err != nil || !p.met(func(int) bool { return true }) || p.met(func(i int) bool { return i != 7 }) {
+	if err != nil || !p.isMet(func(int) bool { return true }) || p.isMet(func(i int) bool { return i != 7 }) {
 		t.Errorf("%v", err)
 	}
 	fmt.Fprintf(&lines, "witness more %s https://w.example\n", testKey(t, maxOfKind))
@@ -131,8 +131,22 @@ func testKey(t *testing.T, i int) string {
 func TestMajorities(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 0, 3: 1, 4: 1, 5: 2} { // may be missing
 		p := Majority(make([]Witness, n)...)
-		if !p.met(func(i int) bool { return i >= most }) || p.met(func(i int) bool { return i > most }) {
+		if !p.isMet(func(i int) bool { return i >= most }) || p.isMet(func(i int) bool { return i > most }) {
 			t.Errorf("of %d, %d may be missing", n, most)
+		}
+	}
+}
+
+// TestMajorityCountsKeys: a witness that is given twice, under any name or URL, would be half of a majority alone.
+func TestMajorityCountsKeys(t *testing.T) {
+	key, other := testKey(t, 1), testKey(t, 2)
+	if p, err := ParseMajority([]string{"https://one.example#" + key, "https://two.example#" + other}); err != nil || len(p.witnesses) != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, again := range []string{"https://one.example#" + key, "http://else.example/x/#" + key} {
+		_, err := ParseMajority([]string{"https://one.example#" + key, "https://two.example#" + other, again})
+		if err == nil || !strings.Contains(err.Error(), again+`": another witness has the same key`) {
+			t.Errorf("%s: %v", again, err)
 		}
 	}
 }
@@ -142,10 +156,10 @@ func TestPolicyOfAnotherLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.check("log.example"); err != nil {
+	if err := p.checkLog("log.example"); err != nil {
 		t.Error(err)
 	}
-	if err := p.check("other.example"); err == nil || !strings.Contains(err.Error(), "is for the log log.example, not for other.example") {
+	if err := p.checkLog("other.example"); err == nil || !strings.Contains(err.Error(), "is for the log log.example, not for other.example") {
 		t.Error(err)
 	}
 }
@@ -160,7 +174,7 @@ func FuzzPolicy(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(p.witnesses) > maxOfKind || !p.met(func(int) bool { return true }) {
+		if len(p.witnesses) > maxOfKind || !p.isMet(func(int) bool { return true }) {
 			t.Errorf("%q: %d witnesses", text, len(p.witnesses))
 		}
 	})

@@ -137,7 +137,7 @@ func (p *power) open() {
 	if err := p.signer.Sign(); err != nil {
 		p.Error(err)
 	}
-	if held, now := p.signer.Held(), p.log.Checkpoint(); held != now {
+	if held, now := p.signer.SignedInStore(), p.log.Checkpoint(); held != now {
 		p.Errorf("%v is signed, and the log is at %v", held, now)
 	}
 	if p.key == "" {

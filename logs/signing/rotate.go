@@ -17,28 +17,27 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// A KeyChange is a key that took over, and why one may believe that.
+// A KeyChange says that a new key takes over, with the proof of that.
 type KeyChange struct {
 	Index     int64  `json:"index"`     // of the entry that says so
 	Key       string `json:"key"`       // the new verifier key
 	Signature string `json:"signature"` // by the key before, as in [logs.Entry.KeySignature]
 }
 
-// By reports whether the key behind v has handed over to the new one.
-func (c KeyChange) By(v note.Verifier) bool {
+// IsBy reports whether the key that v verifies has signed this change, so that it hands over to the new key.
+func (c KeyChange) IsBy(v note.Verifier) bool {
 	_, err := note.Open([]byte(c.Key+"\n\n"+c.Signature+"\n"), note.VerifierList(v))
 	return err == nil
 }
 
-// Follow returns the keys to which changes, oldest first, lead from the one that
-// a client trusts: that one and then its successors. It stops at the first change
-// that is not theirs to make.
+// Follow returns the trusted key, and the keys to which changes, oldest first, lead from it. It ignores changes that are not
+// signed with the key before.
 func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 	chain := []note.Verifier{trusted}
 	for _, c := range changes {
 		last := chain[len(chain)-1]
-		if !c.By(last) {
-			continue // of the time before trusted, or nothing to go by
+		if !c.IsBy(last) {
+			continue // it was before the trusted key, or is invalid
 		}
 		if next, err := note.NewVerifier(c.Key); err == nil && next.Name() == trusted.Name() {
 			chain = append(chain, next)
@@ -50,14 +49,14 @@ func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 // changesKey is the row of LogState that lists the KeyChanged entries.
 var changesKey = kvstore.Key("key-changes")
 
-// KeyChanges reads which keys have taken over in the log in r, oldest first.
+// KeyChanges returns the changes of keys in the log in r, oldest first.
 func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
 	indexes, err := r.Get(kvstore.LogState, changesKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("signing: couldn't read which keys have taken over: %w", err)
+		return nil, fmt.Errorf("signing: couldn't read the changes of the log's keys: %w", err)
 	}
 	var changes []KeyChange
 	for ; len(indexes) >= 8; indexes = indexes[8:] {
@@ -70,20 +69,18 @@ func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
 	return changes, nil
 }
 
-// KeyChanges returns which keys have taken over, oldest first.
+// KeyChanges returns the changes of the log's keys, oldest first.
 func (s *Signer) KeyChanges() ([]KeyChange, error) { return KeyChanges(s.options.Store) }
 
-// Rotate makes a new key that takes over. The log says so, in an entry that the
-// present key signs. That key goes on signing beside the new one, so that who has
-// pinned it has time, for as long as its file stays in the key folder.
-//
-// It comes in steps of which any may be the last before a crash: the new key is on
-// the disk before the log names it, and in its place after that. [Open] does what
-// is left.
+// Rotate creates a new key that takes over from the present one. It appends an entry that announces the new key and is signed
+// with the present one. As long as the file of the old key stays in the key folder, that key goes on signing too, so that
+// clients that have pinned it have time.
+// Each step may be the last before a crash: the new key is on the disk before the log names it, and becomes the present key
+// after that. [Open] does the remaining steps.
 func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.maySign(); err != nil {
+	if err := s.checkMaySign(); err != nil {
 		return KeyChange{}, fmt.Errorf("signing: %w", err)
 	}
 	change, err := s.rotate(now)
@@ -93,11 +90,12 @@ func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	return change, nil
 }
 
+// rotate does the steps of Rotate, with s.mu held.
 func (s *Signer) rotate(now time.Time) (KeyChange, error) {
-	if s.stuck != nil { // what is in the folder is no longer what is in memory
-		return KeyChange{}, s.stuck
+	if s.rotationErr != nil { // what is in the folder is no longer what is in memory
+		return KeyChange{}, s.rotationErr
 	}
-	if err := s.signNow(); err != nil { // before anything is added to a log that is to be refused
+	if err := s.signIfNeeded(); err != nil { // before anything is added to a log that is to be refused
 		return KeyChange{}, err
 	}
 	next, err := newKey(s.origin)
@@ -107,27 +105,27 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if err := s.folder.write(nextKeyFile, []byte(next.private+"\n"), true); err != nil {
 		return KeyChange{}, err
 	}
-	change, err := s.announce(next, now)
+	change, err := s.announceKey(next, now)
 	if err != nil {
 		return KeyChange{}, errors.Join(err, s.folder.remove(nextKeyFile))
 	}
-	if err := s.install(next); err != nil {
-		s.stuck = fmt.Errorf("entry %d announces a new key, but it could not be put in place; the next start does that: %w", change.Index, err)
-		return KeyChange{}, s.stuck
+	if err := s.installKey(next); err != nil {
+		s.rotationErr = fmt.Errorf("entry %d announces a new key, but it could not be put in place; the next start does that: %w", change.Index, err)
+		return KeyChange{}, s.rotationErr
 	}
-	if err := s.signNow(); err != nil {
+	if err := s.signIfNeeded(); err != nil {
 		return KeyChange{}, err
 	}
-	// What is shown has the new key's signature before clients learn of that key.
-	signed, cosignatures, err := s.renew(s.shown.Load().signed.Note)
+	// The published checkpoint has the new key's signature before clients see that key.
+	signed, cosignatures, err := s.renewSignatures(s.published.Load().signed.Note)
 	if err == nil {
-		err = s.show(Signed{signed.Checkpoint, append(signed.Note, cosignatures...)})
+		err = s.publishCheckpoint(Signed{signed.Checkpoint, append(signed.Note, cosignatures...)})
 	}
-	return change, errors.Join(err, s.publish(), s.writePublic(), s.noteSigner())
+	return change, errors.Join(err, s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// announce appends the entry that names the next key.
-func (s *Signer) announce(next *key, now time.Time) (KeyChange, error) {
+// announceKey appends the entry that announces the next key.
+func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 	change := KeyChange{Key: next.public}
 	signed, err := note.Sign(&note.Note{Text: next.public + "\n"}, s.keys[0].signer)
 	if err != nil {
@@ -141,27 +139,27 @@ func (s *Signer) announce(next *key, now time.Time) (KeyChange, error) {
 			return err
 		}
 		change.Index = e.Index
-		return NoteChange(tx.Batch, s.options.Store, e.Index)
+		return AddKeyChange(tx.Batch, s.options.Store, e.Index)
 	})
 	return change, err
 }
 
-// install puts the next key in the place of the present one.
-func (s *Signer) install(next *key) error {
+// installKey makes the next key the present one, which becomes an old key.
+func (s *Signer) installKey(next *key) error {
 	present := s.keys[0]
-	if err := s.folder.write("old-"+present.id()+".key", []byte(present.private+"\n"), true); err != nil {
+	if err := s.folder.write("old-"+present.hashText()+".key", []byte(present.private+"\n"), true); err != nil {
 		return err
 	}
 	if err := s.folder.rename(nextKeyFile, keyFile); err != nil {
 		return err
 	}
 	s.keys = append(keyring{next}, s.keys...)
-	s.logger.Info("another key signs the log from now on; who has pinned the old one can follow", "key", next.public, "old", present.public)
+	s.logger.Info("another key signs the log from now on; clients that have pinned the old one follow the change", "key", next.public, "old", present.public)
 	return nil
 }
 
-// settle finishes a change of keys that was cut short.
-func (s *Signer) settle() error {
+// finishRotation finishes a change of keys that was interrupted, or removes a new key that no entry announces.
+func (s *Signer) finishRotation() error {
 	data, err := s.folder.read(nextKeyFile)
 	if err != nil || data == nil {
 		return err
@@ -177,10 +175,10 @@ func (s *Signer) settle() error {
 	if len(changes) == 0 || changes[len(changes)-1].Key != next.public {
 		return s.folder.remove(nextKeyFile) // no client has seen it
 	}
-	return s.install(next)
+	return s.installKey(next)
 }
 
-// loadOldKeys adds the keys that sign beside the present one.
+// loadOldKeys reads the old keys, which sign beside the present one.
 func (s *Signer) loadOldKeys() error {
 	names, err := s.folder.list(oldKeyPattern)
 	if err != nil {
@@ -198,16 +196,15 @@ func (s *Signer) loadOldKeys() error {
 		if err != nil {
 			return fmt.Errorf("couldn't read %s: %w; remove it, or put a good copy of it there", s.folder.path(name), err)
 		}
-		if old.id() != s.keys[0].id() { // else a change of keys was cut short before the new one was in place
+		if old.hashText() != s.keys[0].hashText() { // else a change of keys was cut short before the new one was in place
 			s.keys = append(s.keys, old)
 		}
 	}
 	return nil
 }
 
-// Replay writes the row that lists the changes of keys in the log of store, as it follows
-// from the entries.
-func Replay(store *kvstore.Store) error {
+// RebuildKeyChanges writes the store's list of key changes as it follows from the log's entries.
+func RebuildKeyChanges(store *kvstore.Store) error {
 	var indexes []byte
 	for e, err := range logs.Entries(store, 0) {
 		if err != nil {
@@ -226,34 +223,34 @@ func Replay(store *kvstore.Store) error {
 	return b.Commit()
 }
 
-// NoteChange adds to a batch that an entry changes the key, as [KeyChanges] reads it.
-func NoteChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
+// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges].
+func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
 	indexes, err := r.Get(kvstore.LogState, changesKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return fmt.Errorf("signing: couldn't read which keys have taken over: %w", err)
+		return fmt.Errorf("signing: couldn't read the changes of the log's keys: %w", err)
 	}
 	b.Set(kvstore.LogState, changesKey, binary.BigEndian.AppendUint64(indexes, uint64(index)))
 	return nil
 }
 
-// Carries reports whether a row of LogState is one that says who signed what. The others
-// follow from the log.
-func Carries(key []byte) bool { return bytes.Equal(key, signedKey) || bytes.Equal(key, signedByKey) }
-
-// A Succession tells which log goes on in the place of one that has lost signed entries.
-type Succession struct {
-	Former string     `json:"former"` // the origin of the log before
-	Lost   logs.Range `json:"lost"`   // its entries that are lost
-	Origin string     `json:"origin"`
-	Key    string     `json:"key"`            // the verifier key, to be pinned
-	Kept   string     `json:"kept,omitempty"` // where the key folder's files of the log before are
+// IsSignatureRow reports whether a row of LogState, by its key, says who signed what. All other rows follow from the log.
+func IsSignatureRow(key []byte) bool {
+	return bytes.Equal(key, signedKey) || bytes.Equal(key, signedByKey)
 }
 
-// Succeed has the log in o.Store go on under a new origin and with a new key, because the
-// end of what was signed is lost for good. The next entry says so. The files of the log
-// before are kept in a folder of their own in the key folder. Of a Succeed that was
-// interrupted, the next one does what is left.
-func Succeed(o Options, now time.Time) (Succession, error) {
+// A Succession says which log is the successor of one that has lost signed entries.
+type Succession struct {
+	Former string     `json:"former"` // the origin of the log before
+	Lost   logs.Range `json:"lost"`   // its lost entries
+	Origin string     `json:"origin"`
+	Key    string     `json:"key"`            // the verifier key, for clients to pin
+	Kept   string     `json:"kept,omitempty"` // the folder with the key folder's files of the log before
+}
+
+// StartSuccessor starts a successor of the log in o.Store, with a new origin and a new key, because signed entries at its end
+// are lost for good. The next entry says so. The files of the old log are moved into a folder in the key folder. After an
+// interruption, calling it again does the remaining steps.
+func StartSuccessor(o Options, now time.Time) (Succession, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
@@ -269,7 +266,7 @@ func Succeed(o Options, now time.Time) (Succession, error) {
 		return next, errors.New("signing: the log was succeeded a second ago")
 	}
 	if err := CheckOrigin(o.Origin); err != nil {
-		o.Origin = someOrigin()
+		o.Origin = randomOrigin()
 	}
 	f, err := openFolder(o.FS, o.Dir)
 	if err != nil {
@@ -277,10 +274,10 @@ func Succeed(o Options, now time.Time) (Succession, error) {
 	}
 	err = announceLoss(o, &next, signed, now)
 	if err == nil {
-		next.Kept, err = f.putAside("former-" + stamp)
+		next.Kept, err = f.archiveFiles("former-" + stamp)
 	}
-	if err := errors.Join(err, f.close()); err != nil {
-		return next, fmt.Errorf("signing: couldn't begin a new log: %w", err)
+	if err := errors.Join(err, f.unlock()); err != nil {
+		return next, fmt.Errorf("signing: couldn't start a new log: %w", err)
 	}
 	s, err := Open(o)
 	if err != nil {
@@ -290,8 +287,8 @@ func Succeed(o Options, now time.Time) (Succession, error) {
 	return next, s.Close()
 }
 
-// announceLoss appends the entry that names what is lost, unless that is there. In the same
-// batch goes what the store has of the log before.
+// announceLoss appends the entry that names the lost entries, unless the log has it, and deletes in the same batch what the
+// store has of the old log's signatures.
 func announceLoss(o Options, next *Succession, signed Signed, now time.Time) error {
 	if size := next.Lost.From; size > 0 {
 		last, err := logs.ReadEntry(o.Store, size-1)
@@ -312,9 +309,9 @@ func announceLoss(o Options, next *Succession, signed Signed, now time.Time) err
 	})
 }
 
-// putAside moves the files of a log into a folder of the key folder. Those that say what was
-// signed come last, so that whatever a crash leaves is not signed.
-func (f *folder) putAside(name string) (string, error) {
+// archiveFiles moves the files of a log into a folder in the key folder, and returns its path. The files that say what was
+// signed are moved last, so a crash never leaves a signed checkpoint with the wrong key.
+func (f *folder) archiveFiles(name string) (string, error) {
 	aside := f.path(name)
 	if err := disk.MakeFolder(f.fs, aside); err != nil {
 		return "", err

@@ -56,7 +56,7 @@ func TestRotate(t *testing.T) {
 	if e.Kind != logs.KeyChanged || e.Actor != "operator" || !e.Time.Equal(noon) || e.Key != second {
 		t.Errorf("the entry is %+v", e.Entry)
 	}
-	if !change.By(verifier(t, first)) || change.By(verifier(t, second)) || e.KeySignature != change.Signature {
+	if !change.IsBy(verifier(t, first)) || change.IsBy(verifier(t, second)) || e.KeySignature != change.Signature {
 		t.Errorf("the old key has not signed %+v", change)
 	}
 	if got := r.readFile("log.pub"); got != second+"\n" {

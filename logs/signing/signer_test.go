@@ -280,7 +280,7 @@ func TestRefusesToForkTheLog(t *testing.T) {
 	r.refuses(s, 8, "the store has 5 log entries, but a checkpoint of 8 was signed before")
 	r.grow(3, "react")
 	r.refuses(s, 8, "the store has 5 log entries") // of which none of the others is
-	if held := s.Held(); held.Size != 5 {
+	if held := s.SignedInStore(); held.Size != 5 {
 		t.Errorf("%d entries of the store were signed, want 5", held.Size)
 	}
 	s.Run(t.Context()) // comes back at once

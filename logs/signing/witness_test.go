@@ -261,7 +261,7 @@ func TestWitnessesKnowOfAFork(t *testing.T) {
 				stop := r.run(s)
 				eventually(t, "the operator is told", func() bool {
 					err := s.Problem()
-					return err != nil && strings.Contains(err.Error(), "witness.example (") && !strings.Contains(err.Error(), "not asked yet")
+					return err != nil && strings.Contains(err.Error(), "witness.example (") && !strings.Contains(err.Error(), "no request yet")
 				})
 				eventually(t, "the other one has signed", func() bool { return later.Size() == 2 })
 				if err := s.Sign(); err == nil || !strings.Contains(err.Error(), "of 2 entries") {

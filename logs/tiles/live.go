@@ -97,7 +97,7 @@ func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, si
 	if signed.Size == 0 {
 		return fail(w, r, http.StatusNotFound, "The log has no entries")
 	}
-	if refused != nil && h.Signer.Held() != signed.Checkpoint {
+	if refused != nil && h.Signer.SignedInStore() != signed.Checkpoint {
 		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	if t.kind == proof {

@@ -224,7 +224,7 @@ func (s elsewhere) Checkpoint() (signing.Signed, error) {
 	return signed, &signing.RefusedError{Reason: "there are two logs"}
 }
 
-func (s elsewhere) Held() logs.Checkpoint { return s.held }
+func (s elsewhere) SignedInStore() logs.Checkpoint { return s.held }
 
 // TestProofsOfWhatIsNotHere has signing be refused: what was signed and is here is proven.
 func TestProofsOfWhatIsNotHere(t *testing.T) {

@@ -45,7 +45,7 @@ type Options struct {
 // A Signer is what the handler asks of a [signing.Signer].
 type Signer interface {
 	Checkpoint() (signing.Signed, error)
-	Held() logs.Checkpoint
+	SignedInStore() logs.Checkpoint
 	Origin() string
 	Key() string
 	KeyChanges() ([]signing.KeyChange, error)
@@ -142,7 +142,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	if !t.within(signed.Size) {
 		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
 	}
-	held := h.Signer.Held()
+	held := h.Signer.SignedInStore()
 	if refused != nil && !t.within(held.Size) {
 		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}

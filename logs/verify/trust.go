@@ -135,7 +135,7 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 	}
 	present, key, used := pinned, t.Key, []signing.KeyChange(nil)
 	for _, c := range changes {
-		if !c.By(present) {
+		if !c.IsBy(present) {
 			continue // it was before the pinned key, or is invalid
 		}
 		if next, err := note.NewVerifier(c.Key); err == nil && next.Name() == pinned.Name() {

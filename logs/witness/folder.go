@@ -22,24 +22,25 @@ import (
 
 // What a folder has, beside a file with the cosigned checkpoint of each log.
 const (
-	lockFile = "LOCK"
-	keysFile = "witness.key"       // secret
-	pubFile  = "witness.pub"       // for those who verify
-	forkName = "fork-%.8x-%d.json" // of a log, and which one
-	mostFork = 16                  // of each log: the first is proof enough
+	lockFile        = "LOCK"
+	signingKeysFile = "witness.key"       // secret
+	pubFile         = "witness.pub"       // for those who verify
+	forkName        = "fork-%.8x-%d.json" // of a log, and which one
+	maxForks        = 16                  // of each log: the first is proof enough
 )
 
-// A folder is an open one, which no other process has open meanwhile.
+// A folder is the open and locked folder of a witness.
 type folder struct {
 	dir   string
-	close func() error // which can be called again
+	close func() error // it may be called again
 	// replace is [disk.Replace], whose file is on the disk when it returns.
 	replace func(path string, data []byte, mode fs.FileMode) error
 }
 
+// openFolder opens and locks the folder of a witness, which it creates if there is none.
 func openFolder(dir string) (*folder, error) {
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
-		return nil, fmt.Errorf("couldn't make the witness's folder: %w", err)
+		return nil, fmt.Errorf("couldn't create the witness's folder: %w", err)
 	}
 	lock, err := vfs.Default.Lock(filepath.Join(dir, lockFile))
 	if err != nil {
@@ -48,19 +49,21 @@ func openFolder(dir string) (*folder, error) {
 	return &folder{dir, sync.OnceValue(lock.Close), disk.Replace}, nil
 }
 
+// path returns the path of a file in the folder.
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
 
-// fileOf is where the last cosigned checkpoint of a log is.
-func (f *folder) fileOf(origin string) string {
+// checkpointFile returns the path of the file with the last cosigned checkpoint of a log.
+func (f *folder) checkpointFile(origin string) string {
 	return f.path(fmt.Sprintf("%x.checkpoint", sha256.Sum256([]byte(origin))))
 }
 
-// signers returns those of the folder's keys, which it makes where there are none, and their verifier keys.
-func (f *folder) signers(name string) (signers []note.Signer, keys []string, err error) {
-	data, err := os.ReadFile(f.path(keysFile))
+// readSigners returns signers for the witness's keys and their verifier keys. It creates the keys if there are none. name is
+// that of the keys.
+func (f *folder) readSigners(name string) (signers []note.Signer, keys []string, err error) {
+	data, err := os.ReadFile(f.path(signingKeysFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		if data, err = f.makeKeys(name); err != nil {
-			return nil, nil, fmt.Errorf("couldn't make the witness's keys: %w", err)
+		if data, err = f.createKeys(name); err != nil {
+			return nil, nil, fmt.Errorf("couldn't create the witness's keys: %w", err)
 		}
 	}
 	if err != nil {
@@ -68,7 +71,7 @@ func (f *folder) signers(name string) (signers []note.Signer, keys []string, err
 	}
 	lines := strings.Fields(string(data))
 	if len(lines) != 4 {
-		return nil, nil, fmt.Errorf("%s has not the four lines that were written there; put a good copy of it there", f.path(keysFile))
+		return nil, nil, fmt.Errorf("%s does not have four lines; put a good copy of it there", f.path(signingKeysFile))
 	}
 	classic, err := cosignature.NewSignerForCosignatureV1(lines[0])
 	if err == nil {
@@ -78,7 +81,7 @@ func (f *folder) signers(name string) (signers []note.Signer, keys []string, err
 		}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("the keys in %s cannot be read: %w; put a good copy of it there", f.path(keysFile), err)
+		return nil, nil, fmt.Errorf("the keys in %s cannot be read: %w; put a good copy of it there", f.path(signingKeysFile), err)
 	}
 	if name != "" && classic.Name() != name {
 		return nil, nil, fmt.Errorf("the keys in %s are those of the witness %s, not of %s; use that name, or another folder", f.dir, classic.Name(), name)
@@ -86,13 +89,13 @@ func (f *folder) signers(name string) (signers []note.Signer, keys []string, err
 	return signers, keys, nil
 }
 
-// makeKeys writes keys of both kinds: each signing key before its verifier key.
-func (f *folder) makeKeys(name string) ([]byte, error) {
+// createKeys creates the witness's keys, Ed25519 and ML-DSA, and returns the content of their file.
+func (f *folder) createKeys(name string) ([]byte, error) {
 	if name == "" {
 		return nil, errors.New("a witness needs a name for its keys, such as witness.example.com/larder")
 	}
 	if left, err := filepath.Glob(f.path("*.checkpoint")); len(left) > 0 || err != nil {
-		return nil, fmt.Errorf("%s has checkpoints that were cosigned, but not the keys; put %s back", f.dir, keysFile)
+		return nil, fmt.Errorf("%s has checkpoints that were cosigned, but not the keys; put %s back", f.dir, signingKeysFile)
 	}
 	classic, verifier, err := note.GenerateKey(rand.Reader, name)
 	if err != nil {
@@ -106,24 +109,24 @@ func (f *folder) makeKeys(name string) ([]byte, error) {
 		return nil, err
 	}
 	data := fmt.Appendf(nil, "%s\n%s\n%s\n%s\n", classic, verifier, lattice, latticeVerifier)
-	if err := disk.Create(f.path(keysFile), data, 0o600); err != nil {
+	if err := disk.Create(f.path(signingKeysFile), data, 0o600); err != nil {
 		return nil, err
 	}
 	return data, disk.Replace(f.path(pubFile), fmt.Appendf(nil, "%s\n%s\n", verifier, latticeVerifier), 0o644)
 }
 
-// read takes up what was cosigned of a log.
-func (f *folder) read(l *witnessed) error {
-	data, err := os.ReadFile(f.fileOf(l.origin))
+// readCheckpoint reads the last cosigned checkpoint of a log.
+func (f *folder) readCheckpoint(l *witnessed) error {
+	data, err := os.ReadFile(f.checkpointFile(l.origin))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	var latest signing.Signed
 	if err == nil {
-		latest, err = l.open(data)
+		latest, err = l.openCheckpoint(data)
 	}
 	if err != nil {
-		return fmt.Errorf("couldn't read what was cosigned of the log %s, in %s: %w; put a good copy there: without it the witness would sign another history", l.origin, f.fileOf(l.origin), err)
+		return fmt.Errorf("couldn't read what was cosigned of the log %s, in %s: %w; put a good copy there: without it the witness would sign another history", l.origin, f.checkpointFile(l.origin), err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,14 +134,14 @@ func (f *folder) read(l *witnessed) error {
 	return nil
 }
 
-// write keeps a cosigned checkpoint. When it returns that is on the disk.
-func (f *folder) write(origin string, cosigned []byte) error {
-	return f.replace(f.fileOf(origin), cosigned, 0o644)
+// writeCheckpoint stores the last cosigned checkpoint of a log, and returns when that is on the disk.
+func (f *folder) writeCheckpoint(origin string, cosigned []byte) error {
+	return f.replace(f.checkpointFile(origin), cosigned, 0o644)
 }
 
-// keepFork keeps the proof that a log has signed two checkpoints that cannot both be true.
-func (f *folder) keepFork(origin string, proof []byte) error {
-	for n := range mostFork {
+// storeEvidence stores the proof that a log has signed two checkpoints which contradict each other.
+func (f *folder) storeEvidence(origin string, proof []byte) error {
+	for n := range maxForks {
 		path := f.path(fmt.Sprintf(forkName, sha256.Sum256([]byte(origin)), n))
 		err := disk.Create(path, proof, 0o644)
 		if !errors.Is(err, fs.ErrExist) {

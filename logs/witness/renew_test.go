@@ -23,10 +23,10 @@ func TestFollowedLogIsRenewed(t *testing.T) {
 	for _, tt := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour}, {90 * time.Minute, time.Hour}} {
 		start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		now = start.Add(tt.after)
-		if err := w.look(t.Context(), w.sources[0]); err != nil {
+		if err := w.poll(t.Context(), w.sources[0]); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.log(lardertest.Origin).signedAt(); !got.Equal(start.Add(tt.want)) {
+		if got := w.logByOrigin(lardertest.Origin).cosignedAt(); !got.Equal(start.Add(tt.want)) {
 			t.Errorf("after %v it was cosigned at %v", tt.after, got)
 		}
 	}

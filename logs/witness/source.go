@@ -16,63 +16,63 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// renewEvery is how old the cosignature of a log that is followed and does not grow may become before it is renewed.
+// renewEvery is how old the cosignature of a polled log that does not grow may become before it is renewed.
 const renewEvery = time.Hour
 
-// looksEvery is how often a log is looked at that is followed, and looksFor how long a look may take.
+// pollInterval is how often a Larder is polled, and pollTimeout bounds a poll.
 const (
-	looksEvery = 10 * time.Second
-	looksFor   = time.Minute
+	pollInterval = 10 * time.Second
+	pollTimeout  = time.Minute
 )
 
-// A source is a Larder whose log is followed.
+// A source is a Larder whose log is polled.
 type source struct {
-	url  string
-	keys []string // that have signed it, the oldest first; none before the first look
-	told string   // the last failure
+	url      string
+	keys     []string // that have signed the log, the oldest first; none before the first poll
+	reported string   // the last failure
 }
 
-// addSource has a Larder's log be followed. What was remembered of its keys counts.
+// addSource adds a Larder whose log the witness polls. The keys that earlier runs stored for it count.
 func (w *Witness) addSource(url string) error {
 	s := &source{url: strings.TrimRight(url, "/")}
-	data, err := os.ReadFile(w.folder.keysOf(s.url))
+	data, err := os.ReadFile(w.folder.keysFile(s.url))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("couldn't read the keys of the log at %s: %w", s.url, err)
 	}
 	s.keys = strings.Fields(string(data))
 	for _, key := range s.keys {
 		if _, err := w.addKey(key); err != nil {
-			return fmt.Errorf("%s: %w; put a good copy there", w.folder.keysOf(s.url), err)
+			return fmt.Errorf("%s: %w; put a good copy there", w.folder.keysFile(s.url), err)
 		}
 	}
 	w.sources = append(w.sources, s)
 	return nil
 }
 
-// keysOf is where the keys of a log that is followed are.
-func (f *folder) keysOf(url string) string {
+// keysFile returns the path of the file with the keys of the log at a URL.
+func (f *folder) keysFile(url string) string {
 	return f.path(fmt.Sprintf("%x.keys", sha256.Sum256([]byte(url))))
 }
 
-// Run follows the logs that are given by URL until ctx ends.
+// Run polls the logs that are given by URL until ctx ends.
 func (w *Witness) Run(ctx context.Context) {
 	if len(w.sources) == 0 {
 		<-ctx.Done()
 		return
 	}
-	ticks := time.NewTicker(looksEvery)
+	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for {
 		for _, s := range w.sources {
-			err := w.look(ctx, s)
+			err := w.poll(ctx, s)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err == nil:
-				s.told = ""
-			case err.Error() != s.told:
-				s.told = err.Error()
-				w.logger.Warn("couldn't cosign a log that is followed", "url", s.url, "err", err)
+				s.reported = ""
+			case err.Error() != s.reported:
+				s.reported = err.Error()
+				w.logger.Warn("couldn't cosign a polled log", "url", s.url, "err", err)
 			}
 		}
 		select {
@@ -83,9 +83,9 @@ func (w *Witness) Run(ctx context.Context) {
 	}
 }
 
-// look cosigns what a log has signed since the last look.
-func (w *Witness) look(ctx context.Context, s *source) error {
-	ctx, cancel := context.WithTimeout(ctx, looksFor)
+// poll cosigns what the log of a Larder has signed since the last poll, or renews an old cosignature.
+func (w *Witness) poll(ctx context.Context, s *source) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	o := verify.Options{Server: s.url, UserAgent: "larder witness"}
 	if len(s.keys) == 0 {
@@ -93,16 +93,16 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 		if err != nil {
 			return err
 		}
-		w.logger.Warn("trusting the key that a log names itself; compare it with one that you had elsewhere", "url", s.url, "key", key)
-		if err := w.remember(s, key); err != nil {
+		w.logger.Warn("trusting the key that the log's server names; compare it with the one that the operator publishes", "url", s.url, "key", key)
+		if err := w.acceptKey(s, key); err != nil {
 			return err
 		}
 	}
 	o.Trust.Key = s.keys[0]
-	o.Known = func(string) (verify.KnownLog, bool) { return w.known(s) }
+	o.Known = func(string) (verify.KnownLog, bool) { return w.knownLog(s) }
 	log, err := verify.Open(ctx, o)
 	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
-		return errors.Join(err, w.keepEvidence(s, fork.Evidence))
+		return errors.Join(err, w.storeEvidence(s, fork.Evidence))
 	}
 	if err != nil {
 		return err
@@ -111,79 +111,79 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 		return err
 	}
 	if !slices.Contains(s.keys, log.Key()) { // which the log has proven
-		if err := w.remember(s, log.Key()); err != nil {
+		if err := w.acceptKey(s, log.Key()); err != nil {
 			return err
 		}
 	}
-	l := w.log(log.Origin())
-	signed, err := l.open(log.Note())
+	l := w.logByOrigin(log.Origin())
+	signed, err := l.openCheckpoint(log.Note())
 	if err != nil {
 		return err
 	}
-	last := l.last()
+	last := l.lastCosigned()
 	switch {
 	case signed.Size < last.Size:
-		return fmt.Errorf("it shows %d entries, of which %d were cosigned", signed.Size, last.Size)
-	case last.Note != nil && signed.Checkpoint == last.Checkpoint && w.now().Sub(l.signedAt()) < renewEvery:
+		return fmt.Errorf("it has %d entries, and %d were cosigned", signed.Size, last.Size)
+	case last.Note != nil && signed.Checkpoint == last.Checkpoint && w.now().Sub(l.cosignedAt()) < renewEvery:
 		return nil
 	}
 	var proven error
 	if last.Size > 0 && last.Size < signed.Size {
 		proven = log.CheckContains(ctx, last.Checkpoint)
 		if ctx.Err() != nil || proven != nil && !errors.As(proven, new(*verify.Difference)) {
-			return errors.Join(proven, ctx.Err()) // which says nothing of the log
+			return errors.Join(proven, ctx.Err()) // it says nothing about the log
 		}
 	}
-	_, err = w.cosign(l, last.Size, signed, func(signing.Signed) error { return proven })
+	_, err = w.cosignAfter(l, last.Size, signed, func(signing.Signed) error { return proven })
 	return err
 }
 
-// known is what was cosigned last of a log that is followed. With it, a log that does not continue that is found out with
-// the proof.
-func (w *Witness) known(s *source) (verify.KnownLog, bool) {
+// knownLog returns what was cosigned last of a polled log, and reports whether there is anything. With it, [verify.Open]
+// detects a log that does not continue it, with evidence.
+func (w *Witness) knownLog(s *source) (verify.KnownLog, bool) {
 	origin, _, _ := strings.Cut(s.keys[0], "+")
-	last := w.log(origin).last()
+	last := w.logByOrigin(origin).lastCosigned()
 	newest := len(s.keys) - 1
 	return verify.KnownLog{Key: s.keys[newest], Former: s.keys[:newest], Checkpoint: string(last.Note)}, last.Note != nil
 }
 
-// keepEvidence keeps the proof that a log that is followed has forked.
-func (w *Witness) keepEvidence(s *source, e *signing.Evidence) error {
+// storeEvidence stores and logs the evidence that a polled log has forked.
+func (w *Witness) storeEvidence(s *source, e *signing.Evidence) error {
 	proof, err := e.Encode()
 	if err != nil {
 		return err
 	}
 	origin, _, _ := strings.Cut(s.keys[0], "+")
-	w.logger.Error("a log that is followed has forked; the evidence is kept", "log", origin, "url", s.url, "folder", w.folder.dir)
-	return w.folder.keepFork(origin, proof)
+	w.logger.Error("a polled log has forked; the evidence is stored", "log", origin, "url", s.url, "folder", w.folder.dir)
+	return w.folder.storeEvidence(origin, proof)
 }
 
-// remember has a key of a log that is followed count from now on.
-func (w *Witness) remember(s *source, key string) error {
+// acceptKey stores a key of a polled log, whose signatures count from now on.
+func (w *Witness) acceptKey(s *source, key string) error {
 	l, err := w.addKey(key)
 	if err != nil {
 		return err
 	}
 	keys := append(slices.Clone(s.keys), key)
-	if err := disk.Replace(w.folder.keysOf(s.url), []byte(strings.Join(keys, "\n")+"\n"), 0o644); err != nil {
+	if err := disk.Replace(w.folder.keysFile(s.url), []byte(strings.Join(keys, "\n")+"\n"), 0o644); err != nil {
 		return err
 	}
 	s.keys = keys
-	if l.last().Note == nil { // it may have been witnessed by another key before
-		return w.folder.read(l)
+	if l.lastCosigned().Note == nil { // it may have been witnessed by another key before
+		return w.folder.readCheckpoint(l)
 	}
 	return nil
 }
 
-// signedAt returns when the log was cosigned last, zero before the first time since the start.
-func (l *witnessed) signedAt() time.Time {
+// cosignedAt returns when this process cosigned the log last, zero if it has not.
+func (l *witnessed) cosignedAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.signed
 }
 
-// last returns what was cosigned last.
-func (l *witnessed) last() signing.Signed {
+// lastCosigned returns the checkpoint that was cosigned last.
+func (l *witnessed) lastCosigned() signing.Signed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.latest

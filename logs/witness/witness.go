@@ -1,16 +1,16 @@
-// Package witness cosigns the checkpoints of logs, as https://c2sp.org/tlog-witness has it: a log tells it of a
-// checkpoint, with a proof that the log has only grown since the last one that the witness has signed. A log that shows
-// two of its clients different entries cannot have both cosigned.
+// Package witness cosigns the checkpoints of logs (https://c2sp.org/tlog-witness): a log submits a checkpoint, with a proof that the log
+// has only grown since the last one that the witness has signed. A log that shows different entries to two clients cannot have both
+// checkpoints cosigned.
 //
-// What it guarantees:
+// It guarantees:
 //
-//   - Of one log it never cosigns two checkpoints of which the one does not continue the other, whatever its power
-//     supply does: a checkpoint is on the disk before its cosignature leaves.
-//   - What proves to anyone that a log has forked is kept, as [signing.Evidence]: two checkpoints of one size with different
-//     roots, and of a log that is followed, those of which the larger one does not contain the smaller one.
-//   - Only what a key that the operator named has signed is looked at.
+//   - Of one log, it never cosigns two checkpoints of which one does not continue the other, not even after a power failure: a
+//     checkpoint is on the disk before its cosignature is sent.
+//   - It stores what proves to anyone that a log has forked, as [signing.Evidence]: two checkpoints of one size with different roots,
+//     and, of a polled log, those of which the larger one does not contain the smaller one.
+//   - It accepts only checkpoints that are signed with a key that the operator has named.
 //
-// It must not know what is in a log.
+// The package must not know what is in a log.
 package witness
 
 import (
@@ -35,23 +35,22 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// Options say what a witness is.
+// Options configure a [Witness].
 type Options struct {
-	// Folder keeps the keys of the witness, and what it has cosigned. It is made where it is not there. Required.
+	// Folder has the keys of the witness, and what it has cosigned. It is created if it does not exist. Required.
 	Folder string
-	// Name is that of its keys, such as witness.example.com/larder. Required where there are no keys yet.
+	// Name is that of its keys, such as witness.example.com/larder. Required if there are no keys yet.
 	Name string
-	// Logs are the logs: verifier keys (https://c2sp.org/signed-note), whose names are the logs' origins, several of a log
-	// that has changed its key; and URLs of Larders, whose logs are followed by [Witness.Run] too. Of these the key
-	// counts that was seen first.
+	// Logs are verifier keys of logs (https://c2sp.org/signed-note), whose names are the logs' origins, several of a log that has
+	// changed its key; and URLs of Larders, whose logs [Witness.Run] polls too, and whose first seen key counts.
 	Logs []string
-	// Logger gets what was cosigned and refused. Default: nothing is logged.
+	// Logger logs what was cosigned and refused. Default: nothing is logged.
 	Logger *slog.Logger
-	// Now is the clock by which cosignatures of logs that are followed are renewed. Default: [time.Now].
+	// Now is the clock by which cosignatures of polled logs are renewed. Default: [time.Now].
 	Now func() time.Time
 }
 
-// A Witness answers logs. It is an http.Handler, safe for concurrent use.
+// A Witness cosigns checkpoints of logs. It is an http.Handler, safe for concurrent use.
 type Witness struct {
 	folder  *folder
 	signers []note.Signer
@@ -64,25 +63,25 @@ type Witness struct {
 	logs map[string]*witnessed // by origin
 }
 
-// witnessed is a log.
+// A witnessed is a log that the witness cosigns.
 type witnessed struct {
 	origin string
 
 	mu     sync.Mutex
 	keys   []note.Verifier
-	texts  []string       // of the keys
-	latest signing.Signed // what was cosigned last
-	note   []byte         // with the cosignatures
-	signed time.Time      // when that was, zero before the first time since the start
+	texts  []string       // the same keys as text
+	latest signing.Signed // the checkpoint that was cosigned last
+	note   []byte         // latest with the cosignatures
+	signed time.Time      // when this process cosigned it, zero if it has not
 }
 
-// Limits of what a log may send.
+// Limits of a request.
 const (
-	maxRequest = 64 << 10
-	maxProof   = 63 // hashes
+	maxRequest = 64 << 10 // bytes
+	maxProof   = 63       // hashes
 )
 
-// Open returns the witness of a folder, of which no other process has one.
+// Open opens the witness of a folder, which no other process may have open.
 func Open(o Options) (_ *Witness, err error) {
 	w := &Witness{logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), now: o.Now, logs: make(map[string]*witnessed)}
 	if w.now == nil {
@@ -96,7 +95,7 @@ func Open(o Options) (_ *Witness, err error) {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	if w.signers, w.keys, err = w.folder.signers(o.Name); err != nil {
+	if w.signers, w.keys, err = w.folder.readSigners(o.Name); err != nil {
 		return nil, err
 	}
 	for _, text := range o.Logs {
@@ -110,18 +109,18 @@ func Open(o Options) (_ *Witness, err error) {
 		}
 	}
 	for _, l := range w.logs {
-		if err := w.folder.read(l); err != nil {
+		if err := w.folder.readCheckpoint(l); err != nil {
 			return nil, err
 		}
 	}
 	return w, nil
 }
 
-// addKey has a key count as one of its log's.
+// addKey accepts signatures by a verifier key for the log that is the key's name, and returns that log.
 func (w *Witness) addKey(key string) (*witnessed, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
-		return nil, fmt.Errorf("%.200q is no verifier key of a log: %w", key, err)
+		return nil, fmt.Errorf("%.200q is not the verifier key of a log: %w", key, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,39 +137,40 @@ func (w *Witness) addKey(key string) (*witnessed, error) {
 	return l, nil
 }
 
-// log returns the log of that origin, or nil.
-func (w *Witness) log(origin string) *witnessed {
+// logByOrigin returns the log with a name, nil if it is not witnessed.
+func (w *Witness) logByOrigin(origin string) *witnessed {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.logs[origin]
 }
 
-// Close gives the folder back.
+// Close unlocks the folder.
 func (w *Witness) Close() error { return w.folder.close() }
 
-// Keys are the verifier keys of the witness (https://c2sp.org/tlog-cosignature): Ed25519, and ML-DSA-44, which stands
-// against quantum computers too.
+// Keys returns the verifier keys of the witness (https://c2sp.org/tlog-cosignature): Ed25519, and ML-DSA-44, which resists
+// quantum computers too.
 func (w *Witness) Keys() []string { return slices.Clone(w.keys) }
 
-// ServeHTTP implements http.Handler: POST /add-checkpoint, and GET /{SHA-256 of the origin}/checkpoint for what was
-// cosigned last.
+// ServeHTTP implements http.Handler. POST /add-checkpoint cosigns a checkpoint, and GET /{SHA-256 of the origin}/checkpoint
+// returns the one that was cosigned last.
 func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
 	case r.URL.Path == "/add-checkpoint" && r.Method == http.MethodPost:
-		w.add(rw, r)
+		w.serveAddCheckpoint(rw, r)
 	case r.URL.Path == "/add-checkpoint":
 		rw.Header().Set("Allow", http.MethodPost)
 		http.Error(rw, "send a checkpoint of a log with POST", http.StatusMethodNotAllowed)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
-		w.show(rw, r)
+		w.serveCheckpoint(rw, r)
 	default:
 		http.Error(rw, "there is nothing else here", http.StatusNotFound)
 	}
 }
 
-func (w *Witness) show(rw http.ResponseWriter, r *http.Request) {
-	cosigned := w.cosigned(r.URL.Path)
+// serveCheckpoint responds with the last cosigned checkpoint of the log in the path.
+func (w *Witness) serveCheckpoint(rw http.ResponseWriter, r *http.Request) {
+	cosigned := w.lastCosignedNote(r.URL.Path)
 	if cosigned == nil {
 		http.Error(rw, "no checkpoint of such a log was cosigned", http.StatusNotFound)
 		return
@@ -180,8 +180,8 @@ func (w *Witness) show(rw http.ResponseWriter, r *http.Request) {
 	_, _ = rw.Write(cosigned)
 }
 
-// cosigned returns what was cosigned last of the log that a path names, or nil.
-func (w *Witness) cosigned(path string) []byte {
+// lastCosignedNote returns the last cosigned checkpoint of the log in a request's path as a note, nil if there is none.
+func (w *Witness) lastCosignedNote(path string) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for origin, l := range w.logs {
@@ -197,27 +197,29 @@ func (w *Witness) cosigned(path string) []byte {
 // emptyRoot is the root of the tree without entries.
 var emptyRoot = tlog.Hash(sha256.Sum256(nil))
 
-// A refusal is why a checkpoint is not cosigned.
+// A refusal says why a checkpoint is not cosigned, with an HTTP status.
 type refusal struct {
 	status int
-	why    string
+	reason string
 }
 
-func (e *refusal) Error() string { return e.why }
+func (e *refusal) Error() string { return e.reason }
 
-func refuse(status int, format string, args ...any) error {
+// refusef returns a refusal with an HTTP status and a formatted message.
+func refusef(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// An outdated request is one of a log that does not know what was cosigned last.
+// An outdated error says that a request's old size is not the size that was cosigned last.
 type outdated struct{ latest int64 }
 
 func (e *outdated) Error() string {
 	return fmt.Sprintf("the last checkpoint cosigned is of %d entries", e.latest)
 }
 
-func (w *Witness) add(rw http.ResponseWriter, r *http.Request) {
-	lines, err := w.answer(http.MaxBytesReader(rw, r.Body, maxRequest))
+// serveAddCheckpoint responds to POST /add-checkpoint.
+func (w *Witness) serveAddCheckpoint(rw http.ResponseWriter, r *http.Request) {
+	lines, err := w.addCheckpoint(http.MaxBytesReader(rw, r.Body, maxRequest))
 	var refused *refusal
 	var old *outdated
 	switch {
@@ -226,35 +228,35 @@ func (w *Witness) add(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusConflict)
 		fmt.Fprintf(rw, "%d\n", old.latest)
 	case errors.As(err, &refused):
-		http.Error(rw, refused.why, refused.status)
+		http.Error(rw, refused.reason, refused.status)
 	case err != nil:
 		w.logger.Error("couldn't cosign", "err", err)
-		http.Error(rw, "the witness cannot keep what it signs", http.StatusInternalServerError)
+		http.Error(rw, "the witness cannot store what it signs", http.StatusInternalServerError)
 	default:
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = rw.Write(lines)
 	}
 }
 
-// answer returns the cosignatures of the checkpoint in a request.
-func (w *Witness) answer(body io.Reader) ([]byte, error) {
-	old, proof, checkpoint, err := parse(body)
+// addCheckpoint parses the body of a request, verifies its checkpoint and proof, and returns the cosignature lines.
+func (w *Witness) addCheckpoint(body io.Reader) ([]byte, error) {
+	old, proof, checkpoint, err := parseRequest(body)
 	if err != nil {
 		return nil, err
 	}
 	origin, _, _ := strings.Cut(string(checkpoint), "\n")
-	l := w.log(origin)
+	l := w.logByOrigin(origin)
 	if l == nil {
-		return nil, refuse(http.StatusNotFound, "the log %.100q is none that is witnessed here", origin)
+		return nil, refusef(http.StatusNotFound, "the log %.100q is not witnessed here", origin)
 	}
-	signed, err := l.open(checkpoint)
+	signed, err := l.openCheckpoint(checkpoint)
 	if err != nil {
 		return nil, err
 	}
 	if old > signed.Size {
-		return nil, refuse(http.StatusBadRequest, "the old size %d is larger than the checkpoint's, %d", old, signed.Size)
+		return nil, refusef(http.StatusBadRequest, "the old size %d is larger than the checkpoint's, %d", old, signed.Size)
 	}
-	return w.cosign(l, old, signed, func(last signing.Signed) error {
+	return w.cosignAfter(l, old, signed, func(last signing.Signed) error {
 		switch {
 		case old > 0 && old < signed.Size:
 			return tlog.CheckTree(proof, signed.Size, signed.Root, old, last.Root)
@@ -265,11 +267,11 @@ func (w *Witness) answer(body io.Reader) ([]byte, error) {
 	})
 }
 
-// parse reads a request.
-func parse(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, err error) {
+// parseRequest parses the body of a request: the old size, a consistency proof and a signed checkpoint.
+func parseRequest(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, err error) {
 	in := bufio.NewReader(body)
 	malformed := func(why string) (int64, tlog.TreeProof, []byte, error) {
-		return 0, nil, nil, refuse(http.StatusBadRequest, "the request is malformed: %s", why)
+		return 0, nil, nil, refusef(http.StatusBadRequest, "the request is malformed: %s", why)
 	}
 	line, err := in.ReadString('\n')
 	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "old ")
@@ -286,29 +288,29 @@ func parse(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, 
 		}
 		h, err := tlog.ParseHash(strings.TrimSuffix(line, "\n"))
 		if err != nil || len(proof) == maxProof {
-			return malformed("a line of the proof is no hash, or there are too many")
+			return malformed("a line of the proof is not a hash, or there are too many")
 		}
 		proof = append(proof, h)
 	}
 	if checkpoint, err = io.ReadAll(in); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return 0, nil, nil, refuse(http.StatusRequestEntityTooLarge, "a request has at most %d bytes", maxRequest)
+			return 0, nil, nil, refusef(http.StatusRequestEntityTooLarge, "a request has at most %d bytes", maxRequest)
 		}
 		return malformed("it is not complete")
 	}
 	return old, proof, checkpoint, nil
 }
 
-// open reads a checkpoint that one of the log's keys must have signed.
-func (l *witnessed) open(checkpoint []byte) (signing.Signed, error) {
+// openCheckpoint verifies a signed checkpoint with the log's keys.
+func (l *witnessed) openCheckpoint(checkpoint []byte) (signing.Signed, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, err := note.Open(checkpoint, note.VerifierList(l.keys...)); err != nil {
 		if errors.As(err, new(*note.UnverifiedNoteError)) || errors.As(err, new(*note.InvalidSignatureError)) {
-			return signing.Signed{}, refuse(http.StatusForbidden, "no key of the log %s that is known here has signed that", l.origin)
+			return signing.Signed{}, refusef(http.StatusForbidden, "no key of the log %s that is known here has signed that", l.origin)
 		}
-		return signing.Signed{}, refuse(http.StatusBadRequest, "the checkpoint is malformed: %v", err)
+		return signing.Signed{}, refusef(http.StatusBadRequest, "the checkpoint is malformed: %v", err)
 	}
 	for _, key := range l.keys {
 		signed, err := signing.OpenWith(checkpoint, key, nil)
@@ -316,20 +318,20 @@ func (l *witnessed) open(checkpoint []byte) (signing.Signed, error) {
 			return signed, nil
 		}
 	}
-	return signing.Signed{}, refuse(http.StatusBadRequest, "what is signed is no checkpoint of the log %s", l.origin)
+	return signing.Signed{}, refusef(http.StatusBadRequest, "what is signed is not a checkpoint of the log %s", l.origin)
 }
 
-// cosign holds a checkpoint against what was cosigned last, of which continues says whether it continues that, keeps it, and
-// returns the cosignatures.
-func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continues func(last signing.Signed) error) ([]byte, error) {
+// cosignAfter cosigns a checkpoint if it continues the one that was cosigned last, whose size must be old, stores it, and
+// returns the cosignature lines. checkContinues returns an error unless the checkpoint continues last.
+func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, continues func(last signing.Signed) error) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.latest
 	if signed.Size == last.Size && last.Note != nil && signed.Root != last.Root {
-		if err := w.folder.keepFork(l.origin, l.evidence(last.Note, signed.Note)); err != nil {
+		if err := w.folder.storeEvidence(l.origin, l.forkEvidence(last.Note, signed.Note)); err != nil {
 			return nil, err
 		}
-		w.logger.Error("a log has signed two trees of one size; the evidence is kept", "log", l.origin, "entries", signed.Size, "folder", w.folder.dir)
+		w.logger.Error("a log has signed two trees of one size; the evidence is stored", "log", l.origin, "entries", signed.Size, "folder", w.folder.dir)
 	}
 	if old != last.Size {
 		return nil, &outdated{last.Size}
@@ -337,21 +339,21 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	if last.Size == 0 {
 		last.Root = emptyRoot
 	}
-	if old == signed.Size && signed.Root != last.Root { // with the size, the log would send the same again
-		return nil, refuse(http.StatusConflict, "another tree of %d entries was cosigned, or the tree of none has another root", signed.Size)
+	if old == signed.Size && signed.Root != last.Root { // after a response with the size, the log would send the same again
+		return nil, refusef(http.StatusConflict, "another tree of %d entries was cosigned, or the tree of none has another root", signed.Size)
 	}
 	if err := continues(last); errors.As(err, new(*refusal)) {
 		return nil, err
 	} else if err != nil {
 		w.logger.Warn("a log does not prove that it continues what was cosigned", "log", l.origin, "cosigned", old, "entries", signed.Size)
-		return nil, refuse(http.StatusUnprocessableEntity, "the proof does not lead from the %d entries cosigned last to these %d", old, signed.Size)
+		return nil, refusef(http.StatusUnprocessableEntity, "the proof does not lead from the %d entries cosigned last to these %d", old, signed.Size)
 	}
-	lines, err := w.sign(signed)
+	lines, err := w.cosignatureLines(signed)
 	if err != nil {
 		return nil, err
 	}
 	cosigned := append(bytes.Clone(signed.Note), lines...)
-	if err := w.folder.write(l.origin, cosigned); err != nil {
+	if err := w.folder.writeCheckpoint(l.origin, cosigned); err != nil {
 		return nil, err
 	}
 	l.latest, l.note, l.signed = signed, cosigned, w.now()
@@ -359,9 +361,9 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	return lines, nil
 }
 
-// evidence returns the proof of what two checkpoints of one size say, for `larder verify --evidence`; or both of them,
-// where different keys have signed them of which neither is known to lead to the other. The caller holds mu.
-func (l *witnessed) evidence(one, other []byte) []byte {
+// forkEvidence returns the proof that two checkpoints of one size have different roots, for `larder verify --evidence`; or
+// both of them, if different keys have signed them and neither is known to lead to the other. The caller holds mu.
+func (l *witnessed) forkEvidence(one, other []byte) []byte {
 	for _, key := range l.texts {
 		if e, err := signing.NewEvidence(key, nil, one, other, nil); err == nil {
 			if proof, err := e.Encode(); err == nil {
@@ -372,8 +374,8 @@ func (l *witnessed) evidence(one, other []byte) []byte {
 	return bytes.Join([][]byte{one, other}, []byte("\n"))
 }
 
-// sign returns the lines that are added to a note.
-func (w *Witness) sign(signed signing.Signed) ([]byte, error) {
+// cosignatureLines returns the lines with the witness's cosignatures of a checkpoint.
+func (w *Witness) cosignatureLines(signed signing.Signed) ([]byte, error) {
 	text, _, _ := bytes.Cut(signed.Note, []byte("\n\n"))
 	n, err := note.Sign(&note.Note{Text: string(text) + "\n"}, w.signers...)
 	if err != nil {
