@@ -374,7 +374,7 @@ func (b *Bot) claim(name ReleaseName) (c verify.Claim, err error) {
 	if s, err := views.LookupState(b.store, name.Package, name.Version); err != nil || !s.Kind.Served() {
 		return c, cmp.Or(err, kvstore.ErrNotFound)
 	}
-	e, err := logs.Publication(b.store, name.Package, name.Version)
+	e, err := logs.LastPublication(b.store, name.Package, name.Version)
 	if err != nil {
 		return c, err
 	}

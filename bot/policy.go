@@ -61,7 +61,7 @@ func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.
 	if err != nil || required == "" {
 		return nil, err
 	}
-	published, err := logs.Publication(store, name, version)
+	published, err := logs.LastPublication(store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, nil // it cannot be restored
 	}

@@ -234,7 +234,7 @@ func (b *Bot) refuse(s views.State, actor string, signed logs.Signature) error {
 // neverOther refuses a release that was published with another manifest, by the word of the
 // log: the views may have lost that, as they may a withdrawal.
 func (b *Bot) neverOther(name, version string, manifest kvstore.Hash) error {
-	before, err := logs.Publication(b.store, name, version)
+	before, err := logs.LastPublication(b.store, name, version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return nil

@@ -45,10 +45,10 @@ func TestRegistrySignatures(t *testing.T) {
 					t.Errorf("the entry says %+v, want %+v", e.Signature, tt.want)
 				}
 				e := r.one(logs.Published)
-				if e.Signature.Short() != tt.want || e.Signature.Kept() != (tt.want.Outcome == logs.SignatureVerified) {
+				if e.Signature.WithoutText() != tt.want || e.Signature.HasText() != (tt.want.Outcome == logs.SignatureVerified) {
 					t.Errorf("the entry of the publication says %+v, want %+v", e.Signature, tt.want)
 				}
-				if e.Signature.Kept() {
+				if e.Signature.HasText() {
 					if err := e.Signature.Check(); err != nil || !strings.HasPrefix(e.Signature.Text, "a@1.0.0:sha512-") {
 						t.Errorf("of %q: %v", e.Signature.Text, err)
 					}

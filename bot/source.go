@@ -147,7 +147,7 @@ func (s npmSource) fetch(ctx context.Context, _ *packages.Package, target string
 	signature := signature(signed)
 	return &fetched{
 		archive:   opened,
-		source:    logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature.Short()},
+		source:    logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature.WithoutText()},
 		signature: signature,
 		attested:  func(ctx context.Context) (attested, error) { return s.fetchAttestations(ctx, listed) },
 	}, nil

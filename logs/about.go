@@ -19,7 +19,7 @@ type About struct {
 	Peers        map[string]string `json:"peerDependencies,omitempty"`
 }
 
-// DecodeAbout returns what a manifest says beside its files, nil for nothing, without decoding those.
+// DecodeAbout decodes the part of a manifest beside its files, nil if there is none. It does not decode the files.
 func DecodeAbout(manifest []byte) (*About, error) {
 	if len(manifest) > MaxManifest {
 		return nil, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(manifest), MaxManifest)
@@ -51,7 +51,7 @@ func DecodeAbout(manifest []byte) (*About, error) {
 	return nil, nil
 }
 
-// ReadAbout is DecodeAbout of the manifest that a Published entry names.
+// ReadAbout reads the manifest that a Published entry names and returns the part beside its files.
 func ReadAbout(store *kvstore.Store, h kvstore.Hash) (*About, error) {
 	data, err := store.Identity(h)
 	if err != nil {

@@ -157,7 +157,7 @@ type Publish struct {
 	PublicKey string `json:"publicKey,omitempty"`
 }
 
-// String describes it in a line.
+// String describes the provenance in a line.
 func (p Provenance) String() string {
 	described := ""
 	switch p.Outcome {
@@ -176,7 +176,7 @@ func (p Provenance) String() string {
 	return described
 }
 
-// String describes it in a line.
+// String describes the attestation in a line.
 func (p Publish) String() string {
 	switch p.Outcome {
 	case AttestationVerified:
@@ -221,8 +221,8 @@ func (r Range) String() string {
 	return fmt.Sprintf("entries %d to %d", r.From, r.To-1)
 }
 
-// Contents returns what the entry itself names: its documents, of which none is
-// ever removed. The files of a release are named by its manifest.
+// Contents returns the hashes of the documents that the entry names, which are never removed. It does not return the files of
+// a release, which the manifest names.
 func (e Entry) Contents() []kvstore.Hash {
 	var named []kvstore.Hash
 	var build, publish kvstore.Hash
@@ -237,8 +237,8 @@ func (e Entry) Contents() []kvstore.Hash {
 	return named
 }
 
-// normal returns the entry as it will be decoded.
-func (e Entry) normal() Entry {
+// normalized returns the entry as it is after encoding and decoding, with a long reason cut.
+func (e Entry) normalized() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	e.Released = e.Released.UTC().Truncate(time.Millisecond)
@@ -246,7 +246,7 @@ func (e Entry) normal() Entry {
 	return e
 }
 
-// encode returns the entry's bytes, which are what the tree hashes.
+// encode returns the entry's bytes, which the tree hashes.
 func (e Entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -258,7 +258,7 @@ func (e Entry) encode() ([]byte, error) {
 	return data, nil
 }
 
-// decodeEntry is encode's inverse; it refuses formats that it does not know.
+// decodeEntry decodes an entry. It returns an error for unknown formats.
 func decodeEntry(data []byte) (Entry, error) {
 	var e Entry
 	if err := json.Unmarshal(data, &e); err != nil {

@@ -33,8 +33,7 @@ func (e *Erasure) Encode() ([]byte, error) {
 	return json.Marshal(e)
 }
 
-// DecodeErasure is the inverse of Erasure.Encode; it refuses formats that it
-// does not know.
+// DecodeErasure decodes an erasure. It returns an error for unknown formats.
 func DecodeErasure(data []byte) (*Erasure, error) {
 	e := new(Erasure)
 	if err := json.Unmarshal(data, e); err != nil {

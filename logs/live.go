@@ -23,7 +23,7 @@ const liveMargin = 4096
 // rowsPerList bounds the rows that one list of replaced rows names.
 const rowsPerList = 64
 
-// ApplyLive has m, which is the map of live releases before an entry, be the map after it.
+// ApplyLive applies the entry with this index to the map of live releases before it.
 func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	switch e.Kind {
 	case Published, Mirrored, Replaced, Restored:
@@ -34,8 +34,8 @@ func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	return nil
 }
 
-// LiveMap returns the map of live releases as it was when the log in r had size entries. It
-// is there for the newest sizes at which an Update ended.
+// LiveMap returns the map of live releases of the log in r when it had size entries. It must be one of the newest sizes at
+// which an Update ended.
 func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	root := livemap.Empty
 	if size > 0 {
@@ -45,20 +45,20 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 		}
 		root = last.Live
 	}
-	row, err := LiveRoot(r, size)
+	row, err := LiveRootRow(r, size)
 	if err != nil {
 		return nil, err
 	}
-	m, err := livemap.Stored(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
+	m, err := livemap.Open(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
 	if err != nil {
 		return nil, fmt.Errorf("logs: couldn't read the map of live releases after entry %d; `larder repair` makes it again from the log: %w", size-1, err)
 	}
 	return m, nil
 }
 
-// LiveRoot returns which row of LogLive has the root of the map of live releases for a log
-// of size entries, nil where there is none.
-func LiveRoot(r kvstore.Reader, size int64) ([]byte, error) {
+// LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries, nil
+// if there is none.
+func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
 	}
@@ -72,9 +72,8 @@ func LiveRoot(r kvstore.Reader, size int64) ([]byte, error) {
 	return nil, nil
 }
 
-// liveAfter returns the root of the map of live releases after an entry that is to be
-// appended.
-func (tx *Tx) liveAfter(e Entry) (kvstore.Hash, error) {
+// applyLive applies an entry that is to be appended to the map of live releases, and returns the map's root.
+func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	if tx.live == nil {
 		live, err := LiveMap(tx.store, tx.size)
 		if err != nil {
@@ -88,10 +87,10 @@ func (tx *Tx) liveAfter(e Entry) (kvstore.Hash, error) {
 	return tx.live.Root(), nil
 }
 
-// checkLive refuses an entry of another store whose root is not that of the map of live
-// releases after it.
+// checkLive applies an entry of another store to the map of live releases, and returns an error if the map then does not have
+// the root that the entry states.
 func (tx *Tx) checkLive(e Entry) error {
-	root, err := tx.liveAfter(e)
+	root, err := tx.applyLive(e)
 	if err == nil && root != e.Live {
 		err = tx.fail(fmt.Errorf("logs: entry %d says that the map of live releases has the root %s, and the entries up to it make %s", tx.size, e.Live, root))
 	}
@@ -105,14 +104,14 @@ type keptMaps struct {
 	from   []byte // the first list of replaced rows
 }
 
-// writeLive adds to the batch what the map of live releases is now.
+// writeLive adds the changed rows of the map of live releases to the batch, and deletes some rows of old maps.
 func (l *Log) writeLive(tx *Tx) error {
 	last := tx.size - 1
 	replaced := tx.live.Write(last, func(row, value []byte) { tx.Batch.Set(kvstore.LogLive, row, value) })
 	for n, rest := uint16(0), replaced; len(rest) > 0; n++ {
 		list := rest[:min(rowsPerList, len(rest))]
 		rest = rest[len(list):]
-		tx.Batch.Set(kvstore.LogLive, replacedKey(last, n), encodeRows(list))
+		tx.Batch.Set(kvstore.LogLive, replacedListKey(last, n), encodeRows(list))
 	}
 	tx.live.Trim()
 	signed, err := signedSize(l.store)
@@ -129,14 +128,14 @@ func (l *Log) writeLive(tx *Tx) error {
 	return l.pruneLive(tx.Batch, until-liveMargin, len(replaced))
 }
 
-// pruneLive deletes rows of maps that no client may ask for any more, more of them
-// than the batch has replaced.
+// pruneLive deletes rows of maps before an entry, for which clients no longer request proofs. It deletes more rows than the
+// batch has replaced, which is replaced.
 func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
 	if before <= 0 {
 		return nil
 	}
 	deleted := 0
-	for item, err := range l.store.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix, From: l.kept.from, To: replacedKey(before, 0)}) {
+	for item, err := range l.store.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix, From: l.kept.from, To: replacedListKey(before, 0)}) {
 		if err != nil {
 			return fmt.Errorf("logs: couldn't read which rows of the map of live releases were replaced: %w", err)
 		}
@@ -160,11 +159,12 @@ func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
 // replacedPrefix begins the keys of the lists of replaced rows, after all that are nodes.
 var replacedPrefix = []byte{0xff}
 
-// replacedKey is where a list is of the rows that the write up to an entry replaced.
-func replacedKey(entry int64, n uint16) []byte {
+// replacedListKey returns the key of list number n of the rows that the write up to an entry replaced.
+func replacedListKey(entry int64, n uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint64(bytes.Clone(replacedPrefix), uint64(entry)), n)
 }
 
+// encodeRows encodes a list of keys of rows.
 func encodeRows(rows [][]byte) []byte {
 	var list []byte
 	for _, row := range rows {
@@ -173,6 +173,7 @@ func encodeRows(rows [][]byte) []byte {
 	return list
 }
 
+// decodeRows decodes a list of keys of rows.
 func decodeRows(list []byte) (rows [][]byte, err error) {
 	for len(list) > 0 {
 		n := 1 + int(list[0])
@@ -184,7 +185,7 @@ func decodeRows(list []byte) (rows [][]byte, err error) {
 	return rows, nil
 }
 
-// ReplacedRows calls fn with each row of LogLive that is of an earlier map only.
+// ReplacedRows calls fn with the key of each row of LogLive that is only part of earlier maps.
 func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix}) {
 		if err != nil {
@@ -205,7 +206,7 @@ func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 // signed, as https://c2sp.org/tlog-checkpoint has it.
 var signedKey = kvstore.Key("signed")
 
-// signedSize returns how many entries are signed, 0 where none are.
+// signedSize returns how many entries are signed, 0 if none are.
 func signedSize(r kvstore.Reader) (int64, error) {
 	note, err := r.Get(kvstore.LogState, signedKey)
 	if errors.Is(err, kvstore.ErrNotFound) {

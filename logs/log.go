@@ -40,7 +40,7 @@ type Log struct {
 	grown      chan struct{} // closed when the log has grown
 }
 
-// Open returns the log in store, which may still be empty.
+// Open returns the log in a store, which may be empty.
 func Open(store *kvstore.Store) (*Log, error) {
 	checkpoint, err := ReadCheckpoint(store)
 	if err != nil {
@@ -56,8 +56,7 @@ func (l *Log) Checkpoint() Checkpoint {
 	return l.checkpoint
 }
 
-// Wait returns when the log has more than size entries, or ctx's error when that
-// ends first. A follower of the log asks it what to read next.
+// Wait waits until the log has more than size entries, and returns its checkpoint. It returns ctx's error if that ends first.
 func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 	for {
 		l.mu.Lock()
@@ -74,12 +73,10 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 	}
 }
 
-// Update calls fn to append entries and to set the rows that go with them, then
-// commits all of it in one synced write. If fn or the write fails, nothing
-// happened.
-//
-// Where the log is [Log.Shared], fn may be called again, after it has appended, because an
-// Update that shares the write could not be made; and the error may be [ErrInDoubt].
+// Update calls fn to append entries and to set the rows that belong to them, and commits all of them in one synced write. If
+// fn or the write fails, nothing changes.
+// If the log is shared, see [Log.Share], fn may be called again after it has appended, because an Update that shares the write
+// failed; and the error may be [ErrInDoubt].
 func (l *Log) Update(fn func(*Tx) error) error {
 	l.mu.Lock()
 	shared := l.commit != nil
@@ -92,16 +89,15 @@ func (l *Log) Update(fn func(*Tx) error) error {
 	return l.write(nil, fn)
 }
 
-// Adopt is Update for entries that are part of the log already, in another store of it: the commit
-// of a shared log is not asked.
+// Adopt is Update for entries that another store of the same log has. It does not call the commit function of a shared log.
 func (l *Log) Adopt(fn func(*Tx) error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	return l.write(nil, fn)
 }
 
-// write makes one synced write of what fn adds, if commit, which may be nil, lets the log grow. The
-// caller holds l.writing.
+// write calls fn and commits what it adds in one synced write. If commit is not nil, it must allow the growth. The caller
+// holds l.writing.
 func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	batch := l.store.NewBatch()
 	defer batch.Close()
@@ -145,8 +141,8 @@ func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	return nil
 }
 
-// Exclusive calls fn while no Update runs: it may write the rows that follow from the log, which
-// has not grown when it returns. Readers of the log do not wait.
+// Exclusive calls fn while no Update runs. fn may write rows that follow from the log, and must not append to it. Readers do
+// not wait.
 func (l *Log) Exclusive(fn func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -168,24 +164,23 @@ type Tx struct {
 	err     error               // why nothing of this Tx may be committed
 }
 
-// Append adds an entry and returns it as it will be read: with its index, times
-// to the millisecond, a long reason cut, and the root of the map of live releases.
+// Append appends an entry and returns it as readers see it: with its index, times to the millisecond, a long reason cut, and
+// the root of the map of live releases.
 func (tx *Tx) Append(e Entry) (Indexed, error) {
-	e = e.normal()
+	e = e.normalized()
 	var err error
-	if e.Live, err = tx.liveAfter(e); err != nil {
+	if e.Live, err = tx.applyLive(e); err != nil {
 		return Indexed{}, err
 	}
 	data, err := e.encode()
 	if err != nil {
 		return Indexed{}, tx.fail(err)
 	}
-	return tx.add(e, data)
+	return tx.addEncoded(e, data)
 }
 
-// add adds an entry, after which the map of live releases is as it says, and the rows that
-// it has in tree and index.
-func (tx *Tx) add(e Entry, data []byte) (Indexed, error) {
+// addEncoded appends an entry with its encoding, and adds its rows, also those of the tree and of the index, to the batch.
+func (tx *Tx) addEncoded(e Entry, data []byte) (Indexed, error) {
 	index := tx.size
 	hashes, err := tlog.StoredHashes(index, data, tx)
 	if err != nil {
@@ -197,14 +192,14 @@ func (tx *Tx) add(e Entry, data []byte) (Indexed, error) {
 		tx.hashes[first+int64(i)] = h
 		tx.Batch.Set(kvstore.LogHashes, indexKey(first+int64(i)), h[:])
 	}
-	Index(tx.Batch, index, e)
+	AddToIndex(tx.Batch, index, e)
 	tx.size++
 	added := Indexed{Index: index, Entry: e, Raw: data}
 	tx.entries = append(tx.entries, added)
 	return added, nil
 }
 
-// fail has the Tx fail, because the map of live releases may be ahead of the entries.
+// fail has the whole Tx fail with err, which it returns, because the map of live releases may be ahead of the entries.
 func (tx *Tx) fail(err error) error {
 	tx.err = errors.Join(tx.err, err)
 	return err
@@ -226,7 +221,7 @@ func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return out, nil
 }
 
-// ReadCheckpoint returns the state of the log in r.
+// ReadCheckpoint returns the size and root of the log in r.
 func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 	data, err := r.Get(kvstore.LogState, stateKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -247,13 +242,13 @@ type Indexed struct {
 	Raw []byte
 }
 
-// ReadEntry returns the entry at index, or kvstore.ErrNotFound.
+// ReadEntry returns the entry at an index, or kvstore.ErrNotFound.
 func ReadEntry(r kvstore.Reader, index int64) (Indexed, error) {
 	data, err := r.Get(kvstore.LogEntries, indexKey(index))
 	if err != nil {
 		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
 	}
-	return indexed(index, data)
+	return decodeIndexed(index, data)
 }
 
 // Entries iterates over the entries from index on, oldest first.
@@ -269,14 +264,15 @@ func Entries(r kvstore.Reader, from int64) iter.Seq2[Indexed, error] {
 				yield(Indexed{}, err)
 				return
 			}
-			if !yield(indexed(index, append([]byte(nil), item.Value...))) {
+			if !yield(decodeIndexed(index, append([]byte(nil), item.Value...))) {
 				return
 			}
 		}
 	}
 }
 
-func indexed(index int64, data []byte) (Indexed, error) {
+// decodeIndexed decodes the entry at an index.
+func decodeIndexed(index int64, data []byte) (Indexed, error) {
 	e, err := decodeEntry(data)
 	if err != nil {
 		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
@@ -284,6 +280,7 @@ func indexed(index int64, data []byte) (Indexed, error) {
 	return Indexed{Index: index, Entry: e, Raw: data}, nil
 }
 
+// readHash returns a hash of the tree, by the index that package tlog gives it.
 func readHash(r kvstore.Getter, index int64) (tlog.Hash, error) {
 	data, err := r.Get(kvstore.LogHashes, indexKey(index))
 	if err != nil {
@@ -295,11 +292,12 @@ func readHash(r kvstore.Getter, index int64) (tlog.Hash, error) {
 	return tlog.Hash(data), nil
 }
 
-// indexKey orders rows by index.
+// indexKey returns the key of the row of an index. Keys have the order of indexes.
 func indexKey(index int64) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(index))
 }
 
+// parseIndexKey returns the index in such a key.
 func parseIndexKey(key []byte) (int64, error) {
 	if len(key) != 8 {
 		return 0, fmt.Errorf("logs: the key %x is not an index", key)
@@ -309,11 +307,13 @@ func parseIndexKey(key []byte) (int64, error) {
 
 const checkpointFormat = 1
 
+// encodeCheckpoint encodes the row with the log's size and root.
 func encodeCheckpoint(c Checkpoint) []byte {
 	data := binary.BigEndian.AppendUint64([]byte{checkpointFormat}, uint64(c.Size))
 	return append(data, c.Root[:]...)
 }
 
+// decodeCheckpoint decodes the row with the log's size and root.
 func decodeCheckpoint(data []byte) (Checkpoint, error) {
 	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
 		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
@@ -325,7 +325,7 @@ func decodeCheckpoint(data []byte) (Checkpoint, error) {
 	return c, nil
 }
 
-// Checkpoint returns the log as it will be with what was appended so far.
+// Checkpoint returns the size and root of the log with what was appended so far.
 func (tx *Tx) Checkpoint() (Checkpoint, error) {
 	root, err := tlog.TreeHash(tx.size, tx)
 	if err != nil {

@@ -72,13 +72,14 @@ type Signature struct {
 	PublicKey string `json:"publicKey,omitempty"` // the key that Key names, SubjectPublicKeyInfo in base64
 }
 
-// Kept reports whether the signature itself is in the log, and not only its outcome.
-func (s Signature) Kept() bool { return s.Sig != "" }
+// HasText reports whether the log has the signature itself, and not only its outcome.
+func (s Signature) HasText() bool { return s.Sig != "" }
 
-// Short is the outcome without the signature, as manifests have it: a registry that signs anew must not change them.
-func (s Signature) Short() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
+// WithoutText returns the outcome without the signature itself. Manifests have that, because they must not change if a
+// registry signs again.
+func (s Signature) WithoutText() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
 
-// Check verifies a signature that is kept.
+// Check verifies the signature itself.
 func (s Signature) Check() error {
 	der, err := base64.StdEncoding.DecodeString(s.PublicKey)
 	if err != nil {
@@ -141,7 +142,7 @@ type LeftOut struct {
 // Integrity (https://www.w3.org/TR/SRI/#integrity-metadata).
 type SRI [sha512.Size]byte
 
-// SumSRI hashes a file's bytes.
+// SumSRI returns the integrity of a file's bytes.
 func SumSRI(data []byte) SRI { return sha512.Sum512(data) }
 
 const sriPrefix = "sha512-"
@@ -190,8 +191,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// checkManifest refuses what takes far more memory than its bytes, such as a list of
-// millions of empty objects. It returns how many elements the lists have, or one more each.
+// checkManifest returns an error for data that would take far more memory than its bytes when decoded, such as a list of
+// millions of empty objects. It also returns the number of elements in all lists, or at most one more for each list.
 func checkManifest(data []byte) (items int, err error) {
 	if len(data) > MaxManifest {
 		return 0, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(data), MaxManifest)
@@ -227,9 +228,8 @@ func checkManifest(data []byte) (items int, err error) {
 	return items, nil
 }
 
-// DecodeManifest is the inverse of Manifest.Encode; it refuses formats that it
-// does not know, and what is larger than any manifest. The memory it takes is a few times
-// that of data.
+// DecodeManifest decodes a manifest. It returns an error for unknown formats and for data over [MaxManifest]. The memory that
+// it takes is a few times that of data.
 func DecodeManifest(data []byte) (*Manifest, error) {
 	items, err := checkManifest(data)
 	if err != nil {
@@ -263,11 +263,11 @@ type FileTree struct {
 	stored []tlog.Hash // as tlog numbers them
 }
 
-// NewFileTree makes the tree over files.
+// NewFileTree returns the Merkle tree of a release's files.
 func NewFileTree(files []File) *FileTree {
 	t := &FileTree{stored: make([]tlog.Hash, 0, 2*len(files))}
 	for _, f := range files {
-		hashes, err := tlog.StoredHashesForRecordHash(t.size, f.leaf(), t)
+		hashes, err := tlog.StoredHashesForRecordHash(t.size, f.leafHash(), t)
 		if err != nil {
 			panic(err) // the hashes before are all there
 		}
@@ -289,10 +289,10 @@ func (t *FileTree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return out, nil
 }
 
-// Size is the number of files.
+// Size returns the number of files.
 func (t *FileTree) Size() int64 { return t.size }
 
-// Root is the hash of the whole tree.
+// Root returns the hash of the tree.
 func (t *FileTree) Root() kvstore.Hash {
 	root, err := tlog.TreeHash(t.size, t)
 	if err != nil {
@@ -301,13 +301,12 @@ func (t *FileTree) Root() kvstore.Hash {
 	return kvstore.Hash(root)
 }
 
-// Prove returns the proof that a file is in the tree.
+// Prove returns the proof that the tree has the file at an index.
 func (t *FileTree) Prove(index int64) (tlog.RecordProof, error) {
 	return tlog.ProveRecord(t.size, index, t)
 }
 
-// Root is the root of the tree over the manifest's files, which the entry of its
-// publication names.
+// Root returns the root of the tree of the manifest's files, which the entry of the publication states.
 func (m *Manifest) Root() kvstore.Hash { return NewFileTree(m.Files).Root() }
 
 // A FilePlace says where a file is in the tree of a published entry.
@@ -317,16 +316,16 @@ type FilePlace struct {
 	Proof tlog.RecordProof `json:"proof"`
 }
 
-// Check returns an error unless the place shows that a tree with the root has the file.
+// Check returns an error unless the proof shows that a tree with this root has the file.
 func (p FilePlace) Check(root kvstore.Hash, f File) error {
 	if p.Of > maxManifestItems { // package tlog does not come to an end with sizes near the largest integer
 		return fmt.Errorf("logs: a tree of %d files, and %d are the most", p.Of, maxManifestItems)
 	}
-	return tlog.CheckRecord(p.Proof, p.Of, tlog.Hash(root), p.Index, f.leaf())
+	return tlog.CheckRecord(p.Proof, p.Of, tlog.Hash(root), p.Index, f.leafHash())
 }
 
-// leaf is the hash of a file's record.
-func (f File) leaf() tlog.Hash {
+// leafHash returns the hash of the file's record in the tree.
+func (f File) leafHash() tlog.Hash {
 	data := append([]byte(nil), f.SHA256[:]...)
 	data = append(data, f.SRI[:]...)
 	data = binary.BigEndian.AppendUint64(data, uint64(f.Size))

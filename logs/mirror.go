@@ -24,21 +24,20 @@ type Mirror struct {
 	Size  int64  `json:"size,omitempty"`
 }
 
-// Provisional reports whether nothing but the origin's word vouches for the files, so that
-// upstream's may still take their place.
+// Provisional reports whether only the origin vouches for the files, so that upstream's files may still replace them.
 func (m *Mirror) Provisional() bool { return m != nil && m.Proof == ProofSelfAsserted }
 
 // Publications are the kinds of entries by which a release appears.
 var Publications = []Kind{Published, Mirrored, Replaced}
 
-// Publishes reports whether a release appears by such an entry.
+// Publishes reports whether an entry of this kind publishes a release.
 func (k Kind) Publishes() bool { return k == Published || k == Mirrored || k == Replaced }
 
-// Serves reports whether a release is served from such an entry on.
+// Serves reports whether a release is served from an entry of this kind on.
 func (k Kind) Serves() bool { return k.Publishes() || k == Restored }
 
-// Vouched says in words what makes the files trustworthy.
-func (m *Mirror) Vouched() string {
+// DescribeProof says in words what makes the files trustworthy.
+func (m *Mirror) DescribeProof() string {
 	switch m.Proof {
 	case ProofLog:
 		return fmt.Sprintf("entry %d of the log that %s signs", m.Entry, m.Key)

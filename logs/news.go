@@ -13,10 +13,10 @@ var News = slices.Concat(Publications, []Kind{Withdrawn, Restored, Erased, Upstr
 // LogNews are those of [News] that are about no package.
 var LogNews = []Kind{KeyChanged, LossAccepted}
 
-// Alarming reports whether news are of something that may be wrong, rather than of a release.
+// Alarming reports whether entries of this kind say that something may be wrong.
 func (k Kind) Alarming() bool { return !k.Publishes() && k != Restored }
 
-// News says in a sentence what happened, for one of the kinds in [News] and for a policy that was weakened.
+// News describes the entry in a sentence. It must be of a kind in [News], or a policy change that [PolicyChange.Weakens].
 func (e Entry) News() string {
 	name := e.Package + " " + e.Version
 	reason := ""
@@ -55,8 +55,8 @@ func (e Entry) News() string {
 	return name + " " + string(e.Kind) + reason
 }
 
-// Unexpected says why the people behind a package may not have expected its publication, by the one before, or "": what
-// was built in the open or signed is so no more, or comes from another repository.
+// Unexpected says why the maintainers of a package may not have expected the publication e, compared with the one before it;
+// "" if nothing is suspicious: provenance or a signature is missing now, or names another repository.
 func (e Entry) Unexpected(before Entry) string {
 	switch was, is := before.Provenance, e.Provenance; {
 	case was == nil || was.Outcome != AttestationVerified:

@@ -26,7 +26,7 @@ type Query struct {
 	Limit int
 }
 
-// Matches reports whether the query selects an entry, whatever its index.
+// Matches reports whether the query selects an entry, ignoring its index.
 func (q Query) Matches(e Entry) bool {
 	return (q.Package == "" || e.Package == q.Package) &&
 		(q.Version == "" || e.Version == q.Version) &&
@@ -45,11 +45,10 @@ type Page struct {
 // the order in which they were written, and clocks are put right.
 const clockSlack = 24 * time.Hour
 
-// Read returns the newest entries that a query selects. What it costs depends on how
-// many those are, and not on how many there are besides.
+// Read returns the newest entries that a query selects. The cost grows with their number, and not with the size of the log.
 func Read(r kvstore.Reader, q Query) (Page, error) {
 	var page Page
-	for e, err := range q.walk(r, span{to: q.Before, reverse: true}) {
+	for e, err := range q.entries(r, span{to: q.Before, reverse: true}) {
 		if err != nil {
 			return Page{}, err
 		}
@@ -68,9 +67,8 @@ func Read(r kvstore.Reader, q Query) (Page, error) {
 	return page, nil
 }
 
-// Known reports whether an entry is about the package, or, where version is not
-// "", about that version of it.
-func Known(r kvstore.Reader, pkg, version string) (bool, error) {
+// HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "".
+func HasEntry(r kvstore.Reader, pkg, version string) (bool, error) {
 	if pkg == "" || strings.ContainsRune(pkg+version, 0) {
 		return false, nil
 	}
@@ -80,41 +78,40 @@ func Known(r kvstore.Reader, pkg, version string) (bool, error) {
 	return false, nil
 }
 
-// First returns the oldest entry about a package, or kvstore.ErrNotFound.
-func First(r kvstore.Reader, pkg string) (Indexed, error) {
-	for e, err := range (Query{Package: pkg}).walk(r, span{}) {
+// FirstEntry returns the oldest entry about a package, or kvstore.ErrNotFound.
+func FirstEntry(r kvstore.Reader, pkg string) (Indexed, error) {
+	for e, err := range (Query{Package: pkg}).entries(r, span{}) {
 		return e, err
 	}
 	return Indexed{}, fmt.Errorf("logs: package %q: %w", pkg, kvstore.ErrNotFound)
 }
 
-// Publication returns the newest entry that published a release, or kvstore.ErrNotFound. It
-// takes the log's word, whatever became of the views.
-func Publication(r kvstore.Reader, pkg, version string) (Indexed, error) {
-	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).walk(r, span{reverse: true}) {
+// LastPublication returns the newest entry that publishes a release, or kvstore.ErrNotFound. It reads the log and not the
+// views.
+func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
+	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).entries(r, span{reverse: true}) {
 		return e, err
 	}
 	return Indexed{}, fmt.Errorf("logs: a publication of %q %q: %w", pkg, version, kvstore.ErrNotFound)
 }
 
-// mostNext bounds what Next returns, in entries.
-const mostNext = 256
+// maxNext bounds what Next returns, in entries.
+const maxNext = 256
 
-// Next waits until the log has an entry from an index on, and returns those that the
-// query's package, version and kinds select, oldest first, of which there may be none.
-// It returns no more than some hundreds, so that a caller that sends them to a slow client
-// keeps nothing open meanwhile; after is the index from which to go on. It returns
-// ctx's error when that ends first.
+// Next waits until the log has an entry from an index on, and returns the new entries that the query's package, version and
+// kinds select, oldest first, which may be none. It returns at most some hundred entries, so that a caller can send them to a
+// slow client without keeping anything open. after is the index from which to continue. It returns ctx's error if that ends
+// first.
 func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
 	checkpoint, err := l.Wait(ctx, from)
 	if err != nil {
 		return nil, from, err
 	}
-	for e, err := range q.walk(l.store, span{from: from, to: checkpoint.Size}) {
+	for e, err := range q.entries(l.store, span{from: from, to: checkpoint.Size}) {
 		if err != nil {
 			return nil, from, err
 		}
-		if entries = append(entries, e); len(entries) == mostNext {
+		if entries = append(entries, e); len(entries) == maxNext {
 			return entries, e.Index + 1, nil
 		}
 	}
@@ -128,8 +125,8 @@ type span struct {
 	reverse bool
 }
 
-// after returns the range of the keys that end a prefix with the span's indexes.
-func (s span) after(prefix []byte) kvstore.Range {
+// keyRange returns the range of keys that consist of a prefix and an index in the span.
+func (s span) keyRange(prefix []byte) kvstore.Range {
 	r := kvstore.Range{Prefix: prefix, From: append(slices.Clone(prefix), indexKey(s.from)...), Reverse: s.reverse}
 	if s.to > 0 {
 		r.To = append(slices.Clone(prefix), indexKey(s.to)...)
@@ -137,7 +134,7 @@ func (s span) after(prefix []byte) kvstore.Range {
 	return r
 }
 
-// comesBefore reports whether the index a is wanted before b.
+// comesBefore reports whether the index a comes before b in the span's order.
 func (s span) comesBefore(a, b int64) bool {
 	if s.reverse {
 		return a > b
@@ -145,10 +142,10 @@ func (s span) comesBefore(a, b int64) bool {
 	return a < b
 }
 
-// walk iterates over the entries of the query's package, version and kinds.
-func (q Query) walk(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
+// entries iterates over the entries in a span that the query's package, version and kinds select.
+func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	if q.Package == "" && len(q.Kinds) == 0 {
-		return walkAll(r, s)
+		return allEntries(r, s)
 	}
 	return func(yield func(Indexed, error) bool) {
 		for index, err := range q.indexes(r, s) {
@@ -163,14 +160,15 @@ func (q Query) walk(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	}
 }
 
-func walkAll(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
+// allEntries iterates over all entries in a span.
+func allEntries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	return func(yield func(Indexed, error) bool) {
-		for item, err := range r.Scan(kvstore.LogEntries, s.after(nil)) {
+		for item, err := range r.Scan(kvstore.LogEntries, s.keyRange(nil)) {
 			var e Indexed
 			if err == nil {
 				var index int64
 				if index, err = parseIndexKey(item.Key); err == nil {
-					e, err = indexed(index, slices.Clone(item.Value))
+					e, err = decodeIndexed(index, slices.Clone(item.Value))
 				}
 			} else {
 				err = fmt.Errorf("logs: couldn't read the entries: %w", err)
@@ -182,7 +180,7 @@ func walkAll(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	}
 }
 
-// indexes merges what the index has of each kind.
+// indexes iterates over the indexes in a span of entries that the query selects, merged from the index of each kind.
 func (q Query) indexes(r kvstore.Reader, s span) iter.Seq2[int64, error] {
 	kinds := q.Kinds
 	if len(kinds) == 0 {
@@ -229,11 +227,12 @@ type head struct {
 	stop  func()
 }
 
+// newHead returns an iterator over the indexes in a span of entries of one kind, at its first one; nil if there is none.
 func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	prefix := kindPrefix(scopeOf(q.Package, q.Version), kind)
 	h := new(head)
 	h.next, h.stop = iter.Pull2(func(yield func(int64, error) bool) {
-		for item, err := range r.Scan(kvstore.LogIndex, s.after(prefix)) {
+		for item, err := range r.Scan(kvstore.LogIndex, s.keyRange(prefix)) {
 			var index int64
 			if err == nil {
 				index, err = parseIndexRow(prefix, item.Key)
@@ -249,13 +248,13 @@ func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	return h
 }
 
+// step advances the iterator.
 func (h *head) step() { h.index, h.err, h.ok = h.next() }
 
 // ErrSince says that a text is no time.
 var ErrSince = errors.New("must be a time such as 2006-01-02 or 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d")
 
-// ParseSince reads a time as people write it: a day, a time (RFC 3339), or how long
-// before now it was.
+// ParseSince parses a time as people write it: a day, a time (RFC 3339), or a duration before now.
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t, nil
@@ -274,8 +273,7 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, ErrSince
 }
 
-// ParseKinds reads kinds that are separated by commas. Nothing is no kinds, which a
-// Query takes for all.
+// ParseKinds parses kinds that are separated by commas. An empty text is nil, which selects all kinds.
 func ParseKinds(text string) ([]Kind, error) {
 	var kinds []Kind
 	for word := range strings.SplitSeq(text, ",") {
@@ -291,6 +289,7 @@ func ParseKinds(text string) ([]Kind, error) {
 	return kinds, nil
 }
 
+// kindNames returns the names of all kinds, for messages.
 func kindNames() string {
 	names := make([]string, len(Kinds))
 	for i, k := range Kinds {
@@ -309,14 +308,14 @@ func kindNames() string {
 // indexRow is the value of every row: the version of its form.
 var indexRow = []byte{1}
 
-// Index adds the rows of the index that an entry has to b.
-func Index(b *kvstore.Batch, index int64, e Entry) {
+// AddToIndex adds the rows of the index for the entry with this index to a batch.
+func AddToIndex(b *kvstore.Batch, index int64, e Entry) {
 	for _, scope := range scopes(e.Package, e.Version) {
 		b.Set(kvstore.LogIndex, indexRowKey(scope, e.Kind, index), indexRow)
 	}
 }
 
-// scopes are where an entry about these is found, the widest first.
+// scopes returns the parts of the index in which an entry about a package and version is found, the widest first.
 func scopes(pkg, version string) [][]string {
 	all := [][]string{{"a"}}
 	if pkg != "" {
@@ -328,21 +327,24 @@ func scopes(pkg, version string) [][]string {
 	return all
 }
 
+// scopeOf returns the narrowest part of the index for a package and version, either of which may be "".
 func scopeOf(pkg, version string) []string {
 	all := scopes(pkg, version)
 	return all[len(all)-1]
 }
 
-// kindPrefix begins the rows of one kind in a scope, which the entries' indexes end.
+// kindPrefix returns the beginning of the keys for entries of one kind in a part of the index. The entries' indexes end the
+// keys.
 func kindPrefix(scope []string, kind Kind) []byte {
 	return append(kvstore.Prefix(scope...), kvstore.Prefix(string(kind))...)
 }
 
+// indexRowKey returns the key of an entry in a part of the index.
 func indexRowKey(scope []string, kind Kind, index int64) []byte {
 	return append(kindPrefix(scope, kind), indexKey(index)...)
 }
 
-// parseIndexRow returns the index that a row's key ends with.
+// parseIndexRow returns the index at the end of a key of the index with this prefix.
 func parseIndexRow(prefix, key []byte) (int64, error) {
 	if len(key) != len(prefix)+8 {
 		return 0, fmt.Errorf("logs: the row %q of the index is malformed; `larder repair` makes it again", key)

@@ -197,7 +197,7 @@ func TestKnown(t *testing.T) {
 		{"vue", "", true}, {"vue", "3.0.0", true}, {"vue", "3.0", false}, {"vu", "", false}, {"vuee", "", false}, {"", "", false},
 		{"vue\x003.0.0", "", false}, {"vue", "3.0.0\x00detected", false}, {"vue\x00detected", "", false},
 	} {
-		if got, err := logs.Known(store, tt.pkg, tt.version); got != tt.want || err != nil {
+		if got, err := logs.HasEntry(store, tt.pkg, tt.version); got != tt.want || err != nil {
 			t.Errorf("%q %q: %v, %v", tt.pkg, tt.version, got, err)
 		}
 	}
@@ -206,10 +206,10 @@ func TestKnown(t *testing.T) {
 func TestFirst(t *testing.T) {
 	store, all := mixed(t, 50)
 	want := all[slices.IndexFunc(all, func(e logs.Indexed) bool { return e.Package == "a-b" })]
-	if got, err := logs.First(store, "a-b"); err != nil || got.Index != want.Index {
+	if got, err := logs.FirstEntry(store, "a-b"); err != nil || got.Index != want.Index {
 		t.Errorf("%d, %v, want %d", got.Index, err, want.Index)
 	}
-	if _, err := logs.First(store, "nothing"); !errors.Is(err, kvstore.ErrNotFound) {
+	if _, err := logs.FirstEntry(store, "nothing"); !errors.Is(err, kvstore.ErrNotFound) {
 		t.Errorf("of nothing: %v", err)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Hashes returns the tree hashes stored in r, for proofs and tiles. They are
-// numbered as package tlog numbers them.
+// Hashes returns a reader of the tree's hashes in r, for proofs and tiles. Package tlog defines their indexes.
 func Hashes(r kvstore.Reader) tlog.HashReader {
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		out := make([]tlog.Hash, len(indexes))
@@ -24,8 +23,8 @@ func Hashes(r kvstore.Reader) tlog.HashReader {
 	})
 }
 
-// RawEntries returns the bytes of the n entries from index on, without looking
-// into them: they may be in a format that only a newer Larder knows.
+// RawEntries returns the bytes of n entries from an index on, without decoding them: they may have a format that only a newer
+// Larder knows.
 func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	out := make([][]byte, 0, n)
 	for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from), To: indexKey(from + int64(n))}) {
@@ -47,11 +46,11 @@ func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	return out, nil
 }
 
-// ParseEntry reads what RawEntries returns.
-func ParseEntry(index int64, raw []byte) (Indexed, error) { return indexed(index, raw) }
+// ParseEntry decodes the bytes of the entry at an index.
+func ParseEntry(index int64, raw []byte) (Indexed, error) { return decodeIndexed(index, raw) }
 
-// AppendRaw adds an entry as its bytes are, those that another store of the same log has,
-// so that the tree comes out the same. The caller compares that with what was signed.
+// AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. The caller
+// must compare the tree with a signed one.
 func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 	if len(raw) > MaxEntry {
 		return Indexed{}, fmt.Errorf("logs: entry %d has %d bytes, over the limit of %d", tx.size, len(raw), MaxEntry)
@@ -63,11 +62,11 @@ func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 	if err := tx.checkLive(e); err != nil {
 		return Indexed{}, err
 	}
-	return tx.add(e, raw)
+	return tx.addEncoded(e, raw)
 }
 
-// RawEntry returns the bytes of one entry, which is found also where a scan ends at damage
-// before it, or kvstore.ErrNotFound.
+// RawEntry returns the bytes of the entry at an index, or kvstore.ErrNotFound. It works also if a scan fails because of damage
+// before the entry.
 func RawEntry(r kvstore.Getter, index int64) ([]byte, error) {
 	data, err := r.Get(kvstore.LogEntries, indexKey(index))
 	if err != nil {
@@ -76,18 +75,18 @@ func RawEntry(r kvstore.Getter, index int64) ([]byte, error) {
 	return data, nil
 }
 
-// Belongs reports whether an entry is the one over which the tree in r was hashed.
-func Belongs(r kvstore.Getter, index int64, raw []byte) bool {
+// MatchesTree reports whether raw are the bytes of the entry at an index over which the tree in r was hashed.
+func MatchesTree(r kvstore.Getter, index int64, raw []byte) bool {
 	h, err := readHash(r, tlog.StoredHashIndex(0, index))
 	return err == nil && h == tlog.RecordHash(raw)
 }
 
-// EntryVersions yields everything that a scan of a damaged store's files has found in the place of an entry.
+// EntryVersions returns all values that a scan of a damaged store's files has found for the entry at an index.
 func EntryVersions(s *kvstore.FileScan, index int64) iter.Seq[[]byte] {
 	return s.Values(kvstore.LogEntries, indexKey(index))
 }
 
-// HashVersions yields everything that a scan of a damaged store's files has found in the place of a tree hash.
+// HashVersions returns all values that a scan of a damaged store's files has found for the tree hash at an index.
 func HashVersions(s *kvstore.FileScan, index int64) iter.Seq[tlog.Hash] {
 	return func(yield func(tlog.Hash) bool) {
 		for value := range s.Values(kvstore.LogHashes, indexKey(index)) {

@@ -19,9 +19,8 @@ type Growth struct {
 	Batch *kvstore.Batch
 }
 
-// Share has commit decide about every Update of a log that other nodes append to as well: nothing
-// is written unless it returns nil. Updates that wait while it is at work share the next call, if
-// they are of different packages.
+// Share marks the log as one that other nodes append to. From now on, each Update calls commit, and writes nothing unless that
+// returns nil. Updates of different packages that wait during a call share the next one.
 func (l *Log) Share(commit func(Growth) error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -40,7 +39,7 @@ type update struct {
 // maxTogether bounds how many updates share a commit.
 const maxTogether = 64
 
-// updateTogether makes an Update, with those that wait beside it.
+// updateTogether does an Update of a shared log, together with other Updates that wait.
 func (l *Log) updateTogether(fn func(*Tx) error) error {
 	own := &update{fn: fn}
 	l.mu.Lock()
@@ -58,8 +57,8 @@ func (l *Log) updateTogether(fn func(*Tx) error) error {
 	return own.err
 }
 
-// writeTogether makes the first of the updates, and those of the others that have nothing to do with
-// those before them. The rest stay as they are.
+// writeTogether writes the first update of a group, and those others that are independent of the ones before them, in one call
+// of commit. The rest stay queued.
 func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 	for len(group) > 0 {
 		var unfit *update // the one that cannot be in this write
@@ -75,11 +74,11 @@ func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 					unfit = u
 					return u.err
 				}
-				if !separate(packages, tx.entries[before:]) && i > 0 {
+				if !areSeparate(packages, tx.entries[before:]) && i > 0 {
 					unfit = u
 					return errTogether
 				}
-				if !separate(nil, tx.entries[before:]) && len(group) > 1 {
+				if !areSeparate(nil, tx.entries[before:]) && len(group) > 1 {
 					unfit = group[1]
 					return errTogether
 				}
@@ -93,10 +92,10 @@ func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 		case errors.Is(err, errTogether):
 			group = slices.DeleteFunc(group, func(u *update) bool { return u == unfit })
 		case unfit != nil:
-			l.finish(unfit.err, unfit)
+			l.finishUpdates(unfit.err, unfit)
 			group = slices.DeleteFunc(group, func(u *update) bool { return u == unfit })
 		default:
-			l.finish(err, group...)
+			l.finishUpdates(err, group...)
 			return
 		}
 	}
@@ -104,9 +103,9 @@ func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 
 var errTogether = errors.New("the update is for another write")
 
-// separate reports whether entries are all of packages, other ones than those, and leave contents
-// alone: what another update reads is not changed by them.
-func separate(packages map[string]struct{}, entries []Indexed) bool {
+// areSeparate reports whether entries are only about packages, none of them in the given set, and erase nothing, so that they
+// cannot change what another update reads.
+func areSeparate(packages map[string]struct{}, entries []Indexed) bool {
 	for _, e := range entries {
 		if _, ok := packages[e.Package]; ok || e.Package == "" || e.Kind == Erased {
 			return false
@@ -115,8 +114,8 @@ func separate(packages map[string]struct{}, entries []Indexed) bool {
 	return len(entries) > 0
 }
 
-// finish ends updates, whose callers return when they get l.writing.
-func (l *Log) finish(err error, all ...*update) {
+// finishUpdates removes updates from the queue and sets their result, which their callers return when they get l.writing.
+func (l *Log) finishUpdates(err error, all ...*update) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, u := range all {
@@ -125,7 +124,7 @@ func (l *Log) finish(err error, all ...*update) {
 	}
 }
 
-// Waiting returns how many updates of a shared log are under way or wait.
+// Waiting returns how many updates of a shared log run or wait.
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

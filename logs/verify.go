@@ -8,14 +8,12 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Verify hashes every entry in r again and compares each tree hash and the
-// checkpoint state with what is stored. It returns the checkpoint that it found
-// to be right, or an error that names the first difference. Memory does not
-// depend on the size of the log.
+// Verify hashes every entry in r again and compares each tree hash and the stored checkpoint with the result. It returns the
+// verified checkpoint, or an error that names the first difference. Memory does not depend on the size of the log.
 func Verify(r kvstore.Reader) (Checkpoint, error) { return VerifyFrom(r, 0) }
 
-// VerifyFrom is Verify for the entries from an index on. The caller has compared the root of the tree over the entries before it
-// with one that it trusts, so that the hashes that are read of these need no other check.
+// VerifyFrom verifies the entries from an index on, as Verify does. The caller has compared the root of the tree before them
+// with one that it trusts, so that the hashes of that tree need no other check.
 func VerifyFrom(r kvstore.Reader, size int64) (Checkpoint, error) {
 	want, err := ReadCheckpoint(r)
 	if err != nil {

@@ -28,7 +28,7 @@ func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 		version string
 		missing error
 	}{{"", ErrNoLibrary}, {q.Version, ErrNoVersion}} {
-		switch known, err := logs.Known(snapshot, q.Package, about.version); {
+		switch known, err := logs.HasEntry(snapshot, q.Package, about.version); {
 		case err != nil:
 			return page, err
 		case !known:
@@ -68,7 +68,7 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)
 	}
-	first, err := logs.First(x.store, name)
+	first, err := logs.FirstEntry(x.store, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return logs.Indexed{}, ErrNoEntry
 	}

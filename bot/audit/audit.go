@@ -138,9 +138,9 @@ func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count
 	switch {
-	case !kept.Kept() && c.claim.Manifest.Source.Signature.Outcome == logs.SignatureVerified:
+	case !kept.HasText() && c.claim.Manifest.Source.Signature.Outcome == logs.SignatureVerified:
 		ours = "the entry does not keep the registry's signature: it is older than that"
-	case !kept.Kept():
+	case !kept.HasText():
 		ours = "at publication the registry had no signature that could be verified"
 	case kept.Text != source.Name+"@"+c.claim.Entry.Version+":"+source.Integrity:
 		return differs("the log keeps a signature of %q, and not of this release and its integrity", text.Short(kept.Text, 300))

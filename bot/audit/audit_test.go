@@ -104,7 +104,7 @@ func (r *rig) add(options ...npmtest.Option) verify.Claim {
 	e.Maker.Program, e.Maker.Version, e.Maker.Options = worker.Minifier()
 	m := &logs.Manifest{
 		Package: "jquery", Version: "3.7.1", Released: released,
-		Source: logs.Source{Type: "npm", Name: "jquery", Integrity: v.Hash(), Signature: e.Signature.Short()},
+		Source: logs.Source{Type: "npm", Name: "jquery", Integrity: v.Hash(), Signature: e.Signature.WithoutText()},
 		Files: []logs.File{
 			file("jquery.js", jquery, logs.Upstream, ""), file("jquery.min.js", string(minified), logs.Minified, "jquery.js"), file("other.css", "a { color: red }\n", logs.Upstream, ""),
 		},

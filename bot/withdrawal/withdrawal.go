@@ -82,7 +82,7 @@ func (d *Desk) Restore(ctx context.Context, name, version, reason string, policy
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
 		}
-		switch before, err := logs.Publication(d.store, name, version); {
+		switch before, err := logs.LastPublication(d.store, name, version); {
 		case err != nil:
 			return err
 		case before.Manifest != v.Manifest:

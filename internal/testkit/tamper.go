@@ -80,7 +80,7 @@ func TamperLog(store *kvstore.Store, e logs.Entry) error {
 	for i, h := range hashes {
 		b.Set(kvstore.LogHashes, index(first+int64(i)), h[:])
 	}
-	logs.Index(b, before.Size, e)
+	logs.AddToIndex(b, before.Size, e)
 	root, err := tlog.TreeHash(before.Size+1, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		var out []tlog.Hash
 		for _, i := range indexes {

@@ -83,7 +83,7 @@ func (e *engine) base() (best ownLog) {
 // readablePrefix returns how many entries of a store can be read and belong to its tree, from the first one on without a gap, at most most.
 func readablePrefix(store *kvstore.Store, most int64) int64 {
 	var n int64
-	for n < most && logs.Belongs(store, n, readEntry(store, n)) {
+	for n < most && logs.MatchesTree(store, n, readEntry(store, n)) {
 		n++
 	}
 	return n
@@ -98,7 +98,7 @@ func readEntry(store *kvstore.Store, index int64) []byte {
 // A folderLog is the log of a store that is a source.
 type folderLog struct{ store *kvstore.Store }
 
-func (s folderLog) belongs(index int64, raw []byte) bool { return logs.Belongs(s.store, index, raw) }
+func (s folderLog) belongs(index int64, raw []byte) bool { return logs.MatchesTree(s.store, index, raw) }
 
 func (s folderLog) size() int64 {
 	had, err := logs.ReadCheckpoint(s.store)

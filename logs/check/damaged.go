@@ -69,7 +69,7 @@ func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
 // isStored reports whether an entry and its hash were found.
 func (d *damagedStore) isStored(index int64) bool {
 	raw, err := logs.RawEntry(d.scan, index)
-	return err == nil && logs.Belongs(d.scan, index, raw)
+	return err == nil && logs.MatchesTree(d.scan, index, raw)
 }
 
 // size returns how many entries the store had.

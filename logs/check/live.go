@@ -66,7 +66,7 @@ func (c *check) compareLive(ctx context.Context) error {
 	}
 	rows := Rows{View: "live"}
 	defer func() { c.summary.Rows += rows.Rows; c.summary.Views = append(c.summary.Views, rows) }()
-	root, err := logs.LiveRoot(c.snapshot, c.summary.Entries)
+	root, err := logs.LiveRootRow(c.snapshot, c.summary.Entries)
 	if err != nil {
 		c.reportf(View, rows.View, "%v", err)
 		rows.Differing++

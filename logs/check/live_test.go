@@ -76,7 +76,7 @@ func (s *logShelf) mayAppend(name string) {
 // TestNoEntryFollowsADamagedMap, because its root would be wrong.
 func TestNoEntryFollowsADamagedMap(t *testing.T) {
 	s := stocked(t)
-	row, err := logs.LiveRoot(s.store, s.log.Checkpoint().Size)
+	row, err := logs.LiveRootRow(s.store, s.log.Checkpoint().Size)
 	if err != nil || row == nil {
 		t.Fatal(row, err)
 	}

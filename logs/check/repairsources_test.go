@@ -94,7 +94,7 @@ func TestMissingPublishAttestation(t *testing.T) {
 			r := newRig(t, 1)
 			r.write(func(s *shelf) {
 				s.check(s.store.PutContent(hash, int64(len(bundle)), true, []kvstore.Coded{{Coding: coding.Identity, Bytes: bundle}}))
-				published, err := logs.Publication(s.store, "many", "1.0.0")
+				published, err := logs.LastPublication(s.store, "many", "1.0.0")
 				s.check(err)
 				published.Provenance = &logs.Provenance{Outcome: logs.AttestationMissing, Publish: logs.Publish{Outcome: logs.AttestationVerified, Bundle: hash}}
 				m, err := logs.ReadManifest(s.store, published.Manifest)

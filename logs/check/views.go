@@ -132,7 +132,7 @@ func (s *derivedViews) apply(c views.Change) error {
 		rows += 4 * len(c.Manifest.Files)
 	}
 	s.rows += rows
-	logs.Index(s.batch, c.Index, c.Entry)
+	logs.AddToIndex(s.batch, c.Index, c.Entry)
 	return views.Apply(s.batch, c)
 }
 
@@ -141,7 +141,7 @@ func (s *derivedViews) commitIfLarge() error { return s.added(0) }
 
 // addIndex adds the index rows of an entry, whose other rows are not known because its contents are damaged.
 func (s *derivedViews) addIndex(e logs.Indexed) error {
-	logs.Index(s.batch, e.Index, e.Entry)
+	logs.AddToIndex(s.batch, e.Index, e.Entry)
 	return s.added(4)
 }
 

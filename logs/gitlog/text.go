@@ -105,7 +105,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	if e.Signature.Outcome != "" {
 		line("signature", "%s", clean(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
 	}
-	if e.Signature.Kept() {
+	if e.Signature.HasText() {
 		line("signed", "%s", clean(e.Signature.Text))
 	}
 	if p := e.Provenance; p != nil {
@@ -123,7 +123,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	}
 	if m := e.Mirror; m != nil {
 		line("taken from", "%s", clean(m.Source))
-		line("proof", "%s", clean(m.Vouched()))
+		line("proof", "%s", clean(m.DescribeProof()))
 	}
 	if e.Upstream != (logs.UpstreamChange{}) {
 		line("before", "%s", orNothing(e.Upstream.Old))

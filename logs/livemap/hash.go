@@ -38,7 +38,7 @@ type Release struct {
 	Entry int64 `json:"entry"`
 }
 
-// Key is where a release is in the map.
+// Key returns the key of a release in the map.
 func Key(pkg, version string) kvstore.Hash {
 	data := binary.BigEndian.AppendUint64(nil, uint64(len(pkg)))
 	data = append(data, pkg...)
@@ -48,27 +48,28 @@ func Key(pkg, version string) kvstore.Hash {
 // keyBits is the length of a key, and so the greatest depth.
 const keyBits = 8 * sha256.Size
 
-// bit is 0 where the key leads to the left at a depth, and 1 where it leads to the right.
-func bit(key kvstore.Hash, depth int) int {
+// keyBit returns the key's bit at a depth of the tree: 0 leads to the left child, 1 to the right one.
+func keyBit(key kvstore.Hash, depth int) int {
 	return int(key[depth/8]>>(7-depth%8)) & 1
 }
 
-// flipped is the key with another bit at a depth.
-func flipped(key kvstore.Hash, depth int) kvstore.Hash {
+// flipBit returns the key with its bit at a depth inverted.
+func flipBit(key kvstore.Hash, depth int) kvstore.Hash {
 	key[depth/8] ^= 1 << (7 - depth%8)
 	return key
 }
 
-// shares reports whether two keys begin with the same bits.
-func shares(a, b kvstore.Hash, bits int) bool {
+// sharePrefix reports whether the first bits of two keys are equal.
+func sharePrefix(a, b kvstore.Hash, bits int) bool {
 	for depth := range bits {
-		if bit(a, depth) != bit(b, depth) {
+		if keyBit(a, depth) != keyBit(b, depth) {
 			return false
 		}
 	}
 	return true
 }
 
+// hashLeaf returns the hash of the leaf of a release.
 func hashLeaf(key kvstore.Hash, r Release) kvstore.Hash {
 	data := make([]byte, 0, 1+2*sha256.Size+8)
 	data = append(data, 0)
@@ -77,6 +78,7 @@ func hashLeaf(key kvstore.Hash, r Release) kvstore.Hash {
 	return sha256.Sum256(binary.BigEndian.AppendUint64(data, uint64(r.Entry)))
 }
 
+// hashInner returns the hash of an inner node from those of its children.
 func hashInner(left, right kvstore.Hash) kvstore.Hash {
 	var data [1 + 2*sha256.Size]byte
 	data[0] = 1

@@ -37,28 +37,28 @@ type leaf struct {
 // New returns an empty map in memory.
 func New() *Map { return &Map{emptyAt: unwritten} }
 
-// Root is the hash of the whole map.
-func (m *Map) Root() kvstore.Hash { return m.root.sum() }
+// Root returns the hash of the map.
+func (m *Map) Root() kvstore.Hash { return m.root.hashOrEmpty() }
 
-// Len is the number of releases in a map that began empty.
+// Len returns the number of releases in a map that was created by [New].
 func (m *Map) Len() int { return m.len }
 
-// Get returns what the map says of a release, nil where it is not live.
+// Get returns the map's record of a release, nil if it is not live.
 func (m *Map) Get(key kvstore.Hash) (*Release, error) {
-	found, _, err := m.find(key)
+	found, _, err := m.findLeaf(key)
 	if err != nil || found == nil || found.key != key {
 		return nil, err
 	}
 	return &found.release, nil
 }
 
-// Set has a release be live.
+// Set adds a live release, or replaces its record.
 func (m *Map) Set(key kvstore.Hash, r Release) error {
 	before, err := m.Get(key)
 	if err != nil {
 		return err
 	}
-	if m.root, err = m.set(m.root, 0, &leaf{key, r}); err != nil {
+	if m.root, err = m.insert(m.root, 0, &leaf{key, r}); err != nil {
 		return err
 	}
 	if before == nil {
@@ -68,7 +68,7 @@ func (m *Map) Set(key kvstore.Hash, r Release) error {
 	return nil
 }
 
-// Delete has a release be live no more, if it is.
+// Delete removes a release, if it is in the map.
 func (m *Map) Delete(key kvstore.Hash) error {
 	before, err := m.Get(key)
 	if err != nil || before == nil {
@@ -82,9 +82,9 @@ func (m *Map) Delete(key kvstore.Hash) error {
 	return nil
 }
 
-// Prove returns the proof of what the map says of a release.
+// Prove returns the proof of whether a release is live, and of its record.
 func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
-	found, siblings, err := m.find(key)
+	found, siblings, err := m.findLeaf(key)
 	if err != nil {
 		return Proof{}, err
 	}
@@ -102,20 +102,20 @@ func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 	return p, nil
 }
 
-// find returns the leaf at the end of a key's way, whichever key it has, and the hashes
-// beside the way from the root down.
-func (m *Map) find(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
+// findLeaf returns the leaf at the end of the path that a key's bits lead to, which may have another key, nil if there is
+// none. It also returns the hashes of the nodes beside the path, from the root down.
+func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	var siblings []kvstore.Hash
 	n := m.root
 	for depth := 0; ; depth++ {
-		if err := m.read(n, depth, key); err != nil {
+		if err := m.load(n, depth, key); err != nil {
 			return nil, nil, err
 		}
 		if n == nil || n.leaf != nil {
 			break
 		}
-		b := bit(key, depth)
-		siblings = append(siblings, n.children[1-b].sum())
+		b := keyBit(key, depth)
+		siblings = append(siblings, n.children[1-b].hashOrEmpty())
 		n = n.children[b]
 	}
 	if n == nil {
@@ -124,51 +124,51 @@ func (m *Map) find(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	return n.leaf, siblings, nil
 }
 
-// set returns what is in the place of n once the leaf is below it. Nodes are never changed,
-// but replaced up to the root.
-func (m *Map) set(n *node, depth int, l *leaf) (*node, error) {
+// insert returns the replacement of the node n at a depth, with a leaf added below it. Nodes are never changed, but replaced
+// up to the root.
+func (m *Map) insert(n *node, depth int, l *leaf) (*node, error) {
 	if n == nil {
-		return newLeaf(l), nil
+		return newLeafNode(l), nil
 	}
-	if err := m.read(n, depth, l.key); err != nil {
+	if err := m.load(n, depth, l.key); err != nil {
 		return nil, err
 	}
-	m.replace(n, depth, l.key)
+	m.markReplaced(n, depth, l.key)
 	switch {
 	case n.leaf == nil:
-		b := bit(l.key, depth)
-		child, err := m.set(n.children[b], depth+1, l)
+		b := keyBit(l.key, depth)
+		child, err := m.insert(n.children[b], depth+1, l)
 		if err != nil {
 			return nil, err
 		}
-		return n.with(b, child), nil
+		return n.withChild(b, child), nil
 	case n.leaf.key == l.key:
-		return newLeaf(l), nil
+		return newLeafNode(l), nil
 	}
-	return split(n.leaf, l, depth), nil
+	return joinLeaves(n.leaf, l, depth), nil
 }
 
-// split returns the node that has two leaves of different keys below it.
-func split(a, b *leaf, depth int) *node {
-	if bit(a.key, depth) == bit(b.key, depth) {
-		return new(node).with(bit(a.key, depth), split(a, b, depth+1))
+// joinLeaves returns the node at a depth that has two leaves of different keys below it.
+func joinLeaves(a, b *leaf, depth int) *node {
+	if keyBit(a.key, depth) == keyBit(b.key, depth) {
+		return new(node).withChild(keyBit(a.key, depth), joinLeaves(a, b, depth+1))
 	}
 	inner := new(node)
-	inner.children[bit(a.key, depth)] = newLeaf(a)
-	return inner.with(bit(b.key, depth), newLeaf(b))
+	inner.children[keyBit(a.key, depth)] = newLeafNode(a)
+	return inner.withChild(keyBit(b.key, depth), newLeafNode(b))
 }
 
-// remove returns what is in the place of n once a leaf that is below it has gone. A leaf
-// that is left alone moves up.
+// remove returns the replacement of the node n at a depth, without the leaf of a key below it. A leaf without a sibling moves
+// up.
 func (m *Map) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
-	if err := m.read(n, depth, key); err != nil {
+	if err := m.load(n, depth, key); err != nil {
 		return nil, err
 	}
-	m.replace(n, depth, key)
+	m.markReplaced(n, depth, key)
 	if n.leaf != nil {
 		return nil, nil
 	}
-	b := bit(key, depth)
+	b := keyBit(key, depth)
 	child, err := m.remove(n.children[b], depth+1, key)
 	if err != nil {
 		return nil, err
@@ -176,48 +176,51 @@ func (m *Map) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
 	sibling := n.children[1-b]
 	switch {
 	case child == nil:
-		beside := flipped(key, depth)
-		if err := m.read(sibling, depth+1, beside); err != nil {
+		beside := flipBit(key, depth)
+		if err := m.load(sibling, depth+1, beside); err != nil {
 			return nil, err
 		}
 		if sibling.leaf != nil {
-			m.replace(sibling, depth+1, beside)
-			return newLeaf(sibling.leaf), nil
+			m.markReplaced(sibling, depth+1, beside)
+			return newLeafNode(sibling.leaf), nil
 		}
 	case sibling == nil && child.leaf != nil:
 		return child, nil
 	}
-	return n.with(b, child), nil
+	return n.withChild(b, child), nil
 }
 
-func newLeaf(l *leaf) *node {
+// newLeafNode returns the node of a leaf.
+func newLeafNode(l *leaf) *node {
 	return &node{hash: hashLeaf(l.key, l.release), version: unwritten, leaf: l}
 }
 
-// with returns an inner node with another child.
-func (n *node) with(b int, child *node) *node {
+// withChild returns a copy of an inner node with another child, 0 for the left and 1 for the right.
+func (n *node) withChild(b int, child *node) *node {
 	next := &node{version: unwritten, children: n.children}
 	next.children[b] = child
-	next.hash = hashInner(next.children[0].sum(), next.children[1].sum())
+	next.hash = hashInner(next.children[0].hashOrEmpty(), next.children[1].hashOrEmpty())
 	return next
 }
 
-func (n *node) sum() kvstore.Hash {
+// hashOrEmpty returns the node's hash, [Empty] for nil.
+func (n *node) hashOrEmpty() kvstore.Hash {
 	if n == nil {
 		return Empty
 	}
 	return n.hash
 }
 
-// replace remembers that a node's row is not that of the map any more.
-func (m *Map) replace(n *node, depth int, key kvstore.Hash) {
+// markReplaced records that the stored row of a node is not part of the map any more.
+func (m *Map) markReplaced(n *node, depth int, key kvstore.Hash) {
 	if n.version != unwritten {
 		m.replaced = append(m.replaced, rowKey(depth, key, n.version))
 	}
 }
 
-// read reads a node that is on the key's way.
-func (m *Map) read(n *node, depth int, key kvstore.Hash) error {
+// load reads a stored node at a depth of the key's path, with its children's hashes, unless it was read before. It verifies
+// the node's hash.
+func (m *Map) load(n *node, depth int, key kvstore.Hash) error {
 	if n == nil || n.leaf != nil || n.children != [2]*node{} {
 		return nil
 	}
@@ -230,7 +233,7 @@ func (m *Map) read(n *node, depth int, key kvstore.Hash) error {
 	if err != nil {
 		return fmt.Errorf("row %x of the map of live releases: %w", row, err)
 	}
-	if got.sum() != n.hash || got != nil && got.leaf != nil && !shares(got.leaf.key, key, depth) {
+	if got.hashOrEmpty() != n.hash || got != nil && got.leaf != nil && !sharePrefix(got.leaf.key, key, depth) {
 		return fmt.Errorf("row %x of the map of live releases does not have the hash %s", row, n.hash)
 	}
 	n.leaf, n.children = got.leaf, got.children

@@ -97,7 +97,7 @@ func (m *model) write(changes map[string]*livemap.Release, trimmed *livemap.Map)
 		if len(m.roots) > 0 {
 			root = m.roots[len(m.roots)-1]
 		}
-		if stored, err = livemap.Stored(root, m.rows.root(m.entry-1), m.rows.get); err != nil {
+		if stored, err = livemap.Open(root, m.rows.root(m.entry-1), m.rows.get); err != nil {
 			m.Fatal(err)
 		}
 	}
@@ -166,7 +166,7 @@ func (m *model) check(names []string) {
 
 func (m *model) prove(root kvstore.Hash, entry int64, name string, plain map[string]livemap.Release) {
 	m.Helper()
-	stored, err := livemap.Stored(root, m.rows.root(entry), m.rows.get)
+	stored, err := livemap.Open(root, m.rows.root(entry), m.rows.get)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func FuzzRows(f *testing.F) {
 	f.Add(append([]byte{5}, make([]byte, 33)...))
 	f.Fuzz(func(t *testing.T, row []byte) {
 		root, _ := livemap.RootRows(0)
-		m, err := livemap.Stored(kvstore.Sum(row), root, func([]byte) ([]byte, error) { return row, nil })
+		m, err := livemap.Open(kvstore.Sum(row), root, func([]byte) ([]byte, error) { return row, nil })
 		if err == nil {
 			if _, err = m.Prove(livemap.Key("vue", "1")); err == nil {
 				t.Error("a row has a hash of its own choice")

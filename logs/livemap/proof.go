@@ -24,8 +24,8 @@ type Other struct {
 	Release
 }
 
-// Check returns an error unless the proof shows that a map with the root says of the
-// release what [Proof.Live] says.
+// Check returns an error unless the proof shows that a map with this root has the record [Proof.Live] of a release, or that
+// the release is not live if that is nil.
 func (p Proof) Check(root kvstore.Hash, pkg, version string) error {
 	depth := len(p.Path)
 	if depth > keyBits {
@@ -37,13 +37,13 @@ func (p Proof) Check(root kvstore.Hash, pkg, version string) error {
 		return errors.New("the proof names two releases in one place")
 	case p.Live != nil:
 		sum = hashLeaf(key, *p.Live)
-	case p.Other != nil && (p.Other.Key == key || !shares(p.Other.Key, key, depth)):
+	case p.Other != nil && (p.Other.Key == key || !sharePrefix(p.Other.Key, key, depth)):
 		return errors.New("the proof names a release that belongs to another place")
 	case p.Other != nil:
 		sum = hashLeaf(p.Other.Key, p.Other.Release)
 	}
 	for i, sibling := range p.Path {
-		if bit(key, depth-1-i) == 0 {
+		if keyBit(key, depth-1-i) == 0 {
 			sum = hashInner(sum, sibling)
 		} else {
 			sum = hashInner(sibling, sum)

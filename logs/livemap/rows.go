@@ -20,8 +20,8 @@ const (
 	innerRow = 4
 )
 
-// rowKey is where the node of a version is that is at a depth of the key's way. Newer
-// versions come first.
+// rowKey returns the key of the row of a node, by its depth, its place on a key's path, and its version. Newer versions come
+// first.
 func rowKey(depth int, key kvstore.Hash, version int64) []byte {
 	row := binary.BigEndian.AppendUint16(nil, uint16(depth))
 	row = append(row, key[:(depth+7)/8]...)
@@ -31,15 +31,15 @@ func rowKey(depth int, key kvstore.Hash, version int64) []byte {
 	return binary.BigEndian.AppendUint64(row, ^uint64(version))
 }
 
-// RootRows are the bounds of the rows in which the root may be of the map after an entry:
-// the first row from from on, and before to, has it.
+// RootRows returns the bounds of the rows, from included and to excluded, of which the first has the root of the map after an
+// entry.
 func RootRows(entry int64) (from, to []byte) {
 	return rowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
 }
 
-// Stored returns the map that has the root and of which rootRow is the row of the root; get
-// returns the others. rootRow is nil where there is none, as before the first release.
-func Stored(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*Map, error) {
+// Open returns a stored map with a root hash. rootRow is the key of the root's row, nil before the first release; get returns
+// the value of a row by its key.
+func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*Map, error) {
 	m := &Map{get: get, emptyAt: unwritten}
 	if rootRow != nil {
 		if len(rootRow) != 2+8 {
@@ -51,14 +51,14 @@ func Stored(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, err
 			m.root, m.emptyAt = nil, version
 		}
 	}
-	if m.root.sum() != root {
+	if m.root.hashOrEmpty() != root {
 		return nil, errors.New("the map of live releases has no root")
 	}
-	return m, m.read(m.root, 0, kvstore.Hash{})
+	return m, m.load(m.root, 0, kvstore.Hash{})
 }
 
-// Write calls set for each row that the map has and that is not stored, and returns the
-// stored rows that it has no more. The map is that after an entry.
+// Write calls set for each row of the map that is not stored yet, and returns the keys of stored rows that the map has no
+// more. The map must be that after the entry with this index.
 func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
 	if !m.changed {
 		return nil
@@ -76,6 +76,8 @@ func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte
 	return replaced
 }
 
+// write calls set for the rows of the node and those below it that are not stored yet, children first. place is the beginning
+// of the keys below the node.
 func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, value []byte)) {
 	if n == nil || n.version != unwritten {
 		return
@@ -84,7 +86,7 @@ func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, v
 	for b, child := range n.children {
 		beside := place
 		if b == 1 {
-			beside = flipped(place, depth)
+			beside = flipBit(place, depth)
 		}
 		child.write(depth+1, beside, entry, set)
 	}
@@ -95,9 +97,10 @@ func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, v
 // fewer.
 const trimDepth = 8
 
-// Trim has a map that is written drop most of what it has in memory.
+// Trim drops most of a written map from memory.
 func (m *Map) Trim() { m.root.trim(0) }
 
+// trim drops everything below trimDepth from memory.
 func (n *node) trim(depth int) {
 	switch {
 	case n == nil:
@@ -109,6 +112,7 @@ func (n *node) trim(depth int) {
 	}
 }
 
+// encode returns the value of the node's row.
 func (n *node) encode() []byte {
 	if n.leaf != nil {
 		row := append([]byte{leafRow}, n.leaf.key[:]...)
@@ -126,13 +130,13 @@ func (n *node) encode() []byte {
 	return row
 }
 
-var errRow = errors.New("it is malformed")
+var errMalformed = errors.New("it is malformed")
 
-// decodeRow is the inverse of encode, for a node whose children have yet to be read. It is
-// nil for the root of an empty map.
+// decodeRow parses the value of a node's row. The node's children have hashes and versions, and are not read yet. The root of
+// an empty map is nil.
 func decodeRow(row []byte) (*node, error) {
 	if len(row) == 0 {
-		return nil, errRow
+		return nil, errMalformed
 	}
 	kind, rest := row[0], row[1:]
 	hash := func() (h kvstore.Hash) {
@@ -158,7 +162,7 @@ func decodeRow(row []byte) (*node, error) {
 	case kind == leafRow:
 		n.leaf = &leaf{hash(), Release{Manifest: hash()}}
 		if n.leaf.release.Entry = number(); n.leaf.release.Entry == unwritten {
-			return nil, errRow
+			return nil, errMalformed
 		}
 		n.hash = hashLeaf(n.leaf.key, n.leaf.release)
 	case kind&^3 == innerRow && kind != innerRow:
@@ -168,23 +172,22 @@ func decodeRow(row []byte) (*node, error) {
 			}
 			child := &node{hash: hash(), version: number()}
 			if child.version == unwritten {
-				return nil, errRow
+				return nil, errMalformed
 			}
 			n.children[b] = child
 		}
-		n.hash = hashInner(n.children[0].sum(), n.children[1].sum())
+		n.hash = hashInner(n.children[0].hashOrEmpty(), n.children[1].hashOrEmpty())
 	default:
-		return nil, errRow
+		return nil, errMalformed
 	}
 	if len(rest) > 0 {
-		return nil, errRow
+		return nil, errMalformed
 	}
 	return n, nil
 }
 
-// Compare reads the rows of the map after an entry, whose root rootRow has, and calls wrong
-// for each that is not there or is not that of m, which is in memory. It returns the number
-// of rows that are right. What is below a wrong row is not found.
+// Compare compares the stored map after an entry, whose root's row is rootRow, with m, which is in memory. It calls wrong for
+// each row that is missing or differs, below which it does not look, and returns the number of right rows.
 func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	if rootRow == nil {
 		if m.root != nil {
@@ -195,13 +198,14 @@ func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wron
 	return m.root.compare(rootRow, 0, kvstore.Hash{}, get, wrong)
 }
 
+// compare compares a stored row, at a depth and place, and those below it with the node.
 func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	value, err := get(row)
 	var got *node
 	if err == nil {
 		got, err = decodeRow(value)
 	}
-	if err == nil && (got.sum() != n.sum() || got != nil && (got.leaf == nil) != (n.leaf == nil)) {
+	if err == nil && (got.hashOrEmpty() != n.hashOrEmpty() || got != nil && (got.leaf == nil) != (n.leaf == nil)) {
 		err = errors.New("it is not what the log says")
 	}
 	if err != nil {
@@ -215,7 +219,7 @@ func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row [
 	for b, child := range n.children {
 		beside := place
 		if b == 1 {
-			beside = flipped(place, depth)
+			beside = flipBit(place, depth)
 		}
 		if child != nil {
 			right += child.compare(rowKey(depth+1, beside, got.children[b].version), depth+1, beside, get, wrong)

@@ -101,7 +101,7 @@ func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	var entries [][]byte
 	for n := index; n < index+tiles.Width; n++ {
 		raw, err := logs.RawEntry(s.store, n)
-		if err != nil || !logs.Belongs(s.store, n, raw) {
+		if err != nil || !logs.MatchesTree(s.store, n, raw) {
 			break
 		}
 		entries = append(entries, raw)

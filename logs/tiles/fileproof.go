@@ -45,7 +45,7 @@ func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, 
 		return h.unreadable(w, r, err)
 	}
 	if found == nil {
-		known, err := logs.Known(h.Store, f.pkg, f.version)
+		known, err := logs.HasEntry(h.Store, f.pkg, f.version)
 		if err != nil {
 			return h.unreadable(w, r, err)
 		}
@@ -65,7 +65,7 @@ func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, 
 }
 
 func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed) ([]byte, error) {
-	e, err := logs.Publication(h.Store, f.pkg, f.version)
+	e, err := logs.LastPublication(h.Store, f.pkg, f.version)
 	if err != nil {
 		return nil, err
 	}

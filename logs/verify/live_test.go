@@ -153,7 +153,7 @@ func TestLyingSigner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		publication, err := logs.Publication(shelf.Store, "d3", "7.0.0")
+		publication, err := logs.LastPublication(shelf.Store, "d3", "7.0.0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -399,7 +399,7 @@ func (w *Watcher) recordPublication(e logs.Entry) {
 	if !ok && len(w.state.Last) >= maxStatePackages {
 		return
 	}
-	stored := logs.Entry{Kind: e.Kind, Package: e.Package, Version: e.Version, Signature: e.Signature.Short()}
+	stored := logs.Entry{Kind: e.Kind, Package: e.Package, Version: e.Version, Signature: e.Signature.WithoutText()}
 	if e.Provenance != nil {
 		stored.Provenance = &logs.Provenance{Outcome: e.Provenance.Outcome, Repository: text.Short(e.Provenance.Repository, 300)}
 	}
