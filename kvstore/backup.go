@@ -52,15 +52,15 @@ func (s *Store) Backup(ctx context.Context, dir string, progress func(BackupProg
 	if progress == nil {
 		c.progress = func(BackupProgress) {}
 	}
-	if err := c.vacant(); err != nil {
+	if err := c.checkVacant(); err != nil {
 		return BackupProgress{}, err
 	}
 	if !s.guard.copying.CompareAndSwap(nil, c) {
 		return BackupProgress{}, fmt.Errorf("another backup of the store in %s is under way: wait until it is done", s.dir)
 	}
-	work := c.checkpoint
+	work := c.copyLive
 	if s.opts.ReadOnly {
-		work = c.copyAll
+		work = c.copyReadOnly
 	}
 	err := s.guard.do(func() error {
 		defer s.guard.copying.Store(nil)
@@ -68,12 +68,12 @@ func (s *Store) Backup(ctx context.Context, dir string, progress func(BackupProg
 	})
 	switch {
 	case err == nil:
-		return c.sofar(), nil
+		return c.progressSoFar(), nil
 	case ctx.Err() != nil:
 		return BackupProgress{}, context.Cause(ctx)
 	case err == s.guard.reason(), errors.Is(err, ErrDiskFull):
 		return BackupProgress{}, err
-	case noSpace(err):
+	case isNoSpace(err):
 		return BackupProgress{}, c.fullError()
 	}
 	return BackupProgress{}, fmt.Errorf("couldn't back the store in %s up to %s: %w", s.dir, dir, err)
@@ -95,14 +95,13 @@ type copyFS struct {
 	done BackupProgress
 }
 
-// owns reports whether name is the backup's folder, in it, or the folder that it
-// is in, which is synced.
+// owns reports whether a path is the backup's folder, is in it, or is its parent, which is synced.
 func (c *copyFS) owns(name string) bool {
 	return name == c.dir || strings.HasPrefix(name, c.inside) || name == c.PathDir(c.dir)
 }
 
-// vacant returns an error unless the backup's folder can be made.
-func (c *copyFS) vacant() error {
+// checkVacant returns an error unless the backup's folder can be made.
+func (c *copyFS) checkVacant() error {
 	if _, err := c.Stat(c.dir); err == nil {
 		return fmt.Errorf("couldn't back up to %s: it exists already", c.dir)
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -114,18 +113,17 @@ func (c *copyFS) vacant() error {
 	return nil
 }
 
-// checkpoint has Pebble make the copy, which removes it again where that fails.
-func (c *copyFS) checkpoint() error {
+// copyLive has Pebble copy the store, which deletes the copy again if that fails.
+func (c *copyFS) copyLive() error {
 	m := database(c.store).Metrics()
 	c.done.Of = int64(m.Table.Local.LiveSize + m.BlobFiles.Local.LiveSize + m.WAL.PhysicalSize)
-	defer c.release()
+	defer c.releaseWriters()
 	return database(c.store).Checkpoint(c.dir, pebble.WithFlushedWAL())
 }
 
-// hold makes writers wait, and has the disk hold what they wrote. Pebble copies
-// its log as it finds it: of one that grows meanwhile, the copy may have a gap
-// before what is newer, and that counts as damage.
-func (c *copyFS) hold() error {
+// holdWriters makes writers wait and syncs what they wrote. Pebble copies its log as it finds it: the copy of a log that grows meanwhile
+// may have a gap, which counts as damage.
+func (c *copyFS) holdWriters() error {
 	if c.held {
 		return nil
 	}
@@ -134,15 +132,15 @@ func (c *copyFS) hold() error {
 	return database(c.store).LogData(nil, pebble.Sync)
 }
 
-func (c *copyFS) release() {
+// releaseWriters lets writers continue.
+func (c *copyFS) releaseWriters() {
 	if c.held {
 		c.store.writing.Unlock()
 	}
 }
 
-// copyAll copies a store while no process can write to it: this one opened it
-// read-only, and no other can have it open.
-func (c *copyFS) copyAll() (err error) {
+// copyReadOnly copies a store that this process has open read-only, so that no process can write to it.
+func (c *copyFS) copyReadOnly() (err error) {
 	from := c.store.dir
 	names, err := c.List(from)
 	if err != nil {
@@ -169,7 +167,7 @@ func (c *copyFS) copyAll() (err error) {
 	}()
 	for name := range sizes {
 		place := vfs.Copy
-		if immutable(name) {
+		if isImmutable(name) {
 			place = vfs.LinkOrCopy
 		}
 		if err := place(c, c.PathJoin(from, name), c.PathJoin(c.dir, name)); err != nil {
@@ -179,8 +177,8 @@ func (c *copyFS) copyAll() (err error) {
 	return errors.Join(disk.SyncFolder(c, c.dir), disk.SyncFolder(c, c.PathDir(c.dir)))
 }
 
-// immutable reports whether a file of this name is never written to again.
-func immutable(name string) bool {
+// isImmutable reports whether a file of this name is never changed once it is written: a table or a blob file.
+func isImmutable(name string) bool {
 	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
 }
 
@@ -201,7 +199,7 @@ func (c *copyFS) Link(oldname, newname string) error {
 	if err != nil {
 		return err
 	}
-	c.count(1, info.Size(), info.Size())
+	c.addProgress(1, info.Size(), info.Size())
 	return nil
 }
 
@@ -211,12 +209,12 @@ func (c *copyFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, 
 		return nil, err
 	}
 	if strings.HasSuffix(name, ".log") && !c.store.opts.ReadOnly {
-		if err := c.hold(); err != nil {
+		if err := c.holdWriters(); err != nil {
 			return nil, err
 		}
 	}
-	if immutable(name) {
-		if err := c.room(); err != nil {
+	if isImmutable(name) {
+		if err := c.checkSpace(); err != nil {
 			return nil, err
 		}
 	}
@@ -224,13 +222,12 @@ func (c *copyFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, 
 	if err != nil {
 		return nil, err
 	}
-	c.count(1, 0, 0)
+	c.addProgress(1, 0, 0)
 	return copyFile{File: f, fs: c}, nil
 }
 
-// room refuses to fill the disk up with what will not fit in the end: it may be
-// the store's own.
-func (c *copyFS) room() error {
+// checkSpace returns an error if the disk, which may be the store's own, has no room for the rest of the copy.
+func (c *copyFS) checkSpace() error {
 	usage, err := c.GetDiskUsage(c.PathDir(c.dir))
 	if errors.Is(err, vfs.ErrUnsupported) {
 		return nil
@@ -238,26 +235,28 @@ func (c *copyFS) room() error {
 	if err != nil {
 		return fmt.Errorf("couldn't learn how much space %s has left: %w", c.PathDir(c.dir), err)
 	}
-	done := c.sofar()
+	done := c.progressSoFar()
 	if need := uint64(max(0, done.Of-done.Bytes) + max(0, c.store.opts.MinFreeBytes)); usage.AvailBytes < need {
 		return c.fullError()
 	}
 	return nil
 }
 
+// fullError returns the error of a disk without room for the copy.
 func (c *copyFS) fullError() error {
 	return fmt.Errorf("%w: the disk that is to hold %s has no room for a copy of %d MiB that leaves %d MiB free: choose another, or free some space",
-		ErrDiskFull, c.dir, c.sofar().Of>>20, max(0, c.store.opts.MinFreeBytes)>>20)
+		ErrDiskFull, c.dir, c.progressSoFar().Of>>20, max(0, c.store.opts.MinFreeBytes)>>20)
 }
 
-func (c *copyFS) sofar() BackupProgress {
+// progressSoFar returns what was copied so far.
+func (c *copyFS) progressSoFar() BackupProgress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.done
 }
 
-// count adds to the progress and tells of it.
-func (c *copyFS) count(files int, bytes, linked int64) {
+// addProgress adds to what was copied, and reports it.
+func (c *copyFS) addProgress(files int, bytes, linked int64) {
 	c.mu.Lock()
 	c.done.Files += files
 	c.done.Bytes += bytes
@@ -279,6 +278,6 @@ func (f copyFile) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := f.File.Write(p)
-	f.fs.count(0, int64(n), 0)
+	f.fs.addProgress(0, int64(n), 0)
 	return n, err
 }

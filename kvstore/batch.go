@@ -31,14 +31,14 @@ func (s *Store) NewBatch() *Batch {
 
 // Set stores value under key. Both are copied.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
-	if b.accept(len(key) + len(value)) {
+	if b.fits(len(key) + len(value)) {
 		b.err = pebbleBatch(b).Set(ns.physical(key), value, nil)
 	}
 }
 
 // Delete removes key, if it is there.
 func (b *Batch) Delete(ns Namespace, key []byte) {
-	if b.accept(len(key)) {
+	if b.fits(len(key)) {
 		b.err = pebbleBatch(b).Delete(ns.physical(key), nil)
 	}
 }
@@ -49,7 +49,8 @@ func (b *Batch) Remove(h Hash) {
 	b.removed = append(b.removed, h)
 }
 
-func (b *Batch) accept(n int) bool {
+// fits reports whether a change of n bytes may be added to the batch.
+func (b *Batch) fits(n int) bool {
 	if b.err == nil && pebbleBatch(b).Len()+n > maxBatch {
 		b.err = fmt.Errorf("a batch for the store in %s would exceed %d bytes: split it", b.store.dir, maxBatch)
 	}
@@ -90,9 +91,8 @@ func (e *PinnedError) Error() string {
 	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
 }
 
-// writeRemoving writes b and removes the contents in the same write, unless one
-// of them is pinned. The locks make a [Pins.Has] see a content either pinned in
-// time, or gone.
+// writeRemoving writes a batch and removes contents in the same write, unless one of them is pinned. The locks make [Pins.Has] find a
+// content either pinned in time, or gone.
 func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
@@ -119,7 +119,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 		if err != nil {
 			return errors.Join(err, b.Close())
 		}
-		stale += c.coded()
+		stale += c.encodedBytes()
 	}
 	s.reclaim.soon = stale > 0
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
@@ -129,7 +129,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	return nil
 }
 
-// deleteContent adds to b that a content goes.
+// deleteContent adds the removal of a content to a batch.
 func deleteContent(b *pebble.Batch, h Hash, c Content) error {
 	err := b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
@@ -141,8 +141,8 @@ func deleteContent(b *pebble.Batch, h Hash, c Content) error {
 	return nil
 }
 
-// coded returns the bytes of all codings.
-func (c Content) coded() (n int64) {
+// encodedBytes returns the bytes of all encodings.
+func (c Content) encodedBytes() (n int64) {
 	for _, r := range c.Representations {
 		n += r.Length
 	}

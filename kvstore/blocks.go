@@ -30,10 +30,9 @@ type blobFile struct {
 	guard  *guard
 }
 
-// openBlobFile returns a checked blob file, or the error that f could not be opened with. It
-// has the size that it had, where that is known.
+// openBlobFile returns a blob file whose size and footer are right. f and err are the results of opening it.
 func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
-	have, err := opened(errBlobFile, name, f, g.size(name), err)
+	have, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +44,7 @@ func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, erro
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if binary.LittleEndian.Uint32(footer) != masked(checksum(footer[4:])) {
+	if binary.LittleEndian.Uint32(footer) != maskChecksum(checksum(footer[4:])) {
 		return nil, errors.Join(fmt.Errorf("%w: %s does not have its end", errBlobFile, name), f.Close())
 	}
 	return b, nil
@@ -57,7 +56,7 @@ func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
 	if err == nil && offset < b.footer && !isBlock(p[:n]) {
 		n, err = 0, fmt.Errorf("%w: %s, byte %d: a block does not have its checksum", errBlobFile, b.name, offset)
 	}
-	return n, b.guard.unread(err)
+	return n, b.guard.checkRead(err)
 }
 
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
@@ -72,18 +71,19 @@ type tableFile struct {
 	guard *guard
 }
 
-// openTableFile is like openBlobFile. For a missing table Pebble would end the process, and in
-// another table in its place it would look for values in the wrong files.
+// openTableFile returns a table whose size is right. f and err are the results of opening it. For a missing table Pebble would end the
+// process, and in another table in its place it would look for values in the wrong files.
 func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
-	have, err := opened(pebble.ErrCorruption, name, f, g.size(name), err)
+	have, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
 	if err != nil {
 		return nil, err
 	}
 	return tableFile{f, name, have, g}, nil
 }
 
-// opened returns the size of a file that was opened, and closes one that is not the right one.
-func opened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
+// checkOpened returns the size of an opened file. If the file is missing or does not have the size want, it closes the file and returns an
+// error of a kind.
+func checkOpened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("%w: %s is missing", kind, name)
 	}
@@ -106,20 +106,19 @@ func (t tableFile) ReadAt(p []byte, offset int64) (int, error) {
 	if err == nil && offset+int64(n) < t.size && !isBlock(p[:n]) {
 		n, err = 0, fmt.Errorf("%w: %s, byte %d: checksum mismatch", pebble.ErrCorruption, t.name, offset)
 	}
-	return n, t.guard.unread(err)
+	return n, t.guard.checkRead(err)
 }
 
-// unread decides what becomes of an error of reading a block.
+// checkRead returns the error of reading a block, and records that the store is damaged.
 //
-// Where Pebble meets one while it rewrites a blob file to be rid of garbage, it panics. So the
-// goroutine that rewrites stops for good then, and no other begins to rewrite until the next
-// start: what is replaced takes space for longer.
-func (g *guard) unread(err error) error {
+// If Pebble meets such an error while it rewrites a blob file to reclaim space, it panics. So checkRead stops the goroutine that rewrites
+// for good, and no other begins to rewrite until the next start: what is replaced takes space for longer.
+func (g *guard) checkRead(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
 	g.unsound.Store(true)
-	if rewriting() {
+	if isRewriting() {
 		g.opts.Logger.Error("a file cannot be rewritten because it is damaged: no more space is given back until the next start", "dir", g.dir, "err", err)
 		g.stuck.Store(true)
 		select {}
@@ -127,8 +126,8 @@ func (g *guard) unread(err error) error {
 	return err
 }
 
-// rewriting reports whether the goroutine is one of Pebble's that rewrite blob files.
-func rewriting() bool {
+// isRewriting reports whether the calling goroutine is one of Pebble's that rewrite blob files.
+func isRewriting() bool {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
 	for {
@@ -142,7 +141,7 @@ func rewriting() bool {
 	}
 }
 
-// isBlock reports whether p is a block, which ends with its checksum.
+// isBlock reports whether p ends with the checksum of a block, or is too short for one.
 func isBlock(p []byte) bool {
-	return len(p) <= 4 || binary.LittleEndian.Uint32(p[len(p)-4:]) == masked(checksum(p[:len(p)-4]))
+	return len(p) <= 4 || binary.LittleEndian.Uint32(p[len(p)-4:]) == maskChecksum(checksum(p[:len(p)-4]))
 }

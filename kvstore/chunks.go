@@ -55,7 +55,7 @@ func newChunkReader(r io.Reader, log uint64) *chunkReader {
 	return &chunkReader{r: r, log: uint32(log)}
 }
 
-// offset returns up to where the file is sound.
+// offset returns the offset up to which the file is sound.
 func (c *chunkReader) offset() int64 { return c.block + int64(c.pos) }
 
 // next returns the next chunk, whose payload is valid until the call after. At the clean
@@ -66,21 +66,21 @@ func (c *chunkReader) next() (chunk, error) {
 		found, ok := c.parse(rest)
 		switch {
 		case ok && found.first == c.inside: // a record that does not end, or has no beginning
-			return chunk{}, c.bad()
+			return chunk{}, c.judge()
 		case ok:
 			c.pos += found.length
 			c.inside = !found.last
 			return found, nil
-		case c.trailer(rest) && !c.inside:
+		case c.isTrailer(rest) && !c.inside:
 			c.pos += logHeader
 			return chunk{}, io.EOF
 		case len(rest) >= c.padding() || c.n < blockSize && len(rest) > 0:
-			return chunk{}, c.bad()
-		case len(rest) >= legacyHeader && !zero(rest): // Pebble skips fewer bytes unseen
-			return chunk{}, c.bad()
+			return chunk{}, c.judge()
+		case len(rest) >= legacyHeader && !isZero(rest): // Pebble skips fewer bytes unseen
+			return chunk{}, c.judge()
 		}
 		c.pos = c.n // so that padding counts as sound
-		if err := c.load(); err == io.EOF && c.inside {
+		if err := c.loadBlock(); err == io.EOF && c.inside {
 			return chunk{}, &badChunk{at: c.offset()}
 		} else if err != nil {
 			return chunk{}, err
@@ -88,8 +88,8 @@ func (c *chunkReader) next() (chunk, error) {
 	}
 }
 
-// load reads the next block.
-func (c *chunkReader) load() error {
+// loadBlock reads the next block of the file.
+func (c *chunkReader) loadBlock() error {
 	if c.n > 0 && c.n < blockSize {
 		return io.EOF
 	}
@@ -102,7 +102,7 @@ func (c *chunkReader) load() error {
 	return nil
 }
 
-// padding is how few bytes at the end of a block are left free.
+// padding returns how few bytes at the end of a block are left unused.
 func (c *chunkReader) padding() int {
 	if c.log == 0 {
 		return legacyHeader
@@ -110,9 +110,8 @@ func (c *chunkReader) padding() int {
 	return syncedHeader
 }
 
-// header returns how long the header of a chunk of that type is, or 0 for none that the
-// file may have.
-func (c *chunkReader) header(kind byte) int {
+// headerLength returns the length of the header of a chunk of a type, 0 for a type that the file may not have.
+func (c *chunkReader) headerLength(kind byte) int {
 	switch {
 	case c.log == 0 && kind >= 1 && kind <= 4:
 		return legacyHeader
@@ -124,14 +123,14 @@ func (c *chunkReader) header(kind byte) int {
 	return 0
 }
 
-// parse returns the chunk that b begins with.
+// parse returns the chunk that b begins with, and whether there is one whose checksum is right.
 func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	if len(b) < legacyHeader {
 		return chunk{}, false
 	}
-	header := c.header(b[chunkStart])
+	header := c.headerLength(b[chunkStart])
 	end := header + int(binary.LittleEndian.Uint16(b[4:]))
-	if header == 0 || end > len(b) || !c.ours(b) || masked(checksum(b[chunkStart:end])) != binary.LittleEndian.Uint32(b) {
+	if header == 0 || end > len(b) || !c.isOfThisLog(b) || maskChecksum(checksum(b[chunkStart:end])) != binary.LittleEndian.Uint32(b) {
 		return chunk{}, false
 	}
 	part := (b[chunkStart] - 1) % 4 // full, first, middle, last
@@ -142,24 +141,23 @@ func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	return found, true
 }
 
-// ours reports whether b, of which a header fits, is about this log: the file may have been
-// another before.
-func (c *chunkReader) ours(b []byte) bool {
+// isOfThisLog reports whether a chunk has the number of this log. The file may have been that of another log.
+func (c *chunkReader) isOfThisLog(b []byte) bool {
 	return c.log == 0 || len(b) >= logHeader && binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log
 }
 
-// trailer reports whether b begins with what Pebble ends a log with when it closes it.
-func (c *chunkReader) trailer(b []byte) bool {
-	return c.log != 0 && len(b) >= logHeader && zero(b[:chunkStart]) && b[chunkStart] == 5 &&
+// isTrailer reports whether b begins with what Pebble writes at the end of a log that it closes.
+func (c *chunkReader) isTrailer(b []byte) bool {
+	return c.log != 0 && len(b) >= logHeader && isZero(b[:chunkStart]) && b[chunkStart] == 5 &&
 		binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log+1
 }
 
-// bad judges what is at pos, and reads the file to its end for that.
-func (c *chunkReader) bad() error {
+// judge returns a [badChunk] for what follows pos: damage, or what a crash may leave. It reads the file to its end.
+func (c *chunkReader) judge() error {
 	bad := &badChunk{at: c.offset()}
 	rest := c.buf[c.pos:c.n]
-	flipped := c.flipped(rest)
-	records, synced, err := c.follow()
+	flipped := c.hasFlippedBit(rest)
+	records, synced, err := c.scanRest()
 	switch {
 	case err != nil:
 		return err
@@ -174,9 +172,9 @@ func (c *chunkReader) bad() error {
 	return bad
 }
 
-// follow looks through what comes after pos: whether a record begins there, and how much of
-// the log had been synced when the latest chunk was written.
-func (c *chunkReader) follow() (records bool, synced int64, err error) {
+// scanRest looks for chunks after pos: whether a record begins there, and how many bytes of the log were synced when the last chunk was
+// written.
+func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 	count := func(found chunk) {
 		records = records || found.first
 		synced = max(synced, found.synced)
@@ -189,7 +187,7 @@ func (c *chunkReader) follow() (records bool, synced int64, err error) {
 		}
 	}
 	for {
-		if err := c.load(); err == io.EOF {
+		if err := c.loadBlock(); err == io.EOF {
 			return records, synced, nil
 		} else if err != nil {
 			return false, 0, err
@@ -205,10 +203,9 @@ func (c *chunkReader) follow() (records bool, synced int64, err error) {
 	}
 }
 
-// flipped reports whether b would begin with a chunk, or be padding, if one of its bits were
-// the other way round. What a crash leaves of a write lacks whole sectors: that a single bit
-// makes up for it happens once in 16,000 times at the most, for a chunk as large as a block.
-func (c *chunkReader) flipped(b []byte) bool {
+// hasFlippedBit reports whether b would begin with a chunk, or be padding, if one of its bits were flipped. What a crash leaves of a write
+// lacks whole sectors: that a single bit makes up for it happens once in 16,000 times at the most, for a chunk as large as a block.
+func (c *chunkReader) hasFlippedBit(b []byte) bool {
 	if len(b) < c.padding() && c.n == blockSize {
 		ones := 0
 		for _, x := range b {
@@ -223,9 +220,9 @@ func (c *chunkReader) flipped(b []byte) bool {
 	}
 	length := binary.LittleEndian.Uint16(b[4:])
 	for bit := range 16 {
-		header := c.header(b[chunkStart])
+		header := c.headerLength(b[chunkStart])
 		end := header + int(length^1<<bit)
-		if header > 0 && end <= len(b) && c.ours(b) && masked(checksum(b[chunkStart:end])) == binary.LittleEndian.Uint32(b) {
+		if header > 0 && end <= len(b) && c.isOfThisLog(b) && maskChecksum(checksum(b[chunkStart:end])) == binary.LittleEndian.Uint32(b) {
 			return true
 		}
 	}
@@ -235,27 +232,26 @@ func (c *chunkReader) flipped(b []byte) bool {
 		if (header == legacyHeader) != (c.log == 0) || end > len(b) {
 			continue
 		}
-		if c.fixable(b[:end], header) {
+		if c.isFixable(b[:end], header) {
 			return true
 		}
 	}
 	return false
 }
 
-// fixable reports whether one bit of b, but for its length, keeps it from being a chunk with
-// a header of that length.
-func (c *chunkReader) fixable(b []byte, header int) bool {
+// isFixable reports whether b becomes a chunk with a header of that length if one bit is flipped, but for the bits of its length.
+func (c *chunkReader) isFixable(b []byte, header int) bool {
 	stored := binary.LittleEndian.Uint32(b)
 	sum := checksum(b[chunkStart:])
-	if masked(sum) == stored {
+	if maskChecksum(sum) == stored {
 		return false
 	}
-	if bits.OnesCount32(masked(sum)^stored) == 1 {
-		return c.header(b[chunkStart]) == header && c.ours(b)
+	if bits.OnesCount32(maskChecksum(sum)^stored) == 1 {
+		return c.headerLength(b[chunkStart]) == header && c.isOfThisLog(b)
 	}
 	// CRCs are linear: a flipped bit changes the sum by what only depends on how far it is
 	// from the end. effect has that of each bit of a byte, beginning with the last byte.
-	difference := sum ^ unmasked(stored)
+	difference := sum ^ unmaskChecksum(stored)
 	var effect [8]uint32
 	for bit := range effect {
 		effect[bit] = castagnoli[1<<bit]
@@ -265,7 +261,7 @@ func (c *chunkReader) fixable(b []byte, header int) bool {
 			if e == difference {
 				fixed := bytes.Clone(b)
 				fixed[at] ^= 1 << bit
-				return c.header(fixed[chunkStart]) == header && c.ours(fixed)
+				return c.headerLength(fixed[chunkStart]) == header && c.isOfThisLog(fixed)
 			}
 			effect[bit] = castagnoli[byte(e)] ^ e>>8
 		}
@@ -275,13 +271,17 @@ func (c *chunkReader) fixable(b []byte, header int) bool {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// checksum returns the CRC-32 (Castagnoli) of b.
 func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// masked is the form in which Pebble stores a checksum.
-func masked(sum uint32) uint32      { return bits.RotateLeft32(sum, 17) + 0xa282ead8 }
-func unmasked(stored uint32) uint32 { return bits.RotateLeft32(stored-0xa282ead8, -17) }
+// maskChecksum returns the form in which Pebble stores a checksum.
+func maskChecksum(sum uint32) uint32 { return bits.RotateLeft32(sum, 17) + 0xa282ead8 }
 
-func zero(b []byte) bool {
+// unmaskChecksum is the inverse of maskChecksum.
+func unmaskChecksum(stored uint32) uint32 { return bits.RotateLeft32(stored-0xa282ead8, -17) }
+
+// isZero reports whether all bytes are zero.
+func isZero(b []byte) bool {
 	for _, x := range b {
 		if x != 0 {
 			return false
@@ -290,10 +290,9 @@ func zero(b []byte) bool {
 	return true
 }
 
-// records calls f for each record of the file, with its payload, cut to limit bytes where
-// that is not 0. It returns up to where the file is sound, and what next ends with: nil for
-// a clean end.
-func (c *chunkReader) records(limit int, f func(record []byte) error) (sound int64, err error) {
+// readRecords calls f for each record of the file, with at most limit bytes of its payload if limit is not 0. It returns the offset up to
+// which the file is sound, and the error at which it ended: nil for a clean end.
+func (c *chunkReader) readRecords(limit int, f func(record []byte) error) (sound int64, err error) {
 	var record []byte
 	for {
 		part, err := c.next()

@@ -52,7 +52,7 @@ func FuzzChunks(f *testing.F) {
 		if !log {
 			reader = record.NewReader(bytes.NewReader(file), 0)
 		}
-		sound, err := newChunkReader(bytes.NewReader(file), number).records(0, func(got []byte) error {
+		sound, err := newChunkReader(bytes.NewReader(file), number).readRecords(0, func(got []byte) error {
 			r, err := reader.Next()
 			if err != nil {
 				t.Fatalf("a record that Pebble does not have: %v", err)
@@ -60,7 +60,7 @@ func FuzzChunks(f *testing.F) {
 			if want, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("a record differs: %v", err)
 			}
-			_ = newVersion().apply(got)
+			_ = newVersion().applyEdit(got)
 			return nil
 		})
 		var bad *badChunk

@@ -79,11 +79,12 @@ type Coded struct {
 func (s *Store) Content(h Hash) (Content, error) {
 	c, err := s.readContent(s.db, h)
 	if errors.Is(err, ErrCorrupt) {
-		s.met(h)
+		s.repairLater(h)
 	}
 	return c, err
 }
 
+// readContent returns the row of a content in a database or snapshot.
 func (s *Store) readContent(from handle, h Hash) (Content, error) {
 	row, err := s.get(from, Contents, h[:])
 	if errors.Is(err, ErrNotFound) {
@@ -117,6 +118,7 @@ func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded)
 	return s.putContent(h, size, squeezed, coded, false)
 }
 
+// putContent stores encodings of a content. add says whether a content that is not stored is added.
 func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add bool) error {
 	sums := make([]Hash, len(coded))
 	for i, c := range coded {
@@ -138,7 +140,7 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	var bytes, stale int64
 	replaced := make(map[coding.Coding][]byte, len(coded))
 	for i, c := range coded {
-		if old, ok := next.add(Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: sums[i]}); ok {
+		if old, ok := next.addSmaller(Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: sums[i]}); ok {
 			replaced[c.Coding] = c.Bytes
 			bytes += int64(len(c.Bytes))
 			stale += old.Length
@@ -162,9 +164,8 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 
-// add adds r, or puts it in the place of a larger one, old. It says whether it
-// did either.
-func (c *Content) add(r Representation) (old Representation, ok bool) {
+// addSmaller adds r, or replaces a larger representation by it, which is returned as old. It reports whether it did either.
+func (c *Content) addSmaller(r Representation) (old Representation, ok bool) {
 	i := slices.IndexFunc(c.Representations, func(o Representation) bool { return o.Coding == r.Coding })
 	switch {
 	case i < 0:
@@ -182,7 +183,7 @@ func (c *Content) add(r Representation) (old Representation, ok bool) {
 // checksum. It returns [ErrNotFound] where the content isn't stored, or not in
 // that coding, and [ErrCorrupt] with the hash where it is damaged.
 func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
-	r, coded, err := s.coded(s.db, h, c)
+	r, coded, err := s.readCoded(s.db, h, c)
 	if !errors.Is(err, ErrCorrupt) {
 		return r, coded, err
 	}
@@ -190,13 +191,14 @@ func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	// snapshot costs a lock, so it is only taken to be sure.
 	snap := s.Snapshot()
 	defer snap.Close()
-	if r, coded, err = s.coded(snap.snap, h, c); errors.Is(err, ErrCorrupt) {
-		s.met(h)
+	if r, coded, err = s.readCoded(snap.snap, h, c); errors.Is(err, ErrCorrupt) {
+		s.repairLater(h)
 	}
 	return r, coded, err
 }
 
-func (s *Store) coded(from handle, h Hash, c coding.Coding) (Representation, []byte, error) {
+// readCoded returns a content in one encoding from a database or snapshot, and checks its checksum.
+func (s *Store) readCoded(from handle, h Hash, c coding.Coding) (Representation, []byte, error) {
 	content, err := s.readContent(from, h)
 	if err != nil {
 		return Representation{}, nil, err
@@ -246,7 +248,7 @@ func (s *Store) Identity(h Hash) ([]byte, error) {
 	})
 	var failed error
 	for _, r := range content.Representations {
-		identity, err := s.decoded(h, r.Coding, content.Size)
+		identity, err := s.decodeVerified(h, r.Coding, content.Size)
 		if err == nil {
 			return identity, nil
 		}
@@ -257,7 +259,8 @@ func (s *Store) Identity(h Hash) ([]byte, error) {
 	return nil, failed
 }
 
-func (s *Store) decoded(h Hash, c coding.Coding, size int64) ([]byte, error) {
+// decodeVerified returns a content's own bytes from one encoding, and checks their hash.
+func (s *Store) decodeVerified(h Hash, c coding.Coding, size int64) ([]byte, error) {
 	_, coded, err := s.Coded(h, c)
 	if err != nil {
 		return nil, err
@@ -267,12 +270,13 @@ func (s *Store) decoded(h Hash, c coding.Coding, size int64) ([]byte, error) {
 		err = errors.New("it decodes to other bytes")
 	}
 	if err != nil {
-		s.met(h)
+		s.repairLater(h)
 		return nil, fmt.Errorf("%w: content %s in %s: %w", ErrCorrupt, h, c, err)
 	}
 	return identity, nil
 }
 
+// blobKey returns the key of the row with the bytes of a content in an encoding.
 func blobKey(h Hash, c coding.Coding) []byte {
 	return append(h[:len(h):len(h)], byte(c))
 }
@@ -289,6 +293,7 @@ const (
 	rowSqueezed = 1 << 0 // a flag
 )
 
+// encodeContent returns the row of a content.
 func encodeContent(c Content) []byte {
 	row := make([]byte, 0, 3+binary.MaxVarintLen64+len(c.Representations)*(1+binary.MaxVarintLen64+len(Hash{})))
 	var flags byte
@@ -338,7 +343,8 @@ type rowDecoder struct {
 	failed bool
 }
 
-func (d *rowDecoder) take(n int) []byte {
+// next returns the next n bytes of the row, nil if it has fewer.
+func (d *rowDecoder) next(n int) []byte {
 	if n > len(d.row) {
 		d.row, d.failed = nil, true
 		return nil
@@ -348,24 +354,27 @@ func (d *rowDecoder) take(n int) []byte {
 	return taken
 }
 
+// byte returns the next byte.
 func (d *rowDecoder) byte() byte {
-	if b := d.take(1); b != nil {
+	if b := d.next(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
+// hash returns the next 32 bytes.
 func (d *rowDecoder) hash() (h Hash) {
-	copy(h[:], d.take(len(h)))
+	copy(h[:], d.next(len(h)))
 	return h
 }
 
+// length returns the next number.
 func (d *rowDecoder) length() int64 {
 	v, n := binary.Uvarint(d.row)
 	if n <= 0 || v > math.MaxInt64 || n > 1 && d.row[n-1] == 0 {
 		d.row, d.failed = nil, true
 		return 0
 	}
-	d.take(n)
+	d.next(n)
 	return int64(v)
 }

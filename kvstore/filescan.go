@@ -36,7 +36,7 @@ type FileScan struct {
 	fs      vfs.FS
 	dir     string
 	files   []string // by their number in a location
-	counted facts
+	counted countedFiles
 	options any                // the sstable.ReaderOptions of its tables: see handle
 	rows    map[Namespace]bool // those of which rows are kept
 
@@ -90,11 +90,11 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	l, err := newInspection(dir, o)
+	l, err := inspect(dir, o)
 	if err != nil {
 		return nil, err
 	}
-	s.counted = l.facts()
+	s.counted = l.filesThatCount()
 	po := pebbleOptions(&o)
 	po.EnsureDefaults()
 	s.options = po.MakeReaderOptions()
@@ -118,7 +118,7 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	return s, s.commit()
 }
 
-// readFiles reads all files of the folder that the inspection has listed.
+// readFiles reads all files that the inspection has listed, and records the files that are missing.
 func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(done, of int64)) error {
 	sizes := make(map[string]int64, len(l.names))
 	var done, all int64
@@ -154,8 +154,8 @@ func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(d
 // What tables and blob files end with.
 var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
 
-// readFile reads a file as what its end says, or else its name. If there is nothing of that kind in it, it reads it as the
-// other kinds: two files may have changed places.
+// readFile reads a file as the kind of file that its end or else its name says. If it finds nothing, it reads the file as the other kinds:
+// two files may have been swapped.
 func (s *FileScan) readFile(ctx context.Context, number int, name string, size int64) error {
 	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name))
 	if err != nil {
@@ -211,8 +211,8 @@ type fileReader struct {
 	ahead  int64  // where it begins
 }
 
-// missing records that bytes cannot be read.
-func (r *fileReader) missing(offset, length int64, from Namespace) {
+// addGap records that bytes of the file cannot be read. from is the first namespace of which rows may have been there.
+func (r *fileReader) addGap(offset, length int64, from Namespace) {
 	if r.open && len(r.gaps) > 0 {
 		return // it is part of the one before
 	}
@@ -220,8 +220,8 @@ func (r *fileReader) missing(offset, length int64, from Namespace) {
 	r.gaps = append(r.gaps, Gap{Finding{r.name, offset, fmt.Sprintf("%d bytes from here on cannot be read", length)}, from, math.MaxUint8})
 }
 
-// reached records that rows from a key on can be read again.
-func (r *fileReader) reached(key []byte) {
+// closeGap records that the rows from a key on can be read again.
+func (r *fileReader) closeGap(key []byte) {
 	if len(key) == 0 {
 		return
 	}
@@ -232,7 +232,7 @@ func (r *fileReader) reached(key []byte) {
 	r.last = Namespace(key[0])
 }
 
-// read reads a part of the file into a buffer that the decoders of columns accept.
+// read returns bytes of the file. If they are not all there, it returns an error.
 func (r *fileReader) read(offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || offset+length > r.size {
 		return nil, io.ErrUnexpectedEOF
@@ -268,6 +268,7 @@ const (
 	inTable
 )
 
+// encode returns the location as the index stores it.
 func (l location) encode() []byte {
 	b := []byte{l.kind}
 	for _, n := range []int64{int64(l.file), l.offset, l.length, int64(l.row)} {
@@ -276,13 +277,14 @@ func (l location) encode() []byte {
 	return b
 }
 
+// decodeLocation is the inverse of [location.encode].
 func decodeLocation(b []byte) (l location) {
 	d := decoder{r: bytes.NewReader(b[1:])}
 	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
 }
 
-// add adds a version of a row to the index.
-func (s *FileScan) add(v rowVersion) error {
+// addVersion adds a version of a row to the index.
+func (s *FileScan) addVersion(v rowVersion) error {
 	ns, key := Namespace(v.key[0]), v.key[1:]
 	switch {
 	case ns == Blobs:
@@ -290,8 +292,8 @@ func (s *FileScan) add(v rowVersion) error {
 			return nil
 		}
 		sum := Sum(v.value)
-		s.names(Hash(key[:len(Hash{})]), coding.Coding(key[len(Hash{})]), sum, false)
-		return s.place(sum, v.at, v.value)
+		s.addName(Hash(key[:len(Hash{})]), coding.Coding(key[len(Hash{})]), sum, false)
+		return s.addLocation(sum, v.at, v.value)
 	case ns == Contents:
 		if v.deleted || len(key) != len(Hash{}) {
 			return nil
@@ -301,9 +303,9 @@ func (s *FileScan) add(v rowVersion) error {
 			return nil //nolint:nilerr // the blobs are identified by their bytes
 		}
 		for _, r := range content.Representations {
-			s.names(Hash(key), r.Coding, r.Sum, content.Squeezed)
+			s.addName(Hash(key), r.Coding, r.Sum, content.Squeezed)
 		}
-		return s.flush()
+		return s.flushIfLarge()
 	case !s.rows[ns]:
 		return nil
 	}
@@ -323,10 +325,10 @@ func (s *FileScan) add(v rowVersion) error {
 	if err := changesOf(s).Set(append(row, digest[:8]...), value, nil); err != nil {
 		return err
 	}
-	return s.flush()
+	return s.flushIfLarge()
 }
 
-// rowPrefix is what all versions of a row begin with in the index.
+// rowPrefix returns what the keys of all versions of a row begin with in the index. class is 'r' or 'x'.
 func rowPrefix(class byte, key []byte) []byte {
 	digest := sha256.Sum256(key)
 	return append([]byte{class, key[0]}, digest[:16]...)
@@ -334,14 +336,14 @@ func rowPrefix(class byte, key []byte) []byte {
 
 const versionSuffix = 8 + 4 + 8 // of the sequence number, the file's number and the digest
 
-// fileNumber is the number in a file's name.
+// fileNumber returns the number in the name of a file, 0 if it has none.
 func fileNumber(name string) (n uint32) {
 	_, _ = fmt.Sscanf(name, "%d.", &n)
 	return n
 }
 
-// names records that a value may be a content in a coding.
-func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
+// addName records that a value may be a content in an encoding. squeezed says that the encoding is the smallest.
+func (s *FileScan) addName(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	key := slices.Concat([]byte{'h'}, h[:], []byte{byte(c)}, value[:])
 	flag := []byte{0}
 	if squeezed {
@@ -351,8 +353,8 @@ func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	_ = changesOf(s).Set(append([]byte{'n'}, value[:]...), nil, nil)
 }
 
-// place records where a value is.
-func (s *FileScan) place(sum Hash, at location, value []byte) error {
+// addLocation records where a value with a hash is.
+func (s *FileScan) addLocation(sum Hash, at location, value []byte) error {
 	where := at.encode()
 	if at.kind == inIndex {
 		where = append([]byte{inIndex}, value...)
@@ -360,7 +362,7 @@ func (s *FileScan) place(sum Hash, at location, value []byte) error {
 	if err := changesOf(s).Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
 		return err
 	}
-	return s.flush()
+	return s.flushIfLarge()
 }
 
 // indexOf returns the index of s. It is a function, so that the methods of s do not mention Pebble's types: see handle.
@@ -369,14 +371,15 @@ func indexOf(s *FileScan) *pebble.DB { return s.index.(*pebble.DB) }
 // changesOf returns the changes of the index that s gathers.
 func changesOf(s *FileScan) *pebble.Batch { return s.batch.(*pebble.Batch) }
 
-// flush writes the batch if it is large.
-func (s *FileScan) flush() error {
+// flushIfLarge writes the gathered changes to the index if they are large.
+func (s *FileScan) flushIfLarge() error {
 	if changesOf(s).Len() < 4<<20 {
 		return nil
 	}
 	return s.commit()
 }
 
+// commit writes the gathered changes to the index.
 func (s *FileScan) commit() error {
 	err := changesOf(s).Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
@@ -455,14 +458,14 @@ func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		it, err := openIterator(s.index, prefix, successor(prefix))
 		if err != nil {
-			s.failed(err)
+			s.recordFailure(err)
 			return
 		}
 		defer it.Close()
 		for ok := it.First(); ok; ok = it.Next() {
 			value, err := it.ValueAndErr()
 			if err != nil {
-				s.failed(err)
+				s.recordFailure(err)
 				return
 			}
 			if !yield(it.Key(), value) {
@@ -470,13 +473,13 @@ func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 			}
 		}
 		if err := it.Error(); err != nil {
-			s.failed(err)
+			s.recordFailure(err)
 		}
 	}
 }
 
-// failed remembers the first error of reading the index.
-func (s *FileScan) failed(err error) {
+// recordFailure records the first error of reading the index, for [FileScan.Err].
+func (s *FileScan) recordFailure(err error) {
 	err = fmt.Errorf("couldn't read the index of what the damaged store has: %w", err)
 	s.unread.CompareAndSwap(nil, &err)
 }
@@ -489,7 +492,7 @@ func (s *FileScan) Err() error {
 	return nil
 }
 
-// splitVersion splits a value of the index. It is not ok where the row was deleted.
+// splitVersion splits a value of the index into the row's key and value. ok is false if the row was deleted.
 func splitVersion(value []byte) (key, row []byte, ok bool) {
 	n, used := binary.Uvarint(value[1:])
 	rest := value[1+used:]

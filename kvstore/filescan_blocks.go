@@ -43,8 +43,8 @@ const (
 	kindBits          = 8
 )
 
-// blocks returns where the index of a table says that its rows are, nil where it cannot be read.
-func (r *fileReader) blocks() (handles []block.Handle) {
+// blocksInIndex returns where the blocks of rows are according to the index of a table, nil if that cannot be read.
+func (r *fileReader) blocksInIndex() (handles []block.Handle) {
 	// Pebble trusts an index whose checksum is right.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -67,12 +67,12 @@ func (r *fileReader) blocks() (handles []block.Handle) {
 	return handles
 }
 
-// readTable reads the rows of a table: of the blocks that its index names, or of those that can be found without it.
+// readTable reads the rows of a table: the blocks that its index names, or if the index is lost, those that a search finds.
 func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	counts := s.counted.countsTable(r.name, r.size)
 	var handles []block.Handle
 	if filepath.Ext(r.name) == ".sst" || r.beginsWithRows() { // else someone may have published what its end says
-		handles = r.blocks()
+		handles = r.blocksInIndex()
 	}
 	if handles == nil {
 		return r.searchBlocks(ctx, counts)
@@ -84,19 +84,20 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 		length := int64(h.Length) + block.TrailerLen
 		b, err := r.read(int64(h.Offset), length)
 		if err != nil || !isBlock(b) {
-			r.missing(int64(h.Offset), length, r.last)
+			r.addGap(int64(h.Offset), length, r.last)
 			continue
 		}
 		if ok, err := r.addRows(b, int64(h.Offset), counts); err != nil {
 			return err
 		} else if !ok {
-			r.missing(int64(h.Offset), length, r.last)
+			r.addGap(int64(h.Offset), length, r.last)
 		}
 	}
 	return nil
 }
 
-// beginsWithRows reports whether the first block of the file has rows. No one else decides on the first bytes of a file.
+// beginsWithRows reports whether the file begins with a block of rows. Nobody who publishes a file decides about the first bytes of a
+// table.
 func (r *fileReader) beginsWithRows() bool {
 	buf, err := r.peek(0, min(longestBlock, r.size))
 	if err != nil {
@@ -110,7 +111,8 @@ func (r *fileReader) beginsWithRows() bool {
 	return ok
 }
 
-// addRows adds the rows of a block to the index. It is not ok where it is no block of rows.
+// addRows adds the rows of a block to the index. ok is false if it is not a block of rows. counts says whether the rows are those of a file
+// that counts.
 func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err error) {
 	rows, ok := decodeRows(b)
 	if !ok {
@@ -121,14 +123,14 @@ func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err 
 		if len(row.key) == 0 {
 			continue
 		}
-		r.reached(row.key)
+		r.closeGap(row.key)
 		row.counts = counts
 		if row.at.kind == inTable {
 			row.at = location{inTable, r.number, offset, int64(len(b)), i}
 		} else {
 			row.at.file = r.number
 		}
-		if err := r.scan.add(row); err != nil {
+		if err := r.scan.addVersion(row); err != nil {
 			return true, err
 		}
 	}
@@ -142,7 +144,7 @@ const (
 	searchSteps  = 1 << 26
 )
 
-// searchBlocks reads a table whose index is lost, from block to block.
+// searchBlocks reads a table without its index, from block to block, and searches for the next block after damage.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)
 	first := -1 // the first gap of this search
@@ -175,7 +177,7 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		}
 		if lost < 0 {
 			lost = at
-			r.missing(at, r.size-at, r.last)
+			r.addGap(at, r.size-at, r.last)
 			if first < 0 {
 				first = len(r.gaps) - 1
 			}
@@ -200,7 +202,7 @@ func (r *fileReader) peek(offset, length int64) ([]byte, error) {
 	return r.window[offset-r.ahead : offset-r.ahead+length], nil
 }
 
-// blockLength returns how long the block is that b begins with, 0 where it begins with none.
+// blockLength returns the length of the block that b begins with, with its trailer, 0 if b begins with none.
 func blockLength(b []byte) int64 {
 	sum := ^uint32(0)
 	for i, x := range b {
@@ -209,15 +211,15 @@ func blockLength(b []byte) int64 {
 		if end+4 > len(b) || end < columnsStart {
 			continue
 		}
-		if x <= byte(block.MinLZCompressionIndicator) && binary.LittleEndian.Uint32(b[end:]) == masked(^sum) {
+		if x <= byte(block.MinLZCompressionIndicator) && binary.LittleEndian.Uint32(b[end:]) == maskChecksum(^sum) {
 			return int64(end + 4)
 		}
 	}
 	return 0
 }
 
-// expand returns what is in a block with its trailer, in a buffer that the decoders of columns accept.
-func expand(b []byte) ([]byte, bool) {
+// decompressBlock returns what is in a block with its trailer. ok is false for a block that cannot be decompressed.
+func decompressBlock(b []byte) ([]byte, bool) {
 	if len(b) < block.TrailerLen {
 		return nil, false
 	}
@@ -237,9 +239,9 @@ func expand(b []byte) ([]byte, bool) {
 	return out, block.DecompressInto(kind, data, out) == nil
 }
 
-// decodeRows decodes a block of a table's rows, with its trailer. It is not ok for a block of another kind.
+// decodeRows decodes a block of a table's rows, with its trailer. ok is false for a block of another kind.
 func decodeRows(b []byte) (rows []rowVersion, ok bool) {
-	data, ok := expand(b)
+	data, ok := decompressBlock(b)
 	if !ok {
 		return nil, false
 	}
@@ -247,16 +249,16 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	keys, keysOK := c.keys(columnPrefix)
-	suffixes, suffixesOK := c.bytes(columnSuffix)
-	trailers, trailersOK := c.uints(columnTrailer)
-	values, valuesOK := c.bytes(columnValue)
-	external, externalOK := c.bits(columnExternal)
+	keys, keysOK := c.keysAt(columnPrefix)
+	suffixes, suffixesOK := c.bytesAt(columnSuffix)
+	trailers, trailersOK := c.uintsAt(columnTrailer)
+	values, valuesOK := c.bytesAt(columnValue)
+	external, externalOK := c.bitsAt(columnExternal)
 	if !keysOK || !suffixesOK || !trailersOK || !valuesOK || !externalOK {
 		return nil, false
 	}
 	for i := range c.rows {
-		key := append(keys.appendTo(nil, i), suffixes.at(i)...)
+		key := append(keys.appendKey(nil, i), suffixes.at(i)...)
 		trailer := trailers.at(i)
 		row := rowVersion{key: key, value: values.at(i), sequence: trailer >> kindBits, at: location{kind: inTable}}
 		switch trailer & (1<<kindBits - 1) {
@@ -280,9 +282,9 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	return rows, true
 }
 
-// decodeValues decodes a block of a blob file, with its trailer.
+// decodeValues decodes a block of a blob file, with its trailer. ok is false for a block of another kind.
 func decodeValues(b []byte) (values [][]byte, ok bool) {
-	data, ok := expand(b)
+	data, ok := decompressBlock(b)
 	if !ok {
 		return nil, false
 	}
@@ -290,7 +292,7 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	column, ok := c.bytes(0)
+	column, ok := c.bytesAt(0)
 	if !ok {
 		return nil, false
 	}
@@ -300,7 +302,7 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	return values, true
 }
 
-// readBlobFile reads the values of a blob file, whose blocks tell how long they are.
+// readBlobFile records the hash and location of each value in a blob file, whose blocks say how long they are.
 func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) {
 	// Each byte behind damage may look like the beginning of a block of any length.
 	budget := 1<<30 + 8*r.size
@@ -310,10 +312,10 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) 
 		}
 		b := r.valueBlock(at)
 		if b == nil {
-			if budget -= r.endLength(at); r.isEnd(at) {
+			if budget -= r.indexLength(at); r.isIndex(at) {
 				return nil
 			}
-			r.missing(at, r.size-at, Blobs)
+			r.addGap(at, r.size-at, Blobs)
 			r.gaps[len(r.gaps)-1].To = Blobs
 			if at, err = r.nextValueBlock(ctx, at+1, &budget); err != nil || at < 0 {
 				return err
@@ -328,7 +330,7 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) 
 		r.found++
 		r.open = false
 		for i, value := range values {
-			if err := s.place(Sum(value), location{inBlobFile, r.number, at, int64(len(b)), i}, nil); err != nil {
+			if err := s.addLocation(Sum(value), location{inBlobFile, r.number, at, int64(len(b)), i}, nil); err != nil {
 				return err
 			}
 		}
@@ -340,24 +342,24 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) 
 // longestIndex bounds the index of a blob file, which has a few bytes for each block.
 const longestIndex = 1 << 20
 
-// endLength returns how many bytes there are from an offset to the footer, 0 where they are too many for an index.
-func (r *fileReader) endLength(at int64) int64 {
+// indexLength returns how many bytes there are from an offset to the footer of a blob file, 0 if they are too many for an index.
+func (r *fileReader) indexLength(at int64) int64 {
 	if n := r.size - at - blobFooter; n > 0 && n <= longestIndex {
 		return n
 	}
 	return 0
 }
 
-// isEnd reports whether the index of a blob file, and nothing else, is from an offset on.
-func (r *fileReader) isEnd(at int64) bool {
+// isIndex reports whether the rest of a blob file from an offset on is its index and footer.
+func (r *fileReader) isIndex(at int64) bool {
 	if r.size-at < blobFooter {
 		return true
 	}
-	b, err := r.read(at, r.endLength(at))
+	b, err := r.read(at, r.indexLength(at))
 	return err == nil && len(b) > block.TrailerLen && isBlock(b)
 }
 
-// valueBlock reads the block of values at an offset, nil where none begins there.
+// valueBlock returns the block of values at an offset, nil if none begins there.
 func (r *fileReader) valueBlock(at int64) []byte {
 	length := r.valueBlockLength(at)
 	if length == 0 {
@@ -370,7 +372,7 @@ func (r *fileReader) valueBlock(at int64) []byte {
 	return b
 }
 
-// valueBlockLength returns how long the block of values at an offset says that it is, with its trailer, 0 where it says nothing.
+// valueBlockLength returns how long the block of values at an offset says that it is, with its trailer, 0 if none can begin there.
 func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	head, err := r.read(at, min(valueHeader+1, r.size-at))
 	if err != nil || len(head) <= valueHeader || !isValueHeader(head) {
@@ -380,7 +382,7 @@ func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	if rows > r.size-at { // each value but an empty one has a byte
 		return 0
 	}
-	length = sizeOfValues(head[valueHeader], rows, func(offset int64, width int) (uint64, bool) {
+	length = valuesLength(head[valueHeader], rows, func(offset int64, width int) (uint64, bool) {
 		var last [8]byte
 		if at+offset+int64(width) > r.size {
 			return 0, false
@@ -401,8 +403,8 @@ func isValueHeader(b []byte) bool {
 		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
 }
 
-// nextValueBlock returns where the next block of values begins, negative where there is none. It subtracts from the budget what it
-// reads.
+// nextValueBlock returns the offset of the next block of values from an offset on, a negative one if there is none. It subtracts the bytes
+// that it reads from the budget.
 func (r *fileReader) nextValueBlock(ctx context.Context, at int64, budget *int64) (int64, error) {
 	const window = 1 << 20
 	for at < r.size {

@@ -44,7 +44,7 @@ func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	return c, true
 }
 
-// column returns where a column of a type begins and ends.
+// column returns the offsets at which a column begins and ends. ok reports whether it has the type want.
 func (c columnData) column(i int, want colblk.DataType) (at, end int, ok bool) {
 	return c.starts[i], c.starts[i+1], c.types[i] == want
 }
@@ -58,7 +58,7 @@ type uintColumn struct {
 
 const deltaEncoding = 1 << 7 // in the byte that says how integers are encoded
 
-// parseUints returns n integers that begin at an offset, and the offset behind them. They end before end.
+// parseUints returns the column of n integers at an offset, and the offset behind it, which is at most end.
 func (c columnData) parseUints(at, end, n int) (u uintColumn, next int, ok bool) {
 	if at >= end {
 		return u, 0, false
@@ -92,6 +92,7 @@ func (c columnData) parseUints(at, end, n int) (u uintColumn, next int, ok bool)
 // alignUp returns the first multiple of width, a power of two, from at on.
 func alignUp(at, width int) int { return (at + width - 1) &^ (width - 1) }
 
+// at returns the integer of a row.
 func (u uintColumn) at(i int) uint64 {
 	switch u.width {
 	case 1:
@@ -112,7 +113,7 @@ type bytesColumn struct {
 	data    []byte
 }
 
-// parseBytes returns n byte slices that begin at an offset and end before end.
+// parseBytes returns the column of n byte slices at an offset, which is at most end long.
 func (c columnData) parseBytes(at, end, n int) (b bytesColumn, ok bool) {
 	offsets, next, ok := c.parseUints(at, end, n+1)
 	if !ok || offsets.base != 0 || offsets.width == 8 {
@@ -135,8 +136,8 @@ func (b bytesColumn) at(i int) []byte {
 	return b.data[from:to:to]
 }
 
-// bytes returns a column of byte slices.
-func (c columnData) bytes(i int) (bytesColumn, bool) {
+// bytesAt returns the i-th column, of byte slices.
+func (c columnData) bytesAt(i int) (bytesColumn, bool) {
 	at, end, ok := c.column(i, colblk.DataTypeBytes)
 	if !ok {
 		return bytesColumn{}, false
@@ -144,8 +145,8 @@ func (c columnData) bytes(i int) (bytesColumn, bool) {
 	return c.parseBytes(at, end, c.rows)
 }
 
-// uints returns a column of integers.
-func (c columnData) uints(i int) (u uintColumn, ok bool) {
+// uintsAt returns the i-th column, of integers.
+func (c columnData) uintsAt(i int) (u uintColumn, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypeUint)
 	if ok {
 		u, _, ok = c.parseUints(at, end, c.rows)
@@ -153,8 +154,8 @@ func (c columnData) uints(i int) (u uintColumn, ok bool) {
 	return u, ok
 }
 
-// bits returns a column of booleans, nil if all are false.
-func (c columnData) bits(i int) (words []byte, ok bool) {
+// bitsAt returns the i-th column, of booleans, nil if all are false.
+func (c columnData) bitsAt(i int) (words []byte, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypeBool)
 	if !ok || at >= end {
 		return nil, false
@@ -179,8 +180,8 @@ type keyColumn struct {
 	shift int // a bundle has 1 << shift keys
 }
 
-// keys returns a column of keys.
-func (c columnData) keys(i int) (k keyColumn, ok bool) {
+// keysAt returns the i-th column, of keys.
+func (c columnData) keysAt(i int) (k keyColumn, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypePrefixBytes)
 	if !ok || at >= end || c.data[at] > 31 {
 		return k, false
@@ -191,8 +192,8 @@ func (c columnData) keys(i int) (k keyColumn, ok bool) {
 	return k, ok
 }
 
-// appendTo appends a key.
-func (k keyColumn) appendTo(key []byte, row int) []byte {
+// appendKey appends the key of a row to a slice.
+func (k keyColumn) appendKey(key []byte, row int) []byte {
 	bundle := row >> k.shift
 	first := bundle<<k.shift + bundle // what the keys of the bundle begin with
 	key = append(key, k.parts.data[:k.parts.offsets.at(0)]...)
@@ -206,9 +207,9 @@ func (k keyColumn) appendTo(key []byte, row int) []byte {
 	return key
 }
 
-// sizeOfValues returns how long a block of values is, without its trailer, from the first bytes of its column of values,
-// and from last, which reads an offset of that column. It is 0 where they contradict each other.
-func sizeOfValues(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
+// valuesLength returns the length of a block of values without its trailer, from the encoding and the number of its offsets. last reads the
+// last of them. It returns 0 if they contradict each other.
+func valuesLength(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
 	width := int64(encoding)
 	switch width {
 	case 0, 1, 2, 4:

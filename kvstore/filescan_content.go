@@ -18,11 +18,11 @@ import (
 // that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] if none was found. It is safe for
 // concurrent use.
 func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
-	if squeezed, found = s.codings(h, limit); found == nil {
+	if squeezed, found = s.readEncodings(h, limit); found == nil {
 		if err := s.identifyOnce(ctx); err != nil {
 			return false, nil, err
 		}
-		squeezed, found = s.codings(h, limit)
+		squeezed, found = s.readEncodings(h, limit)
 	}
 	if err := s.Err(); err != nil {
 		return false, nil, err
@@ -33,14 +33,15 @@ func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed b
 	return squeezed, found, nil
 }
 
-// codings returns the codings of a content that can be read.
-func (s *FileScan) codings(h Hash, limit int64) (squeezed bool, found []Coded) {
+// readEncodings returns the encodings of a content that can be read and decode to at most limit bytes. squeezed reports whether they are
+// the smallest.
+func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	complete := true
 	add := func(c coding.Coding, sum Hash) {
 		if slices.ContainsFunc(found, func(o Coded) bool { return o.Coding == c }) {
 			return
 		}
-		value, err := s.value(sum)
+		value, err := s.readValue(sum)
 		if err == nil {
 			if _, ok := decodeAs(h, c, value, limit); ok {
 				found = append(found, Coded{c, value})
@@ -60,8 +61,8 @@ func (s *FileScan) codings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	return squeezed && complete, found
 }
 
-// value reads a value by its hash, and checks that.
-func (s *FileScan) value(sum Hash) ([]byte, error) {
+// readValue reads a value by its hash, and checks that.
+func (s *FileScan) readValue(sum Hash) ([]byte, error) {
 	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ const (
 	identifyFactor = 64
 )
 
-// identifyOnce identifies values unless that was done.
+// identifyOnce calls identify, unless that has succeeded before.
 func (s *FileScan) identifyOnce(ctx context.Context) error {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()
@@ -123,7 +124,8 @@ func (s *FileScan) identifyOnce(ctx context.Context) error {
 	return err
 }
 
-// identify decodes the values of blob files that no row names, in each coding: the row that says what they are may be lost.
+// identify decodes the values of blob files that no row names, and records the hashes of the contents that they decode to: the row that
+// says what they are may be lost. It decodes at most about budget bytes.
 func (s *FileScan) identify(ctx context.Context, budget int64) error {
 	for key, where := range s.scanIndex([]byte{'v'}) {
 		if err := ctx.Err(); err != nil {
@@ -133,7 +135,7 @@ func (s *FileScan) identify(ctx context.Context, budget int64) error {
 		if where[0] != inBlobFile || s.isNamed(sum) {
 			continue
 		}
-		value, err := s.value(sum)
+		value, err := s.readValue(sum)
 		if err != nil {
 			continue // it was damaged since
 		}
@@ -141,10 +143,10 @@ func (s *FileScan) identify(ctx context.Context, budget int64) error {
 		for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
 			h, n, ok := hashDecoded(ctx, c, value, min(maxIdentified, budget))
 			if budget -= n; ok {
-				s.names(h, c, sum, false)
+				s.addName(h, c, sum, false)
 			}
 		}
-		if err := s.flush(); err != nil {
+		if err := s.flushIfLarge(); err != nil {
 			return err
 		}
 	}
@@ -158,7 +160,7 @@ func (s *FileScan) isNamed(value Hash) bool {
 		err = closer.Close()
 	}
 	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
-		s.failed(err)
+		s.recordFailure(err)
 	}
 	return err == nil
 }

@@ -23,7 +23,7 @@ func valuesBlock(data []byte, offsets ...uint32) []byte {
 		b = binary.LittleEndian.AppendUint32(b, offset)
 	}
 	b = append(append(b, data...), 0, 0) // padding, and the kind of compression
-	return binary.LittleEndian.AppendUint32(b, masked(checksum(b)))
+	return binary.LittleEndian.AppendUint32(b, maskChecksum(checksum(b)))
 }
 
 func valuesHeader(rows uint32) []byte {
@@ -43,7 +43,7 @@ func tableBlock(t *testing.T, files folder) []byte {
 		}
 		defer file.Close()
 		r := &fileReader{File: file, scan: s, number: number, name: name, size: int64(len(files[name]))}
-		for _, h := range r.blocks() {
+		for _, h := range r.blocksInIndex() {
 			b, err := r.read(int64(h.Offset), int64(h.Length)+5)
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +73,7 @@ func TestScanChecksOffsets(t *testing.T) {
 		}
 	}
 	// Any byte of a block of rows may lie. It is not compressed, so that each byte counts.
-	plain, ok := expand(tableBlock(t, newSample(t).now))
+	plain, ok := decompressBlock(tableBlock(t, newSample(t).now))
 	if !ok {
 		t.Fatal("the block can't be expanded")
 	}
@@ -131,7 +131,7 @@ func logChunk(log uint32, ns Namespace, key, value string) []byte {
 	}
 	b := binary.LittleEndian.AppendUint16(make([]byte, 4), uint16(len(record)))
 	b = append(binary.LittleEndian.AppendUint32(append(b, 5), log), record...)
-	binary.LittleEndian.PutUint32(b, masked(checksum(b[chunkStart:])))
+	binary.LittleEndian.PutUint32(b, maskChecksum(checksum(b[chunkStart:])))
 	return b
 }
 
@@ -239,7 +239,7 @@ func TestIdentifyIsBounded(t *testing.T) {
 	if err := s.identify(t.Context(), -int64(identifyFactor*len(bomb))); err != nil {
 		t.Fatal(err)
 	}
-	if _, found := s.codings(h, maxBatch); found != nil {
+	if _, found := s.readEncodings(h, maxBatch); found != nil {
 		t.Error("a content is identified beyond the budget")
 	}
 	if _, _, err := s.Content(t.Context(), h, 4<<20-1); !errors.Is(err, ErrNotFound) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 )
 
-// readLog reads the changes of a write-ahead log, also those after damage. A log is written over an older one, of which
-// chunks may be left; each chunk has the number of its log.
+// readLog reads the changes of a write-ahead log, also those after damage. A log is written over an older one, of which chunks may be left;
+// each chunk has the number of its log.
 func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 	l := &logReader{fileReader: r}
 	if filepath.Ext(r.name) == ".log" {
@@ -48,9 +48,9 @@ type logReader struct {
 	begins uint32 // the log of the chunk that the file begins with, 0 if it begins with none
 }
 
-// isOf reports whether the file may have chunks of a log: its own, or an older one whose file it reuses. In every other file,
-// chunks are bytes that someone has published.
-func (l *logReader) isOf(log uint32) bool {
+// mayHave reports whether the file may have chunks of a log: its own, or an older one whose file it reuses. In every other file, chunks are
+// bytes that someone has published.
+func (l *logReader) mayHave(log uint32) bool {
 	if log == 0 || log == l.named || log == l.begins {
 		return log != 0
 	}
@@ -58,22 +58,23 @@ func (l *logReader) isOf(log uint32) bool {
 	return log < max(l.named, l.begins) && !elsewhere
 }
 
+// readBlock reads the chunks of the block at an offset.
 func (l *logReader) readBlock(b []byte, offset int64) error {
 	sound := true // the beginning of a block is one of a chunk
 	for at := 0; at < len(b); {
 		found, log, ok := parseLogChunk(b[at:])
 		if ok {
-			if err := l.add(found, log, sound); err != nil {
+			if err := l.addChunk(found, log, sound); err != nil {
 				return err
 			}
 			at += found.length
 			continue
 		}
-		if zero(b[at:]) || len(b)-at < logHeader || isTrailer(b[at:]) {
+		if isZero(b[at:]) || len(b)-at < logHeader || isLogTrailer(b[at:]) {
 			return nil // the end, or padding
 		}
 		if log := binary.LittleEndian.Uint32(b[at+legacyHeader:]); log >= l.newest || l.inside {
-			l.missing(offset+int64(at), int64(len(b)-at), 0)
+			l.addGap(offset+int64(at), int64(len(b)-at), 0)
 		}
 		l.inside = false
 		at, sound = nextLogChunk(b, at)
@@ -81,8 +82,8 @@ func (l *logReader) readBlock(b []byte, offset int64) error {
 	return nil
 }
 
-// nextLogChunk returns where the next chunk behind a damaged one begins. The length of that may be right. Otherwise the next
-// place is tried: it may be in the middle of a file that someone has published, so it is not sound.
+// nextLogChunk returns where the next chunk behind a damaged one begins. If the damaged chunk's length leads there it is sound. Otherwise
+// each place is tried, which may be in the middle of a file that someone has published.
 func nextLogChunk(b []byte, at int) (next int, sound bool) {
 	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {
 		header := logHeader
@@ -91,7 +92,7 @@ func nextLogChunk(b []byte, at int) (next int, sound bool) {
 		}
 		next = at + header + int(binary.LittleEndian.Uint16(b[at+4:]))
 		if next <= len(b) {
-			if _, _, ok := parseLogChunk(b[next:]); ok || len(b)-next < syncedHeader || zero(b[next:]) {
+			if _, _, ok := parseLogChunk(b[next:]); ok || len(b)-next < syncedHeader || isZero(b[next:]) {
 				return next, true
 			}
 		}
@@ -117,11 +118,11 @@ func parseLogChunk(b []byte) (found chunk, log uint32, ok bool) {
 	return found, log, ok
 }
 
-// isTrailer reports whether b begins with what ends a log that was closed.
-func isTrailer(b []byte) bool { return zero(b[:chunkStart]) && b[chunkStart] == 5 }
+// isLogTrailer reports whether b begins with what ends a log that was closed, of whichever log.
+func isLogTrailer(b []byte) bool { return isZero(b[:chunkStart]) && b[chunkStart] == 5 }
 
-// add adds a chunk to the record that it is a part of.
-func (l *logReader) add(found chunk, log uint32, sound bool) error {
+// addChunk adds a chunk to the record that it is a part of. sound says that it is where Pebble has put it.
+func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 	switch {
 	case found.first:
 		l.record, l.inside, l.log, l.sound = l.record[:0], true, log, true
@@ -139,7 +140,7 @@ func (l *logReader) add(found chunk, log uint32, sound bool) error {
 	return l.addBatch()
 }
 
-// addBatch adds the rows of a batch.
+// addBatch adds the rows of a batch, which is a complete record, to the index.
 func (l *logReader) addBatch() error {
 	h, ok := batchrepr.ReadHeader(l.record)
 	if !ok {
@@ -147,7 +148,7 @@ func (l *logReader) addBatch() error {
 	}
 	l.found++
 	l.open = false
-	counts := l.sound && l.isOf(l.log) && l.scan.counted.countsLog(l.log)
+	counts := l.sound && l.mayHave(l.log) && l.scan.counted.countsLog(l.log)
 	sequence := uint64(h.SeqNum)
 	for changes := batchrepr.Read(l.record); ; {
 		kind, key, value, ok, err := changes.Next()
@@ -166,14 +167,14 @@ func (l *logReader) addBatch() error {
 		if len(key) == 0 {
 			continue
 		}
-		if err := l.scan.add(row); err != nil {
+		if err := l.scan.addVersion(row); err != nil {
 			return err
 		}
 	}
 }
 
-// facts say which files of a store count: those that the MANIFEST names, or else the mark.
-type facts struct {
+// countedFiles say which files of a store count: those that the MANIFEST names, or else the mark.
+type countedFiles struct {
 	known  bool
 	log    uint32           // the first write-ahead log that is needed
 	tables map[string]int64 // their sizes
@@ -181,12 +182,12 @@ type facts struct {
 	next   uint32           // tables from this number on are newer than the facts; 0: there are none
 }
 
-// facts returns which files count. A MANIFEST that is damaged says nothing, nor does one that is older than the mark, or
-// than a table that is there.
-func (l *inspection) facts() facts {
-	f := facts{known: true, sizes: make(map[int64]bool)}
+// filesThatCount returns which files count. A MANIFEST that is damaged says nothing, nor does one that is older than the mark or than a
+// table.
+func (l *inspection) filesThatCount() countedFiles {
+	f := countedFiles{known: true, sizes: make(map[int64]bool)}
 	switch {
-	case l.reliable():
+	case l.isReliable():
 		f.tables, f.log = l.version.tableSizes(), uint32(l.version.log)
 	case l.mark.Tables != nil:
 		f.tables, f.log = l.mark.Tables, uint32(l.mark.Log)
@@ -202,8 +203,8 @@ func (l *inspection) facts() facts {
 	return f
 }
 
-// reliable reports whether the MANIFEST says which files count.
-func (l *inspection) reliable() bool {
+// isReliable reports whether the MANIFEST says which files count.
+func (l *inspection) isReliable() bool {
 	if l.manifest == "" || l.version.edits == 0 {
 		return false
 	}
@@ -221,22 +222,22 @@ func (l *inspection) reliable() bool {
 	return !unnamed || !missing
 }
 
-// countsTable reports whether a table counts. It may have another's name: two may have changed places.
-func (f facts) countsTable(name string, size int64) bool {
+// countsTable reports whether a table counts. It may have another table's name: two may have been swapped.
+func (f countedFiles) countsTable(name string, size int64) bool {
 	return !f.known || f.sizes[size] || f.next > 0 && fileNumber(name) >= f.next
 }
 
 // countsLog reports whether a write-ahead log is needed beside the tables.
-func (f facts) countsLog(log uint32) bool { return log >= f.log }
+func (f countedFiles) countsLog(log uint32) bool { return log >= f.log }
 
-// missingFiles returns the files that count, or have what others refer to, and are not there.
-func (l *inspection) missingFiles(f facts, there map[string]int64) (missing []Finding) {
+// missingFiles returns the files that count, or have what others refer to, and are not among the files in there.
+func (l *inspection) missingFiles(f countedFiles, there map[string]int64) (missing []Finding) {
 	for name := range f.tables {
 		if there[name] == 0 {
 			missing = append(missing, Finding{name, -1, "the file is missing"})
 		}
 	}
-	if l.reliable() {
+	if l.isReliable() {
 		for _, found := range l.findings {
 			if found.Offset < 0 && there[found.File] == 0 && (isBlobFile(found.File) || strings.HasSuffix(found.File, ".log")) {
 				missing = append(missing, found)

@@ -71,7 +71,7 @@ func TestScanWithoutIndex(t *testing.T) {
 	of := newSample(t)
 	never := func(span) bool { return false }
 	for name := range of.now {
-		if immutable(name) || strings.HasSuffix(name, ".log") {
+		if isImmutable(name) || strings.HasSuffix(name, ".log") {
 			continue
 		}
 		for _, withMark := range []bool{true, false} {
@@ -132,7 +132,7 @@ func (f folder) spans(t *testing.T) (all []span) {
 		}
 		switch filepath.Ext(name) {
 		case ".sst":
-			for _, h := range r.blocks() {
+			for _, h := range r.blocksInIndex() {
 				offset, ends := int64(h.Offset), int64(h.Offset+h.Length)+5
 				b, err := r.read(offset, ends-offset)
 				if err != nil {

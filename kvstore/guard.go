@@ -37,7 +37,7 @@ type guard struct {
 
 	copying atomic.Pointer[copyFS] // the backup that is being made, if there is one
 
-	disk      onDisk
+	disk      durableState
 	inspected *inspection // what was found before the store was opened
 
 	unsound atomic.Bool // whether a block could not be read
@@ -54,23 +54,22 @@ const pause = time.Second
 
 func newGuard(dir string, o Options, inspected *inspection) *guard {
 	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
-		disk: onDisk{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.files()}
+		disk: durableState{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.files()}
 }
 
-// watch begins to keep errors from Pebble.
-func (g *guard) watch() { g.opened.Store(true) }
+// startGuarding begins to keep errors of the disk from Pebble.
+func (g *guard) startGuarding() { g.opened.Store(true) }
 
-// close ends all waiting. The store is about to close.
-func (g *guard) close() { close(g.closing) }
+// endWaiting ends all waiting, because the store is about to close.
+func (g *guard) endWaiting() { close(g.closing) }
 
 // fs returns the file system for Pebble.
 func (g *guard) fs() vfs.FS {
-	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.wait), guard: g}
+	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.waitForSpace), guard: g}
 }
 
-// wait holds writers up while the disk is full, for a while. Then what failed
-// is tried once more.
-func (g *guard) wait() {
+// waitForSpace makes a writer wait while the disk is full, for a limited time. The caller then tries the write once more.
+func (g *guard) waitForSpace() {
 	if !g.opened.Load() {
 		return
 	}
@@ -94,8 +93,9 @@ func (g *guard) wait() {
 	}
 }
 
-// check decides what becomes of an error of the file name.
-func (g *guard) check(name string, err error) error {
+// checkWrite handles the error of writing a file: it returns the error of a table after a pause. For any other file it makes the store
+// read-only and does not return.
+func (g *guard) checkWrite(name string, err error) error {
 	if err == nil || !g.opened.Load() {
 		return err
 	}
@@ -113,8 +113,7 @@ func (g *guard) check(name string, err error) error {
 	select {} // see guard
 }
 
-// do runs f, which may wait for the disk, and gives up on it once the store has
-// become read-only: then f may never return.
+// do runs f, which may wait for the disk. It returns without f once the store has become read-only: then f may never return.
 func (g *guard) do(f func() error) error {
 	if err := g.reason(); err != nil {
 		return err
@@ -129,7 +128,7 @@ func (g *guard) do(f func() error) error {
 	}
 }
 
-// reason returns why the store has become read-only, or nil.
+// reason returns why the store has become read-only, nil while it has not.
 func (g *guard) reason() error {
 	select {
 	case <-g.failed:
@@ -139,9 +138,10 @@ func (g *guard) reason() error {
 	}
 }
 
+// fail makes the store read-only because of an error of a file.
 func (g *guard) fail(name string, err error) {
 	g.once.Do(func() {
-		if noSpace(err) {
+		if isNoSpace(err) {
 			g.err = fmt.Errorf("%w: free some space on the disk that holds %s, then start again; what was committed is safe", ErrDiskFull, g.dir)
 		} else {
 			g.err = fmt.Errorf("couldn't write to the store in %s: %w: check the disk, then start again; what was committed is safe", g.dir, err)
@@ -151,14 +151,15 @@ func (g *guard) fail(name string, err error) {
 	})
 }
 
-// size returns how many bytes a table or blob file has to have, or 0.
-func (g *guard) size(name string) int64 {
+// expectedSize returns how many bytes a table or blob file has to have, 0 if that is not known.
+func (g *guard) expectedSize(name string) int64 {
 	g.sizesMu.Lock()
 	defer g.sizesMu.Unlock()
 	return g.sizes[name]
 }
 
-func (g *guard) sized(name string, size int64) {
+// setSize records how many bytes a table or blob file has, 0 if it was removed.
+func (g *guard) setSize(name string, size int64) {
 	g.sizesMu.Lock()
 	defer g.sizesMu.Unlock()
 	if g.sizes[name] = size; size == 0 {
@@ -175,28 +176,28 @@ type guardFS struct {
 // Unwrap is for [vfs.Root].
 func (fs guardFS) Unwrap() vfs.FS { return fs.FS }
 
-// halt stops a goroutine of Pebble's after the end.
-func (g *guard) halt() {
+// haltIfEnded stops the calling goroutine of Pebble's for good after the store has ended.
+func (g *guard) haltIfEnded() {
 	if g.ended.Load() {
 		select {}
 	}
 }
 
-func (fs guardFS) file(name string, f vfs.File, err error) (vfs.File, error) {
-	if err := fs.guard.check(name, err); err != nil {
+// guardFile returns a file that reports its errors to the guard. f and err are the results of creating it.
+func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error) {
+	if err := fs.guard.checkWrite(name, err); err != nil {
 		return nil, err
 	}
 	base := fs.PathBase(name)
-	guarded := guardFile{File: f, name: name, guard: fs.guard, extent: fs.guard.disk.made(base)}
-	if immutable(name) {
+	guarded := guardedFile{File: f, name: name, guard: fs.guard, extent: fs.guard.disk.created(base)}
+	if isImmutable(name) {
 		guarded.extent, guarded.immutable = new(extent), base
 	}
 	return guarded, nil
 }
 
-// of returns the backup that name belongs to, which is no business of the guard's,
-// or nil.
-func (fs guardFS) of(name string) *copyFS {
+// backupOf returns the file system of the backup that a path belongs to, nil if it belongs to none.
+func (fs guardFS) backupOf(name string) *copyFS {
 	if c := fs.guard.copying.Load(); c != nil && c.owns(name) {
 		return c
 	}
@@ -204,19 +205,19 @@ func (fs guardFS) of(name string) *copyFS {
 }
 
 func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if backup := fs.of(name); backup != nil {
+	if backup := fs.backupOf(name); backup != nil {
 		return backup.Create(name, c)
 	}
-	fs.guard.halt()
+	fs.guard.haltIfEnded()
 	f, err := fs.FS.Create(name, c)
-	return fs.file(name, f, err)
+	return fs.guardFile(name, f, err)
 }
 
 func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	fs.guard.halt()
-	fs.guard.disk.gone(fs.PathBase(oldname))
+	fs.guard.haltIfEnded()
+	fs.guard.disk.removed(fs.PathBase(oldname))
 	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
-	return fs.file(newname, f, err)
+	return fs.guardFile(newname, f, err)
 }
 
 // List leaves out what a store that is opened read-only can't be opened with. It has the blob
@@ -250,46 +251,46 @@ type cutFile struct {
 func (f cutFile) Read(p []byte) (int, error) { return f.sound.Read(p) }
 
 func (fs guardFS) Remove(name string) error {
-	fs.guard.halt()
-	fs.guard.disk.gone(fs.PathBase(name))
-	fs.guard.sized(fs.PathBase(name), 0)
+	fs.guard.haltIfEnded()
+	fs.guard.disk.removed(fs.PathBase(name))
+	fs.guard.setSize(fs.PathBase(name), 0)
 	return fs.FS.Remove(name)
 }
 
 // OpenDir is watched for the syncs that make new files last.
 func (fs guardFS) OpenDir(name string) (vfs.File, error) {
-	if backup := fs.of(name); backup != nil {
+	if backup := fs.backupOf(name); backup != nil {
 		return backup.OpenDir(name)
 	}
 	f, err := fs.FS.OpenDir(name)
 	if err != nil {
 		return nil, err
 	}
-	return guardFile{File: f, name: name, guard: fs.guard}, nil
+	return guardedFile{File: f, name: name, guard: fs.guard}, nil
 }
 
 func (fs guardFS) Link(oldname, newname string) error {
-	if backup := fs.of(newname); backup != nil {
+	if backup := fs.backupOf(newname); backup != nil {
 		return backup.Link(oldname, newname)
 	}
 	return fs.FS.Link(oldname, newname)
 }
 
 func (fs guardFS) MkdirAll(dir string, perm os.FileMode) error {
-	if backup := fs.of(dir); backup != nil {
+	if backup := fs.backupOf(dir); backup != nil {
 		return backup.MkdirAll(dir, perm)
 	}
 	return fs.FS.MkdirAll(dir, perm)
 }
 
 func (fs guardFS) RemoveAll(name string) error {
-	if backup := fs.of(name); backup != nil {
+	if backup := fs.backupOf(name); backup != nil {
 		return backup.RemoveAll(name)
 	}
 	return fs.FS.RemoveAll(name)
 }
 
-type guardFile struct {
+type guardedFile struct {
 	vfs.File
 	name   string
 	guard  *guard
@@ -298,25 +299,26 @@ type guardFile struct {
 	immutable string // the name of a table or blob file, without the folder
 }
 
-func (f guardFile) Write(p []byte) (int, error) {
-	f.guard.halt()
+func (f guardedFile) Write(p []byte) (int, error) {
+	f.guard.haltIfEnded()
 	n, err := f.File.Write(p)
 	if f.extent != nil {
 		f.extent.written.Add(int64(n))
 	}
-	return n, f.guard.check(f.name, err)
+	return n, f.guard.checkWrite(f.name, err)
 }
 
-func (f guardFile) WriteAt(p []byte, offset int64) (int, error) {
+func (f guardedFile) WriteAt(p []byte, offset int64) (int, error) {
 	n, err := f.File.WriteAt(p, offset)
-	return n, f.guard.check(f.name, err)
+	return n, f.guard.checkWrite(f.name, err)
 }
 
-func (f guardFile) Sync() error { return f.sync(f.File.Sync) }
+func (f guardedFile) Sync() error { return f.syncWith(f.File.Sync) }
 
-func (f guardFile) SyncData() error { return f.sync(f.File.SyncData) }
+func (f guardedFile) SyncData() error { return f.syncWith(f.File.SyncData) }
 
-func (f guardFile) sync(sync func() error) error {
+// syncWith syncs the file by calling sync, and records how much of it is on the disk.
+func (f guardedFile) syncWith(sync func() error) error {
 	var written int64
 	if f.extent != nil {
 		written = f.extent.written.Load()
@@ -325,18 +327,18 @@ func (f guardFile) sync(sync func() error) error {
 	if f.extent != nil && err == nil {
 		f.extent.synced.Store(written)
 	}
-	return f.guard.check(f.name, err)
+	return f.guard.checkWrite(f.name, err)
 }
 
-func (f guardFile) SyncTo(length int64) (bool, error) {
+func (f guardedFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
-	return full, f.guard.check(f.name, err)
+	return full, f.guard.checkWrite(f.name, err)
 }
 
-func (f guardFile) Close() error {
-	err := f.guard.check(f.name, f.File.Close())
+func (f guardedFile) Close() error {
+	err := f.guard.checkWrite(f.name, f.File.Close())
 	if err == nil && f.immutable != "" {
-		f.guard.sized(f.immutable, f.extent.written.Load())
+		f.guard.setSize(f.immutable, f.extent.written.Load())
 	}
 	return err
 }

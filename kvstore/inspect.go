@@ -71,17 +71,15 @@ func (e *DamageError) Error() string {
 // Unwrap returns [ErrCorrupt].
 func (e *DamageError) Unwrap() error { return ErrCorrupt }
 
-// Look reads what says which files a store has, and its write-ahead logs, and holds them
-// against each other. It returns a [*DamageError] where something is missing that a crash
-// cannot have taken, and nil for a folder without a store. What the mark in the options has
-// counts as damage where opening for writing would delete files that the MANIFEST named then;
-// else the store is [Behind].
-// It changes nothing, and reads no table and no blob file: what is damaged inside of those is
-// [ErrCorrupt] to the caller that reads it. No process may have the store open for writing
-// meanwhile. [Open] looks by itself before it opens a store for writing.
+// Inspect reads the files that say which files a store has, and its write-ahead logs, and compares them. It returns a [*DamageError] if
+// something is missing that a crash cannot have taken, and nil for a folder without a store. What the mark in the options has counts as
+// damage if opening for writing would delete files that the MANIFEST named then; otherwise the store is [Behind].
+//
+// It changes nothing, and reads no table and no blob file: what is damaged inside of those is [ErrCorrupt] to the caller that reads it. No
+// process may have the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
 func Inspect(dir string, o Options) error {
 	o.defaults()
-	l, err := newInspection(dir, o)
+	l, err := inspect(dir, o)
 	if err != nil {
 		return err
 	}
@@ -111,12 +109,13 @@ type inspection struct {
 // missingMarker is what a finding is about where no file names the MANIFEST.
 const missingMarker = "marker.manifest.*"
 
-func newInspection(dir string, o Options) (*inspection, error) {
+// inspect inspects the files of a store that no process has open for writing.
+func inspect(dir string, o Options) (*inspection, error) {
 	l := &inspection{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
-	return l, l.all(o)
+	return l, l.inspectAll(o)
 }
 
-// verdict returns a [*DamageError] or nil.
+// verdict returns a [*DamageError] with the findings, nil without any.
 func (l *inspection) verdict() error {
 	if len(l.findings) == 0 {
 		return nil
@@ -124,7 +123,7 @@ func (l *inspection) verdict() error {
 	return &DamageError{Dir: l.dir, Findings: l.findings}
 }
 
-// behind returns what the store lacks of its mark, nil where that is nothing.
+// behind returns what the store lacks compared with its mark, nil if it lacks nothing.
 func (l *inspection) behind() *Behind {
 	if l.less == nil && l.found >= l.mark.Sequence {
 		return nil
@@ -132,12 +131,13 @@ func (l *inspection) behind() *Behind {
 	return &Behind{Marked: l.mark.Sequence, Found: l.found, Findings: l.less}
 }
 
+// add adds a finding.
 func (l *inspection) add(file string, offset int64, format string, args ...any) {
 	l.findings = append(l.findings, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// all inspects all files. Its error is about what could not be inspected.
-func (l *inspection) all(o Options) error {
+// inspectAll inspects all files. Its error says what could not be inspected.
+func (l *inspection) inspectAll(o Options) error {
 	var err error
 	if o.Mark != "" {
 		if l.mark, err = readMark(l.fs, o.Mark); err != nil {
@@ -161,7 +161,7 @@ func (l *inspection) all(o Options) error {
 		}
 	}
 	if !desc.Exists {
-		l.absent()
+		l.inspectWithoutManifest()
 		return nil
 	}
 	l.format = desc.FormatMajorVersion
@@ -171,32 +171,31 @@ func (l *inspection) all(o Options) error {
 		l.add("marker.format-version.*", -1, "the file is missing")
 	}
 	damaged := len(l.findings)
-	if err := l.files(); err != nil {
+	if err := l.inspectFiles(); err != nil {
 		return err
 	}
-	l.logs()
+	l.inspectLogs()
 	if damaged > 0 { // then what it named before says little
 		l.findings = l.findings[:damaged]
 	}
-	l.older()
+	l.checkOlder()
 	if desc.OptionsFilename != "" {
-		l.options(l.fs.PathBase(desc.OptionsFilename), o)
+		l.inspectOptions(l.fs.PathBase(desc.OptionsFilename), o)
 	}
 	return nil
 }
 
-// absent is about a folder in which no file says which MANIFEST counts. A store that has
-// just begun to be made has no other files yet.
-func (l *inspection) absent() {
+// inspectWithoutManifest handles a folder in which no file names the MANIFEST. A store that is being created has no other files yet.
+func (l *inspection) inspectWithoutManifest() {
 	for _, name := range l.names {
-		if immutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
+		if isImmutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
 			l.add(missingMarker, -1, "the file that names the MANIFEST is missing")
 			return
 		}
 	}
 }
 
-// open opens a file of the store, or finds that it can't be read. Then it returns nil.
+// open opens a file of the store. If that fails, it adds a finding and returns nil.
 func (l *inspection) open(name string) vfs.File {
 	f, err := l.fs.Open(l.fs.PathJoin(l.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -210,15 +209,15 @@ func (l *inspection) open(name string) vfs.File {
 	return f
 }
 
-// readManifest learns the version from the MANIFEST, as far as that is sound.
+// readManifest reads the version from the MANIFEST, as far as that is sound.
 func (l *inspection) readManifest(name string) {
 	f := l.open(name)
 	if f == nil {
 		return
 	}
 	defer f.Close()
-	sound, err := newChunkReader(f, 0).records(0, l.version.apply)
-	bad, ended := ending(err)
+	sound, err := newChunkReader(f, 0).readRecords(0, l.version.applyEdit)
+	bad, ended := classifyEnding(err)
 	switch marked := l.mark.Files[name]; {
 	case !ended:
 		l.add(name, sound, "it can't be read on: %v", err)
@@ -227,25 +226,25 @@ func (l *inspection) readManifest(name string) {
 	case l.version.edits == 0:
 		l.add(name, sound, "nothing in it can be read")
 	case sound < marked:
-		l.lacks(name, sound, "it ends here, and had %d bytes", marked)
+		l.addLess(name, sound, "it ends here, and had %d bytes", marked)
 	}
 	if marked := l.mark.manifest(); len(marked) > len(name) || len(marked) == len(name) && marked > name {
-		l.lacks(marked, -1, "%s counts, and this newer one did", name)
+		l.addLess(marked, -1, "%s counts, and this newer one did", name)
 	}
 }
 
-// lacks adds what the mark has and the store has not.
-func (l *inspection) lacks(file string, offset int64, format string, args ...any) {
+// addLess adds something that the mark has and the store lacks.
+func (l *inspection) addLess(file string, offset int64, format string, args ...any) {
 	l.less = append(l.less, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// older takes a MANIFEST that is older than the mark for damage, where files are there that
-// only the newer one may have named: Pebble would delete them. A backup has no such files.
-func (l *inspection) older() {
+// checkOlder counts a MANIFEST that is older than the mark as damage if there are files that only the newer one may have named: Pebble
+// would delete them. A backup has no such files.
+func (l *inspection) checkOlder() {
 	files := l.version.files()
 	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
 		_, named := files[name]
-		return immutable(name) && !named || name == l.mark.manifest() && l.mark.manifest() != l.manifest
+		return isImmutable(name) && !named || name == l.mark.manifest() && l.mark.manifest() != l.manifest
 	})
 	if !unnamed {
 		return
@@ -259,8 +258,8 @@ func (l *inspection) older() {
 	})
 }
 
-// files compares what the MANIFEST says of tables and blob files with what there is.
-func (l *inspection) files() error {
+// inspectFiles compares the tables and blob files that the MANIFEST names with those in the folder.
+func (l *inspection) inspectFiles() error {
 	files := l.version.files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		want := files[name]
@@ -280,8 +279,8 @@ func (l *inspection) files() error {
 	return nil
 }
 
-// logs reads the write-ahead logs that are needed beside the tables.
-func (l *inspection) logs() {
+// inspectLogs reads the write-ahead logs that are needed beside the tables.
+func (l *inspection) inspectLogs() {
 	var numbers []uint64
 	for _, name := range l.names {
 		if n, _, ok := wal.ParseLogFilename(name); ok && uint64(n) >= l.version.log {
@@ -300,7 +299,7 @@ func (l *inspection) logs() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.mark.Files)) {
 		if n, _, ok := wal.ParseLogFilename(name); ok && uint64(n) >= needed && !slices.Contains(numbers, uint64(n)) {
-			l.lacks(name, -1, missing)
+			l.addLess(name, -1, missing)
 		}
 	}
 	for i, n := range numbers {
@@ -325,15 +324,15 @@ func (l *inspection) logs() {
 	}
 }
 
-// readLog reads a log. It returns the number of its first change, or 0, up to where it is
-// sound, and whether that is all that there was.
+// readLog reads a log. It returns the number of its first change, 0 without one, the offset up to which it is sound, and whether that is
+// all that there was. latest says that no later log exists.
 func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, sound int64, ok bool) {
 	f := l.open(name)
 	if f == nil {
 		return 0, 0, false
 	}
 	defer f.Close()
-	sound, err := newChunkReader(f, n).records(batchrepr.HeaderLen, func(record []byte) error {
+	sound, err := newChunkReader(f, n).readRecords(batchrepr.HeaderLen, func(record []byte) error {
 		h, ok := batchrepr.ReadHeader(record)
 		if !ok {
 			return errors.New("a record is too short for a change")
@@ -346,7 +345,7 @@ func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, 
 		}
 		return nil
 	})
-	bad, ended := ending(err)
+	bad, ended := classifyEnding(err)
 	marked := l.mark.Files[name]
 	switch {
 	case !ended:
@@ -357,25 +356,25 @@ func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, 
 		l.add(name, sound, "it ends here without its end, and a later log exists")
 	default:
 		if sound < marked {
-			l.lacks(name, sound, "it ends here, and had %d bytes", marked)
+			l.addLess(name, sound, "it ends here, and had %d bytes", marked)
 		}
 		return first, sound, true
 	}
 	return first, sound, false
 }
 
-// ending returns what err says of the end of a file's chunks: whether it is one, and the bad chunk
-// if it is not clean.
-func ending(err error) (bad *badChunk, ended bool) {
+// classifyEnding returns the bad chunk in the error at which the chunks of a file ended, nil for a clean end. ended is false if the file
+// could not be read on.
+func classifyEnding(err error) (bad *badChunk, ended bool) {
 	ended = err == nil || errors.As(err, &bad)
 	return bad, ended
 }
 
+// logName returns the name of the file of a write-ahead log.
 func logName(n uint64) string { return fmt.Sprintf("%06d.log", n) }
 
-// options reads the latest OPTIONS file as opening does, which refuses a store made with
-// other ones.
-func (l *inspection) options(name string, o Options) {
+// inspectOptions reads the OPTIONS file as opening does, which refuses a store that was made with other options.
+func (l *inspection) inspectOptions(name string, o Options) {
 	f := l.open(name)
 	if f == nil {
 		return
@@ -399,7 +398,7 @@ func (l *inspection) options(name string, o Options) {
 // what is damaged in them. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.defaults()
-	l, err := newInspection(dir, o)
+	l, err := inspect(dir, o)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestFlippedBitInManifest(t *testing.T) {
 func TestVersion(t *testing.T) {
 	of := newSample(t)
 	mem := of.now.disk(t, nil)
-	l, err := newInspection("store", marked(mem))
+	l, err := inspect("store", marked(mem))
 	if err != nil || l.verdict() != nil {
 		t.Fatal(err, l.verdict())
 	}

@@ -32,7 +32,7 @@ type mark struct {
 	Log    uint64           `json:"log,omitempty"`
 }
 
-// manifest returns the name of the MANIFEST that was live, or "".
+// manifest returns the name of the MANIFEST that was live, "" if the mark has none.
 func (m mark) manifest() string {
 	for name := range m.Files {
 		if isManifest(name) {
@@ -42,6 +42,7 @@ func (m mark) manifest() string {
 	return ""
 }
 
+// isManifest reports whether a file with this name is a MANIFEST.
 func isManifest(name string) bool { return strings.HasPrefix(name, "MANIFEST-") }
 
 // encode returns the file's content: one line of JSON, and one with its checksum.
@@ -75,8 +76,8 @@ func readMark(fs vfs.FS, path string) (mark, error) {
 	return m, json.Unmarshal(line, &m)
 }
 
-// writeMark replaces the file, so that a crash leaves the old mark or the new one.
-func writeMark(fs vfs.FS, path string, content []byte) error {
+// replaceFile replaces a file durably: after a crash it has the old content or the new one.
+func replaceFile(fs vfs.FS, path string, content []byte) error {
 	next := path + ".next"
 	f, err := fs.Create(next, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -92,8 +93,8 @@ func writeMark(fs vfs.FS, path string, content []byte) error {
 	return disk.SyncFolder(fs, fs.PathDir(path))
 }
 
-// onDisk learns, from what Pebble writes and syncs, what the disk has.
-type onDisk struct {
+// durableState learns, from what Pebble writes and syncs, what the disk has.
+type durableState struct {
 	sequence atomic.Uint64
 
 	mu       sync.Mutex
@@ -104,8 +105,8 @@ type onDisk struct {
 // extent is how much of a file was written, and of that synced.
 type extent struct{ written, synced atomic.Int64 }
 
-// made follows a file that was made, if it is one that a mark has.
-func (d *onDisk) made(name string) *extent {
+// created records a log or MANIFEST that was created, and returns how much of it is written. It returns nil for other files.
+func (d *durableState) created(name string) *extent {
 	if !isManifest(name) && !strings.HasSuffix(name, ".log") {
 		return nil
 	}
@@ -116,22 +117,22 @@ func (d *onDisk) made(name string) *extent {
 	return e
 }
 
-// gone forgets a file that has that name no longer.
-func (d *onDisk) gone(name string) {
+// removed forgets a file that was removed or renamed.
+func (d *durableState) removed(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.files, name)
 }
 
-// live says that a file names this MANIFEST from now on, on the disk.
-func (d *onDisk) live(manifest string) {
+// setManifest records that this MANIFEST is live, and that the disk has that.
+func (d *durableState) setManifest(manifest string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.manifest = manifest
 }
 
-// committed records that a batch of count rows has been committed and synced; the first row has the sequence number first.
-func (d *onDisk) committed(first, count uint64) {
+// committed records that a batch of count rows is on the disk; the first row has the sequence number first.
+func (d *durableState) committed(first, count uint64) {
 	if first == 0 || count == 0 {
 		return // Pebble empties a batch over half a memtable, and its number with it
 	}
@@ -144,8 +145,8 @@ func (d *onDisk) committed(first, count uint64) {
 	}
 }
 
-// now returns a mark of what is on the disk.
-func (d *onDisk) now() mark {
+// mark returns a mark of what is on the disk.
+func (d *durableState) mark() mark {
 	m := mark{Sequence: d.sequence.Load(), Files: make(map[string]int64)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,20 +203,20 @@ func (s *Store) startMarker() *marker {
 	return m
 }
 
-// end ends the marker, so that only its owner writes from then on.
-func (m *marker) end() {
+// halt stops the goroutine that writes marks; the caller may write from then on.
+func (m *marker) halt() {
 	if m != nil {
 		close(m.stop)
 		<-m.done
 	}
 }
 
-// write replaces the mark, where it has changed.
+// write replaces the mark, if it has changed.
 func (m *marker) write() {
 	if m == nil {
 		return
 	}
-	now := m.store.guard.disk.now()
+	now := m.store.guard.disk.mark()
 	now.Sequence = max(now.Sequence, m.last.Sequence)
 	if name := m.last.manifest(); now.manifest() == "" && name != "" {
 		now.Files[name] = m.last.Files[name] // this process has made none yet
@@ -229,7 +230,7 @@ func (m *marker) write() {
 			now.Tables, now.Log = v.tableSizes(), v.log
 		}
 	}
-	err := writeMark(m.store.opts.FS, m.store.opts.Mark, now.encode())
+	err := replaceFile(m.store.opts.FS, m.store.opts.Mark, now.encode())
 	if err == nil {
 		m.last = now
 	} else if !m.stuck && !errors.Is(err, os.ErrNotExist) { // its folder may be made later

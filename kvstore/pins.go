@@ -32,7 +32,7 @@ func (s *Store) Pin() *Pins {
 	return &Pins{store: s, hashes: make(map[Hash]struct{})}
 }
 
-// Has pins h and says whether it is stored. If so, it stays until Release.
+// Has pins a content and reports whether it is stored. If so, it stays until Release.
 func (p *Pins) Has(h Hash) (bool, error) {
 	pins := &p.store.pins
 	pins.Lock()
@@ -74,8 +74,8 @@ func (p *Pins) Release() {
 func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int, bytes int64, err error) {
 	s.pins.collector.Lock()
 	defer s.pins.collector.Unlock()
-	s.pins.begin()
-	defer s.pins.end()
+	s.pins.beginCollection()
+	defer s.pins.endCollection()
 	for item, err := range s.Scan(Contents, Range{}) {
 		if err != nil {
 			return n, bytes, err
@@ -102,7 +102,8 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 	return n, bytes, nil
 }
 
-func (p *pinned) begin() {
+// beginCollection begins to record what is pinned while orphans are collected.
+func (p *pinned) beginCollection() {
 	p.Lock()
 	defer p.Unlock()
 	p.spared = make(map[Hash]struct{}, len(p.count))
@@ -111,14 +112,15 @@ func (p *pinned) begin() {
 	}
 }
 
-func (p *pinned) end() {
+// endCollection ends that.
+func (p *pinned) endCollection() {
 	p.Lock()
 	defer p.Unlock()
 	p.spared = nil
 }
 
-// removeUnpinned removes h unless it is pinned. The lock makes a [Pins.Has]
-// see it either pinned in time, or gone.
+// removeUnpinned removes a content unless it is pinned. The lock makes [Pins.Has] find it either pinned in time, or gone. It returns the
+// bytes of its encodings.
 func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	s.pins.Lock()
 	defer s.pins.Unlock()
@@ -138,7 +140,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err := deleteContent(b, h, c); err != nil {
 		return false, 0, errors.Join(err, b.Close())
 	}
-	bytes = c.coded()
+	bytes = c.encodedBytes()
 	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
 		return false, 0, err
 	}

@@ -40,8 +40,7 @@ type Item struct {
 	Key, Value []byte
 }
 
-// bounds returns the range as Pebble's lower (included) and upper (excluded)
-// bounds.
+// bounds returns the range as Pebble's lower bound, which is included, and upper bound, which is not.
 func (r Range) bounds(ns Namespace) (lower, upper []byte) {
 	lower = ns.physical(r.Prefix)
 	upper = successor(lower)
@@ -101,6 +100,7 @@ func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.scan(s.db, ns, r)
 }
 
+// get returns a value from a database or snapshot.
 func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	if !s.users.enter() {
 		return nil, s.closedError()
@@ -122,6 +122,7 @@ func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	return value, nil
 }
 
+// scan yields the rows of a range from a database or snapshot.
 func (s *Store) scan(from handle, ns Namespace, r Range) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		lower, upper := r.bounds(ns)
@@ -211,7 +212,7 @@ func Prefix(parts ...string) []byte {
 	return append(Key(parts...), 0)
 }
 
-// physical is the key as Pebble sees it.
+// physical returns the key as Pebble has it: with the namespace in front.
 func (ns Namespace) physical(key []byte) []byte {
 	k := make([]byte, 0, 1+len(key))
 	k = append(k, byte(ns))

@@ -37,7 +37,7 @@ const (
 
 var staleKey = []byte("stale")
 
-// startReclaim picks up what an earlier process left stale.
+// startReclaim reads how many stale bytes an earlier process has left.
 func (s *Store) startReclaim() error {
 	s.reclaim.ctx, s.reclaim.end = context.WithCancel(context.Background())
 	value, err := s.Get(Meta, staleKey)
@@ -49,7 +49,7 @@ func (s *Store) startReclaim() error {
 	return nil
 }
 
-// reclaimDue returns at how many stale bytes a compaction is worth it.
+// reclaimDue returns from how many stale bytes on a compaction is worth its cost.
 func (s *Store) reclaimDue() int64 {
 	due := s.opts.reclaimBytes
 	if m := readMetrics(s); m != nil {
@@ -58,8 +58,8 @@ func (s *Store) reclaimDue() int64 {
 	return due
 }
 
-// writeReplacing writes b, after which so many bytes of blobs are stale. The
-// caller holds s.contents.
+// writeReplacing writes a batch that makes so many bytes of blobs stale, and starts a compaction if that is due. The caller holds
+// s.contents.
 func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
@@ -79,7 +79,7 @@ func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) er
 	return nil
 }
 
-// compactBlobs makes Pebble see which values are garbage, until little is.
+// compactBlobs compacts the keys of blobs, so that Pebble finds stale values, until few are left.
 func (s *Store) compactBlobs() {
 	r := &s.reclaim
 	for {
@@ -110,7 +110,7 @@ func (s *Store) compactBlobs() {
 	}
 }
 
-// stopReclaim ends a compaction that is under way. Later writes begin none.
+// stopReclaim ends a compaction that is running. Later writes start none.
 func (s *Store) stopReclaim() {
 	s.contents.Lock()
 	s.reclaim.end()

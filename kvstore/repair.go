@@ -84,8 +84,7 @@ const (
 	rowUnreadable
 )
 
-// examine reads every coding of a content. It holds no lock, because reading and decoding
-// a large one takes a while.
+// examine reads every encoding of a content. It holds no lock, because reading and decoding a large content takes a while.
 func (s *Store) examine(h Hash) (condition, error) {
 	if !s.users.enter() {
 		return condition{}, s.closedError()
@@ -96,7 +95,7 @@ func (s *Store) examine(h Hash) (condition, error) {
 	var found condition
 	var content Content
 	var err error
-	if content, found.row, found.state, err = s.row(snap, h); err != nil {
+	if content, found.row, found.state, err = s.readRow(snap, h); err != nil {
 		return found, err
 	}
 	if found.state != rowSound { // then the blobs may still be there
@@ -123,8 +122,8 @@ func (s *Store) examine(h Hash) (condition, error) {
 	return found, nil
 }
 
-// row reads a content's row. An error is one of reading, not of what was read.
-func (s *Store) row(from handle, h Hash) (c Content, row []byte, state rowState, err error) {
+// readRow reads the row of a content and its state. An error says that it could not be read, not that it is damaged.
+func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowState, err error) {
 	row, err = s.get(from, Contents, h[:])
 	if err == nil {
 		if c, err = decodeContent(row); err != nil {
@@ -140,8 +139,8 @@ func (s *Store) row(from handle, h Hash) (c Content, row []byte, state rowState,
 	return c, row, rowSound, err
 }
 
-// decodeAs decodes a coding of h, and says whether that is what it is. It does not need the length, which is lost where the row is,
-// and decodes no more than limit bytes.
+// decodeAs decodes an encoding of a content, and reports whether it has at most limit bytes and the hash. It does not need the length,
+// which is lost with the row.
 func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []byte, ok bool) {
 	r, err := coding.NewReader(c, bytes.NewReader(coded))
 	if err != nil {
@@ -152,12 +151,12 @@ func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []by
 	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 
-// restore writes a content as it was found: its sound codings, and identity where asked for.
-// It writes nothing and returns false where the content has changed since.
+// restore writes a content as it was found: its sound encodings, and its own bytes if asIdentity is true. If the content has changed since,
+// it writes nothing and returns false.
 func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	before, row, state, err := s.row(s.db, h)
+	before, row, state, err := s.readRow(s.db, h)
 	if err != nil || state != found.state || !bytes.Equal(row, found.row) {
 		return false, err
 	}
@@ -229,8 +228,8 @@ func (s *Store) OnRepaired(notify func()) {
 	s.repairer.notify = notify
 }
 
-// met is called by a reader that found a content damaged.
-func (s *Store) met(h Hash) {
+// repairLater queues a content that a reader found damaged for repair, unless it is queued or cannot be repaired.
+func (s *Store) repairLater(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,6 +248,7 @@ func (s *Store) met(h Hash) {
 	}
 }
 
+// repairWaiting repairs the queued contents.
 func (s *Store) repairWaiting() {
 	m := &s.repairer
 	for {
@@ -265,6 +265,7 @@ func (s *Store) repairWaiting() {
 	}
 }
 
+// repairQueued repairs one queued content and logs the result.
 func (s *Store) repairQueued(h Hash) {
 	dropped, err := s.RepairContent(h)
 	m := &s.repairer
@@ -294,7 +295,7 @@ func (s *Store) repairQueued(h Hash) {
 	}
 }
 
-// restored records that a content was repaired or restored, and whether it was queued before.
+// restored records that a content was repaired. queued says that it waited for recompression before.
 func (m *repairer) restored(h Hash, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -306,7 +307,7 @@ func (m *repairer) restored(h Hash, queued bool) {
 	}
 }
 
-// removed records that contents are gone.
+// removed forgets contents that were removed.
 func (m *repairer) removed(hashes ...Hash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -316,13 +317,14 @@ func (m *repairer) removed(hashes ...Hash) {
 	}
 }
 
+// counts returns how many contents were repaired, and how many cannot be.
 func (m *repairer) counts() (repaired, lost int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.repaired, len(m.lost)
 }
 
-// stop returns when no content is being repaired. Later, none is.
+// stop waits for the repair that is running. Later, nothing is repaired.
 func (m *repairer) stop() {
 	m.mu.Lock()
 	m.closed = true

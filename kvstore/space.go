@@ -25,7 +25,7 @@ const (
 	diskFull            // nothing is written
 )
 
-// diskStateOf returns the state of a disk of which so many bytes are free of so many, and least must be free for a write.
+// diskStateOf returns the state of a disk with so many bytes free of total. least must be free for a write.
 func diskStateOf(free, total, least int64) diskState {
 	switch {
 	case free < least:
@@ -97,6 +97,7 @@ func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	}}
 }
 
+// logSpace logs a new state of the disk.
 func (s *Store) logSpace(logger *slog.Logger, is diskState, free, total int64) {
 	switch is {
 	case diskAmple:

@@ -57,7 +57,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	inspected, damage := newInspection(dir, o)
+	inspected, damage := inspect(dir, o)
 	if damage == nil {
 		damage = inspected.verdict()
 	}
@@ -68,7 +68,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s.pins.count = make(map[Hash]int)
 	s.users.idle = make(chan struct{}, 1)
 	if err := s.open(); err != nil {
-		s.guard.close()
+		s.guard.endWaiting()
 		if damage != nil {
 			err = damage // the cause of whatever is missing
 		}
@@ -77,6 +77,7 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
+// open opens Pebble's database.
 func (s *Store) open() (err error) {
 	// While it opens, Pebble reports a file system that refuses the MANIFEST to
 	// the logger only.
@@ -107,7 +108,7 @@ func (s *Store) open() (err error) {
 	po.EventListener = listener(s.opts.Logger)
 	po.EventListener.ManifestCreated = func(info pebble.ManifestCreateInfo) {
 		if info.Err == nil {
-			s.guard.disk.live(s.opts.FS.PathBase(info.Path))
+			s.guard.disk.setManifest(s.opts.FS.PathBase(info.Path))
 		}
 	}
 	db, err := pebble.Open(s.dir, po)
@@ -117,21 +118,21 @@ func (s *Store) open() (err error) {
 	s.db = db
 	err = errors.Join(s.checkFormat(), s.startReclaim())
 	if err == nil {
-		err = s.signProgram()
+		err = s.recordProgram()
 	}
 	if errors.Is(err, ErrCorrupt) && s.opts.ReadOnly {
 		s.opts.Logger.Error("the store is opened although it is damaged", "dir", s.dir, "err", err)
 	} else if err != nil {
 		return errors.Join(err, s.db.Close())
 	}
-	s.guard.watch()
+	s.guard.startGuarding()
 	if s.Behind() == nil {
 		s.marker = s.startMarker()
 	}
 	return nil
 }
 
-// checkFormat refuses a store that a newer Larder wrote, and marks a new one.
+// checkFormat refuses a store that a newer Larder wrote, and writes the format of a new one.
 func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
@@ -163,12 +164,13 @@ func (s *Store) checkFormat() error {
 	return nil
 }
 
+// newerError returns an [ErrNewer] that says which format differs and which program wrote it.
 func newerError(which, writer string) error {
 	return fmt.Errorf("%w (%s): %s wrote it; use that or a newer one, or start on a backup from before it. No row was changed", ErrNewer, which, writer)
 }
 
-// signProgram notes which program writes from now on.
-func (s *Store) signProgram() error {
+// recordProgram records which program writes to the store from now on.
+func (s *Store) recordProgram() error {
 	if s.opts.ReadOnly || s.opts.Program == "" {
 		return nil
 	}
@@ -196,12 +198,13 @@ func (s *Store) Behind() *Behind {
 	return s.guard.inspected.behind()
 }
 
+// openError returns the error of opening a store, with its cause and the next step.
 func openError(dir string, err error) error {
 	var damage *DamageError
 	switch {
 	case errors.As(err, &damage): // which names the folder
 		return err
-	case noSpace(err):
+	case isNoSpace(err):
 		return fmt.Errorf("%w: couldn't open the store in %s: free some space on its disk, then start again", ErrDiskFull, dir)
 	case errors.Is(err, pebble.ErrDBDoesNotExist), errors.Is(err, ErrNoStore):
 		return fmt.Errorf("%w in %s", ErrNoStore, dir)
@@ -215,6 +218,7 @@ func openError(dir string, err error) error {
 	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
 }
 
+// lockError returns the error of locking a folder: [ErrLocked] if another process has it open.
 func lockError(dir string, err error) error {
 	// A lock that someone holds is a bare EAGAIN or EACCES, or Pebble's own
 	// message where it is this process. A file that can't be made is a PathError.
@@ -226,15 +230,14 @@ func lockError(dir string, err error) error {
 	return fmt.Errorf("%w: another larder process uses %s: stop it, or choose another folder", ErrLocked, dir)
 }
 
-// write applies b, unless there is reason to refuse it, and closes it. When it
-// returns, b is visible, and with [pebble.Sync] durable.
+// write applies a batch, unless it has to be refused, and closes it. With [pebble.Sync] it returns when the batch is on the disk.
 func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	if !s.users.enter() {
 		return errors.Join(s.closedError(), b.Close())
 	}
 	defer s.users.leave()
 	batch := b.(*pebble.Batch)
-	if err := s.accept(batch.Len()); err != nil || batch.Empty() {
+	if err := s.checkWritable(batch.Len()); err != nil || batch.Empty() {
 		return errors.Join(err, b.Close())
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
@@ -247,31 +250,30 @@ func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 		}
 		return errors.Join(err, b.Close())
 	})
-	return s.failure("write to", err)
+	return s.describeFailure("write to", err)
 }
 
-// failure says what couldn't be done, unless that is clear from the error.
-func (s *Store) failure(what string, err error) error {
+// describeFailure adds to an error what failed, unless the store has become read-only.
+func (s *Store) describeFailure(what string, err error) error {
 	if err == nil || err == s.guard.reason() {
 		return err
 	}
 	return fmt.Errorf("couldn't %s the store in %s: %w", what, s.dir, err)
 }
 
-// accept returns why a batch of n bytes is refused.
-func (s *Store) accept(n int) error {
+// checkWritable returns why a batch of n bytes is refused, nil if it is not.
+func (s *Store) checkWritable(n int) error {
 	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
 	}
 	if err := s.guard.reason(); err != nil {
 		return err
 	}
-	return s.room(n)
+	return s.checkRoom(n)
 }
 
-// room refuses a write of n bytes where the disk couldn't hold it twice, in
-// the log and in a table, and keep its reserve.
-func (s *Store) room(n int) error {
+// checkRoom returns an error if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve.
+func (s *Store) checkRoom(n int) error {
 	if s.opts.MinFreeBytes < 0 {
 		return nil
 	}
@@ -304,8 +306,8 @@ func (s *Store) Space() (free, total, least int64, err error) {
 	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
 }
 
-// UseNewestFormat has the files of the store be written in the newest format that there is, which an older program may not be
-// able to read. Until then a store keeps the format in which it was opened, so that such a program can open it again.
+// UseNewestFormat has the files of the store be written in the newest format, which an older program may be unable to read. Until then a
+// store keeps its format, so that such a program can open it again.
 func (s *Store) UseNewestFormat() error {
 	if !s.users.enter() {
 		return s.closedError()
@@ -320,7 +322,7 @@ func (s *Store) UseNewestFormat() error {
 	if err == nil {
 		s.moveRowsToTables()
 	}
-	return s.failure("use the newest format for", err)
+	return s.describeFailure("use the newest format for", err)
 }
 
 // rowsKey is the row of Meta that says that only contents' bytes are in blob files.
@@ -374,6 +376,7 @@ func (s *Store) roomToCompact(from, to []byte) error {
 // Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.
 func (s *Store) Failed() error { return s.guard.reason() }
 
+// closedError returns the error of using a closed store.
 func (s *Store) closedError() error {
 	return fmt.Errorf("the store in %s is closed", s.dir)
 }
@@ -385,14 +388,14 @@ func (s *Store) Close() error {
 	if !s.users.close() {
 		return nil
 	}
-	s.guard.close()
+	s.guard.endWaiting()
 	s.repairer.stop()
 	s.stopReclaim()
 	s.users.wait()
-	s.marker.end()
+	s.marker.halt()
 	// Where the disk has failed, the process ends without Pebble's closing, and
 	// the next one replays what is on the disk.
-	return s.failure("close", s.guard.do(func() error {
+	return s.describeFailure("close", s.guard.do(func() error {
 		if s.guard.stuck.Load() { // Pebble would wait for the goroutine
 			err := database(s).LogData(nil, pebble.Sync)
 			s.guard.ended.Store(true)
@@ -417,7 +420,7 @@ type users struct {
 	idle   chan struct{} // holds one when count may have come to zero after closing
 }
 
-// enter says whether the store is still open. If so, leave has to follow.
+// enter begins an operation and reports whether the store is open. If so, leave has to follow.
 func (u *users) enter() bool {
 	u.count.Add(1)
 	if u.closed.Load() {
@@ -427,6 +430,7 @@ func (u *users) enter() bool {
 	return true
 }
 
+// leave ends an operation.
 func (u *users) leave() {
 	if u.count.Add(-1) == 0 && u.closed.Load() {
 		select {
@@ -439,7 +443,7 @@ func (u *users) leave() {
 // close has enter refuse from now on. It reports whether this is the first call.
 func (u *users) close() bool { return !u.closed.Swap(true) }
 
-// wait returns when all have left, after close.
+// wait returns when all operations have ended, after close.
 func (u *users) wait() {
 	for u.count.Load() > 0 {
 		<-u.idle
@@ -462,15 +466,12 @@ var (
 	ErrCorrupt = errors.New("the store is damaged")
 )
 
-// noSpace reports whether err says that the disk, or the user's share of it,
-// is used up.
-func noSpace(err error) bool {
+// isNoSpace reports whether an error says that the disk, or the user's share of it, is full.
+func isNoSpace(err error) bool {
 	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
 }
 
-// plain returns an error with err's text on one line, without the marker that
-// Pebble joins to it, and none of the stack traces that a log that formats it
-// at length would get. It wraps err.
+// plain returns an error with the text of err on one line, without Pebble's marker and stack traces. It wraps err.
 func plain(err error) error {
 	if err == nil {
 		return nil

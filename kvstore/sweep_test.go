@@ -62,7 +62,7 @@ func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, wit
 		left := readFolder(t, mem)
 		compacted := database(s).Metrics().Compact.Count > 0 // which replaces tables in the background
 		for name := range damaged {
-			if left[name] == nil && immutable(name) && of.now[name] != nil && !compacted {
+			if left[name] == nil && isImmutable(name) && of.now[name] != nil && !compacted {
 				t.Errorf("%s: opening deleted %s", what, name)
 			}
 		}

@@ -35,7 +35,7 @@ func (s *Store) ReadVerified() ([]byte, error) {
 // WriteVerified replaces the record of the last check. A store that was opened read-only has such a record too, unless its file
 // system cannot be written to.
 func (s *Store) WriteVerified(record []byte) error {
-	return writeMark(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
+	return replaceFile(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
 }
 
 // RemoveVerified removes the record of the last check, if there is one. A crash does not bring it back.

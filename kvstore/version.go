@@ -53,15 +53,15 @@ const (
 
 var errEdit = errors.New("an edit is written in a way that this larder does not know")
 
-// apply makes v what it is after the next edit.
-func (v *version) apply(edit []byte) error {
+// applyEdit changes the version as the next edit of the MANIFEST says.
+func (v *version) applyEdit(edit []byte) error {
 	d := decoder{r: bytes.NewReader(edit)}
 	index := v.edits
 	v.edits++
 	for d.r.Len() > 0 && d.err == nil {
 		switch tag := d.number(); tag {
 		case tagComparer:
-			d.bytes()
+			d.skipBytes()
 		case tagLog:
 			v.log, v.logEdit = d.number(), index
 		case tagNextFile, tagPreviousLog, tagRemovedBacking:
@@ -72,7 +72,7 @@ func (v *version) apply(edit []byte) error {
 			level := d.number()
 			delete(v.tables, placed{level, d.number()})
 		case tagTable, tagTableRanges:
-			v.table(&d, tag == tagTableRanges)
+			v.applyTable(&d, tag == tagTableRanges)
 		case tagBacking:
 			file := d.number()
 			v.sizes[file] = int64(d.number())
@@ -92,16 +92,16 @@ func (v *version) apply(edit []byte) error {
 	return d.err
 }
 
-// table reads a table that an edit adds.
-func (v *version) table(d *decoder, ranges bool) {
+// applyTable reads a table that an edit adds. ranges says that the edit may have bounds of range keys.
+func (v *version) applyTable(d *decoder, ranges bool) {
 	level, table, size := d.number(), d.number(), d.number()
 	file := table
 	if ranges && d.number()&1 != 0 { // it has other keys too
-		d.bytes()
-		d.bytes()
+		d.skipBytes()
+		d.skipBytes()
 	}
-	d.bytes() // smallest key
-	d.bytes() // largest
+	d.skipBytes() // smallest key
+	d.skipBytes() // largest
 	d.number()
 	d.number() // sequence numbers
 	virtual := false
@@ -121,7 +121,7 @@ func (v *version) table(d *decoder, ranges bool) {
 				d.number()
 			}
 		case tag < mustKnow || tag == 67 || tag == 68: // prefix and suffix of its keys
-			d.bytes()
+			d.skipBytes()
 		default:
 			d.err = errEdit
 		}
@@ -159,7 +159,7 @@ func readVersion(fs vfs.FS, dir, manifest string, length int64) (*version, error
 	}
 	defer f.Close()
 	v := newVersion()
-	_, err = newChunkReader(io.LimitReader(f, length), 0).records(0, v.apply)
+	_, err = newChunkReader(io.LimitReader(f, length), 0).readRecords(0, v.applyEdit)
 	return v, err
 }
 
@@ -169,6 +169,7 @@ type decoder struct {
 	err error
 }
 
+// number returns the next number, 0 after an error.
 func (d *decoder) number() uint64 {
 	n, err := binary.ReadUvarint(d.r)
 	if err != nil && d.err == nil {
@@ -177,7 +178,8 @@ func (d *decoder) number() uint64 {
 	return n
 }
 
-func (d *decoder) bytes() {
+// skipBytes skips the next byte slice.
+func (d *decoder) skipBytes() {
 	n := d.number()
 	if n > uint64(d.r.Len()) {
 		d.err = errEdit
