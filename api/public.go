@@ -235,7 +235,7 @@ func (p *public) answering(answer func(context.Context, *request) (*answers.Body
 
 // inTurn calls answer when it is the client's turn.
 func (p *public) inTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
-	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Patience)
+	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Timeout)
 	if errors.Is(err, client.ErrNoPlace) {
 		return nil, answers.Caching{}, noTurn
 	}

@@ -24,7 +24,7 @@ const (
 	MaxMinify = 4 << 20
 )
 
-// A Plan is what is to be published of one release: which files, and where, which are left out, and which get a
+// A Plan is the selection of one release's files for publication: which files, and where, which are left out, and which get a
 // minified form that upstream does not have. The bot publishes by it, and the checks on a submission show it, so what a
 // contributor sees before the merge is what is served after it. It takes the archive's names and sizes, never the
 // files' bytes.
@@ -186,7 +186,7 @@ func (s *Plan) Files() []PlannedFile {
 func (s *Plan) Sources() []string { return slices.Sorted(maps.Keys(s.sizes)) }
 
 // DefaultFile returns a release's main file among its published paths: the one at filename, which the
-// package JSON gives, else the most similar of the same type, or "" where there is none. Libraries
+// package JSON gives, else the most similar of the same type, or "" if no file is similar. Libraries
 // rename their files now and then, and a package without a default file looks broken.
 func DefaultFile(filename string, paths []string) string {
 	if filename == "" {

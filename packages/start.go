@@ -15,7 +15,7 @@ func NewStart(newest int) *Start {
 	return &Start{left: newest, prereleases: mostPrereleases, looks: mostLooks}
 }
 
-// Wants reports whether this version is to be one of them.
+// Wants reports whether this version belongs to them.
 func (s *Start) Wants(version string) bool {
 	return s.left > 0 && s.looks > 0 && (s.prereleases > 0 || !IsPrerelease(version))
 }
@@ -35,5 +35,5 @@ func (s *Start) Pass() { s.looks-- }
 // Full reports whether all are chosen.
 func (s *Start) Full() bool { return s.left <= 0 }
 
-// Looked is how many versions it was told of.
+// Looked is how many versions it was given.
 func (s *Start) Looked() int { return mostLooks - s.looks }

@@ -204,7 +204,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 		w.WriteHeader(http.StatusOK)
 		return nil, false
 	}
-	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, client.Patience)
+	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, client.Timeout)
 	if err != nil {
 		return busy, false
 	}
@@ -213,7 +213,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	if form.Coding == coding.Identity {
 		weight = min(h.Bytes, 2*size) // decoded from another form
 	}
-	waiting, stop := context.WithTimeout(ctx, client.Patience)
+	waiting, stop := context.WithTimeout(ctx, client.Timeout)
 	err = h.memory.Acquire(waiting, weight)
 	stop()
 	if err != nil {

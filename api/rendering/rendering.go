@@ -60,7 +60,7 @@ type Document struct {
 	Kind    document.Kind
 }
 
-// An entry is what is cached of a document: a result, or why there is none.
+// An entry is what is cached of a document: a result, or why rendering failed.
 type entry struct {
 	result  document.Result
 	refused string
@@ -73,7 +73,7 @@ func (e entry) value() (document.Result, error) {
 	return e.result, nil
 }
 
-// A PendingError says that a document is to be rendered, and is not yet.
+// A PendingError says that a document waits to be rendered.
 type PendingError struct {
 	// Done is closed when it has been rendered or given up; nil where the queue is full, or rendering it failed a moment ago.
 	Done <-chan struct{}

@@ -214,7 +214,7 @@ func (s *Site) inTurn(q *request, path string) (*page, error) {
 
 // takeTurn calls do when it is the client's turn.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
-	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Patience)
+	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Timeout)
 	if err != nil {
 		if errors.Is(err, client.ErrNoPlace) {
 			err = refuse(http.StatusServiceUnavailable, "Just a moment", "Many pages are being made at this moment. Please try again in a few seconds.")

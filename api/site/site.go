@@ -98,7 +98,7 @@ func New(o Options) (*Site, error) {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Patience}, now: time.Now, renderTimeout: renderTimeout}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {

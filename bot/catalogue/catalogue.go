@@ -43,7 +43,7 @@ type Options struct {
 	Token func(*url.URL) string
 	// Interval is the time between two looks; default five minutes.
 	Interval time.Duration
-	// Logger is told of changes and of what is wrong; default: none.
+	// Logger gets changes and errors; default: none.
 	Logger *slog.Logger
 	// Now is the clock; default time.Now.
 	Now func() time.Time
@@ -183,7 +183,7 @@ func (k *Keeper) Open(ctx context.Context) (*packages.Catalogue, error) {
 // firstPause is the one after a failure where there is no catalogue yet; it doubles up to the interval.
 const firstPause = 5 * time.Second
 
-// Run looks at the source at once, each interval, and when it is told to, until ctx ends. What has changed goes to
+// Run looks at the source at once, each interval, and on request, until ctx ends. What has changed goes to
 // apply; where that fails, the same goes there again after the next look.
 func (k *Keeper) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
 	if k.Static() {

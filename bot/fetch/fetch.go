@@ -64,7 +64,7 @@ type Options struct {
 	Stall time.Duration
 	// Network is how hosts are reached.
 	Network
-	// Logger is told about tries that failed and will be repeated; default none.
+	// Logger gets failed tries that will be repeated; default none.
 	Logger *slog.Logger
 
 	// Now, Random (in [0, 1)) and Sleep stand in for the clock and chance; the defaults are the real ones.
@@ -191,7 +191,7 @@ func (c *Client) Close() {
 
 // Get makes the request and hands the answer to read, which must return before the answer's body is
 // over and done with. A body that breaks off is a failed try like any other, so read may be called
-// several times and has to begin anew each time. Any other error of read's ends the request and is
+// several times and has to start again each time. Any other error of read's ends the request and is
 // returned as it is; the client's own are *[Error].
 func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error) error {
 	r.Limit = cmp.Or(r.Limit, 64<<20)
@@ -413,7 +413,7 @@ func cause(ctx context.Context, err error) error {
 
 // LocalError says that a download could not be written down. The fault is this machine's, not the
 // server's: the disk is full or broken (errors.Is tells which, as with syscall.ENOSPC), and other
-// downloads will fail like this one until the operator mends that.
+// downloads fail like this one until the operator repairs that.
 type LocalError struct {
 	// Err is the cause, without the file's name.
 	Err error

@@ -40,8 +40,8 @@ func (e *IntegrityError) Error() string {
 }
 
 // Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
-// packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match, or
-// there is none, the error is an *[IntegrityError]; where dst cannot be written, it is a *[fetch.LocalError].
+// packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match or
+// is missing, the error is an *[IntegrityError]; where dst cannot be written, it is a *[fetch.LocalError].
 // After any error dst's content is worth nothing.
 func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
 	if err := c.tarball(ctx, v, dst); err != nil {
@@ -126,7 +126,7 @@ type hashes struct {
 	hex       bool   // shasum's notation
 }
 
-// parseHashes takes from a version what its tarball is to be checked against.
+// parseHashes returns the hashes that a version's tarball must have.
 func parseHashes(v Version) (hashes, error) {
 	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
 	switch {
@@ -173,7 +173,7 @@ func parseIntegrityOf(algorithm algorithm, integrity string) hashes {
 }
 
 // SameTarball compares what the packument says of v's tarball with the Hash of a version that was seen
-// before. Where they have no algorithm in common, that cannot be told.
+// before. Known is false where they have no algorithm in common.
 func (v Version) SameTarball(hash string) (same, known bool) {
 	for _, algorithm := range algorithms {
 		have := parseIntegrityOf(algorithm, v.Integrity).sums

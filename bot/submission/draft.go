@@ -245,7 +245,7 @@ func repositoryAddress(address, homepage string) string {
 	return u.String()
 }
 
-// oneLine takes line breaks and the like out of a text.
+// oneLine replaces line breaks and other white space of a text by single spaces.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(line(text)), " ")
 }

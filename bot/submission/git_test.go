@@ -41,7 +41,7 @@ func TestGit(t *testing.T) {
 		t.Errorf("older: %+v", preview.Older)
 	}
 	p, _, err := look(server.URL + "/gone.git")
-	if problem := Trouble(p, err); !errors.Is(err, fetch.ErrNotFound) || !strings.Contains(problem.Message, "the git server has no") {
+	if problem := ProblemOf(p, err); !errors.Is(err, fetch.ErrNotFound) || !strings.Contains(problem.Message, "the git server has no") {
 		t.Errorf("gone: %v, %v", err, problem)
 	}
 	for _, address := range []string{"https://10.0.0.1/o/r.git", "https://u:secret@example.com/o/r", "file:///etc/passwd", "--upload-pack=x"} {
@@ -50,7 +50,7 @@ func TestGit(t *testing.T) {
 			t.Errorf("%s: no error", address)
 			continue
 		}
-		if m := Trouble(p, err).Message; !strings.HasPrefix(m, "the upstream cannot be used: ") || strings.Contains(m, "try again") || strings.Contains(m, "secret") {
+		if m := ProblemOf(p, err).Message; !strings.HasPrefix(m, "the upstream cannot be used: ") || strings.Contains(m, "try again") || strings.Contains(m, "secret") {
 			t.Errorf("%s: %s", address, m)
 		}
 	}

@@ -58,7 +58,7 @@ func (u Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []
 		g.Go(func() error {
 			preview, err := u.Look(ctx, r.Package, 0)
 			if err != nil {
-				r.Add(Trouble(r.Package, err))
+				r.Add(ProblemOf(r.Package, err))
 				return ctx.Err()
 			}
 			r.Add(preview.Problems()...)

@@ -71,7 +71,7 @@ func (p *Preview) Problems() []packages.Problem {
 	return problems
 }
 
-// quoted lists some paths, so that those which look the same can be told apart.
+// quoted lists some paths, so that those which look the same can be distinguished.
 func quoted(paths []string) string {
 	const most = 3
 	var shown []string
@@ -101,9 +101,9 @@ func (p *Preview) globs(add func(severity packages.Severity, rule string, at []s
 	}
 }
 
-// Trouble makes a problem of an error of [Look]. What is unknown is an error, too: a check that could not
+// ProblemOf makes a problem of an error of [Look]. What is unknown is an error, too: a check that could not
 // be made has not been passed.
-func Trouble(p *packages.Package, err error) packages.Problem {
+func ProblemOf(p *packages.Package, err error) packages.Problem {
 	at, message := []string{"autoupdate", "target"}, ""
 	target := p.Autoupdate.Target
 	var name *npm.NameError
@@ -231,14 +231,14 @@ func (p *Preview) WriteMarkdown(w io.Writer) error {
 
 // Describe says in words what would be published of a release.
 func (r *Release) Describe() string {
-	told := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-r.Made(), "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
+	description := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-r.Made(), "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
 	if made := r.Made(); made > 0 {
-		told += fmt.Sprintf("; %s would be made", text.Count(made, "minified file", "minified files"))
+		description += fmt.Sprintf("; %s would be made", text.Count(made, "minified file", "minified files"))
 	}
 	if n := len(r.LeftOut); n > 0 {
-		told += fmt.Sprintf("; %s left out", text.Count(n, "file", "files"))
+		description += fmt.Sprintf("; %s left out", text.Count(n, "file", "files"))
 	}
-	return told
+	return description
 }
 
 // Size is a file's size for people; of one that is made, which has none yet, it says that.

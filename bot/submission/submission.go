@@ -110,7 +110,7 @@ type Release struct {
 	// Files are what would be published, by path; LeftOut are selected but would not.
 	Files   []packages.PlannedFile
 	LeftOut []packages.LeftOut
-	// Default is the main file; "" where there is none.
+	// Default is the main file; "" without one.
 	Default string
 	// Entries is how many files the release has; Sources are their paths.
 	Entries int

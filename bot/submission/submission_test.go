@@ -113,7 +113,7 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: no error", target)
 			continue
 		}
-		problem := Trouble(p, err)
+		problem := ProblemOf(p, err)
 		if !strings.Contains(problem.Message, want) || problem.Severity != packages.Error || problem.Rule != "upstream" || problem.Line != 3 {
 			t.Errorf("%s: %v", target, problem)
 		}
@@ -121,7 +121,7 @@ func TestLook(t *testing.T) {
 	registry.Fail(npmtest.Fault{Status: http.StatusServiceUnavailable})
 	p := pkg(t, "a.js", "", "*.js")
 	_, err = Look(context.Background(), npm, p, 0)
-	if problem := Trouble(p, err); !strings.Contains(problem.Message, "could not be looked at") || problem.Severity != packages.Error {
+	if problem := ProblemOf(p, err); !strings.Contains(problem.Message, "could not be looked at") || problem.Severity != packages.Error {
 		t.Errorf("registry down: %v", problem)
 	}
 }

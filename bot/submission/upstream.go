@@ -138,8 +138,8 @@ type Popularity struct {
 	// Downloads returns how often an npm package was downloaded in the last month, or
 	// [fetch.ErrNotFound] where there is no count. Nil: it is not asked.
 	Downloads func(ctx context.Context, name string) (int64, error)
-	// Stars returns how many stars a repository at GitHub has, or [fetch.ErrNotFound] where there is
-	// none. Nil: it is not asked.
+	// Stars returns how many stars a repository at GitHub has, or [fetch.ErrNotFound] if
+	// it does not exist. Nil: stars are not looked up.
 	Stars func(ctx context.Context, owner, repository string) (int64, error)
 }
 

@@ -134,7 +134,7 @@ is not there.`,
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			result.Add(submission.Trouble(p, err))
+			result.Add(submission.ProblemOf(p, err))
 			return a.finishShow(format, result)
 		}
 		result.Add(preview.Problems()...)

@@ -19,7 +19,7 @@ import (
 // ErrNone: the folder has no bare repository.
 var ErrNone = errors.New("not a bare git repository")
 
-// Open opens the repository in dir. Where there is none, the error is [ErrNone].
+// Open opens the repository in dir. If dir has no repository, the error is [ErrNone].
 func Open(dir string) (*filesystem.Storage, error) {
 	s := storage(dir)
 	_, err := s.Reference(plumbing.HEAD)

@@ -78,20 +78,20 @@ func Hurries(ctx context.Context) bool {
 	return ok && scarce()
 }
 
-// Patience is how long a request waits for its turn at these.
-const Patience = 10 * time.Second
+// Timeout is how long a request waits for its turn at these.
+const Timeout = 10 * time.Second
 
 // Enter takes a place for the client at a remote address, and waits for one up to that time, or until ctx ends. Its
 // context ends with [ErrLost] if the client has to give the place up; then, or when it is done, the caller calls leave
 // once. Without a place the error is [ErrNoPlace], or that of ctx.
 //
 // For a moment, until the goroutine that lost its place has left, one more than all may be inside.
-func (s *Shares) Enter(ctx context.Context, remote string, patience time.Duration) (inside context.Context, leave func(), err error) {
+func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration) (inside context.Context, leave func(), err error) {
 	client, _ := Of(remote)
 	inside, lose := context.WithCancelCause(ctx)
 	p := &place{given: make(chan struct{}), lose: lose}
 	leave = sync.OnceFunc(func() { s.leave(client, p) })
-	if !s.enter(client, p, patience > 0) {
+	if !s.enter(client, p, timeout > 0) {
 		lose(ErrNoPlace)
 		return nil, nil, ErrNoPlace
 	}
@@ -100,7 +100,7 @@ func (s *Shares) Enter(ctx context.Context, remote string, patience time.Duratio
 		return inside, leave, nil
 	default:
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.given:

@@ -237,7 +237,7 @@ func (v Version) withoutContent() Version {
 	return v
 }
 
-// Get returns the version in force; false if there is none yet.
+// Get returns the version in force; false before the first one.
 func (s *Store) Get() (Version, bool) {
 	v := s.inForce.Get()
 	return v, v.Number > 0
@@ -461,7 +461,7 @@ func (s *Store) setConfirmed() {
 	s.confirm = s.options.Now()
 }
 
-// setProblem records a problem of a kind, nil if there is none any more.
+// setProblem records a problem of a kind, nil if it is solved.
 func (s *Store) setProblem(p problem, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -132,7 +132,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return sendCheckpoint(w, r, signed.Note)
 	}
 	if t.kind == live || t.kind == proof {
-		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Patience)
+		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Timeout)
 		if err != nil {
 			return refuse(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
 		}

@@ -52,7 +52,7 @@ func validLicense(text string) bool {
 	return e.alternatives(0) && len(e.words) == 0
 }
 
-// expression is what is left to read of one, in words.
+// expression is the unread rest of a license expression, in words.
 type expression struct{ words []string }
 
 // alternatives reads licences joined by AND and OR. Which of them binds closer makes no difference to
@@ -127,8 +127,8 @@ var licenseCases = sync.OnceValue(func() map[string]string {
 })
 
 // usual are ways in which people write licences that are too far from the identifiers for counting
-// letters, by what simplify makes of them. Where the text leaves open which of several is meant, there
-// is none.
+// letters, by what simplify makes of them. A text that leaves open which of several is meant
+// is not listed.
 var usual = map[string]string{
 	"apache":        "Apache-2.0",
 	"apache2":       "Apache-2.0",

@@ -63,7 +63,7 @@ func New(o Options) *Linter {
 
 // A Result is what was found in one file.
 type Result struct {
-	// File is the file's name as people are told it, slash-separated.
+	// File is the file's name in messages, slash-separated.
 	File string
 	// Data is its content.
 	Data []byte

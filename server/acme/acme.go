@@ -2,8 +2,8 @@
 // renews them in time.
 //
 // What it guarantees: a certificate that is there serves until another one has taken its place, whatever becomes of the
-// renewal; keys and certificates are kept in files that only their owner may read. What went wrong is told by what to do
-// about it: the domain's address, the server's limits, or that the server cannot be reached.
+// renewal; keys and certificates are kept in files that only their owner may read. Errors say what is at fault,
+// for example the domain's address, the limits of the server, or the network, and what to do.
 //
 // It must not know what is served, nor who opens the addresses on which it answers the server's challenges.
 package acme

@@ -26,8 +26,8 @@ type challenge struct {
 const (
 	// challengesAtOnce bounds the questions under way of a room.
 	challengesAtOnce = 256
-	// challengePatience is how long an answer may take.
-	challengePatience = 5 * time.Second
+	// challengeTimeout is how long an answer may take.
+	challengeTimeout = 5 * time.Second
 	// mostChallenge is how many bytes of an answer a visitor gets. Each who takes them slowly has them in memory.
 	mostChallenge = 128 << 10
 	// mostUnread is how many bytes are read of an answer that no visitor gets, to use the connection again.
@@ -38,7 +38,7 @@ const (
 func newChallenge(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
 	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
-		Transport: transport, Timeout: challengePatience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: transport, Timeout: challengeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
@@ -85,7 +85,7 @@ func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 }
 
 // requestChallenge sends the header fields of a request, and who made which request, to the challenge. It returns the response, and
-// the part of its body that the visitor gets, which is in memory, so that a slow visitor blocks nobody.
+// the part of its body that the visitor gets, which is in memory, so that a slow visitor does not block others.
 func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, body []byte, err error) {
 	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {

@@ -101,7 +101,7 @@ func (k *Keyring) find(id [keyIDSize]byte) *key {
 // remove their line.
 const keyFile = "waiting-room.keys"
 
-// OpenKeys reads the keys in a folder, and creates the first one if there is none. Only the owner may be able to read the file.
+// OpenKeys reads the keys in a folder, and creates the first one in an empty folder. Only the owner may be able to read the file.
 func OpenKeys(dir string) (*Keyring, error) {
 	file := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(file)

@@ -34,8 +34,8 @@ type Status struct {
 	// Recovering says that the room's state was lost, or another node of the cluster publishes since, and no new user is
 	// let in until it is known how many are inside.
 	Recovering bool `json:"recovering,omitempty"`
-	// CutOff says that, in a cluster, the node that publishes does not answer this one about the room, and no new
-	// user is let in here. What else is told is as of its last answer.
+	// CutOff says that, in a cluster, the leader does not respond to this node about the room, and no new
+	// user is admitted here. The other fields are as of its last response.
 	CutOff bool `json:"cut_off,omitempty"`
 	// Settings says which version of the settings of all rooms is in force here.
 	Settings Revision `json:"settings"`

@@ -233,7 +233,7 @@ func Parse(name string, text []byte) ([]Room, error) {
 	return ParseNode(name, list)
 }
 
-// List returns the list of rooms in a file as YAML, for [ParseNode]; nil if there is none. name is the file's, for messages.
+// List returns the list of rooms in a file as YAML, for [ParseNode]; nil if the file has no list. name is the file's, for messages.
 func List(name string, text []byte) (*yaml.Node, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), MaxFile)

@@ -378,7 +378,7 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	seen := map[string]bool{}
 	for _, u := range room.Upstreams {
 		if u == nil {
-			return // told already
+			return // reported already
 		}
 		switch {
 		case u.Scheme != room.Upstreams[0].Scheme:

@@ -1,13 +1,13 @@
 // Package nodes has the nodes of a cluster share their waiting rooms: each node is a data centre of
 // each room, and the global objects are where the writer is, the owner. It decides which messages between
-// them count, and by which clock they all go. Like package queue it is arithmetic: it is told the
+// them count, and by which clock they all go. Like package queue it is arithmetic: it gets the
 // time, and callers carry the messages.
 //
 // # What it guarantees
 //
 // With the guarantees of package queue, whatever happens to nodes, network and bucket, and however far apart
 // their clocks are: no limit is exceeded, also while one owner follows another, and while there are two.
-// Owners are told apart by epochs, which the bucket hands out in order.
+// Owners are distinguished by epochs, which the bucket hands out in order.
 //
 //   - Clocks. A node's clock is that of the owner whose answer it took last, plus its own monotonic time. An
 //     answer counts for [Within] after its question, so two clocks differ by no more than [Skew]. A clock never
@@ -17,7 +17,7 @@
 //     higher. So Sure after an epoch was taken, no owner before it gives or renews anything.
 //   - Succession. What a node tells a new owner has all grants that it may still use ([queue.Account]),
 //     because it takes none of the owner before afterwards. The new owner lets no visitor in until every
-//     node that the bucket lists has told that; or, where one does not, until everything is over that the owner before
+//     node that the bucket lists has reported that; or, where one does not, until everything is over that the owner before
 //     may have promised to it.
 //   - Listing. A node is in the bucket's list before its first question, and an owner answers only nodes that it has
 //     seen there. It leaves the list only when it was silent for longer than any promise lasts.

@@ -362,7 +362,7 @@ func FormOf(lines []string, json bool) Form {
 	return Neither
 }
 
-// quality reads a weight in thousandths: 1000 where there is none, 0 where it is malformed.
+// quality reads a weight in thousandths: 1000 if it is missing, 0 if it is malformed.
 func quality(parameters string) int {
 	for len(parameters) > 0 {
 		var p string

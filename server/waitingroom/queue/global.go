@@ -43,7 +43,7 @@ func (a reporterID) compare(b reporterID) int {
 const (
 	// usualReport and slowestReport bound how often a data centre reports. In between,
 	// all of them together send reportsPerSecond. A data centre draws no more often than
-	// fastestReport where it has been told that there is nothing to draw.
+	// fastestReport after a response that nothing can be drawn.
 	fastestReport    = time.Second
 	usualReport      = 2 * time.Second
 	slowestReport    = 10 * time.Second

@@ -29,8 +29,8 @@ func (d *DataCentre) StartJournal() {
 }
 
 // Changes returns what the journal lacks since the last call: rows, and the head, nil where it
-// has not changed. They must be stored together, before what the data centre decided since
-// then is told to anybody.
+// has not changed. They must be stored together, before any client gets a decision that the
+// data centre made since then.
 func (d *DataCentre) Changes() (rows []Change, head []byte) {
 	for id := range d.tickets.changed {
 		c := Change{ID: id}

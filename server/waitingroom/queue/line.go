@@ -129,7 +129,7 @@ func (l *line) stays(b Bucket) float64 {
 func (l *line) aheadOf(p place, room []Bucket) int {
 	n := 0.0
 	for _, b := range l.buckets {
-		for ; len(room) > 0 && room[0].Minute < b.Minute && room[0].Minute < p.bucket; room = room[1:] { // where nobody waits here
+		for ; len(room) > 0 && room[0].Minute < b.Minute && room[0].Minute < p.bucket; room = room[1:] { // where no visitor waits here
 			n += float64(room[0].Waiting)
 		}
 		if b.Minute > p.bucket {

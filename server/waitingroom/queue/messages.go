@@ -200,7 +200,7 @@ type WorkerState struct {
 	Room        Room
 }
 
-// Estimate is what a waiting visitor can be told.
+// Estimate is the wait that a visitor can expect.
 type Estimate struct {
 	// Known is whether the times mean anything: visitors have been admitted lately.
 	Known bool

@@ -46,8 +46,8 @@ type tickets struct {
 	spent   map[Minute][]TicketID // by the minute in which they are forgotten
 	cleared Minute
 
-	changed map[TicketID]struct{} // what the journal lacks; nil where there is none
-	ghosts  []Bucket              // of an earlier life, counted as waiting
+	changed map[TicketID]struct{} // tickets that the journal lacks; nil without a journal
+	ghosts  []Bucket              // of an earlier process, counted as waiting
 	haunted time.Time             // until when
 }
 

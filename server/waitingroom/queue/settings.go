@@ -1,5 +1,5 @@
 // Package queue decides which visitors come into a waiting room and which wait, across
-// data centres. It is arithmetic only: three state machines that are told the time and
+// data centres. It is arithmetic only: three state machines that get the time and
 // exchange messages as values,
 //
 //	Worker → DataCentre → Global → DataCentre → Worker
@@ -26,7 +26,7 @@
 // # How
 //
 // The global object hands out grants. A grant is a number for one data centre (more
-// exactly, one life of it, its incarnation) and one minute. The number only grows, so a
+// exactly, one run of it, its incarnation) and one minute. The number only grows, so a
 // data centre keeps the highest that it has seen, and a repeated or late grant changes
 // nothing. Each admission is charged to the grant of its minute. Reports carry the
 // charges of each minute, cumulatively, and the number of sessions.
@@ -142,7 +142,7 @@ const (
 	Reject      Method = "reject"      // no new visitor goes in, and none waits
 )
 
-// Methods are all methods, in the order in which people are told of them.
+// Methods are all methods, in the order in which messages list them.
 var Methods = []Method{FIFO, Random, Passthrough, Reject}
 
 // Allocator is how the slots of a data centre reach its workers. The package documentation
@@ -156,7 +156,7 @@ const (
 	Adaptive Allocator = "adaptive" // a larger part for each worker while the room is empty: bursts exceed the limits
 )
 
-// Allocators are all allocators, in the order in which people are told of them.
+// Allocators are all allocators, in the order in which messages list them.
 var Allocators = []Allocator{Counter, Even, Adaptive}
 
 // Settings are a room's limits and rules at one moment. Another moment, such as an event,

@@ -8,7 +8,7 @@ import (
 
 // Worker is what a request meets first. Under Counter it passes sessions and sends all
 // other requests to the data centre; under Even and Adaptive it decides alone, by the last
-// state that it was told. It is not safe for use by several goroutines at once; for
+// state that it received. It is not safe for use by several goroutines at once; for
 // sessions [Settings.Session] says the same without a worker.
 type Worker struct {
 	name     string
