@@ -116,16 +116,17 @@ func deprecations(versions map[string]candidate) map[string][]string {
 // maxDeprecations bounds the different reasons that are kept of one package.
 const maxDeprecations = 200
 
-// ReadDeprecation returns why upstream warns of a version, "" where it does not.
-func ReadDeprecation(r kvstore.Reader, pkg, version string) (string, error) {
+// ReadDeprecations returns the versions of a package that upstream warns of, with the reason of each.
+func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
 	u, err := LookupUpstream(r, pkg)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return "", nil
+		return nil, nil
 	}
+	reasons := map[string]string{}
 	for why, versions := range u.Deprecated {
-		if slices.Contains(versions, version) {
-			return why, nil
+		for _, version := range versions {
+			reasons[version] = why
 		}
 	}
-	return "", err
+	return reasons, err
 }

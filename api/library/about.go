@@ -35,12 +35,12 @@ const (
 	maxAboutBytes = 4 << 20
 )
 
-// Deprecated returns why upstream warns of a version, "" where it does not.
-func (x *Index) Deprecated(name, version string) (string, error) {
-	if x.deprecated == nil || !validName(name) {
-		return "", nil
+// Deprecations returns the versions that upstream warns of, with the reason of each.
+func (x *Index) Deprecations(name string) (map[string]string, error) {
+	if x.deprecations == nil || !validName(name) {
+		return nil, nil
 	}
-	return x.deprecated(x.store, name, version)
+	return x.deprecations(x.store, name)
 }
 
 // Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something else.

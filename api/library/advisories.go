@@ -132,6 +132,26 @@ func (a *Advisories) Of(npm, version string) []Advisory {
 	return found
 }
 
+// Affected returns which of the versions of an npm package something is known against. A nil Advisories knows nothing.
+func (a *Advisories) Affected(npm string, versions []string) []string {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refresh()
+	var affected []string
+	for _, version := range versions {
+		for _, known := range a.packets[npm] {
+			if _, hit := known.affects(version); hit {
+				affected = append(affected, version)
+				break
+			}
+		}
+	}
+	return affected
+}
+
 // Recheck has the next page read the file again if it has changed.
 func (a *Advisories) Recheck() {
 	a.mu.Lock()

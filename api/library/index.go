@@ -36,8 +36,8 @@ type Options struct {
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
-	// Deprecated returns why upstream warns of a version, "" where it does not. Default: nothing is known.
-	Deprecated func(r kvstore.Reader, name, version string) (string, error)
+	// Deprecations returns the versions that upstream warns of, with the reason of each. Default: nothing is known.
+	Deprecations func(r kvstore.Reader, name string) (map[string]string, error)
 	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
@@ -53,19 +53,19 @@ type Options struct {
 // An Index knows all libraries. Call Run once; the other methods may be called at
 // any time, from any goroutine.
 type Index struct {
-	store      *kvstore.Store
-	log        *logs.Log
-	popularity func(*Library) float64
-	downloads  func(string) (int64, time.Time, bool)
-	gitHub     func(string) (GitHubCounts, bool)
-	accounts   func(kvstore.Reader, string) ([]views.Account, error)
-	deprecated func(r kvstore.Reader, name, version string) (string, error)
-	upstream   func(r kvstore.Reader, name, version string) (string, bool, error)
-	changes    *Changes
-	notified   atomic.Int64
-	now        func() time.Time
-	logger     *slog.Logger
-	search     searchIndex
+	store        *kvstore.Store
+	log          *logs.Log
+	popularity   func(*Library) float64
+	downloads    func(string) (int64, time.Time, bool)
+	gitHub       func(string) (GitHubCounts, bool)
+	accounts     func(kvstore.Reader, string) ([]views.Account, error)
+	deprecations func(r kvstore.Reader, name string) (map[string]string, error)
+	upstream     func(r kvstore.Reader, name, version string) (string, bool, error)
+	changes      *Changes
+	notified     atomic.Int64
+	now          func() time.Time
+	logger       *slog.Logger
+	search       searchIndex
 
 	// unread are the libraries that could not be read, which is tried again, and why.
 	// Run replaces it; it is never changed.
@@ -87,7 +87,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(*Library) float64 { return 0 }
 	}

@@ -402,6 +402,16 @@ func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet 
 	return s
 }
 
+// MinifiedPath returns the path of the minified form of a script or style sheet, "" for one that is minified and for other files.
+func MinifiedPath(file string) string {
+	ext := path.Ext(file)
+	bare := strings.TrimSuffix(file, ext)
+	if ext != ".js" && ext != ".css" && ext != ".mjs" || strings.HasSuffix(bare, ".min") {
+		return ""
+	}
+	return bare + ".min" + ext
+}
+
 // A Kind is how a page loads a file.
 type Kind int
 

@@ -92,9 +92,11 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	page.MoreDependencies = len(page.Dependencies)
 	page.Dependencies = page.Dependencies[:min(dependenciesShown, len(page.Dependencies))]
 	page.MoreDependencies -= len(page.Dependencies)
-	if page.Deprecated, err = s.library.Deprecated(page.Name, page.Release.Version); err != nil {
+	deprecations, err := s.library.Deprecations(page.Name)
+	if err != nil {
 		failed("deprecation", err)
 	}
+	page.Deprecated = deprecations[page.Release.Version]
 	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
 		page.Downloads = &downloads{int(n), asOf}
 	}

@@ -67,7 +67,7 @@ func TestPagesOfManyFiles(t *testing.T) {
 func TestRowsEscape(t *testing.T) {
 	hostile := `"><script>alert(1)</script>'&`
 	for _, rows := range []template.HTML{
-		writeOptions([]views.Version{{Version: hostile}}, hostile),
+		writeOptions([]views.Version{{Version: hostile}}, hostile, nil),
 		writeFileRows([]fileRow{{fileLink: fileLink{hostile, hostile}, Snippet: library.Snippet{URL: hostile, HTML: hostile, Integrity: hostile}, Gzip: 1, Chosen: true, Main: true, Minified: true}}),
 		writeFolderRows([]folderEntry{{Name: hostile, Address: hostile}}),
 		writeMadeRows([]logs.File{{Path: hostile, Origin: logs.Minified, From: hostile}}),

@@ -28,6 +28,9 @@ type libraryPage struct {
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
 
+	Marks       map[string]mark
+	Glance      *glance
+	Pair        string // tags of the chosen file and of the style sheet or script that belongs to it, "" for none
 	Chosen      *use   // the file whose tags are shown, nil for none
 	Wanted      string // path of the file that was asked for, "" for none
 	Lacks       bool   // the release does not have it
@@ -152,13 +155,18 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
 	q.inputs.free = page.Shown != "" || page.Lacks
 	s.useCounts(q)
-	if !ok {
-		wanted = ""
-		if chosen, ok = r.Find(r.Default); !ok && len(r.Files) > 0 {
-			chosen, ok = r.Files[0], true
-		}
+	initial, hasMain := r.Find(r.Default) // the file of a page that no other file was asked of
+	if hasMain {
+		initial = minifiedOf(r, initial)
+	} else if hasMain = len(r.Files) > 0; hasMain {
+		initial = r.Files[0]
 	}
+	if !ok {
+		wanted, chosen, ok = "", initial, hasMain
+	}
+	page.Marks = s.marks(l, page.Versions)
 	if ok {
+		page.Pair = pairOf(q, r, chosen)
 		if page.Chosen, err = s.newUse(q, l, r, chosen); err != nil {
 			return nil, err
 		}
@@ -176,8 +184,15 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	s.addAbout(q, &page, about)
 	s.addOrigin(&page)
 	s.addSizes(&page)
+	if page.Chosen != nil {
+		row, err := s.newFileRow(q, r, chosen)
+		if err != nil {
+			return nil, err
+		}
+		page.Glance = s.newGlance(&page, &row)
+	}
 	address := func(path string) fileLink {
-		if path == r.Default {
+		if path == initial.Path {
 			return fileLink{path, withQuery(self, encode("filter", page.Shown, "page", pageNumber)) + "#use"}
 		}
 		return fileLink{path, withQuery(self, encode("file", path, "filter", page.Shown, "page", pageNumber)) + "#use"}

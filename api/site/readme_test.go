@@ -60,11 +60,11 @@ func TestReadme(t *testing.T) {
 	}
 	site := newSite(t, shelf, func(o *Options) {
 		o.Advisories = advisories
-		o.Library = shelf.Index(library.Options{Deprecated: func(_ kvstore.Reader, name, version string) (string, error) {
-			if name == "barrel" && version == "1.0.0" {
-				return "use <glass>", nil
+		o.Library = shelf.Index(library.Options{Deprecations: func(_ kvstore.Reader, name string) (map[string]string, error) {
+			if name == "barrel" {
+				return map[string]string{"1.0.0": "use <glass>"}, nil
 			}
-			return "", nil
+			return nil, nil
 		}})
 	})
 	body := get(t, site, "/library/barrel/1.0.0").Body.String()

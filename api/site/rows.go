@@ -51,11 +51,20 @@ func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions writes the options of a list of versions.
-func writeOptions(versions []views.Version, selected string) template.HTML {
+// writeOptions writes the options of a list of versions, with their marks.
+func writeOptions(versions []views.Version, selected string, marks map[string]mark) template.HTML {
 	var m markup
 	for _, v := range versions {
-		m.raw(`<option`).rawIf(v.Version == selected, ` selected`).raw(`>`).text(v.Version).raw("</option>\n")
+		mark := marks[v.Version]
+		m.raw(`<option`)
+		if mark != "" {
+			m.raw(` value="`).text(v.Version).raw(`"`)
+		}
+		m.rawIf(v.Version == selected, ` selected`).raw(`>`).text(v.Version)
+		if mark != "" {
+			m.raw(" (", string(mark), ")")
+		}
+		m.raw("</option>\n")
 	}
 	return m.html()
 }

@@ -1,0 +1,138 @@
+package site
+
+import (
+	"path"
+	"strings"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A glance is what the box at the top of a release's page says beside the tag to copy.
+type glance struct {
+	Main      *fileRow // the file that the tag loads
+	Checked   bool     // known vulnerabilities were compared with the release
+	Proven    bool     // its provenance is verified
+	Safe      string   // the newest stable version without a warning, "" where that is this release, or there is none
+	SafeKnown bool     // vulnerabilities were compared, so that Safe is not only the newest that is not deprecated
+}
+
+// A mark is what is wrong with a version, in a word for the list of versions.
+type mark string
+
+const (
+	deprecatedMark mark = "deprecated"
+	vulnerableMark mark = "vulnerable"
+)
+
+// marks returns the marks of versions of a library. A page does without what cannot be read.
+func (s *Site) marks(l *library.Library, versions []views.Version) map[string]mark {
+	marks := map[string]mark{}
+	deprecated, err := s.library.Deprecations(l.Name)
+	if err != nil {
+		s.logger.Error("site: couldn't read which versions are deprecated; the page is shown without", "package", l.Name, "err", err)
+	}
+	for version := range deprecated {
+		marks[version] = deprecatedMark
+	}
+	if npm := l.NPM(); npm != "" {
+		names := make([]string, len(versions))
+		for i, v := range versions {
+			names[i] = v.Version
+		}
+		for _, version := range s.options.Advisories.Affected(npm, names) {
+			marks[version] = vulnerableMark
+		}
+	}
+	return marks
+}
+
+// newGlance returns what the box of the page says. main is the file that the tag loads.
+func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
+	g := &glance{Main: main, Checked: s.options.Advisories != nil && page.NPM() != "", Proven: page.Built != nil && page.Built.Why == ""}
+	g.SafeKnown = g.Checked
+	for _, v := range page.Versions { // newest first
+		if !packages.IsPrerelease(v.Version) && page.Marks[v.Version] == "" {
+			if v.Version != page.Release.Version {
+				g.Safe = v.Version
+			}
+			break
+		}
+	}
+	return g
+}
+
+// minifiedOf returns the minified file beside a script or style sheet, the file itself if it is minified or has none.
+func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
+	if m, ok := r.Find(library.MinifiedPath(f.Path)); ok {
+		return m
+	}
+	return f
+}
+
+// companionOf returns the style sheet that a script needs, or the script of a style sheet: a file of the same name, or called like the
+// library; ok is false where the release has none.
+func companionOf(r *library.Release, chosen views.PublishedFile) (found views.PublishedFile, ok bool) {
+	want := ".css"
+	if path.Ext(chosen.Path) == want {
+		want = ".js"
+	}
+	own, name := companionName(chosen.Path), companionName(r.Library+".js")
+	best := 0
+	for _, f := range r.Files {
+		if !strings.HasSuffix(f.Path, want) {
+			continue
+		}
+		base := companionName(f.Path)
+		score := 0
+		switch base {
+		case own + ".bundle": // has what the script needs besides
+			score = 50
+		case own:
+			score = 40
+		case firstPart(own):
+			score = 30
+		case name, firstPart(name):
+			score = 20
+		default:
+			continue
+		}
+		if strings.HasSuffix(f.Path, ".min"+want) {
+			score += 5
+		}
+		if score -= min(4, strings.Count(f.Path, "/")); score > best {
+			found, best, ok = f, score, true
+		}
+	}
+	return found, ok
+}
+
+// companionName returns the name of a file without folder, extension and the mark of a minified file.
+func companionName(p string) string {
+	base := strings.ToLower(path.Base(p))
+	base = strings.TrimSuffix(base, path.Ext(base))
+	return strings.TrimSuffix(base, ".min")
+}
+
+// firstPart returns a name up to its first dot: bootstrap of bootstrap.bundle.
+func firstPart(name string) string {
+	part, _, _ := strings.Cut(name, ".")
+	return part
+}
+
+// pairOf returns the tags of a chosen script or style sheet and its companion, the style sheet first; "" where there is none.
+func pairOf(q *request, r *library.Release, chosen views.PublishedFile) string {
+	if k := library.KindOf(chosen.Path, chosen.Module); k == library.Other {
+		return ""
+	}
+	other, ok := companionOf(r, chosen)
+	if !ok {
+		return ""
+	}
+	tags := []string{library.NewSnippet(q.assetBase, r.Library, r.Version, chosen).HTML, library.NewSnippet(q.assetBase, r.Library, r.Version, other).HTML}
+	if path.Ext(other.Path) == ".css" {
+		tags[0], tags[1] = tags[1], tags[0]
+	}
+	return strings.Join(tags, "\n")
+}
