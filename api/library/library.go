@@ -57,6 +57,9 @@ type Library struct {
 	Filename string
 	SRI      string // of the main file of the latest version, "" for none
 	Module   bool   // the main file of the latest version is an ES module, see views.File
+	// Content and Size are those of the main file of the latest version, zero for none.
+	Content kvstore.Hash
+	Size    int64 // in bytes
 }
 
 // Autoupdate says where a library's releases come from.
@@ -192,7 +195,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	if err != nil {
 		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
 	}
-	l.SRI, l.Module = sri.String(), file.Module
+	l.SRI, l.Module, l.Content, l.Size = sri.String(), file.Module, file.Hash, file.Size
 	return l, nil
 }
 

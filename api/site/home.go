@@ -2,6 +2,7 @@ package site
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -99,9 +102,41 @@ func (s *Site) about(*request) (*answer, error) {
 // searchPage is the results of a search, or the list of all libraries.
 type searchPage struct {
 	Text    string
-	Results []card
+	Results []result
 	Pager   pager
 	Empty   bool // nothing is here at all
+}
+
+// A result is a library that a search found, with what helps to choose among several.
+type result struct {
+	card
+	Brotli    int64 // bytes of the main file, 0 where it is not stored in that encoding
+	Downloads int64 // from npm in a month, 0 where unknown
+}
+
+// newResults returns the rows of a page of results.
+func (s *Site) newResults(q *request, libraries []*library.Library) ([]result, error) {
+	results := make([]result, len(libraries))
+	for i, l := range libraries {
+		results[i] = result{card: newCard(q, l), Downloads: l.Downloads}
+		if n, _, ok := s.library.Downloads(l.Name); ok {
+			results[i].Downloads = n
+		}
+		if !l.HasFile() {
+			continue
+		}
+		content, err := s.library.Content(l.Content)
+		if errors.Is(err, kvstore.ErrNotFound) { // withdrawn and erased since
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := content.Find(coding.Brotli); ok {
+			results[i].Brotli = c.Length
+		}
+	}
+	return results, nil
 }
 
 // resultsShown is how many libraries a page of results has.
@@ -140,7 +175,9 @@ func (s *Site) search(q *request) (*answer, error) {
 			a.canonical += "?" + encode("page", strconv.Itoa(page.Pager.Page))
 		}
 	}
-	page.Results = newCards(q, part(page.Pager, found))
+	if page.Results, err = s.newResults(q, part(page.Pager, found)); err != nil {
+		return nil, err
+	}
 	a.data = page
 	return a, nil
 }

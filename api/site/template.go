@@ -82,6 +82,17 @@ func percent(from, to int64) string {
 // formatNumber groups the digits of a count.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
+// formatLarge writes a number of which only the magnitude counts.
+func formatLarge(n int64) string {
+	switch {
+	case n >= 10_000_000:
+		return humanize.Comma(n/1_000_000) + " million"
+	case n >= 1_000_000:
+		return humanize.FtoaWithDigits(float64(n)/1e6, 1) + " million"
+	}
+	return humanize.Comma(n)
+}
+
 // turns reports whether a character can make others appear in another order than they
 // are in, so that one name looks like another: the embeddings, overrides and isolates
 // of Unicode's bidirectional algorithm (https://www.unicode.org/reports/tr9/).
@@ -176,6 +187,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"file":      f.path,
 		"bytes":     formatBytes,
 		"number":    formatNumber,
+		"large":     formatLarge,
 		"count":     text.Count,
 		"date":      formatDate,
 		"short":     func(n int, s string) string { return text.Short(s, n) },
