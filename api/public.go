@@ -125,6 +125,7 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/libraries", p.toSearch(p.answering(p.libraries)))
 	get(e, "/libraries/:library", p.ofLibrary(p.library))
 	get(e, "/libraries/:library/:version", p.ofLibrary(p.version))
+	get(e, "/badge/:file", p.answering(p.badge))
 	get(e, "/packages", p.answering(p.packages))
 	get(e, "/packages/:library", p.ofLibrary(p.pkg))
 	get(e, "/packages/:library/all", p.ofLibrary(p.pkgAll))

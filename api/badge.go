@@ -1,0 +1,55 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"html"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+const (
+	badgeSuffix = ".svg"
+	maxBadge    = 40 // characters of a part
+	badgeChar   = 7  // pixels of a character of Verdana at 11 pixels, rounded up
+	badgePad    = 12 // pixels beside the text of a part
+)
+
+// badge responds to /badge/{library}.svg with a picture of the library's latest version here, for READMEs.
+func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	file, err := param(r.c, "file")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	name, ok := strings.CutSuffix(file, badgeSuffix)
+	if !ok {
+		return nil, answers.Caching{}, answers.NoEndpoint
+	}
+	l, err := p.Library.Library(ctx, name)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	value, color := "not published", "#76614a"
+	if l.Version != "" {
+		value, color = l.Version, "#12603e"
+	}
+	return answers.NewBody("image/svg+xml", drawBadge(p.Name, value, color)), fiveMinutes, nil
+}
+
+// drawBadge returns an SVG with a label and a value, whose background has a color.
+func drawBadge(label, value, color string) []byte {
+	label, value = text.CutRunes(label, maxBadge), text.CutRunes(value, maxBadge)
+	left, right := badgeWidth(label), badgeWidth(value)
+	label, value = html.EscapeString(label), html.EscapeString(value)
+	return fmt.Appendf(nil, `<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="20" role="img" aria-label="%[4]s: %[5]s"><title>%[4]s: %[5]s</title>`+
+		`<clipPath id="r"><rect width="%[1]d" height="20" rx="3"/></clipPath>`+
+		`<g clip-path="url(#r)"><rect width="%[2]d" height="20" fill="#444c47"/><rect x="%[2]d" width="%[3]d" height="20" fill="%[6]s"/></g>`+
+		`<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle"><text x="%[7]d" y="14">%[4]s</text><text x="%[8]d" y="14">%[5]s</text></g></svg>`,
+		left+right, left, right, label, value, color, left/2, left+right/2)
+}
+
+// badgeWidth returns how many pixels wide a part with a text is.
+func badgeWidth(text string) int { return badgeChar*utf8.RuneCountInString(text) + badgePad }
