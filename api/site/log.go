@@ -35,11 +35,21 @@ type logged struct {
 	Diff   []diffLine // of the package JSON
 	Detail string     // the reason in full
 	Cut    bool       // one of them is longer than what is shown
-	Level  int        // of its heading
 }
 
 // Done says in words what happened.
 func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
+
+// More names the document that the entry's own page shows besides, "" where it has none.
+func (l logged) More() string {
+	switch {
+	case l.Entry.Diff != (kvstore.Hash{}):
+		return "what changed"
+	case l.Entry.Detail != (kvstore.Hash{}):
+		return "the reason in full"
+	}
+	return ""
+}
 
 // Signed says in words what became of upstream's signature, "" where it is not about one.
 func (l logged) Signed() string {
@@ -64,8 +74,7 @@ type diffLine struct {
 
 const (
 	entriesShown   = 50       // on a page of the log
-	documentShown  = 4 << 10  // bytes of a diff or a long reason, among other entries
-	documentsShown = 64 << 10 // the same on a page of its own
+	documentsShown = 64 << 10 // bytes of a diff or a long reason
 )
 
 // log shows what happened.
@@ -96,8 +105,8 @@ func (s *Site) log(q *request) (*answer, error) {
 	if err != nil && !errors.Is(err, library.ErrNoLibrary) {
 		return nil, err
 	}
-	if page.Entries, err = s.logged(found.Entries, documentShown, 3); err != nil {
-		return nil, err
+	for _, e := range found.Entries {
+		page.Entries = append(page.Entries, logged{Index: e.Index, Entry: e.Entry})
 	}
 	address := func(before string) string {
 		return logPath("package", page.Package, "kind", page.Kind, "since", since, "before", before)
@@ -148,37 +157,34 @@ func (s *Site) logEntry(text string) (*answer, error) {
 		return nil, err
 	}
 	page := logPage{One: true, Newest: logPath(), Package: e.Package}
-	if page.Entries, err = s.logged([]logs.Indexed{e}, documentsShown, 2); err != nil {
+	entry, err := s.readDocuments(e)
+	if err != nil {
 		return nil, err
 	}
+	page.Entries = []logged{entry}
 	return &answer{
 		view: "log", section: "/history", title: "Log entry " + strconv.FormatInt(e.Index, 10), data: page,
 		description: "What entry " + strconv.FormatInt(e.Index, 10) + " of the log says.",
 	}, nil
 }
 
-// logged completes entries with the texts that they name, of each at most so many bytes.
-func (s *Site) logged(entries []logs.Indexed, most, level int) ([]logged, error) {
-	var all []logged
-	for _, e := range entries {
-		l := logged{Index: e.Index, Entry: e.Entry, Level: level}
-		diff, err := s.document(&l, e.Entry.Diff, most)
-		if err != nil {
-			return nil, err
-		}
-		l.Diff = diffLines(diff)
-		if l.Detail, err = s.document(&l, e.Entry.Detail, most); err != nil {
-			return nil, err
-		}
-		all = append(all, l)
+// readDocuments returns an entry with the documents that it names, of each at most documentsShown bytes.
+func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
+	l := logged{Index: e.Index, Entry: e.Entry}
+	diff, err := s.readDocument(&l, e.Entry.Diff)
+	if err != nil {
+		return l, err
 	}
-	return all, nil
+	l.Diff = diffLines(diff)
+	l.Detail, err = s.readDocument(&l, e.Entry.Detail)
+	return l, err
 }
 
-func (s *Site) document(l *logged, h kvstore.Hash, most int) (string, error) {
+// readDocument returns a document that an entry names, "" for the zero hash, and records in the entry that it was cut.
+func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
-	l.Cut = l.Cut || len(document) > most
-	return strings.ToValidUTF8(text.Cut(document, most), "\uFFFD"), err
+	l.Cut = l.Cut || len(document) > documentsShown
+	return strings.ToValidUTF8(text.Cut(document, documentsShown), "\uFFFD"), err
 }
 
 // diffLines takes a unified diff apart, without the names of its files.
@@ -238,8 +244,8 @@ func (s *Site) releaseHistory(q *request) (*answer, error) {
 		return nil, err
 	}
 	page := releasePage{Name: name, Version: version}
-	if page.Entries, err = s.logged(found.Entries, documentShown, 3); err != nil {
-		return nil, err
+	for _, e := range found.Entries {
+		page.Entries = append(page.Entries, logged{Index: e.Index, Entry: e.Entry})
 	}
 	if found.Next > 0 {
 		page.More = logPath("package", name, "before", strconv.FormatInt(found.Next, 10))

@@ -23,8 +23,10 @@ function link(href, text) {
   return a;
 }
 
-function fact(name, value) {
-  return element('div', '', element('dt', '', name), element('dd', '', value));
+function cell(className, ...children) {
+  const td = element('td', className, ...children);
+  td.setAttribute('role', 'cell');
+  return td;
 }
 
 function moment(text) {
@@ -33,19 +35,19 @@ function moment(text) {
   return time;
 }
 
-function item(entry) {
-  const state = element('span', `state state-${entry.kind}`, entry.kind.replaceAll('-', ' '));
-  const title = element('h3', '', state, ' ');
-  if (entry.package) title.append(link(`/history/${encodeURIComponent(entry.package)}`, entry.package));
-  if (entry.version) title.append(' ', link(`/history/${encodeURIComponent(entry.package)}/${encodeURIComponent(entry.version)}`, entry.version));
-  const li = element('li', 'fresh', title);
-  li.id = `entry-${entry.index}`;
-  if (entry.reason) li.append(element('p', '', entry.reason.slice(0, 1000)));
-  li.append(element('dl', 'facts',
-    fact('Log entry', link(`/history?entry=${entry.index}`, String(entry.index))),
-    fact('When', moment(entry.time)),
-    fact('By', entry.actor)));
-  return li;
+function row(entry) {
+  const number = element('th', '', link(`/history?entry=${entry.index}`, String(entry.index)));
+  number.scope = 'row';
+  number.setAttribute('role', 'rowheader');
+  const release = cell('');
+  if (entry.package) release.append(link(`/history/${encodeURIComponent(entry.package)}`, entry.package));
+  if (entry.version) release.append(' ', link(`/history/${encodeURIComponent(entry.package)}/${encodeURIComponent(entry.version)}`, entry.version));
+  const tr = element('tr', 'fresh', number, cell('when', moment(entry.time)),
+    cell('', element('span', `state state-${entry.kind}`, entry.kind.replaceAll('-', ' '))), release,
+    cell('why', (entry.reason ?? '').slice(0, 300)), cell('', entry.actor));
+  tr.setAttribute('role', 'row');
+  tr.id = `entry-${entry.index}`;
+  return tr;
 }
 
 // Not each entry by itself: hundreds may come in a minute.
@@ -62,7 +64,7 @@ function receive(event) {
   address.searchParams.set('after', event.lastEventId);
   if (document.getElementById(`entry-${entry.index}`)) return;
   document.getElementById('nothing')?.remove();
-  list.prepend(item(entry));
+  list.prepend(row(entry));
   while (list.children.length > most) list.lastElementChild.remove();
   announce();
 }

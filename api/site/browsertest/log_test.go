@@ -16,7 +16,7 @@ func TestFollowLog(t *testing.T) {
 		t.Fatalf("the log of jam has %q", before)
 	}
 	before = before[:len(before)-1] // but entry 0, after which they come
-	eval[any](b, `document.querySelectorAll("#log > li").forEach(entry => entry.remove()),
+	eval[any](b, `document.querySelectorAll("#log > tr").forEach(entry => entry.remove()),
 		window.EventSource = class extends EventSource {
 			constructor(address) {
 				address.searchParams.set("after", 0);
@@ -43,5 +43,5 @@ func TestFollowLog(t *testing.T) {
 }
 
 // entriesShown is what each entry of the log says, but for what is found behind it only.
-const entriesShown = `Array.from(document.querySelectorAll("#log > li")).map(entry =>
-	entry.querySelector("h3").textContent.trim() + " " + entry.querySelector(".facts dd").textContent + " " + entry.querySelector(".facts div:nth-child(2) dd").textContent)`
+const entriesShown = `Array.from(document.querySelectorAll("#log > tr")).map(entry =>
+	Array.from(entry.cells).filter(cell => cell.className != "why").map(cell => cell.textContent.trim()).join(" "))`
