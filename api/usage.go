@@ -62,7 +62,7 @@ func (p *public) pkgUsage(_ context.Context, r *request, l *library.Library) (*a
 	}
 	a := usageAnswer{Days: []usageDay{}, Versions: []usageVersion{}, Files: []usageFile{}}
 	version := r.query.Get("version")
-	report, err := p.Usage.Of(l.Name, version, days)
+	report, err := p.Usage.ReportOn(l.Name, version, days)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}

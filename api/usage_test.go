@@ -16,8 +16,8 @@ func TestUsage(t *testing.T) {
 	ask := func(version, path string, times int, bytes int64) {
 		c := u.File("jquery", version, "jquery/"+version+"/"+path)
 		for range times {
-			c.Ask()
-			c.Sent(bytes)
+			c.CountRequest()
+			c.CountSent(bytes)
 		}
 		if err := u.Save(); err != nil {
 			t.Fatal(err)

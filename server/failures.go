@@ -243,7 +243,7 @@ func (c *refusingConn) CloseWrite() error {
 // first, within these bounds.
 const (
 	lingerBytes   = 4 << 20
-	lingerSilence = time.Second     // withoutCoding a byte
+	lingerSilence = time.Second     // without a byte
 	lingerTime    = 5 * time.Second // in all
 )
 

@@ -76,7 +76,7 @@ var deliveries = sync.Pool{New: func() any { return new(delivery) }}
 func (d *delivery) Release(sent int64) {
 	d.assets.metrics.countSent(d.label, sent)
 	if d.usage != nil {
-		d.usage.Sent(sent)
+		d.usage.CountSent(sent)
 	}
 	if d.log != nil {
 		d.entry.Sent, d.entry.Took = sent, time.Since(d.entry.Time)
@@ -143,7 +143,7 @@ func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 		}
 	}
 	if x == nil {
-		return to.sendInflated(to.x.Writer(), 1, f, r, to.client(), to.x.Hurries)
+		return to.sendInflated(to.x.Writer(), 1, f, r, to.client(), to.x.MustHurry)
 	}
 	if to.x.Multiplexed() {
 		d := deliveries.Get().(*delivery)

@@ -66,7 +66,7 @@ func newMediaType(name string) *mediaType {
 			fields = append(fields, answers.Field{Name: "Content-Encoding", Value: c.String()})
 		}
 		lines, _ := splitHead(http.StatusOK, append(fields, answers.Field{Name: "Content-Length", Value: "0"})...)
-		block := string(h2.AppendStatus(nil, http.StatusOK)) + encodeBlock(fields...) + h2.Name("content-length")
+		block := string(h2.AppendStatus(nil, http.StatusOK)) + encodeBlock(fields...) + h2.AppendableName("content-length")
 		t.begin[c] = piece{strings.TrimSuffix(lines, "0"), block}
 	}
 	return t
@@ -96,8 +96,8 @@ func splitHead(status int, fields ...answers.Field) (before, after string) {
 // to update it (RFC 9110 §15.4.5).
 var (
 	_, headEnd  = splitHead(http.StatusOK)
-	tagged      = piece{"\r\nEtag: ", h2.Name("etag")}
-	dated       = piece{"\r\nLast-Modified: ", h2.Name("last-modified")}
+	tagged      = piece{"\r\nEtag: ", h2.AppendableName("etag")}
+	dated       = piece{"\r\nLast-Modified: ", h2.AppendableName("last-modified")}
 	immutable   = answers.Field{Name: "Cache-Control", Value: answers.CacheImmutable(answers.Forever).Control()}
 	kept        = newPiece(immutable)
 	keptInParts = newPiece(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})

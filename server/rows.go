@@ -305,8 +305,8 @@ func (f *asset) choose(w requests.Weights) *representation {
 // count counts a request for the asset, and the bytes of the body that were sent.
 func (f *asset) count(sent int64) {
 	if f.usage != nil {
-		f.usage.Ask()
-		f.usage.Sent(sent)
+		f.usage.CountRequest()
+		f.usage.CountSent(sent)
 	}
 }
 

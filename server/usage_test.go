@@ -51,7 +51,7 @@ func TestUsageCountsAnsweredAssets(t *testing.T) {
 
 func totalOf(t *testing.T, u *usage.Usage) usage.Amount {
 	t.Helper()
-	r, err := u.Of("demo", "", 2)
+	r, err := u.ReportOn("demo", "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

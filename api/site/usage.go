@@ -32,7 +32,7 @@ func (s *Site) addUsage(page *libraryPage) {
 	if page.Latest {
 		version = ""
 	}
-	r, err := s.options.Usage.Of(page.Name, version, usageDays)
+	r, err := s.options.Usage.ReportOn(page.Name, version, usageDays)
 	if err != nil {
 		s.logger.Error("site: couldn't read how much a library is asked for; the page is shown without", "package", page.Name, "err", err)
 		return

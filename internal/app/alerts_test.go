@@ -199,7 +199,7 @@ func firing(prometheus string) map[string]bool {
 	return all
 }
 
-// awaitStage waits until nothing is left.
+// await waits until nothing is left.
 func await(t *testing.T, what string, left func() []string) {
 	t.Helper()
 	var now []string

@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
 
-// notLeaderError are metrics of parts that the process of the test has not, because they need GitHub.
+// elsewhere are metrics of parts that the process of the test has not, because they need GitHub.
 var elsewhere = []string{
 	"larder_log_push_failures_total", "larder_log_push_failing", "larder_log_pushed_entries",
 }

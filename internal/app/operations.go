@@ -173,7 +173,7 @@ func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, r
 	return admin.Call[Answer](ctx, c.client, string(o), request, report)
 }
 
-// addOperations are what a process can be asked, by name.
+// operations are what commands can request from a process, by name.
 type operations map[string]admin.Operation
 
 // addOperation adds an operation by its name, in place of another with that name.

@@ -50,7 +50,7 @@ type Reader struct {
 	runtime     lazy[*durable.Runtime] // of durable objects, such as waiting rooms
 	outbox      lazy[*notify.Outbox]
 	workers     int            // of a check: half of the processors where the process serves
-	busy        sync.WaitGroup // addOperations under way
+	busy        sync.WaitGroup // operations under way
 	stopReaders func() error   // stops serving other commands; nil if they are not served
 }
 

@@ -197,7 +197,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 		return nil, err
 	}
 	r.parts.Add(documents.renderer.Part())
-	if o.publishes { // notLeaderError a mirror's first copy of a log would have all of its READMEs rendered
+	if o.publishes { // elsewhere a mirror's first copy of a log would have all of its READMEs rendered
 		r.parts.Add(made.Part())
 	}
 	downloads, err := download.New(download.Options{Store: what.folder.store, Leaving: o.api.Stopping, CacheTags: tags, Logger: r.logger.With("part", "download"), Registerer: r.metrics})

@@ -208,7 +208,7 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 		v, err := from.read(ctx, at.number)
 		switch {
 		case isCorrupt(err):
-			broken = append([]error{err}, broken...) // newestNumber first, as a refresh finds them
+			broken = append([]error{err}, broken...) // newest first, as a refresh finds them
 			s.options.Logger.Error("a version of the configuration record is damaged and not used; restore it from a backup, or remove it", "version", at.number, "err", err)
 			continue
 		case errors.Is(err, bucket.ErrNotFound):

@@ -289,7 +289,7 @@ func TestJoinAndFound(t *testing.T) {
 		propose(t, other, i, "other")
 	}
 	shared := openFolder(t, filepath.Join(dir, "shared"))
-	early, _ := openStore(t, shared, joiner) // undoTarget there is a record
+	early, _ := openStore(t, shared, joiner) // before there is a record
 	inForce(t, early, 5, "other")
 	leader, _ := openStore(t, shared, founder)
 	if err := leader.Share(t.Context()); err != nil {

@@ -22,8 +22,7 @@ import (
 // A Head is the head of an answer as it is sent, but for the date.
 type Head []byte
 
-// NewHead returns a head with those fields, in that order. Date and Connection are added
-// when it is sent.
+// NewHead returns the head of a response with fields, in their order. Date and Connection are added when it is sent.
 func NewHead(status int, fields iter.Seq2[string, string]) Head {
 	b := fmt.Appendf(nil, "HTTP/1.1 %d %s", status, http.StatusText(status))
 	for name, value := range fields {
@@ -48,29 +47,28 @@ type Exchange struct {
 
 	// Over HTTP/2.
 	stream *h2.Stream
-	brief  *brief
+	brief  *bufferedResponse
 	held   h2.Held // that is being sent
 	later  bool    // it cannot be answered now
 }
 
-// MayBlock is called before something that may block, such as reading from a disk, so that
-// other connections are not delayed. It holds until Send, Writer or the end of the answer. Where
-// it returns false that must not be done: then the handler returns, and is asked again, or an
-// http.Handler is.
+// MayBlock must be called before something that may block, such as reading from a disk, so that other connections are not delayed.
+// It holds until Send, Writer or the end of the response. If it returns false, the handler must not block and returns; then it is
+// called again, or an http.Handler is.
 func (x *Exchange) MayBlock() bool {
 	if x.stream != nil {
 		x.later = true
 		return false
 	}
-	x.c.mayBlock()
+	x.c.allowBlocking()
 	return true
 }
 
-// Multiplexed reports whether the answer is one of HTTP/2, whose head is a header block.
+// Multiplexed reports whether the response goes over HTTP/2, so that its head is a header block.
 func (x *Exchange) Multiplexed() bool { return x.stream != nil }
 
-// Ready is called before a body is taken from memory. Where it returns false the client does not
-// take one now: then the handler returns, and is asked again.
+// Ready must be called before a body is taken from memory. If it returns false, the client does not take a body now, and the
+// handler returns; then it is called again.
 func (x *Exchange) Ready() bool {
 	if x.stream == nil || x.stream.CanSend() {
 		return true
@@ -79,45 +77,44 @@ func (x *Exchange) Ready() bool {
 	return false
 }
 
-// SendHeld answers over HTTP/2. The body is released when it was sent, and not before: that may be
-// after the handler is back.
+// SendHeld sends a response over HTTP/2: a header block and a body. The body is released by held when it has been sent, which may
+// be after the handler has returned.
 func (x *Exchange) SendHeld(block, body []byte, held h2.Held) {
 	x.held = held
-	x.stream.Send(block, x.c.listener.clock.block(x.c.now), body, held)
+	x.stream.Send(block, x.c.listener.clock.dateField(x.c.now), body, held)
 }
 
-// Held is what SendHeld was given, nil for nothing: its bytes are sent later.
+// Held returns what SendHeld was called with, nil for nothing: the body is sent later.
 func (x *Exchange) Held() h2.Held { return x.held }
 
-// Send sends an answer, and returns how many bytes of the body were taken; if not all, the
-// connection ends. A body of more than 64 KiB has a deadline for each of them, which is
-// earlier under memory pressure, if held is not nil and reports it.
+// Send sends a response over HTTP/1.1, and returns how many bytes of the body were sent; if not all, the connection ends. Each 64
+// KiB of the body have a deadline. If held, which may be nil, reports memory pressure, the deadlines are earlier.
 func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	if x.stream != nil {
 		x.SendHeld(head, body, nil)
 		return int64(len(body))
 	}
 	c := x.c
-	c.isBack()
-	c.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
+	c.endBlocking()
+	c.parts = [3][]byte{head, c.listener.clock.headEnd(c.now, x.closes), body}
 	if c.loop != nil && c.secure == nil {
 		if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
 			x.err = c.prepareToWait()
 		}
 		if x.err != nil || c.unsent() == 0 {
-			return int64(len(body) - c.forget())
+			return int64(len(body) - c.clearParts())
 		}
 	}
 	rest := c.parts[2]
 	if len(rest) <= answers.Chunk {
-		c.writeBefore(c.now, c.listener.o.WriteTimeout)
+		c.extendWriteDeadline(c.now, c.listener.o.WriteTimeout)
 		return int64(len(body) - x.write())
 	}
 	begun := time.Now()
 	for now := begun; len(rest) > 0 && x.err == nil; now = time.Now() {
 		c.parts[2] = rest[:min(len(rest), answers.Chunk)]
 		rest = rest[len(c.parts[2]):]
-		x.allow(now, begun, int64(len(body)-len(rest)), held)
+		x.setChunkDeadline(now, begun, int64(len(body)-len(rest)), held)
 		if left := x.write(); left > 0 {
 			return int64(len(body) - len(rest) - left)
 		}
@@ -125,36 +122,36 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	return int64(len(body) - len(rest))
 }
 
-// allow sets the deadline for the next chunk, after which sent bytes will have been.
-func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
+// setChunkDeadline sets the deadline for the next chunk of a body, after which sent bytes of it will have been sent.
+func (x *Exchange) setChunkDeadline(now, begun time.Time, sent int64, held Scarcity) {
 	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
-	switch allowed := p.TimeFor(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.Hurries()); {
+	switch allowed := p.TimeFor(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.MustHurry()); {
 	case allowed < p.Stall:
-		x.c.setWriteBy(now.Add(allowed))
+		x.c.setWriteDeadline(now.Add(allowed))
 	default:
-		x.c.writeBefore(now, p.Stall)
+		x.c.extendWriteDeadline(now, p.Stall)
 	}
 }
 
-// Hurries reports whether connections are scarce, so that clients have to hurry.
-func (x *Exchange) Hurries() bool { return x.c.listener.Scarce() }
+// MustHurry reports whether connections are scarce, so that clients have less time.
+func (x *Exchange) MustHurry() bool { return x.c.listener.Scarce() }
 
-// write writes the parts, and returns how much of the body was not taken.
+// write writes the parts of the response, and returns how much of the body was not sent.
 func (x *Exchange) write() int {
 	if x.c.secure != nil {
-		x.err = x.c.encrypt()
+		x.err = x.c.sendTLS()
 	} else {
 		x.err = x.c.send()
 	}
-	return x.c.forget()
+	return x.c.clearParts()
 }
 
-// Writer returns a way to send an answer that is not prepared. It knows deadlines as
-// http.ResponseController wants them. The answer must have a Content-Length or no body.
+// Writer returns an http.ResponseWriter for a response that is not prepared. It supports the deadlines of http.ResponseController.
+// The response must have a Content-Length or no body.
 func (x *Exchange) Writer() http.ResponseWriter {
 	if x.stream != nil {
 		if x.brief == nil {
-			x.brief = &brief{header: make(http.Header)}
+			x.brief = &bufferedResponse{header: make(http.Header)}
 		}
 		return x.brief
 	}
@@ -182,15 +179,15 @@ func (w *writer) WriteHeader(status int) {
 	b.WriteString("Date: ")
 	w.head = b.Bytes()
 	w.missing, _ = strconv.ParseInt(w.header.Get("Content-Length"), 10, 64)
-	w.x.c.writeBefore(w.x.c.now, w.x.c.listener.o.WriteTimeout)
+	w.x.c.extendWriteDeadline(w.x.c.now, w.x.c.listener.o.WriteTimeout)
 }
 
 func (w *writer) SetWriteDeadline(t time.Time) error {
-	w.x.c.setWriteBy(t)
+	w.x.c.setWriteDeadline(t)
 	return nil
 }
 
-// Write implements io.Writer. The head goes with the first bytes.
+// Write implements io.Writer. It sends the head with the first bytes.
 func (w *writer) Write(p []byte) (int, error) {
 	x := w.x
 	if x.err != nil {
@@ -198,7 +195,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	}
 	x.c.parts[2] = p
 	if w.head != nil {
-		x.c.parts[0], x.c.parts[1] = w.head, x.c.listener.clock.at(time.Now(), x.closes)
+		x.c.parts[0], x.c.parts[1] = w.head, x.c.listener.clock.headEnd(time.Now(), x.closes)
 		w.head = nil
 	}
 	n := len(p) - x.write()
@@ -206,7 +203,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, x.err
 }
 
-// finish sends the head where there is no body, when the handler is done.
+// finish sends the head if the handler has written no body.
 func (w *writer) finish() {
 	x := w.x
 	if w.head != nil {
@@ -217,24 +214,24 @@ func (w *writer) finish() {
 	}
 }
 
-// A brief is an answer over HTTP/2 that is not prepared. It is whole before it is sent.
-type brief struct {
+// A bufferedResponse is a response over HTTP/2 that is not prepared. It is complete before it is sent.
+type bufferedResponse struct {
 	header http.Header
 	status int
 	body   []byte
 }
 
-func (b *brief) Header() http.Header { return b.header }
+func (b *bufferedResponse) Header() http.Header { return b.header }
 
-func (b *brief) WriteHeader(status int) { b.status = status }
+func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
 
-func (b *brief) Write(p []byte) (int, error) {
+func (b *bufferedResponse) Write(p []byte) (int, error) {
 	b.body = append(b.body, p...)
 	return len(p), nil
 }
 
-// finish sends it.
-func (b *brief) finish(x *Exchange) {
+// send sends the buffered response.
+func (b *bufferedResponse) send(x *Exchange) {
 	x.SendHeld(appendFields(h2.AppendStatus(nil, b.status), b.header), b.body, nil)
 }
 
@@ -247,8 +244,8 @@ type stamp struct {
 	block         []byte // of HTTP/2: all of the field
 }
 
-// at returns the end of a head that is sent at that time.
-func (c *clock) at(now time.Time, closes bool) []byte {
+// headEnd returns the end of a head that is sent at a time: Date, and Connection if the connection closes afterwards.
+func (c *clock) headEnd(now time.Time, closes bool) []byte {
 	if s := c.stamp(now); closes {
 		return s.closing
 	} else {
@@ -256,9 +253,10 @@ func (c *clock) at(now time.Time, closes bool) []byte {
 	}
 }
 
-// block returns the last field of a header block that is sent at that time.
-func (c *clock) block(now time.Time) []byte { return c.stamp(now).block }
+// dateField returns the Date field of a header block that is sent at a time.
+func (c *clock) dateField(now time.Time) []byte { return c.stamp(now).block }
 
+// stamp returns the formatted time of a second, which it caches.
 func (c *clock) stamp(now time.Time) *stamp {
 	s := c.now.Load()
 	if second := now.Unix(); s == nil || s.second != second {
@@ -288,10 +286,11 @@ func byteSlices(size int) *sync.Pool {
 	}}
 }
 
+// unsent returns how many bytes of the parts are not sent.
 func (c *conn) unsent() int { return len(c.parts[0]) + len(c.parts[1]) + len(c.parts[2]) }
 
-// sent takes the first n bytes off the parts.
-func (c *conn) sent(n int) {
+// removeSent removes the first n bytes from the parts.
+func (c *conn) removeSent(n int) {
 	for i := range c.parts {
 		m := min(n, len(c.parts[i]))
 		c.parts[i] = c.parts[i][m:]
@@ -299,22 +298,22 @@ func (c *conn) sent(n int) {
 	}
 }
 
-// forget drops the parts, and returns how much was left of the last, the body.
-func (c *conn) forget() int {
+// clearParts removes all parts, and returns how many bytes of the last one, the body, were not sent.
+func (c *conn) clearParts() int {
 	left := len(c.parts[2])
 	c.parts = [3][]byte{}
 	return left
 }
 
-// copied returns the parts in one piece, which goes back to copies.
-func (c *conn) copied() *[]byte {
+// joinParts returns the parts in one buffer, which is returned to the pool copies after use.
+func (c *conn) joinParts() *[]byte {
 	b := copies.Get().(*[]byte)
 	*b = append(append(append((*b)[:0], c.parts[0]...), c.parts[1]...), c.parts[2]...)
 	return b
 }
 
-// send writes the parts, and leaves what the client does not take. A goroutine that is alone
-// waits for the client; any other first writes what needs no waiting.
+// send writes the parts. On a loop it writes what the system takes at once, and continues in a goroutine of its own, which may wait
+// for the client.
 func (c *conn) send() error {
 	if c.loop != nil && (c.socket == nil || c.state() != alone) {
 		if err := c.sendNow(); err != nil || c.unsent() == 0 {
@@ -333,17 +332,16 @@ func (c *conn) send() error {
 		c.left = nil
 		return err
 	}
-	b := c.copied()
+	b := c.joinParts()
 	n, err := c.socket.Write(*b)
 	copies.Put(b)
-	c.sent(n)
+	c.removeSent(n)
 	return err
 }
 
-// encrypt is send for TLS, where each Write makes records of its own: the first has the head
-// and as much of the body as fits. After an error all of the body is left, because how much
-// of a record was taken is unknown.
-func (c *conn) encrypt() (err error) {
+// sendTLS writes the parts over TLS. Each Write makes its own records: the first has the head and as much of the body as fits.
+// After an error all of the body counts as unsent, because it is unknown how much of a record the client has received.
+func (c *conn) sendTLS() (err error) {
 	body := c.parts[2]
 	rest := body
 	kept := gatherings.Get().(*[]byte)
@@ -352,7 +350,7 @@ func (c *conn) encrypt() (err error) {
 	if n := c.unsent() - len(body); n > 0 {
 		c.parts[2] = body[:min(len(body), max(0, record-n))]
 		rest = body[len(c.parts[2]):]
-		b := c.copied()
+		b := c.joinParts()
 		_, err = c.secure.Write(*b)
 		copies.Put(b)
 	}
@@ -363,7 +361,7 @@ func (c *conn) encrypt() (err error) {
 	_, e := c.records.Write(*kept)
 	gatherings.Put(kept)
 	err = cmp.Or(err, e)
-	if c.forget(); err != nil {
+	if c.clearParts(); err != nil {
 		c.parts[2] = body
 	}
 	return err
@@ -385,6 +383,7 @@ func (g *gatherer) Read(p []byte) (int, error) {
 	return g.of.receiveNow(p)
 }
 
+// send writes bytes to the socket.
 func (g *gatherer) send(p []byte) (int, error) {
 	c := g.of
 	if c == nil {
@@ -392,12 +391,13 @@ func (g *gatherer) send(p []byte) (int, error) {
 	}
 	c.parts = [3][]byte{2: p}
 	err := c.send()
-	return len(p) - c.forget(), err
+	return len(p) - c.clearParts(), err
 }
 
+// Write collects TLS records, to write several with one system call.
 func (g *gatherer) Write(p []byte) (int, error) {
 	if g.m != nil {
-		g.m.sealedWrite(p)
+		g.m.addRecord(p)
 		return len(p), nil
 	}
 	if g.kept == nil {
@@ -413,7 +413,7 @@ func (g *gatherer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close implements net.Conn, as does SetWriteDeadline, which leaveSet makes up for.
+// Close implements net.Conn.
 func (g *gatherer) Close() error {
 	if g.Conn == nil {
 		return g.of.closeDescriptor()

@@ -53,7 +53,7 @@ type conn struct {
 	multiplexed atomic.Pointer[multiplexer] // nil where it is HTTP/1.1
 	remote      string                      // its address, where that was looked for
 
-	place *place // in the listener's room, or nil
+	place *connEntry // in the listener's limit, or nil
 
 	// Of a connection that waits on a loop.
 	loop   *loop // nil where a goroutine waits
@@ -77,11 +77,11 @@ var errAgain = os.ErrDeadlineExceeded
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// serve shakes hands, and goes on with a connection that does not wait on a loop.
+// serve performs the handshake, and serves a connection that does not wait on a loop.
 func (c *conn) serve() {
 	o := &c.listener.o
 	as, next := c.handshake()
-	if next == handed || next == idle && o.Handler == nil && (o.TLS != nil || !o.speaksClear()) {
+	if next == handed || next == idle && o.Handler == nil && (o.TLS != nil || !o.allowsH2C()) {
 		c.handOver(as)
 		return
 	}
@@ -90,18 +90,19 @@ func (c *conn) serve() {
 	}
 	if next == idle {
 		c.buffer = buffers.Get().(*[bufferBytes]byte)
-		for c.wait() && c.settle(c.answerRead(time.Now())) {
+		for c.waitForRequest() && c.enterState(c.respondToRead(time.Now())) {
 		}
 		buffers.Put(c.buffer)
 	} else {
-		c.multiplex(nil, time.Now())
+		c.startHTTP2(nil, time.Now())
 	}
 	if m := c.multiplexed.Load(); m != nil {
-		m.read()
+		m.readLoop()
 	}
 }
 
-// handshake returns idle, or busy where the client wants HTTP/2, or what to hand over.
+// handshake performs the TLS handshake. It returns the next state: idle, busy for HTTP/2, or handed with the connection that
+// net/http gets.
 func (c *conn) handshake() (as net.Conn, next state) {
 	o := &c.listener.o
 	if o.TLS == nil {
@@ -124,8 +125,7 @@ func (c *conn) handshake() (as net.Conn, next state) {
 	return nil, next
 }
 
-// moveToLoop has a connection with TLS wait for its requests on a loop. It returns false
-// where it stays with its goroutine.
+// moveToLoop lets a TLS connection wait for requests on a loop. It returns false if the connection stays with its goroutine.
 func (c *conn) moveToLoop(next state) bool {
 	l := c.listener
 	below, ok := c.socket.(*limitedConn)
@@ -133,7 +133,7 @@ func (c *conn) moveToLoop(next state) bool {
 		return false
 	}
 	l.mu.Lock() // for cut
-	fd, err := below.descriptor()
+	fd, err := below.takeDescriptor()
 	if err == nil {
 		c.moveTo(alone)
 		c.socket, c.records.Conn, c.records.of = nil, nil, c
@@ -147,7 +147,7 @@ func (c *conn) moveToLoop(next state) bool {
 	case err != nil:
 		c.close()
 	case next == busy:
-		c.multiplex(nil, time.Now())
+		c.startHTTP2(nil, time.Now())
 	default:
 		c.buffer = buffers.Get().(*[bufferBytes]byte)
 		c.serveReady(time.Now()) // the first request may have come with the handshake
@@ -155,12 +155,12 @@ func (c *conn) moveToLoop(next state) bool {
 	return true
 }
 
-// settle moves c to the state that answering has come to, unless that is to wait, and reports
-// whether the lane still has c.
-func (c *conn) settle(next state) bool {
+// enterState acts on the state after a response: it starts HTTP/2, hands the connection over, or closes it. It reports whether the
+// lane still has the connection, which then waits.
+func (c *conn) enterState(next state) bool {
 	switch next {
 	case busy:
-		c.multiplex(c.buffer[c.start:c.end], c.now)
+		c.startHTTP2(c.buffer[c.start:c.end], c.now)
 	case handed:
 		c.handOver(nil)
 	case closing:
@@ -169,21 +169,21 @@ func (c *conn) settle(next state) bool {
 	return next == idle
 }
 
-// waitingState is the state that c has when it begins to wait for a request.
+// waitingState returns the state of the connection when it starts to wait for a request.
 func (c *conn) waitingState() state {
 	if c.opened.IsZero() {
-		return idle.since(c.now)
+		return idle.withStart(c.now)
 	}
-	return fresh.since(c.opened)
+	return fresh.withStart(c.opened)
 }
 
-// wait reads the beginning of the next request. It returns false where c is closed.
-func (c *conn) wait() bool {
+// waitForRequest reads the beginning of the next request. It returns false if the connection was closed.
+func (c *conn) waitForRequest() bool {
 	s, ending := c.waitingState(), c.listener.endingSince()
 	if s.name() == fresh {
-		c.setReadBy(c.headBy())
-	} else if !ending.IsZero() || isDue(c.readBy, c.now, c.listener.o.IdleTimeout) {
-		c.setReadBy(c.listener.deadlines.At(Idle, c.now, ending))
+		c.setReadDeadline(c.headDeadline())
+	} else if !ending.IsZero() || needsNewDeadline(c.readBy, c.now, c.listener.o.IdleTimeout) {
+		c.setReadDeadline(c.listener.deadlines.At(Idle, c.now, ending))
 	}
 	c.moveTo(s)
 	if !c.listener.aborted.Load() {
@@ -196,13 +196,13 @@ func (c *conn) wait() bool {
 	return false
 }
 
-// answerRead answers the requests that were read at that time, and returns the state that
-// c goes to: idle (or fresh), handed or closing.
-func (c *conn) answerRead(now time.Time) state {
+// respondToRead responds to all requests in the buffer, which were read at a time, and returns the next state: idle (or fresh),
+// handed or closing.
+func (c *conn) respondToRead(now time.Time) state {
 	for c.now = now; ; c.now = time.Now() {
-		n, next := c.read()
+		n, next := c.readHead()
 		if next == idle {
-			next = c.answer()
+			next = c.respond()
 		}
 		if next != idle {
 			return next
@@ -221,14 +221,14 @@ func (c *conn) answerRead(now time.Time) state {
 // clearPreface is as much of the beginning of HTTP/2 as tells it from HTTP/1.1.
 const clearPreface = "PRI "
 
-// read reads the head of a request that has begun. It returns its length and idle, or the
-// state that c goes to.
-func (c *conn) read() (int, state) {
+// readHead reads the head of a request of which the first bytes are in the buffer. It returns its length and idle, or the next
+// state.
+func (c *conn) readHead() (int, state) {
 	o := &c.listener.o
-	clear := c.secure == nil && !c.opened.IsZero() && o.speaksClear()
+	clear := c.secure == nil && !c.opened.IsZero() && o.allowsH2C()
 	for piece := 1; ; piece++ {
 		n, v := 0, odd
-		if begun := text(c.buffer[c.start:c.end]); clear && strings.HasPrefix(begun, clearPreface) {
+		if begun := asString(c.buffer[c.start:c.end]); clear && strings.HasPrefix(begun, clearPreface) {
 			return 0, busy
 		} else if clear && strings.HasPrefix(clearPreface, begun) {
 			v = partial
@@ -242,7 +242,7 @@ func (c *conn) read() (int, state) {
 		case !few && (v == odd || piece == pieces || c.end-c.start == bufferBytes):
 			return 0, handed
 		}
-		switch err := c.more(); {
+		switch err := c.readMore(); {
 		case err == nil:
 		case errors.Is(err, io.EOF) && !few:
 			return 0, handed
@@ -252,8 +252,8 @@ func (c *conn) read() (int, state) {
 	}
 }
 
-// more waits for what is missing of a request.
-func (c *conn) more() error {
+// readMore waits for more bytes of a request.
+func (c *conn) readMore() error {
 	if err := c.prepareToWait(); err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (c *conn) more() error {
 		c.end = copy(c.buffer[:], c.buffer[c.start:c.end])
 		c.start = 0
 	}
-	c.setReadBy(c.headBy())
+	c.setReadDeadline(c.headDeadline())
 	if c.loop != nil && c.records != nil {
 		c.records.of = nil // this waits
 		defer func() { c.records.of = c }()
@@ -274,8 +274,8 @@ func (c *conn) more() error {
 	return err
 }
 
-// headBy is when the head of the request that comes must be there.
-func (c *conn) headBy() time.Time {
+// headDeadline returns when the head of the request must be complete.
+func (c *conn) headDeadline() time.Time {
 	since := c.now
 	if !c.opened.IsZero() {
 		since = c.opened
@@ -283,49 +283,51 @@ func (c *conn) headBy() time.Time {
 	return since.Add(c.listener.o.HeaderTimeout)
 }
 
-// isDue reports whether a deadline is to be moved, to limit after now.
-func isDue(deadline, now time.Time, limit time.Duration) bool {
+// needsNewDeadline reports whether a deadline has to be set anew, to be limit after now. Small differences are tolerated, because
+// setting one costs time.
+func needsNewDeadline(deadline, now time.Time, limit time.Duration) bool {
 	left := deadline.Sub(now)
 	return left > limit || left < limit-limit/slack
 }
 
-// setReadBy sets the deadline for reads. That fails where c is closed, as the read will.
-func (c *conn) setReadBy(t time.Time) {
+// setReadDeadline sets the deadline for reads. If that fails, the connection is closed, and the next read fails.
+func (c *conn) setReadDeadline(t time.Time) {
 	if c.readBy != t {
 		c.readBy = t
 		_ = c.socket.SetReadDeadline(t)
 	}
 }
 
-func (c *conn) writeBefore(now time.Time, limit time.Duration) {
-	if isDue(c.writeBy, now, limit) {
-		c.setWriteBy(now.Add(limit))
+// extendWriteDeadline sets the deadline for writes to limit after now, unless it is near that already.
+func (c *conn) extendWriteDeadline(now time.Time, limit time.Duration) {
+	if needsNewDeadline(c.writeBy, now, limit) {
+		c.setWriteDeadline(now.Add(limit))
 	}
 }
 
-// setWriteBy sets the deadline for writes that wait; leaveSet does where none can yet.
-func (c *conn) setWriteBy(t time.Time) {
+// setWriteDeadline sets the deadline for writes that wait. Without a socket it is only stored, for leaveSet to set.
+func (c *conn) setWriteDeadline(t time.Time) {
 	c.writeBy = t
 	if c.socket != nil {
 		_ = c.socket.SetWriteDeadline(t)
 	}
 }
 
-// answer has the handler answer the request that was read, and returns as answerRead does.
-func (c *conn) answer() (next state) {
+// respond has the handler respond to the request that was read, and returns the next state.
+func (c *conn) respond() (next state) {
 	x := &c.exchange
 	x.c, x.err, x.slow = c, nil, nil
 	x.closes = x.closes || c.listener.leaving.Load()
 	defer func() {
-		c.isBack()
+		c.endBlocking()
 		if reason := recover(); reason != nil {
 			next = closing
 			if reason != http.ErrAbortHandler {
-				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.client(), "panic", reason, "stack", string(debug.Stack()))
+				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.clientAddress(), "panic", reason, "stack", string(debug.Stack()))
 			}
 		}
 	}()
-	if !c.listener.hasRoomFor(c) {
+	if !c.listener.countForClient(c) {
 		return closing
 	}
 	if c.listener.bypassed.Load() {
@@ -344,26 +346,25 @@ func (c *conn) answer() (next state) {
 	return idle
 }
 
-// client is for logs.
-func (c *conn) client() net.Addr {
+// clientAddress returns the address of the client, for logs.
+func (c *conn) clientAddress() net.Addr {
 	if c.prepareToWait() != nil {
 		return nil
 	}
 	return c.socket.RemoteAddr()
 }
 
-// close is for the owner.
+// close closes a connection. Only its owner may call it.
 func (c *conn) close() {
 	c.moveTo(closing)
-	c.listener.end(c) // first: the descriptor's number may be another connection's soon
-	_ = c.shut()
+	c.listener.forget(c) // first: the descriptor's number may be another connection's soon
+	_ = c.closeSocket()
 }
 
-// shut is for the goroutine that has moved c to closing. TLS says goodbye first, which may
-// take time.
-func (c *conn) shut() error {
+// closeSocket closes the socket of a connection in the state closing. TLS sends a goodbye first, which may take time.
+func (c *conn) closeSocket() error {
 	if m := c.multiplexed.Load(); m != nil {
-		m.goodbye()
+		m.closeWaited()
 		return nil
 	}
 	if c.secure == nil && c.socket == nil {
@@ -372,7 +373,7 @@ func (c *conn) shut() error {
 	return c.stream().Close()
 }
 
-// stream is what the client sends and reads.
+// stream returns what the client's bytes are read from and written to: the TLS connection or the socket.
 func (c *conn) stream() net.Conn {
 	if c.secure != nil {
 		return c.secure
@@ -380,13 +381,13 @@ func (c *conn) stream() net.Conn {
 	return c.socket
 }
 
-// handOver is for the owner. It gives net/http as, or if that is nil c itself, with what was
-// read of it and not answered.
+// handOver hands a connection over to net/http, as the connection as or if that is nil as c itself, with the bytes that were read
+// and not responded to. Only the owner may call it.
 func (c *conn) handOver(as net.Conn) {
-	c.listener.handing(1)
-	defer c.listener.handing(-1)
-	c.listener.end(c) // it must not count twice
-	if c.loop != nil && c.leaveSet() != nil {
+	c.listener.countHandOver(1)
+	defer c.listener.countHandOver(-1)
+	c.listener.forget(c) // it must not count twice
+	if c.loop != nil && c.moveToPoller() != nil {
 		c.close()
 		return
 	}
@@ -397,38 +398,38 @@ func (c *conn) handOver(as net.Conn) {
 		_ = c.socket.SetDeadline(time.Time{})
 	}
 	if as == nil {
-		as = c.rest()
+		as = c.unansweredConn()
 	}
-	c.listener.handsOver(1)
+	c.listener.notifyHandOver(1)
 	select {
 	case c.listener.handed <- as:
-		c.place.become(nil)
+		c.place.setConn(nil)
 		c.moveTo(handed)
 	case <-c.listener.closed:
-		c.listener.handsOver(-1)
+		c.listener.notifyHandOver(-1)
 		c.close()
 	}
 }
 
-// rest returns what net/http reads from the first byte that is not answered.
-func (c *conn) rest() net.Conn {
-	h := &handedConn{Conn: c.stream()}
+// unansweredConn returns the connection for net/http, from which it reads the first byte without a response first.
+func (c *conn) unansweredConn() net.Conn {
+	h := &handedOffConn{Conn: c.stream()}
 	if c.end > c.start {
 		h.rest = slices.Clone(c.buffer[c.start:c.end])
 	}
 	if c.secure != nil {
-		return &handedTLSConn{h, c.secure.ConnectionState()}
+		return &handedOffTLSConn{h, c.secure.ConnectionState()}
 	}
 	return h
 }
 
-// A handedConn is read from the beginning of what the lane has not answered.
-type handedConn struct {
+// A handedOffConn is read from the beginning of what the lane has not answered.
+type handedOffConn struct {
 	net.Conn
 	rest []byte
 }
 
-func (c *handedConn) Read(p []byte) (int, error) {
+func (c *handedOffConn) Read(p []byte) (int, error) {
 	if len(c.rest) == 0 {
 		return c.Conn.Read(p)
 	}
@@ -439,19 +440,18 @@ func (c *handedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite is what net/http calls before it closes a connection that it has not read
-// to the end.
-func (c *handedConn) CloseWrite() error {
+// CloseWrite closes the connection for writing. net/http calls it before it closes a connection that it has not read to the end.
+func (c *handedOffConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-// A handedTLSConn tells net/http that it is one.
-type handedTLSConn struct {
-	*handedConn
+// A handedOffTLSConn tells net/http that it is one.
+type handedOffTLSConn struct {
+	*handedOffConn
 	state tls.ConnectionState
 }
 
-func (c *handedTLSConn) ConnectionState() tls.ConnectionState { return c.state }
+func (c *handedOffTLSConn) ConnectionState() tls.ConnectionState { return c.state }

@@ -35,22 +35,23 @@ type Deadlines struct {
 	IdleAtEnd       time.Duration
 }
 
-// At returns when a connection is to be closed that has been in a phase since then. The time ending is when its server began
-// to end it, zero if that goes on. The result is zero for Answering, because each read and write there has its own deadline.
+// At returns when a connection must be closed that has been in a phase since a time. ending is when its server began to end, zero
+// if it does not. The result is zero for Answering, because each read and write has its own deadline then.
 func (d Deadlines) At(p Phase, since, ending time.Time) time.Time {
 	switch p {
 	case Handshake:
 		return since.Add(d.Handshake)
 	case Unanswered:
-		return earliest(since, d.Unanswered, ending, d.UnansweredAtEnd)
+		return phaseDeadline(since, d.Unanswered, ending, d.UnansweredAtEnd)
 	case Idle:
-		return earliest(since, d.Idle, ending, d.IdleAtEnd)
+		return phaseDeadline(since, d.Idle, ending, d.IdleAtEnd)
 	}
 	return time.Time{}
 }
 
-// earliest returns the deadline of a phase that lasts as long as allowed, and of a server that ends no longer than atEnd.
-func earliest(since time.Time, allowed time.Duration, ending time.Time, atEnd time.Duration) time.Time {
+// phaseDeadline returns the deadline of a phase: allowed after its start, and in a server that ends at the latest atEnd after
+// ending.
+func phaseDeadline(since time.Time, allowed time.Duration, ending time.Time, atEnd time.Duration) time.Time {
 	at, from := since.Add(allowed), since
 	if from.Before(ending) {
 		from = ending

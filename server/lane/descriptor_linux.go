@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes acceptDescriptor possible. It gives the listener the options that package
-// net gives each connection by default: those that are accepted inherit them.
-func (l *limited) prepare() error {
+// prepareListener makes acceptDescriptor possible. It sets the options on the listener that package net sets on each connection:
+// accepted connections inherit them.
+func (l *limited) prepareListener() error {
 	var err error
 	if l.file, err = l.File(); err != nil {
 		return err
@@ -39,26 +39,27 @@ func (l *limited) prepare() error {
 	})
 }
 
-// acceptDescriptor is Accept for a caller that needs the descriptor only: Go's poller never
-// hears of it. The goroutine that closes it calls leave.
-func (l *limited) acceptDescriptor() (int, *place, error) {
+// acceptDescriptor accepts a connection as a descriptor, which Go's poller does not know. The goroutine that closes the descriptor
+// must call leave.
+func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	for {
 		if err := l.acceptNext(); err != nil {
 			return -1, nil, err
 		}
 		fd := l.next.fd
-		p := l.newPlace(fd, nil)
+		p := l.newEntry(fd, nil)
 		if p == nil || l.admit(p, l.next.peer) {
 			return fd, p, nil
 		}
-		cutDescriptor(fd)
+		shutdownDescriptor(fd)
 		_ = unix.Close(fd)
-		l.leave()
+		l.releaseSlot()
 	}
 }
 
+// acceptNext waits for a connection and accepts it.
 func (l *limited) acceptNext() error {
-	if err := l.enter(); err != nil {
+	if err := l.acquireSlot(); err != nil {
 		return err
 	}
 	err := l.raw.Read(l.next.accept)
@@ -74,7 +75,7 @@ func (l *limited) acceptNext() error {
 		default:
 		}
 	}
-	l.leave()
+	l.releaseSlot()
 	return err
 }
 
@@ -87,8 +88,8 @@ type arrival struct {
 	accept func(uintptr) bool // the method, made once so that calling it allocates nothing
 }
 
-// doAccept returns false where there is no connection. The listener must not block, in no process that shares it: nothing
-// could stop this goroutine then.
+// doAccept accepts a connection; false if there is none. The listener must be non-blocking in all processes that share it, because
+// nothing could stop a blocked goroutine.
 func (a *arrival) doAccept(listener uintptr) bool {
 	for {
 		var peer unix.RawSockaddrAny
@@ -100,35 +101,37 @@ func (a *arrival) doAccept(listener uintptr) bool {
 		case unix.EAGAIN:
 			return false
 		}
-		a.fd, a.peer, a.err = int(fd), addressIn(&peer).Addr(), err
+		a.fd, a.peer, a.err = int(fd), toAddrPort(&peer).Addr(), err
 		return true
 	}
 }
 
-// addressIn returns an address of the system's, or an invalid one where it is none of a network.
-func addressIn(a *unix.RawSockaddrAny) netip.AddrPort {
+// toAddrPort returns a socket address of the system as a netip.AddrPort; invalid if it is not an Internet address.
+func toAddrPort(a *unix.RawSockaddrAny) netip.AddrPort {
 	switch a.Addr.Family {
 	case unix.AF_INET:
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(a))
-		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), port(v4.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), networkOrder(v4.Port))
 	case unix.AF_INET6:
 		v6 := (*unix.RawSockaddrInet6)(unsafe.Pointer(a))
-		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr).Unmap(), port(v6.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr).Unmap(), networkOrder(v6.Port))
 	}
 	return netip.AddrPort{}
 }
 
-// port returns a port that is in the order of the network.
-func port(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
+// networkOrder converts a port from network byte order.
+func networkOrder(n uint16) uint16 {
+	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
+}
 
-// cutDescriptor is place.cut of a descriptor.
-func cutDescriptor(fd int) {
+// shutdownDescriptor makes reading and writing of a descriptor fail.
+func shutdownDescriptor(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 }
 
-// descriptor takes a connection away from Go. Its place stays taken.
-func (c *limitedConn) descriptor() (int, error) {
+// takeDescriptor takes the descriptor of a connection from Go's package net. The connection still counts for the limit.
+func (c *limitedConn) takeDescriptor() (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -138,25 +141,25 @@ func (c *limitedConn) descriptor() (int, error) {
 	if err = cmp.Or(closed, err); err != nil {
 		return -1, err
 	}
-	c.place.hold(fd, nil)
+	c.place.setDescriptor(fd, nil)
 	_ = c.TCPConn.Close() // the other one stays
 	return fd, nil
 }
 
-// prepareToWait is called before waiting for the client: another goroutine goes on with the
-// loop, and Go's poller knows the connection beside it.
+// prepareToWait must be called before the goroutine waits for the client: another goroutine takes the loop over, and Go's poller
+// gets to know the connection.
 func (c *conn) prepareToWait() error {
 	if c.leaveLoop(); c.socket != nil {
 		return nil
 	}
-	if err := c.leaveSet(); err != nil {
+	if err := c.moveToPoller(); err != nil {
 		return err
 	}
 	return c.loop.add(c)
 }
 
-// leaveSet makes Go's poller know the connection, and its loop forget it.
-func (c *conn) leaveSet() error {
+// moveToPoller makes Go's poller know the connection instead of its loop.
+func (c *conn) moveToPoller() error {
 	c.loop.forget(c)
 	if c.added {
 		_ = c.loop.control(unix.EPOLL_CTL_DEL, c.fd, 0)
@@ -168,15 +171,15 @@ func (c *conn) leaveSet() error {
 		return net.ErrClosed
 	}
 	file := os.NewFile(uintptr(c.fd), "")
-	socket, fd, err := tcpConn(file)
+	socket, fd, err := newTCPConn(file)
 	c.listener.mu.Lock() // for cut
 	c.fd = fd
-	c.place.hold(-1, socket)
+	c.place.setDescriptor(-1, socket)
 	c.listener.mu.Unlock()
 	_ = file.Close()
 	if err != nil {
 		c.place.leave()
-		c.listener.source.leave()
+		c.listener.source.releaseSlot()
 		return err
 	}
 	c.socket = &limitedConn{TCPConn: socket, of: c.listener.source, place: c.place}
@@ -188,10 +191,9 @@ func (c *conn) leaveSet() error {
 	return nil
 }
 
-// tcpConn makes the connection that file is one of package net's, with another descriptor.
-// A reset connection has no peer address, so limits for an address cannot apply to it: it is
-// an error.
-func tcpConn(file *os.File) (*net.TCPConn, int, error) {
+// newTCPConn returns a net.TCPConn with a duplicate of a connection's descriptor, and the number of that. It returns an error for a
+// reset connection: without a peer address limits for an address cannot apply.
+func newTCPConn(file *os.File) (*net.TCPConn, int, error) {
 	conn, err := net.FileConn(file)
 	if err != nil {
 		return nil, -1, err
@@ -211,31 +213,29 @@ func tcpConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
-// closeDescriptor closes a connection without a socket; there is no descriptor either where
-// leaveSet has failed.
+// closeDescriptor closes a connection that has no socket. If moveToPoller failed, it has no descriptor either.
 func (c *conn) closeDescriptor() error {
 	if c.fd < 0 {
 		return nil
 	}
 	c.place.leave()
 	_, _, err := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(c.fd), 0, 0)
-	c.listener.source.leave()
+	c.listener.source.releaseSlot()
 	if err != 0 {
 		return err
 	}
 	return nil
 }
 
-// shutDown makes reading and writing fail. It is called with the listener's mu held, so that
-// the number is not another connection's already.
+// shutDown makes reading and writing of the connection fail. The caller holds the listener's mu, so that the number of the
+// descriptor still is this connection's.
 func (c *conn) shutDown() {
 	if c.fd >= 0 {
 		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
 	}
 }
 
-// receiveNow reads what is there; errAgain says that there is nothing, io.EOF that nothing
-// will be.
+// receiveNow reads without waiting. It returns errAgain if there is nothing to read, and io.EOF at the end.
 func (c *conn) receiveNow(p []byte) (int, error) {
 	if c.unread == none {
 		return 0, errAgain
@@ -264,7 +264,7 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 // mostUntold is how much is copied at once without telling the runtime: the garbage collector may have to wait for it.
 const mostUntold = 256 << 10
 
-// sendNow writes as much of the parts as the system takes at once, and leaves the rest.
+// sendNow writes as much of the parts as the system takes without waiting.
 func (c *conn) sendNow() error {
 	var vectors [len(c.parts)]unix.Iovec
 	n, size := 0, 0
@@ -285,7 +285,7 @@ func (c *conn) sendNow() error {
 	}
 	switch err {
 	case 0:
-		c.sent(int(sent))
+		c.removeSent(int(sent))
 	case unix.EAGAIN, unix.EINTR:
 	default:
 		return os.NewSyscallError("writev", err)

@@ -61,12 +61,12 @@ type limit struct {
 	over   bool
 }
 
-// set moves the deadline, whose end is told when it is over; a zero one never is.
-func (w *handled) set(l *limit, t time.Time, end func()) {
+// setDeadline moves a deadline and calls end when it passes; a zero time never does.
+func (w *handled) setDeadline(l *limit, t time.Time, end func()) {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	l.timer, l.at, l.over, l.others = nil, t, false, w.s.Others()
+	l.timer, l.at, l.over, l.others = nil, t, false, w.s.SentByOthers()
 	if t.IsZero() {
 		return
 	}
@@ -87,7 +87,7 @@ func (w *handled) set(l *limit, t time.Time, end func()) {
 		if l == &w.writeTime && w.s.Behind(l.others) {
 			// Other streams of the client go first, or did. How long the client may take for all
 			// of them is the connection's to judge.
-			l.others = w.s.Others()
+			l.others = w.s.SentByOthers()
 			timer.Reset(w.m.c.listener.o.StallTimeout)
 			return
 		}
@@ -107,7 +107,7 @@ func newHandled(m *multiplexer) *handled {
 	return w
 }
 
-// Received implements h2.Peer, as do the methods below it.
+// Received implements h2.Peer.
 func (w *handled) Received(p []byte) {
 	if w.unread {
 		w.s.Consumed(len(p))
@@ -127,10 +127,10 @@ func (w *handled) Ended(trailer []h2.Field) {
 
 func (w *handled) Sent() {
 	w.sending = false
-	if l := &w.writeTime; l.timer != nil && w.s.Others() > l.others {
+	if l := &w.writeTime; l.timer != nil && w.s.SentByOthers() > l.others {
 		// It took longer because of others; what the handler does next has its own time, or as long as it has anyway.
 		if next := time.Now().Add(w.m.c.listener.o.StallTimeout); l.at.Before(next) {
-			w.set(l, next, w.tooLate)
+			w.setDeadline(l, next, w.onWriteTimeout)
 		}
 	}
 	w.change.Broadcast()
@@ -144,8 +144,8 @@ func (w *handled) Broken(h2.Code) {
 	w.change.Broadcast()
 }
 
-// begin makes the request, with the connection's mu held.
-func (w *handled) begin(s *h2.Stream) {
+// start creates the request of a stream. The caller holds the connection's mu.
+func (w *handled) start(s *h2.Stream) {
 	c, r, o := w.m.c, &s.Request, &w.m.c.listener.o
 	w.s = s
 	ctx := o.Context
@@ -171,7 +171,7 @@ func (w *handled) begin(s *h2.Stream) {
 			cookies = append(cookies, value)
 			continue
 		case h2.Trailer:
-			req.Trailer = declared(req.Trailer, value)
+			req.Trailer = newTrailer(req.Trailer, value)
 			continue
 		}
 		name := http.CanonicalHeaderKey(f.Name)
@@ -193,15 +193,15 @@ func (w *handled) begin(s *h2.Stream) {
 	}
 	w.request = req.WithContext(ctx)
 	if o.ReadTimeout > 0 {
-		w.set(&w.readTime, time.Now().Add(o.ReadTimeout), func() {})
+		w.setDeadline(&w.readTime, time.Now().Add(o.ReadTimeout), func() {})
 	}
 	if o.WriteTimeout > 0 {
-		w.set(&w.writeTime, time.Now().Add(o.WriteTimeout), w.tooLate)
+		w.setDeadline(&w.writeTime, time.Now().Add(o.WriteTimeout), w.onWriteTimeout)
 	}
 }
 
-// declared has the fields that a request or an answer says it ends with.
-func declared(trailer http.Header, value string) http.Header {
+// newTrailer returns the trailer with the fields that a Trailer field announces.
+func newTrailer(trailer http.Header, value string) http.Header {
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = http.CanonicalHeaderKey(textproto.TrimString(name)); name {
 		case "", "Transfer-Encoding", "Trailer", "Content-Length":
@@ -215,15 +215,15 @@ func declared(trailer http.Header, value string) http.Header {
 	return trailer
 }
 
-// tooLate is called when the time is over to write.
-func (w *handled) tooLate() {
+// onWriteTimeout resets the stream when the deadline for writes has passed.
+func (w *handled) onWriteTimeout() {
 	if !w.broken {
 		w.s.Reset(h2.InternalError)
-		w.m.changed()
+		w.m.onChange()
 	}
 }
 
-// run answers the request.
+// run calls the handler with the request.
 func (w *handled) run() {
 	defer w.done()
 	o := &w.m.c.listener.o
@@ -233,15 +233,15 @@ func (w *handled) run() {
 	case w.s.Request.TooLarge:
 		w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
 	default:
-		if w.resolve() {
+		if w.parseTarget() {
 			o.Requests.ServeHTTP(w, r)
 		}
 	}
 	w.finish()
 }
 
-// resolve reads the target as net/http does, and resets a stream whose target is none.
-func (w *handled) resolve() bool {
+// parseTarget parses the target of the request as net/http does. If it is malformed, it resets the stream and returns false.
+func (w *handled) parseTarget() bool {
 	r := w.request
 	if r.Method == http.MethodConnect {
 		r.URL, r.RequestURI = &url.URL{Host: r.Host}, r.Host
@@ -255,12 +255,12 @@ func (w *handled) resolve() bool {
 	defer w.m.mu.Unlock()
 	if !w.broken {
 		w.s.Reset(h2.ProtocolError)
-		w.m.changed()
+		w.m.onChange()
 	}
 	return false
 }
 
-// done ends what run has begun, after a panic, too.
+// done ends the request, also after a panic of the handler.
 func (w *handled) done() {
 	reason := recover()
 	if reason != nil && reason != http.ErrAbortHandler {
@@ -269,8 +269,8 @@ func (w *handled) done() {
 	m := w.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w.set(&w.readTime, time.Time{}, nil)
-	w.set(&w.writeTime, time.Time{}, nil)
+	w.setDeadline(&w.readTime, time.Time{}, nil)
+	w.setDeadline(&w.writeTime, time.Time{}, nil)
 	if reason != nil && !w.broken {
 		w.s.Reset(h2.InternalError)
 	}
@@ -280,12 +280,11 @@ func (w *handled) done() {
 	}
 	w.body = nil
 	w.cancel()
-	m.isDone(w)
-	m.changed()
+	m.onHandlerDone(w)
+	m.onChange()
 }
 
-// Header implements http.ResponseWriter, as do the methods below it, and what
-// http.ResponseController looks for.
+// Header implements http.ResponseWriter.
 func (w *handled) Header() http.Header { return w.header }
 
 func (w *handled) WriteHeader(status int) {
@@ -297,7 +296,7 @@ func (w *handled) WriteHeader(status int) {
 	}
 	if status < 200 {
 		if status != http.StatusSwitchingProtocols {
-			w.inform(status)
+			w.sendInformational(status)
 		}
 		return
 	}
@@ -308,11 +307,12 @@ func (w *handled) WriteHeader(status int) {
 		delete(w.snapshot, "Content-Length")
 	}
 	for _, value := range w.snapshot["Trailer"] {
-		w.trailers = append(w.trailers, slices.Sorted(maps.Keys(declared(nil, value)))...)
+		w.trailers = append(w.trailers, slices.Sorted(maps.Keys(newTrailer(nil, value)))...)
 	}
 }
 
-func (w *handled) inform(status int) {
+// sendInformational sends an informational response (1xx).
+func (w *handled) sendInformational(status int) {
 	block := h2.AppendStatus(nil, status)
 	if status != http.StatusContinue {
 		block = appendFields(block, w.header)
@@ -322,11 +322,11 @@ func (w *handled) inform(status int) {
 	if !w.broken {
 		w.continued = w.continued && status != http.StatusContinue
 		w.s.Inform(block)
-		w.m.changed()
+		w.m.onChange()
 	}
 }
 
-// hasBody reports whether an answer with the status has one (RFC 9110 §6.4.1).
+// hasBody reports whether a response with a status has a body (RFC 9110 §6.4.1).
 func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -335,6 +335,7 @@ func (w *handled) Write(p []byte) (int, error) { return write(w, p) }
 
 func (w *handled) WriteString(s string) (int, error) { return write(w, s) }
 
+// write buffers a part of the body, and sends full buffers.
 func write[T string | []byte](w *handled, p T) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -365,7 +366,7 @@ func write[T string | []byte](w *handled, p T) (int, error) {
 	return len(p), nil
 }
 
-// flush sends what is buffered.
+// flush sends the buffered part of the body.
 func (w *handled) flush() error {
 	if len(w.buffer) == 0 {
 		return nil
@@ -383,19 +384,20 @@ func (w *handled) FlushError() error {
 		w.WriteHeader(http.StatusOK)
 	}
 	if len(w.buffer) > 0 || !w.sentHead {
-		return cmp.Or(w.send(w.buffer, false), w.emptied())
+		return cmp.Or(w.send(w.buffer, false), w.waitSent())
 	}
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	return w.failure()
 }
 
-func (w *handled) emptied() error {
+// waitSent waits until the client has taken what was sent.
+func (w *handled) waitSent() error {
 	w.buffer = w.buffer[:0]
 	return nil
 }
 
-// failure is called with the connection's mu held.
+// failure returns why the stream has failed, nil if it has not. The caller holds the connection's mu.
 func (w *handled) failure() error {
 	switch {
 	case w.writeTime.over:
@@ -406,12 +408,11 @@ func (w *handled) failure() error {
 	return nil
 }
 
-// send sends the head if it was not yet, and p, and waits until it has been taken, unless it is the
-// last.
+// send sends the head, if it was not sent, and p, and waits until the client has taken them unless last is set.
 func (w *handled) send(p []byte, last bool) error {
 	var head []byte
 	if !w.sentHead {
-		head = w.head(p, last)
+		head = w.headerBlock(p, last)
 	}
 	bodiless := w.request.Method == http.MethodHead || !hasBody(w.status)
 	m := w.m
@@ -422,7 +423,7 @@ func (w *handled) send(p []byte, last bool) error {
 	}
 	var end []byte
 	if last && !bodiless {
-		end = w.end()
+		end = w.trailerBlock()
 	}
 	if w.sending = true; bodiless {
 		if w.sentHead {
@@ -434,10 +435,10 @@ func (w *handled) send(p []byte, last bool) error {
 		w.s.End(end)
 	}
 	if head != nil {
-		w.s.Head(head, nil)
+		w.s.SendHead(head, nil)
 		w.sentHead = true
 	}
-	m.changed()
+	m.onChange()
 	for w.sending && !last && !w.broken && !w.writeTime.over {
 		w.change.Wait()
 	}
@@ -447,8 +448,8 @@ func (w *handled) send(p []byte, last bool) error {
 	return w.failure()
 }
 
-// head returns the header block. What is known of the body is p, which may be all of it.
-func (w *handled) head(p []byte, all bool) []byte {
+// headerBlock returns the header block of the response. p is the part of the body that is known, all that it is complete.
+func (w *handled) headerBlock(p []byte, all bool) []byte {
 	h := w.snapshot
 	if w.length < 0 && all && hasBody(w.status) && (len(p) > 0 || w.request.Method != http.MethodHead) {
 		h["Content-Length"] = []string{strconv.Itoa(len(p))}
@@ -465,7 +466,7 @@ func (w *handled) head(p []byte, all bool) []byte {
 // connectionFields are those that HTTP/2 does not have.
 var connectionFields = map[string]bool{"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Transfer-Encoding": true, "Upgrade": true}
 
-// appendFields appends those of h in order, but what HTTP/2 does not have.
+// appendFields appends the fields of h in their order, without those that HTTP/2 does not allow.
 func appendFields(b []byte, h http.Header) []byte {
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		if connectionFields[name] || strings.HasPrefix(name, http.TrailerPrefix) {
@@ -489,8 +490,8 @@ func appendField(b []byte, name string, values []string) []byte {
 	return b
 }
 
-// end returns the fields behind the body, nil where there are none.
-func (w *handled) end() (block []byte) {
+// trailerBlock returns the header block of the trailer, nil if there is none.
+func (w *handled) trailerBlock() (block []byte) {
 	for _, name := range w.trailers {
 		block = appendField(block, name, w.header[name])
 	}
@@ -502,7 +503,7 @@ func (w *handled) end() (block []byte) {
 	return block
 }
 
-// finish sends the rest, when the handler is back.
+// finish sends the rest of the response after the handler has returned.
 func (w *handled) finish() {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -517,7 +518,7 @@ func (w *handled) finish() {
 func (w *handled) SetReadDeadline(t time.Time) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	w.set(&w.readTime, t, func() {})
+	w.setDeadline(&w.readTime, t, func() {})
 	return nil
 }
 
@@ -526,10 +527,10 @@ func (w *handled) SetWriteDeadline(t time.Time) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	if !w.writeTime.over {
-		w.set(&w.writeTime, t, w.tooLate)
+		w.setDeadline(&w.writeTime, t, w.onWriteTimeout)
 	}
 	return nil
 }
 
-// EnableFullDuplex is for http.ResponseController: HTTP/2 always is.
+// EnableFullDuplex implements the method for http.ResponseController: HTTP/2 always is full duplex.
 func (w *handled) EnableFullDuplex() error { return nil }

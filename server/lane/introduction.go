@@ -32,9 +32,9 @@ const (
 
 var errIntroduction = errors.New("lane: a trusted proxy does not begin with the PROXY protocol")
 
-// readIntroduction returns the client that a proxy tells, or nil where the connection is the proxy's own. It takes no byte
-// of what comes next.
-func readIntroduction(r io.Reader) (*net.TCPAddr, error) {
+// readProxyHeader reads a header of the PROXY protocol and returns the client's address, nil if the connection is the proxy's own.
+// It reads no byte beyond the header.
+func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	b := make([]byte, leastIntroduction, longestLine)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err
@@ -83,9 +83,9 @@ func readIntroduction(r io.Reader) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
 }
 
-// introduce starts a connection of a trusted proxy, which first says whose it is.
-func (l *Listener) introduce(c *conn) {
-	err := l.readIntroduced(c)
+// startProxied starts a connection of a trusted proxy, which begins with a header of the PROXY protocol.
+func (l *Listener) startProxied(c *conn) {
+	err := l.readProxied(c)
 	if err != nil {
 		if n, ok := l.refused.Allow(); ok && !errors.Is(err, net.ErrClosed) {
 			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
@@ -99,30 +99,31 @@ func (l *Listener) introduce(c *conn) {
 	l.start(c)
 }
 
-func (l *Listener) readIntroduced(c *conn) error {
+// readProxied reads the header of the PROXY protocol, and counts the connection as the client's.
+func (l *Listener) readProxied(c *conn) error {
 	bare := c.socket == nil
 	if bare {
 		l.mu.Lock()
 		c.loop = l.nextLoop()
 		l.mu.Unlock()
-		if err := c.leaveSet(); err != nil {
+		if err := c.moveToPoller(); err != nil {
 			return err
 		}
 	}
 	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
-	from, err := readIntroduction(c.socket)
+	from, err := readProxyHeader(c.socket)
 	if err != nil {
 		return err
 	}
 	_ = c.socket.SetReadDeadline(time.Time{})
 	if from != nil {
 		c.place.remote = from
-		if !l.source.room.isFrom(c.place, client.At(from.AddrPort().Addr())) {
+		if !l.source.room.moveToClient(c.place, client.At(from.AddrPort().Addr())) {
 			return net.ErrClosed // the client has too many
 		}
 	}
 	if bare {
-		fd, err := c.socket.(*limitedConn).descriptor()
+		fd, err := c.socket.(*limitedConn).takeDescriptor()
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ func FuzzIntroduction(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
-		from, err := readIntroduction(r)
+		from, err := readProxyHeader(r)
 		if err != nil {
 			return
 		}
@@ -29,10 +29,10 @@ func FuzzIntroduction(f *testing.F) {
 			t.Errorf("a client without an address: %v", from)
 		}
 		again := bytes.NewReader(b[:n])
-		if alone, err := readIntroduction(again); err != nil || again.Len() > 0 || alone.String() != from.String() {
+		if alone, err := readProxyHeader(again); err != nil || again.Len() > 0 || alone.String() != from.String() {
 			t.Errorf("alone it is of %v (%v), and with more behind it of %v", alone, err, from)
 		}
-		if _, err := readIntroduction(bytes.NewReader(b[:n-1])); err == nil {
+		if _, err := readProxyHeader(bytes.NewReader(b[:n-1])); err == nil {
 			t.Error("a part of it is enough")
 		}
 	})

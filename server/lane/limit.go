@@ -15,19 +15,19 @@ import (
 
 // This file closes connections that wait for a request, which any goroutine may do.
 
-// closeWaiting closes c if it still waits as it did in s, and reports whether it did.
+// closeWaiting closes c if it still waits in the state s, and reports whether it did.
 func (l *Listener) closeWaiting(c *conn, s state) bool {
 	l.mu.Lock()
 	closes := l.evict(c, s)
 	l.mu.Unlock()
 	if closes {
-		_ = c.shut()
+		_ = c.closeSocket()
 	}
 	return closes
 }
 
-// evict forgets c if it still waits as it did in s, and reports whether the caller is to
-// shut it. It is called with mu held, but other goroutines must not wait for a goodbye.
+// evict removes c if it still waits in the state s, and reports whether the caller has to close it. The caller holds mu; it closes
+// c after it has released mu, because the goodbye of TLS may take time.
 func (l *Listener) evict(c *conn, s state) bool {
 	if !c.move(s, closing) {
 		return false
@@ -46,16 +46,14 @@ type idler struct {
 // idlersKept bounds how many are remembered from one look at all connections.
 const idlersKept = 256
 
-// CloseIdle closes the connection that has been waiting longest for its next request, if
-// it has since before that time, and reports whether there was one.
-//
-// Since when a connection waits stands in its state and nowhere else, so that answering
-// takes no lock. So all have to be looked at; but the one that waited longest then and
-// still does waits longest now, so one look is good for many calls.
+// CloseIdle closes the connection that has been waiting for its next request for the longest time, if it has since before a time,
+// and reports whether there was one. The time is only in the state of a connection, so that responding takes no lock, and all
+// connections have to be looked at. One look serves many calls: the connection that has waited longest then, and still waits, waits
+// longest now.
 func (l *Listener) CloseIdle(before time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closeKept(idle.since(before)) {
+	if l.closeCandidate(idle.withStart(before)) {
 		return true
 	}
 	for c := range l.open.all() {
@@ -65,10 +63,11 @@ func (l *Listener) CloseIdle(before time.Time) bool {
 	}
 	slices.SortFunc(l.idlers, func(a, b idler) int { return cmp.Compare(a.state, b.state) })
 	l.idlers = slices.Delete(l.idlers, min(len(l.idlers), idlersKept), len(l.idlers))
-	return l.closeKept(idle.since(before))
+	return l.closeCandidate(idle.withStart(before))
 }
 
-func (l *Listener) closeKept(before state) bool {
+// closeCandidate closes the first connection of the last look that still waits in its state.
+func (l *Listener) closeCandidate(before state) bool {
 	for len(l.idlers) > 0 {
 		longest := l.idlers[0]
 		if longest.state >= before && longest.c.state() == longest.state {
@@ -77,7 +76,7 @@ func (l *Listener) closeKept(before state) bool {
 		l.idlers[0] = idler{}
 		l.idlers = l.idlers[1:]
 		if l.evict(longest.c, longest.state) {
-			go longest.c.shut()
+			go longest.c.closeSocket()
 			return true
 		}
 	}
@@ -88,8 +87,8 @@ func (l *Listener) closeKept(before state) bool {
 // sweeps is how often the shortest time limit is looked after.
 const sweeps = 8
 
-// sweep closes connections whose deadline has passed, and when none is left, the loops. Until the listener stops it looks at
-// those on loops only; goroutines have deadlines of their own for the others.
+// sweep closes connections whose deadline has passed at intervals, and the loops when no connection is left. Until the listener
+// stops, it looks at connections on loops only: others have deadlines in their goroutines.
 func (l *Listener) sweep() {
 	ticks := time.NewTicker(max(time.Millisecond, min(l.deadlines.Unanswered, l.deadlines.Idle)/sweeps))
 	defer ticks.Stop()
@@ -109,28 +108,29 @@ func (l *Listener) sweep() {
 	}
 }
 
+// closeOverdue closes the connections whose deadline has passed.
 func (l *Listener) closeOverdue(now time.Time) {
 	ending := l.endingSince()
 	var overdue []*conn
 	l.mu.Lock()
 	for c := range l.open.all() {
 		s, ends := c.state(), ending
-		if !s.waits() || c.loop == nil && ending.IsZero() {
+		if !s.isWaiting() || c.loop == nil && ending.IsZero() {
 			continue
 		}
 		if c.multiplexed.Load() != nil {
-			ends = time.Time{} // it sends GOAWAY first, see multiplexer.endBy
+			ends = time.Time{} // it sends GOAWAY first, see multiplexer.endDeadline
 		}
-		if !now.Before(l.deadlines.At(s.phase(), s.start(), ends)) && l.evict(c, s) {
+		if !now.Before(l.deadlines.At(s.phase(), s.waitingSince(), ends)) && l.evict(c, s) {
 			overdue = append(overdue, c)
 		}
 	}
 	l.mu.Unlock()
 	for _, c := range overdue {
 		if c.loop == nil {
-			go c.shut() // TLS says goodbye first, and may wait for that
+			go c.closeSocket() // TLS says goodbye first, and may wait for that
 		} else {
-			_ = c.shut()
+			_ = c.closeSocket()
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 type limited struct {
 	*net.TCPListener
 	slots  *slots
-	room   *room
+	room   *connLimit
 	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
 	closed chan struct{}
 	once   sync.Once
@@ -152,15 +152,14 @@ type limited struct {
 	next arrival
 }
 
-// Limit returns a listener that has no more than most connections of l open at a time,
-// where that is not 0; the others wait in the system's queue. Near that many the client with
-// the most gives way to others.
+// Limit returns a listener that has at most that many connections of l open at a time, if most is not 0; others wait in the
+// system's queue. Near the limit the client with the most connections loses some.
 func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)[0] }
 
-// LimitAll is [Limit] of several listeners together, of TCP or Unix sockets. All connections of
-// a Unix socket are one client's, so none of them gives way.
+// LimitAll is [Limit] for several listeners together, of TCP or Unix sockets. All connections of a Unix socket are one client's, so
+// none of them is evicted.
 func LimitAll(most int, of ...net.Listener) []net.Listener {
-	slots, room := newSlots(most), newRoom(most)
+	slots, room := newSlots(most), newConnLimit(most)
 	all := make([]net.Listener, len(of))
 	for i, l := range of {
 		if tcp, ok := l.(*net.TCPListener); ok {
@@ -214,40 +213,41 @@ func (c *localConn) Close() error {
 	return c.Conn.Close()
 }
 
-func (l *limited) enter() error { return l.slots.acquire(l.closed) }
+func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
 
-func (l *limited) leave() { l.slots.release() }
+func (l *limited) releaseSlot() { l.slots.release() }
 
 func (l *limited) Accept() (net.Conn, error) {
 	for {
-		if err := l.enter(); err != nil {
+		if err := l.acquireSlot(); err != nil {
 			return nil, err
 		}
 		c, err := l.AcceptTCP()
 		if err != nil {
-			l.leave()
+			l.releaseSlot()
 			return nil, err
 		}
-		p := l.newPlace(-1, c)
+		p := l.newEntry(-1, c)
 		peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
 		if l.admit(p, peer.AddrPort().Addr()) {
 			return &limitedConn{TCPConn: c, of: l, place: p}, nil
 		}
 		_ = c.SetLinger(0)
 		_ = c.Close()
-		l.leave()
+		l.releaseSlot()
 	}
 }
 
-func (l *limited) newPlace(fd int, tcp *net.TCPConn) *place {
+// newEntry returns the entry of a connection in the limit, nil if nothing is limited.
+func (l *limited) newEntry(fd int, tcp *net.TCPConn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
 		return nil
 	}
-	return &place{room: l.room, fd: fd, tcp: tcp}
+	return &connEntry{room: l.room, fd: fd, tcp: tcp}
 }
 
-// admit reports whether a connection may stay.
-func (l *limited) admit(p *place, peer netip.Addr) bool {
+// admit adds a connection of a peer to the limit, and reports whether it may stay.
+func (l *limited) admit(p *connEntry, peer netip.Addr) bool {
 	if p == nil {
 		return true
 	}
@@ -255,21 +255,21 @@ func (l *limited) admit(p *place, peer netip.Addr) bool {
 	return l.room.admit(p, client.At(peer), !p.proxy)
 }
 
-// hasRoomFor counts the connection of a trusted proxy as the client's that asks by it, while connections are scarce. It
-// returns false where that client has too many. Over HTTP/2 a proxy needs few connections, and has them.
-func (l *Listener) hasRoomFor(c *conn) bool {
+// countForClient counts the connection of a trusted proxy for the client whose request it carries, while connections are scarce. It
+// returns false if that client has too many. It does not count HTTP/2: there a proxy needs few connections.
+func (l *Listener) countForClient(c *conn) bool {
 	if !l.Scarce() || c.place == nil || !c.place.proxy || c.place.remote != nil || len(c.exchange.Relayed) == 0 {
 		return true
 	}
 	of := l.o.Proxies.Client(c.exchange.Remote(), c.exchange.Relayed)
-	return !of.IsValid() || l.source.room.isFrom(c.place, client.At(of))
+	return !of.IsValid() || l.source.room.moveToClient(c.place, client.At(of))
 }
 
-// Fair reports whether no client has so many connections that it gives way before others do.
+// Fair reports whether no client has so many connections that it would lose some before idle connections are closed.
 func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
 
-// SetLimit changes how many connections the listener may have open, together with those that share its limit, which was not 0. Beyond a
-// lower limit the clients with the most lose some.
+// SetLimit changes how many connections the listener may have open, together with those that share its limit, which must not have
+// been 0. Beyond a lower limit the clients with the most connections lose some.
 func (l *Listener) SetLimit(most int) {
 	if local, ok := l.Listener.(*limitedLocal); ok {
 		local.slots.setLimit(most)
@@ -280,7 +280,7 @@ func (l *Listener) SetLimit(most int) {
 	}
 }
 
-// Scarce reports whether connections are, so that clients have to hurry.
+// Scarce reports whether connections are scarce, so that clients have less time.
 func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
 func (l *limited) Close() error {
@@ -296,11 +296,11 @@ func (l *limited) Close() error {
 type limitedConn struct {
 	*net.TCPConn
 	of    *limited
-	place *place
+	place *connEntry
 	once  sync.Once
 }
 
-// RemoteAddr is the client's.
+// RemoteAddr returns the address of the client, which a proxy may have told.
 func (c *limitedConn) RemoteAddr() net.Addr {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote
@@ -311,6 +311,6 @@ func (c *limitedConn) RemoteAddr() net.Addr {
 func (c *limitedConn) Close() error {
 	c.place.leave()
 	err := c.TCPConn.Close()
-	c.once.Do(c.of.leave)
+	c.once.Do(c.of.releaseSlot)
 	return err
 }

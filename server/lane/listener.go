@@ -80,7 +80,7 @@ type Options struct {
 	deadlines *Deadlines           // replace those of the options, in tests
 }
 
-// Deadlines returns the deadlines of connections with the options.
+// Deadlines returns the deadlines of connections by the options.
 func (o *Options) Deadlines() Deadlines {
 	if o.deadlines != nil {
 		return *o.deadlines
@@ -91,8 +91,8 @@ func (o *Options) Deadlines() Deadlines {
 	}
 }
 
-// speaksClear reports whether a client may begin with HTTP/2 without TLS.
-func (o *Options) speaksClear() bool { return o.Clear && o.TLS == nil && o.Requests != nil }
+// allowsH2C reports whether a client may use HTTP/2 without TLS.
+func (o *Options) allowsH2C() bool { return o.Clear && o.TLS == nil && o.Requests != nil }
 
 // A Listener is a net.Listener of the connections that are not for the lane.
 type Listener struct {
@@ -129,8 +129,8 @@ type Listener struct {
 	next   int // in loops, for the next connection
 }
 
-// New returns a listener that takes all connections of inner, from now on. There are
-// event loops only for a *net.TCPListener and what [Limit] returns.
+// New returns a listener that serves the connections of inner from now on. It has event loops only if inner is a *net.TCPListener
+// or a result of [Limit].
 func New(inner net.Listener, o Options) *Listener {
 	if tcp, ok := inner.(*net.TCPListener); ok {
 		inner = Limit(tcp, 0)
@@ -146,17 +146,17 @@ func New(inner net.Listener, o Options) *Listener {
 	_, local := inner.(*limitedLocal)
 	l.accepting = l.source != nil || local
 	l.startLoops()
-	go l.run()
+	go l.acceptConnections()
 	return l
 }
 
-// startLoops is called once, before any connection is there. Without loops, or without a
-// handler, each connection has a goroutine.
+// startLoops starts the event loops, before there is any connection. Without loops, or without a handler, each connection has a
+// goroutine.
 func (l *Listener) startLoops() {
 	if l.source == nil || l.o.Handler == nil && (l.o.Requests == nil || l.o.TLS == nil && !l.o.Clear) {
 		return
 	}
-	err := l.source.prepare()
+	err := l.source.prepareListener()
 	for n := 0; n < runtime.GOMAXPROCS(0) && err == nil; n++ {
 		var loop *loop
 		if loop, err = newLoop(); err == nil {
@@ -177,13 +177,14 @@ func (l *Listener) startLoops() {
 	}
 }
 
-// nextLoop is called with mu held.
+// nextLoop returns the loop for the next connection. The caller holds mu.
 func (l *Listener) nextLoop() *loop {
 	l.next++
 	return l.loops[l.next%len(l.loops)]
 }
 
-func (l *Listener) run() {
+// acceptConnections accepts connections until the listener stops.
+func (l *Listener) acceptConnections() {
 	defer l.stopAccepting()
 	for {
 		c, err := l.accept()
@@ -192,7 +193,7 @@ func (l *Listener) run() {
 			l.mu.Lock()
 			l.arriving[c] = struct{}{}
 			l.mu.Unlock()
-			go l.introduce(c)
+			go l.startProxied(c)
 			continue
 		case err == nil:
 			l.start(c)
@@ -220,7 +221,7 @@ func (l *Listener) stopAccepting() {
 	l.checkNone()
 }
 
-// accept returns a connection, without a socket where it waits on a loop from the start.
+// accept accepts a connection. It has no socket if it waits on a loop from the start.
 func (l *Listener) accept() (c *conn, err error) {
 	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
 	c.exchange.relay = l.relay
@@ -232,11 +233,12 @@ func (l *Listener) accept() (c *conn, err error) {
 			c.place = below.place
 		}
 	}
-	c.place.become(c)
+	c.place.setConn(c)
 	c.opened = time.Now()
 	return c, err
 }
 
+// start serves a new connection, on a loop or in a goroutine.
 func (l *Listener) start(c *conn) {
 	l.mu.Lock()
 	delete(l.arriving, c)
@@ -247,12 +249,12 @@ func (l *Listener) start(c *conn) {
 		return
 	}
 	c.listed = true
-	l.open.add(c)
+	l.open.append(c)
 	bare := c.socket == nil
 	if bare {
 		c.loop = l.nextLoop()
 		c.moveTo(c.waitingState())
-		c.loop.welcome(c)
+		c.loop.addNew(c)
 	}
 	l.mu.Unlock()
 	if l.o.Opened != nil {
@@ -263,7 +265,7 @@ func (l *Listener) start(c *conn) {
 	}
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener: it returns the connections that are handed over to net/http.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.handed:
@@ -275,8 +277,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends the accepting of connections, and of those that are handed over. Others stay,
-// until Stop or Abort.
+// Close stops accepting connections and handing them over. Open connections stay until Stop or Abort.
 func (l *Listener) Close() error {
 	var err error // of the first time only: net/http closes what Stop has closed
 	l.once.Do(func() {
@@ -291,29 +292,29 @@ func (l *Listener) closeInner() (err error) {
 	return err
 }
 
-// end forgets c, which is closed or handed over.
-func (l *Listener) end(c *conn) {
+// forget removes c, which was closed or handed over.
+func (l *Listener) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(c)
 }
 
-// handing counts how many are being handed over: one more or one less.
-func (l *Listener) handing(n int) {
+// countHandOver adds n to the number of connections that are being handed over.
+func (l *Listener) countHandOver(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leavers += n
 	l.checkNone()
 }
 
-// handsOver notifies the caller of Accept.
-func (l *Listener) handsOver(n int) {
+// notifyHandOver notifies the caller of Accept that n connections are about to be handed over.
+func (l *Listener) notifyHandOver(n int) {
 	if l.o.HandsOver != nil {
 		l.o.HandsOver(n)
 	}
 }
 
-// remove is called with mu held.
+// remove removes a connection from the list. The caller holds mu.
 func (l *Listener) remove(c *conn) {
 	if c.loop != nil {
 		c.loop.forget(c)
@@ -325,14 +326,14 @@ func (l *Listener) remove(c *conn) {
 	l.checkNone()
 }
 
-// checkNone is called with mu held.
+// checkNone wakes Wait if there is no connection. The caller holds mu.
 func (l *Listener) checkNone() {
 	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
 
-// isOver reports whether Wait has returned, or may.
+// isOver reports whether the listener was stopped and has no connection.
 func (l *Listener) isOver() bool {
 	select {
 	case <-l.none:
@@ -345,7 +346,7 @@ func (l *Listener) isOver() bool {
 // isStopped reports whether Stop was called.
 func (l *Listener) isStopped() bool { return !l.endingSince().IsZero() }
 
-// endingSince is when Stop was called, zero before that.
+// endingSince returns when Stop was called, zero before.
 func (l *Listener) endingSince() time.Time {
 	select {
 	case <-l.stopped:
@@ -355,20 +356,20 @@ func (l *Listener) endingSince() time.Time {
 	}
 }
 
-// Leave has each connection end after its next response, which says so. Others are accepted as before, and have one
-// response each; over HTTP/2 they go on until Stop.
+// Leave makes each connection end after its next response, which says so. New connections are accepted, and get one response each;
+// over HTTP/2 they continue until Stop.
 func (l *Listener) Leave() {
 	l.leaving.Store(true)
 	for _, m := range l.multiplexed() {
-		m.beginEnd()
+		m.startEnd()
 	}
 }
 
-// Bypass has net/http, or over HTTP/2 [Options.Requests], answer all later requests in the place of the handler.
+// Bypass makes net/http, or over HTTP/2 [Options.Requests], respond to all later requests instead of the handler.
 func (l *Listener) Bypass() { l.bypassed.Store(true) }
 
-// Stop accepts no more connections, and ends each of those that are open after its next response, or when the deadline of its
-// phase has passed. It does not wait for that. What is not for the lane is handed over until Close.
+// Stop stops accepting connections, and ends each open one after its next response or at the deadline of its phase. It does not
+// wait for that. It hands connections over to net/http until Close.
 func (l *Listener) Stop() {
 	l.stop.Do(func() {
 		l.stoppedAt = time.Now()
@@ -384,7 +385,7 @@ func (l *Listener) Stop() {
 	l.mu.Unlock()
 }
 
-// closeWaitingNow closes all connections that wait for a request. From now on none does.
+// closeWaitingNow closes all connections that wait for a request. From now on none waits.
 func (l *Listener) closeWaitingNow() {
 	l.aborted.Store(true)
 	l.mu.Lock()
@@ -393,16 +394,16 @@ func (l *Listener) closeWaitingNow() {
 		switch s := c.state(); {
 		case s == opening: // and slow to shake hands
 			_ = c.socket.Close()
-		case s.waits() && c.multiplexed.Load() == nil && l.evict(c, s):
-			go c.shut() // TLS says goodbye first, and may wait for that
+		case s.isWaiting() && c.multiplexed.Load() == nil && l.evict(c, s):
+			go c.closeSocket() // TLS says goodbye first, and may wait for that
 		}
 	}
 	for c := range l.arriving {
-		l.source.room.cut(c.place)
+		l.source.room.shutDown(c.place)
 	}
 }
 
-// multiplexed returns the connections with HTTP/2.
+// multiplexed returns the connections that use HTTP/2.
 func (l *Listener) multiplexed() (all []*multiplexer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -419,20 +420,20 @@ func (l *Listener) Abort() {
 	l.Stop()
 	_ = l.Close()
 	l.closeWaitingNow()
-	l.cut()
+	l.shutDownAll()
 	for _, m := range l.multiplexed() {
 		m.abort()
 	}
 }
 
-// cut makes reading and writing fail for the owners of connections, which then close them. A
-// connection that has begun to wait since closeWaitingNow looked at it is being closed already.
-func (l *Listener) cut() {
+// shutDownAll makes reading and writing of all connections fail, so that their owners close them. Connections that have started to
+// wait after closeWaitingNow close themselves.
+func (l *Listener) shutDownAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open.all() {
 		switch s := c.state(); {
-		case s.waits(), c.multiplexed.Load() != nil:
+		case s.isWaiting(), c.multiplexed.Load() != nil:
 		case c.loop == nil:
 			_ = c.socket.Close()
 		default:
@@ -441,7 +442,7 @@ func (l *Listener) cut() {
 	}
 }
 
-// Wait returns when a listener that was stopped has no connections any more.
+// Wait waits until a stopped listener has no connections.
 func (l *Listener) Wait(ctx context.Context) error {
 	select {
 	case <-l.none:
@@ -457,7 +458,7 @@ func (l *Listener) Counts() (open, working int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open.all() {
-		if !c.state().waits() {
+		if !c.state().isWaiting() {
 			working++
 		}
 	}

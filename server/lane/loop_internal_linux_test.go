@@ -46,11 +46,11 @@ func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 	l := &Listener{none: make(chan struct{}), stopped: make(chan struct{}), stoppedAt: time.Now()}
 	c := in(onLoop, &conn{listener: l, socket: ours, loop: new(loop), now: time.Now()})
 	c.listed = true
-	l.open.add(c)
+	l.open.append(c)
 	close(l.stopped)
 	s := c.waitingState()
 	c.moveTo(s) // as waitOnLoop begins
-	l.cut()
+	l.shutDownAll()
 	l.closeWaiting(c, s) // and ends
 	select {
 	case <-l.none:
@@ -70,7 +70,7 @@ func TestGoroutinesRest(t *testing.T) {
 		var wanted, unwanted atomic.Int32
 		for range mostResting + 3 {
 			go func() {
-				if l.rest() {
+				if l.waitForLoop() {
 					wanted.Add(1)
 				} else {
 					unwanted.Add(1)
@@ -106,21 +106,21 @@ func TestMayBlock(t *testing.T) {
 	early, late, next := &conn{loop: l}, &conn{loop: l}, &conn{loop: l}
 
 	in(mayBlock, early) // but takeOver is not due
-	early.isBack()
+	early.endBlocking()
 	if early.state() != onLoop {
 		t.Error("a goroutine that is back soon has lost the loop")
 	}
 
-	in(onLoop, late).mayBlock()
+	in(onLoop, late).allowBlocking()
 	for late.state() != alone { // until another goroutine has the loop
 		runtime.Gosched()
 	}
 	l.blocker.Store(in(mayBlock, next))
-	late.isBack()
+	late.endBlocking()
 	if late.state() != alone || next.state() != mayBlock {
 		t.Error("a goroutine that is back late still has the loop, or has taken it from the next one")
 	}
-	next.isBack()
+	next.endBlocking()
 	if next.state() != onLoop {
 		t.Error("the one after that has lost it")
 	}
@@ -145,9 +145,9 @@ func TestSweepingDelaysNoOthers(t *testing.T) {
 	l := &Listener{none: make(chan struct{}), deadlines: Deadlines{Idle: time.Second}}
 	w := &lockWatcher{l: l}
 	now := time.Now()
-	c := in(idle.since(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})
+	c := in(idle.withStart(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})
 	c.listed = true
-	l.open.add(c)
+	l.open.append(c)
 	l.closeOverdue(now)
 	if !w.free || l.Len() != 0 {
 		t.Errorf("it was closed without the lock: %v; %d are open", w.free, l.Len())

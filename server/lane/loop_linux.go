@@ -101,16 +101,16 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
-// close ends the loop, whose goroutine then closes the eventfd: while it may write there the number must not be another
-// descriptor's.
+// close ends the loop. Its goroutine closes the eventfd afterwards: while it may write there, the number must not be reused for
+// another descriptor.
 func (l *loop) close() {
 	close(l.ended)
 	l.overdue.Stop()
 	l.epoll.Close()
 }
 
-// welcome has the loop answer what came with c, which is new. Only if it stays is it added to the set.
-func (l *loop) welcome(c *conn) {
+// addNew passes a new connection to the loop, which responds to what came with it. The loop adds it to its set only if it stays.
+func (l *loop) addNew(c *conn) {
 	l.mu.Lock()
 	l.arrived = append(l.arrived, c)
 	asleep := l.asleep
@@ -121,8 +121,8 @@ func (l *loop) welcome(c *conn) {
 	}
 }
 
-// meet takes a batch of those that have arrived, and returns whether there are any.
-func (l *loop) meet() bool {
+// takeArrived takes a batch of new connections, and reports whether there are any.
+func (l *loop) takeArrived() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.met, l.greeted = copy(l.newcomers[:], l.arrived), 0
@@ -131,17 +131,17 @@ func (l *loop) meet() bool {
 	return l.met > 0
 }
 
-// greet answers what came with a new connection, and returns as serve does.
-func (l *loop) greet(c *conn) bool {
+// serveNew responds to what came with a new connection. It returns false if this goroutine no longer has the loop.
+func (l *loop) serveNew(c *conn) bool {
 	s := c.state()
-	if !s.waits() || !c.move(s, onLoop) {
+	if !s.isWaiting() || !c.move(s, onLoop) {
 		return true // it was closed meanwhile
 	}
 	c.buffer, c.unread = l.buffer, some
 	return c.serveReady(l.now)
 }
 
-// add has the loop serve c when that is ready.
+// add adds c to the set of connections that the loop watches.
 func (l *loop) add(c *conn) error {
 	c.added = true
 	l.mu.Lock()
@@ -153,6 +153,7 @@ func (l *loop) add(c *conn) error {
 	return l.control(unix.EPOLL_CTL_ADD, c.fd, interest)
 }
 
+// control changes which events of a descriptor the loop watches.
 func (l *loop) control(op, fd int, events uint32) error {
 	var err error
 	closed := l.wait.Control(func(epoll uintptr) {
@@ -161,7 +162,7 @@ func (l *loop) control(op, fd int, events uint32) error {
 	return cmp.Or(closed, err)
 }
 
-// forget is called before c is closed or handed over.
+// forget removes c from the loop, before it is closed or handed over.
 func (l *loop) forget(c *conn) {
 	l.mu.Lock()
 	if 0 <= c.fd && c.fd < len(l.conns) && l.conns[c.fd] == c {
@@ -170,12 +171,12 @@ func (l *loop) forget(c *conn) {
 	l.mu.Unlock()
 }
 
-// run serves, until the loop is closed or another goroutine goes on.
+// run serves the connections of the loop until it is closed or another goroutine takes it over.
 func (l *loop) run() {
 	for {
 		// Where this goroutine had left the loop, both may be as another one left them.
 		for l.at < l.n || l.greeted < l.met {
-			if !l.serveNext() && !l.rest() {
+			if !l.serveNext() && !l.waitForLoop() {
 				return
 			}
 		}
@@ -185,7 +186,7 @@ func (l *loop) run() {
 			_ = l.epoll.SetReadDeadline(time.Time{})
 			l.now = time.Now()
 			l.begun = l.now
-			l.meet()
+			l.takeArrived()
 		default:
 			_ = unix.Close(l.nudge)
 			return
@@ -193,7 +194,7 @@ func (l *loop) run() {
 	}
 }
 
-// serveNext returns as serve does.
+// serveNext serves the next ready or new connection. It returns false if this goroutine no longer has the loop.
 func (l *loop) serveNext() bool {
 	if l.at < l.n {
 		l.at++
@@ -202,12 +203,11 @@ func (l *loop) serveNext() bool {
 	c := l.newcomers[l.greeted]
 	l.newcomers[l.greeted] = nil
 	l.greeted++
-	return l.greet(c)
+	return l.serveNew(c)
 }
 
-// rest waits until this goroutine is the loop's again. It returns false where that is not
-// needed any more.
-func (l *loop) rest() bool {
+// waitForLoop waits until this goroutine gets the loop back. It returns false if it is no longer needed.
+func (l *loop) waitForLoop() bool {
 	defer l.resting.Add(-1)
 	if l.resting.Add(1) > mostResting {
 		return false
@@ -220,7 +220,7 @@ func (l *loop) rest() bool {
 	}
 }
 
-// doPoll asks for connections that are ready, and returns false where there are none.
+// doPoll requests ready connections from the system without waiting; false if there are none.
 func (l *loop) doPoll(epoll uintptr) bool {
 	if l.now.Sub(l.begun) > turn {
 		// The set is ready at once. The sum in the eventfd is never read: ones do not fill it.
@@ -233,15 +233,15 @@ func (l *loop) doPoll(epoll uintptr) bool {
 	if l.at, l.n = 0, int(n); err != 0 {
 		l.n = 0
 	}
-	if !l.meet() && l.n == 0 {
+	if !l.takeArrived() && l.n == 0 {
 		l.begun = l.now
 		return false
 	}
 	return true
 }
 
-// serve answers what a connection asks, and returns whether this goroutine is the loop's. One
-// that has an owner is left to it, and one that has another's old number has nothing to read.
+// serve responds on the connection of an event. It returns false if this goroutine no longer has the loop. It ignores a connection
+// that another goroutine owns, and a descriptor whose number was reused has nothing to read.
 func (l *loop) serve(e unix.EpollEvent) bool {
 	var c *conn
 	l.mu.Lock()
@@ -254,10 +254,10 @@ func (l *loop) serve(e unix.EpollEvent) bool {
 	}
 	s := c.state()
 	if m := c.multiplexed.Load(); m != nil {
-		m.event(e.Events, l.now)
+		m.onEvent(e.Events, l.now)
 		return true
 	}
-	if !s.waits() || !c.move(s, onLoop) {
+	if !s.isWaiting() || !c.move(s, onLoop) {
 		return true
 	}
 	c.buffer, c.unread = l.buffer, some
@@ -267,10 +267,10 @@ func (l *loop) serve(e unix.EpollEvent) bool {
 	return c.serveReady(l.now)
 }
 
-// serveReady answers what has come, then lets c wait on its loop. It returns whether this
-// goroutine is the loop's.
+// serveReady responds to what has come, and then lets the connection wait on its loop. It returns false if this goroutine no longer
+// has the loop.
 func (c *conn) serveReady(now time.Time) bool {
-	next := c.answerReady(now)
+	next := c.respondNow(now)
 	if next == handed {
 		c.leaveLoop() // net/http may take its time
 	}
@@ -278,7 +278,7 @@ func (c *conn) serveReady(now time.Time) bool {
 		next = closing
 	}
 	mine, buffer := c.state() == onLoop, c.buffer
-	open := c.settle(next)
+	open := c.enterState(next)
 	if next == busy {
 		c.buffer = nil // the multiplexer has had the loop look again
 	}
@@ -291,8 +291,8 @@ func (c *conn) serveReady(now time.Time) bool {
 	return mine
 }
 
-// answerReady answers what can be read without waiting, and returns what answerRead does.
-func (c *conn) answerReady(now time.Time) state {
+// respondNow responds to what can be read without waiting, and returns the next state.
+func (c *conn) respondNow(now time.Time) state {
 	read := c.receiveNow
 	if c.secure != nil {
 		read = c.secure.Read
@@ -311,14 +311,13 @@ func (c *conn) answerReady(now time.Time) state {
 			now = time.Now()
 		}
 		c.start, c.end = 0, n
-		if next := c.answerRead(now); next != idle {
+		if next := c.respondToRead(now); next != idle {
 			return next
 		}
 	}
 }
 
-// waitOnLoop lets c wait for its next request; again where the set may not tell that there
-// is something already.
+// waitOnLoop lets the connection wait for its next request. With again the loop checks once more for bytes that are there already.
 func (c *conn) waitOnLoop(again bool) {
 	s, loop, fd := c.waitingState(), c.loop, c.fd
 	c.buffer = nil
@@ -334,8 +333,8 @@ func (c *conn) waitOnLoop(again bool) {
 	}
 }
 
-// mayBlock lets another goroutine take the loop, if this one has it and is not back soon.
-func (c *conn) mayBlock() {
+// allowBlocking lets another goroutine take the loop over if this one has it and does not call [conn.endBlocking] soon.
+func (c *conn) allowBlocking() {
 	if c.state() == onLoop {
 		c.moveTo(mayBlock)
 		c.loop.blocker.Store(c)
@@ -343,15 +342,14 @@ func (c *conn) mayBlock() {
 	}
 }
 
-// isBack ends what mayBlock has begun.
-func (c *conn) isBack() {
+// endBlocking ends what allowBlocking has started.
+func (c *conn) endBlocking() {
 	if c.state() == mayBlock && c.move(mayBlock, onLoop) {
 		c.loop.overdue.Stop()
 	}
 }
 
-// takeOver goes on with a loop whose goroutine is not back. It may come too early, where
-// that may block again, which changes nothing.
+// takeOver runs a loop whose goroutine blocks. If the goroutine has returned meanwhile and blocks again, that does no harm.
 func (l *loop) takeOver() {
 	if c := l.blocker.Load(); c != nil && c.move(mayBlock, alone) {
 		l.buffer = buffers.Get().(*[bufferBytes]byte)
@@ -359,9 +357,9 @@ func (l *loop) takeOver() {
 	}
 }
 
-// leaveLoop makes this goroutine the connection's own: another one goes on with the loop.
+// leaveLoop makes this goroutine the connection's own. Another goroutine takes the loop over.
 func (c *conn) leaveLoop() {
-	c.isBack()
+	c.endBlocking()
 	if c.state() != onLoop {
 		return
 	}

@@ -57,22 +57,22 @@ type multiplexer struct {
 	ended     bool      // it is closed, or is being closed
 }
 
-// multiplex has c speak HTTP/2 from now on, with b read already. It is for the owner.
-func (c *conn) multiplex(b []byte, now time.Time) *multiplexer {
+// startHTTP2 makes the connection use HTTP/2 from now on. b was read already. Only the owner may call it.
+func (c *conn) startHTTP2(b []byte, now time.Time) *multiplexer {
 	o := &c.listener.o
 	m := &multiplexer{c: c, halted: true} // some may have come with the handshake
 	m.o = h2.Options{Server: m, HeaderTimeout: o.HeaderTimeout, Stall: o.StallTimeout, HeaderBytes: o.HeaderBytes, Streams: answers.Streams}
 	m.h = h2.New(&m.o, now)
 	if c.secure != nil {
-		if s := c.secure.ConnectionState(); !isSafe(&s) {
+		if s := c.secure.ConnectionState(); !isSafeForHTTP2(&s) {
 			m.h.Fail(h2.InadequateSecurity)
 		}
 	}
 	m.more.L = &m.mu
 	c.exchange.c = c
 	if c.socket != nil {
-		c.setReadBy(time.Time{})
-		c.setWriteBy(time.Time{})
+		c.setReadDeadline(time.Time{})
+		c.setWriteDeadline(time.Time{})
 	}
 	if c.records != nil && c.loop != nil {
 		c.records.m = m
@@ -83,15 +83,15 @@ func (c *conn) multiplex(b []byte, now time.Time) *multiplexer {
 	c.moveTo(busy)
 	m.ending = c.listener.isStopped()
 	if c.loop == nil {
-		go m.write()
+		go m.writeLoop()
 	}
 	m.receive(b, now)
-	m.settle(now)
+	m.flushAndWait(now)
 	return m
 }
 
-// isSafe reports whether HTTP/2 may be spoken over such a connection (RFC 9113 §9.2).
-func isSafe(s *tls.ConnectionState) bool {
+// isSafeForHTTP2 reports whether HTTP/2 may be used over a TLS connection (RFC 9113 §9.2).
+func isSafeForHTTP2(s *tls.ConnectionState) bool {
 	switch s.CipherSuite {
 	case tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
@@ -101,7 +101,7 @@ func isSafe(s *tls.ConnectionState) bool {
 	return s.Version >= tls.VersionTLS13
 }
 
-// own makes c busy, and returns false where another goroutine closes it.
+// own makes the connection busy; false if another goroutine closes it.
 func (m *multiplexer) own() bool {
 	for {
 		switch s := m.c.state(); {
@@ -109,7 +109,7 @@ func (m *multiplexer) own() bool {
 			return false
 		case s.name() == busy:
 			return true
-		case !s.waits():
+		case !s.isWaiting():
 			return false
 		case m.c.move(s, busy):
 			return true
@@ -117,8 +117,7 @@ func (m *multiplexer) own() bool {
 	}
 }
 
-// receive takes what the client has sent. As are all methods below, it is called with mu held
-// while c is busy.
+// receive processes bytes that the client has sent. Like all methods below, it is called with mu held and the connection busy.
 func (m *multiplexer) receive(b []byte, now time.Time) {
 	if m.c.now = now; m.lingers.IsZero() && len(b) > 0 {
 		m.h.Receive(b, now)
@@ -128,8 +127,8 @@ func (m *multiplexer) receive(b []byte, now time.Time) {
 	}
 }
 
-// settle sends what there is to send now, and lets c wait or closes it.
-func (m *multiplexer) settle(now time.Time) {
+// flushAndWait sends what can be sent now, and then lets the connection wait or closes it.
+func (m *multiplexer) flushAndWait(now time.Time) {
 	m.c.now = now
 	if id, open := m.h.Last(); open || id != m.last || m.asked.IsZero() {
 		m.last, m.asked = id, now
@@ -150,20 +149,20 @@ func (m *multiplexer) settle(now time.Time) {
 		return
 	}
 	if !m.isSent() || !m.h.Idle() || !m.lingers.IsZero() {
-		m.arm(now)
+		m.startTimer(now)
 		return
 	}
 	m.sent, m.waited = 0, 0
 	m.c.now = m.asked // a client that only sends PING waits all the same
 	s := m.c.waitingState()
-	m.arm(now)
+	m.startTimer(now)
 	m.c.moveTo(s)
 }
 
-// changed is settle for a goroutine that has changed something and may not own c.
-func (m *multiplexer) changed() {
+// onChange does the same as flushAndWait for a goroutine that has changed something and may not own the connection.
+func (m *multiplexer) onChange() {
 	if m.own() {
-		m.settle(time.Now())
+		m.flushAndWait(time.Now())
 	}
 }
 
@@ -183,20 +182,19 @@ func (m *multiplexer) gather(now time.Time) *h2.Out {
 	return out
 }
 
-// Serve implements h2.Server. What is prepared is answered at once, and all else by an
-// http.Handler, in a goroutine.
+// Serve implements h2.Server. The lane's handler responds at once if it can; otherwise an http.Handler responds in a goroutine.
 func (m *multiplexer) Serve(s *h2.Stream) {
 	x, loads := &m.c.exchange, false
-	if h := m.c.listener.o.Handler; h != nil && !m.c.listener.bypassed.Load() && s.Peer == nil && x.fill(&s.Request) {
+	if h := m.c.listener.o.Handler; h != nil && !m.c.listener.bypassed.Load() && s.Peer == nil && x.readRequest(&s.Request) {
 		x.stream, x.brief, x.held, x.later = s, nil, nil, false
-		answered := m.answer(h, x)
+		answered := m.tryHandler(h, x)
 		if x.stream = nil; answered {
 			return
 		}
 		if loads = x.later; loads {
 			switch {
 			case !s.CanSend():
-				s.Park()
+				s.Postpone()
 				return
 			case m.loads >= mostLoads:
 				s.Wait()
@@ -204,11 +202,11 @@ func (m *multiplexer) Serve(s *h2.Stream) {
 			}
 		}
 	}
-	m.handle(s, loads)
+	m.startHandler(s, loads)
 }
 
-// answer has the handler answer, and reports whether the stream is answered or has ended.
-func (m *multiplexer) answer(h Handler, x *Exchange) (answered bool) {
+// tryHandler has the lane's handler respond, and reports whether the stream got a response or has ended.
+func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	s := x.stream
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -223,7 +221,7 @@ func (m *multiplexer) answer(h Handler, x *Exchange) (answered bool) {
 		return false
 	}
 	if x.brief != nil {
-		x.brief.finish(x)
+		x.brief.send(x)
 	}
 	return true
 }
@@ -231,8 +229,8 @@ func (m *multiplexer) answer(h Handler, x *Exchange) (answered bool) {
 // Await implements h2.Server.
 func (m *multiplexer) Await(*h2.Stream) h2.Peer { return newHandled(m) }
 
-// handle has an http.Handler answer.
-func (m *multiplexer) handle(s *h2.Stream, loads bool) {
+// startHandler has an http.Handler respond in a goroutine. loads says that the handler of the lane would have to wait.
+func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	if m.running >= answers.Streams || !m.c.findRemote() { // those that run are of streams that were reset
 		s.Reset(h2.RefusedStream)
 		return
@@ -241,7 +239,7 @@ func (m *multiplexer) handle(s *h2.Stream, loads bool) {
 	if !ok {
 		w = newHandled(m)
 	}
-	w.begin(s)
+	w.start(s)
 	m.running++
 	if w.loads = loads; loads {
 		m.loads++
@@ -250,8 +248,8 @@ func (m *multiplexer) handle(s *h2.Stream, loads bool) {
 	go w.run()
 }
 
-// isDone is called when a handler is.
-func (m *multiplexer) isDone(w *handled) {
+// onHandlerDone removes a handler that has returned.
+func (m *multiplexer) onHandlerDone(w *handled) {
 	m.running--
 	if w.loads {
 		m.loads--
@@ -259,13 +257,12 @@ func (m *multiplexer) isDone(w *handled) {
 	}
 }
 
-// fill takes what the handler looks at from a request, and returns false where that is for
-// net/http's kind of handler.
-func (x *Exchange) fill(r *h2.Request) bool {
+// readRequest sets the fields of the exchange from a request over HTTP/2; false if the request needs an http.Handler.
+func (x *Exchange) readRequest(r *h2.Request) bool {
 	if x.Head = r.Method == http.MethodHead; !x.Head && r.Method != http.MethodGet {
 		return false
 	}
-	if !r.Bodiless || r.TooLarge || len(r.Path) > bufferBytes || !x.target(r.Path) {
+	if !r.Bodiless || r.TooLarge || len(r.Path) > bufferBytes || !x.setTarget(r.Path) {
 		return false
 	}
 	x.Host, x.Fields, x.Forwarded, x.closes = r.Authority, requests.Fields{}, false, false
@@ -308,8 +305,8 @@ func (x *Exchange) fill(r *h2.Request) bool {
 	return isHost(x.Host)
 }
 
-// target reads a path and query, and returns false where they are odd.
-func (x *Exchange) target(s string) bool {
+// setTarget sets path and query; false if they are unusual.
+func (x *Exchange) setTarget(s string) bool {
 	end, query, ok := scanTarget(unsafe.Slice(unsafe.StringData(s), len(s)), 0)
 	if !ok || end != len(s) || !strings.HasPrefix(s, "/") {
 		return false
@@ -321,28 +318,28 @@ func (x *Exchange) target(s string) bool {
 	return true
 }
 
-// beginEnd has the connection end when its streams have.
-func (m *multiplexer) beginEnd() {
+// startEnd ends the connection once its streams have ended.
+func (m *multiplexer) startEnd() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.own() {
 		m.ending = true
-		m.settle(time.Now())
+		m.flushAndWait(time.Now())
 	}
 }
 
-// announceEnd queues GOAWAY. That forbids new requests (RFC 9113 §6.8), so a client that has made
-// none gets it with its first request, or when the deadline for that passes.
+// announceEnd queues GOAWAY. That forbids new requests (RFC 9113 §6.8), so a client that has sent none gets it with its first
+// request, or at the deadline for that.
 func (m *multiplexer) announceEnd(now time.Time) {
-	if m.ending && m.announced.IsZero() && (m.last > 0 || !now.Before(m.endBy())) {
+	if m.ending && m.announced.IsZero() && (m.last > 0 || !now.Before(m.endDeadline())) {
 		m.h.Announce()
 		m.announced = now
 	}
 }
 
-// endBy returns when the next step of a connection's end is due, zero for never: to announce the end, or after that to tell the
-// client which stream is the last. An answer to the PING that goes with the announcement may come before.
-func (m *multiplexer) endBy() time.Time {
+// endDeadline returns when the next step of a connection's end is due, zero for never: to announce the end, or after that to send
+// the number of the last stream. A response to the PING with the announcement may come before.
+func (m *multiplexer) endDeadline() time.Time {
 	_, open := m.h.Last()
 	switch d, ending := m.c.listener.deadlines, m.c.listener.endingSince(); {
 	case !m.ending || m.h.Draining():
@@ -365,16 +362,16 @@ func (m *multiplexer) abort() {
 	}
 }
 
-// due returns when expire is to be called, zero for not at all. A connection that waits on a loop
-// for its next request is swept.
-func (m *multiplexer) due() time.Time {
-	due := m.h.Due()
+// nextExpiry returns when expire has to be called, zero for never. The sweep expires connections that wait on a loop for their next
+// request.
+func (m *multiplexer) nextExpiry() time.Time {
+	due := m.h.NextExpiry()
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
 	}
-	earlier(m.endBy())
+	earlier(m.endDeadline())
 	earlier(m.lingers)
 	switch d := m.c.listener.deadlines; {
 	case m.c.loop != nil && !m.isSent():
@@ -387,9 +384,9 @@ func (m *multiplexer) due() time.Time {
 	return due
 }
 
-// arm starts the timer, where it would be late.
-func (m *multiplexer) arm(now time.Time) {
-	due := m.due()
+// startTimer starts the timer for expire, unless it fires early enough.
+func (m *multiplexer) startTimer(now time.Time) {
+	due := m.nextExpiry()
 	if due.IsZero() || !m.armed.IsZero() && !due.Before(m.armed) {
 		return
 	}
@@ -401,22 +398,22 @@ func (m *multiplexer) arm(now time.Time) {
 	}
 }
 
-// expire ends what has taken too long. It may come too early.
+// expire ends what has taken too long. It may be called too early.
 func (m *multiplexer) expire() {
 	m.mu.Lock()
 	now := time.Now()
 	m.armed = time.Time{}
-	due := m.due()
+	due := m.nextExpiry()
 	if m.ended || due.IsZero() || now.Before(due) {
 		if !m.ended {
-			m.arm(now)
+			m.startTimer(now)
 		}
 		m.mu.Unlock()
 		return
 	}
 	s := m.c.state()
 	over := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
-	if s.waits() && !over(m.h.Due()) && !over(m.endBy()) {
+	if s.isWaiting() && !over(m.h.NextExpiry()) && !over(m.endDeadline()) {
 		m.mu.Unlock()
 		m.c.listener.closeWaiting(m.c, s)
 		return
@@ -428,23 +425,23 @@ func (m *multiplexer) expire() {
 	case over(m.lingers), !m.isSent() && over(m.begun.Add(m.allowed)), !m.h.Greeted() && over(m.c.listener.deadlines.At(Unanswered, m.c.opened, time.Time{})):
 		m.close()
 		return
-	case !m.announced.IsZero() && over(m.endBy()):
+	case !m.announced.IsZero() && over(m.endDeadline()):
 		m.h.Drain()
 	}
 	m.h.Expire(now)
-	m.settle(now)
+	m.flushAndWait(now)
 }
 
 // close ends the connection.
 func (m *multiplexer) close() {
 	m.c.moveTo(closing)
-	m.c.listener.end(m.c) // first: the descriptor's number may be another connection's soon
-	m.end()
-	m.closeBelow()
+	m.c.listener.forget(m.c) // first: the descriptor's number may be another connection's soon
+	m.dropStreams()
+	m.closeTransport()
 }
 
-// end drops all streams, of a connection that is closing.
-func (m *multiplexer) end() {
+// dropStreams drops all streams of a connection that is closing.
+func (m *multiplexer) dropStreams() {
 	m.ended = true
 	m.h.Abandon()
 	if m.timer != nil {
@@ -460,7 +457,7 @@ func (m *multiplexer) end() {
 	}
 }
 
-// send sends what there is to send without waiting; where there is no loop, another goroutine does.
+// send sends what can be sent without waiting. Without a loop another goroutine sends.
 func (m *multiplexer) send(now time.Time) error {
 	if m.c.loop == nil {
 		m.more.Broadcast()
@@ -469,8 +466,8 @@ func (m *multiplexer) send(now time.Time) error {
 	return m.sendNow(now)
 }
 
-// goodbye ends a connection that has waited, and is another goroutine's to close.
-func (m *multiplexer) goodbye() {
+// closeWaited closes a connection that waited, after it has sent GOAWAY.
+func (m *multiplexer) closeWaited() {
 	m.mu.Lock()
 	now := time.Now()
 	m.h.Drain()
@@ -484,20 +481,20 @@ func (m *multiplexer) goodbye() {
 		m.mu.Lock()
 		m.h.Free(out)
 	}
-	m.end()
+	m.dropStreams()
 	m.mu.Unlock()
-	m.closeBelow()
+	m.closeTransport()
 }
 
-// write sends what there is, in a goroutine, where there is no loop.
-func (m *multiplexer) write() {
+// writeLoop sends in a goroutine of its own, without an event loop.
+func (m *multiplexer) writeLoop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for !m.ended {
 		now := time.Now()
 		if m.out = m.gather(now); m.out == nil {
 			if m.own() {
-				m.settle(now)
+				m.flushAndWait(now)
 			}
 			if !m.ended {
 				m.more.Wait()
@@ -519,8 +516,8 @@ func (m *multiplexer) write() {
 	}
 }
 
-// read takes what the client sends, in a goroutine, where there is no loop.
-func (m *multiplexer) read() {
+// readLoop receives in a goroutine of its own, without an event loop.
+func (m *multiplexer) readLoop() {
 	b := wides.Get().(*[wideBytes]byte)
 	defer wides.Put(b)
 	for {
@@ -531,7 +528,7 @@ func (m *multiplexer) read() {
 			if m.receive(b[:n], now); err != nil {
 				m.close()
 			} else {
-				m.settle(now)
+				m.flushAndWait(now)
 			}
 		}
 		for !m.ended && m.h.Full() {
@@ -545,8 +542,7 @@ func (m *multiplexer) read() {
 	}
 }
 
-// closeWrite ends what is sent, of a connection that is read from a little longer. It returns
-// false where that is not possible.
+// closeWrite closes the connection for writing, while it is read for a little longer; false if that is not possible.
 func (c *conn) closeWrite() bool {
 	if c.loop != nil {
 		c.multiplexed.Load().shutWrite()
@@ -560,8 +556,8 @@ func (c *conn) closeWrite() bool {
 	return true
 }
 
-// closeBelow closes what the connection is on.
-func (m *multiplexer) closeBelow() {
+// closeTransport closes the connection below HTTP/2.
+func (m *multiplexer) closeTransport() {
 	if m.c.loop != nil {
 		m.closeNow()
 		return
@@ -569,21 +565,19 @@ func (m *multiplexer) closeBelow() {
 	go m.c.stream().Close() // TLS says goodbye first, and may wait for that
 }
 
-// findRemote looks for the client's address. A reset connection has none, so limits for an address
-// cannot apply to it, and it returns false.
+// findRemote finds the client's address; false for a reset connection, which has none, so that limits for an address cannot apply.
 func (c *conn) findRemote() bool {
 	switch {
 	case c.remote != "":
 	case c.loop == nil:
 		c.remote = c.socket.RemoteAddr().String()
 	default:
-		c.remote = c.peer()
+		c.remote = c.peerAddress()
 	}
 	return c.remote != ""
 }
 
-// Remote is the address of the connection's peer, or what it told of that with the PROXY protocol; "" where a reset
-// connection has none. It is made once for a connection.
+// Remote returns the address of the peer, or of the client that the PROXY protocol names; "" for a reset connection.
 func (x *Exchange) Remote() string {
 	c := x.c
 	if c.remote == "" && c.socket != nil { // also where a loop has lost it

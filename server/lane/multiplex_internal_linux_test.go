@@ -14,7 +14,7 @@ func TestRecordsThatAreNotReadAreBounded(t *testing.T) {
 	m := &multiplexer{c: &conn{listener: l, fd: -1}} // reading fails
 	m.h = h2.New(&h2.Options{Streams: 1}, time.Now())
 	for m.readNow(time.Now()) != nil {
-		if m.sealedWrite(make([]byte, 27)); m.sealed == nil || len(*m.sealed) > sealedMost+27 {
+		if m.addRecord(make([]byte, 27)); m.sealed == nil || len(*m.sealed) > sealedMost+27 {
 			t.Fatal("it is still read from")
 		}
 	}
@@ -24,7 +24,7 @@ func TestRecordsThatAreNotReadAreBounded(t *testing.T) {
 	if left := time.Until(m.begun.Add(m.allowed)); left < 50*time.Minute {
 		t.Errorf("the client has %v left", left)
 	}
-	if m.dropSealed(); m.readNow(time.Now()) == nil {
+	if m.dropRecords(); m.readNow(time.Now()) == nil {
 		t.Error("it is not read from again")
 	}
 }

@@ -25,8 +25,8 @@ var sealings = byteSlices(h2.Gathered + 4<<10)
 
 var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }}
 
-// event is called on the loop, when the client has sent something or takes more.
-func (m *multiplexer) event(events uint32, now time.Time) {
+// onEvent serves a connection when the client has sent something or can receive more. It runs on the loop.
+func (m *multiplexer) onEvent(events uint32, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.own() {
@@ -44,10 +44,10 @@ func (m *multiplexer) event(events uint32, now time.Time) {
 		m.close()
 		return
 	}
-	m.settle(now)
+	m.flushAndWait(now)
 }
 
-// readNow takes what there is to read; of a client that sends much, a part.
+// readNow reads without waiting, a limited amount from a client that sends much.
 func (m *multiplexer) readNow(now time.Time) error {
 	c := m.c
 	read := c.receiveNow
@@ -74,21 +74,22 @@ func (m *multiplexer) readNow(now time.Time) error {
 	}
 }
 
-// isFull reports whether so much is to be sent that nothing should be read before.
+// isFull reports whether so much waits to be sent that nothing should be read before.
 func (m *multiplexer) isFull() bool {
 	return m.h.Full() || m.sealed != nil && len(*m.sealed)-m.sealedAt > sealedMost
 }
 
-// sendNow sends until there is nothing more or the client takes no more, or it is another
-// connection's turn. It has the loop come back where there is more to read or to send.
+// sendNow sends until nothing is left, the client receives no more, or it is another connection's turn. Then the loop continues
+// later.
 func (m *multiplexer) sendNow(now time.Time) error {
 	more, err := m.sendSome(now)
 	if err == nil && (more || m.halted && !m.isFull()) {
-		m.c.again()
+		m.c.serveAgain()
 	}
 	return err
 }
 
+// sendSome sends a batch; more reports whether something is left.
 func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 	for turn := 0; ; turn++ {
 		if !m.isSent() {
@@ -106,23 +107,23 @@ func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 			return false, nil
 		}
 		if m.c.secure != nil {
-			if err := m.seal(); err != nil {
+			if err := m.encryptGathered(); err != nil {
 				return false, err
 			}
 		}
 	}
 }
 
-// seal makes records of what was gathered.
-func (m *multiplexer) seal() error {
+// encryptGathered encrypts what was gathered into TLS records.
+func (m *multiplexer) encryptGathered() error {
 	_, err := m.c.secure.Write(m.out.Bytes)
 	m.h.Free(m.out)
 	m.out = nil
 	return err
 }
 
-// sealedWrite is told of each record.
-func (m *multiplexer) sealedWrite(p []byte) {
+// addRecord adds an encrypted record to what is to be sent.
+func (m *multiplexer) addRecord(p []byte) {
 	if m.isSent() { // it is crypto/tls that answers
 		m.begun, m.allowed = time.Now(), m.c.listener.o.StallTimeout
 	}
@@ -132,10 +133,10 @@ func (m *multiplexer) sealedWrite(p []byte) {
 	*m.sealed = append(*m.sealed, p...)
 }
 
-// flush sends as much as the system takes at once.
+// flush sends as much of what was gathered as the system takes without waiting.
 func (m *multiplexer) flush() error {
 	if m.sealed != nil {
-		return m.flushSealed()
+		return m.flushRecords()
 	}
 	v := vectors.Get().(*[h2.Parts + 2]unix.Iovec)
 	defer vectors.Put(v)
@@ -166,7 +167,8 @@ func (m *multiplexer) flush() error {
 	}
 }
 
-func (m *multiplexer) flushSealed() error {
+// flushRecords sends as much of the encrypted records as the system takes without waiting.
+func (m *multiplexer) flushRecords() error {
 	for {
 		p := (*m.sealed)[m.sealedAt:]
 		sent, _, err := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(m.c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
@@ -181,13 +183,14 @@ func (m *multiplexer) flushSealed() error {
 		}
 		if m.sealedAt == len(*m.sealed) {
 			m.waited += time.Since(m.begun)
-			m.dropSealed()
+			m.dropRecords()
 			return nil
 		}
 	}
 }
 
-func (m *multiplexer) dropSealed() {
+// dropRecords discards the encrypted records.
+func (m *multiplexer) dropRecords() {
 	if m.sealed != nil {
 		*m.sealed = (*m.sealed)[:0]
 		sealings.Put(m.sealed)
@@ -195,31 +198,31 @@ func (m *multiplexer) dropSealed() {
 	}
 }
 
-// again has the loop look at the connection once more, when it has looked at others.
-func (c *conn) again() { _ = c.loop.control(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT) }
+// serveAgain makes the loop serve the connection once more, after the others.
+func (c *conn) serveAgain() { _ = c.loop.control(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT) }
 
-// shutWrite ends what is sent on a loop's connection.
+// shutWrite closes a connection on a loop for writing.
 func (m *multiplexer) shutWrite() {
-	m.sayGoodbye()
+	m.sendCloseNotify()
 	_ = unix.Shutdown(m.c.fd, unix.SHUT_WR)
 }
 
-// sayGoodbye is TLS's, if that needs no waiting.
-func (m *multiplexer) sayGoodbye() {
+// sendCloseNotify sends the close_notify of TLS, if that needs no waiting.
+func (m *multiplexer) sendCloseNotify() {
 	if m.c.secure == nil {
 		return
 	}
 	if m.sealed == nil {
 		if _ = m.c.secure.CloseWrite(); m.sealed != nil {
-			_ = m.flushSealed()
+			_ = m.flushRecords()
 		}
 	}
-	m.dropSealed()
+	m.dropRecords()
 }
 
-// closeNow closes a loop's connection.
+// closeNow closes a connection on a loop.
 func (m *multiplexer) closeNow() {
-	m.sayGoodbye()
+	m.sendCloseNotify()
 	c := m.c
 	if c.socket != nil {
 		_ = c.socket.Close()
@@ -228,15 +231,15 @@ func (m *multiplexer) closeNow() {
 	_ = c.closeDescriptor()
 }
 
-// peer returns the client's address of a loop's connection, "" where it has none.
-func (c *conn) peer() string {
+// peerAddress returns the client's address of a connection on a loop, "" if it has none.
+func (c *conn) peerAddress() string {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote.String()
 	}
 	var peer unix.RawSockaddrAny
 	size := uint32(unsafe.Sizeof(peer))
 	_, _, err := syscall.RawSyscall(syscall.SYS_GETPEERNAME, uintptr(c.fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
-	if a := addressIn(&peer); err == 0 && a.IsValid() {
+	if a := toAddrPort(&peer); err == 0 && a.IsValid() {
 		return a.String()
 	}
 	return ""

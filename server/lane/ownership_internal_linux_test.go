@@ -17,7 +17,7 @@ func accepted(t *testing.T) (*conn, *net.TCPConn) {
 	}
 	source := Limit(tcp.(*net.TCPListener), 1).(*limited)
 	t.Cleanup(func() { source.Close() })
-	if err := source.prepare(); err != nil {
+	if err := source.prepareListener(); err != nil {
 		t.Fatal(err)
 	}
 	client, err := net.Dial("tcp", tcp.Addr().String())
@@ -49,10 +49,10 @@ func TestResetConnectionIsNotHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
-	if err := c.leaveSet(); err == nil {
-		t.Errorf("a connection from %v is handed over", c.client())
+	if err := c.moveToPoller(); err == nil {
+		t.Errorf("a connection from %v is handed over", c.clientAddress())
 	}
-	_ = c.shut()
+	_ = c.closeSocket()
 	if n := c.listener.source.slots.taken; n > 0 {
 		t.Errorf("%d places are taken and have no connection", n)
 	}
@@ -61,7 +61,7 @@ func TestResetConnectionIsNotHandedOver(t *testing.T) {
 // The caller of Accept can tell a listener that was closed from one that cannot go on.
 func TestAcceptDescriptorAfterClose(t *testing.T) {
 	c, _ := accepted(t)
-	_ = c.shut()
+	_ = c.closeSocket()
 	c.listener.source.Close()
 	for range 10 { // there is a place, which it may find first
 		if _, _, err := c.listener.source.acceptDescriptor(); !errors.Is(err, net.ErrClosed) {
@@ -73,7 +73,7 @@ func TestAcceptDescriptorAfterClose(t *testing.T) {
 // TLS must not take what was sent in part for sent.
 func TestSendingLessIsAnError(t *testing.T) {
 	c, _ := accepted(t)
-	defer c.shut()
+	defer c.closeSocket()
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type Request struct {
 // lines are those of one field, which may be there so often.
 type lines [2]string
 
-// Now returns the time when the request came. It asks no clock.
+// Now returns the time when the request came, without a look at the clock.
 func (x *Exchange) Now() time.Time { return x.c.now }
 
 // A verdict is what bytes are.
@@ -51,22 +51,21 @@ const (
 	odd                     // for net/http to judge
 )
 
-// parse reads the head of a request from the beginning of b and returns its length.
-// It takes each line as it is there, so what is odd is found before the head is
-// complete, as net/http would. Each byte is looked at once: what ends a line also is what
-// must not be in it.
+// parse parses the head of a request at the beginning of b and returns its length. It processes each line as soon as it is there,
+// as net/http does, so that an invalid line is found before the head is complete. It looks at each byte once: what ends a line is
+// also what must not be in it.
 func (r *Request) parse(b []byte) (int, verdict) {
-	pos, ok := r.first(b)
+	pos, ok := r.parseRequestLine(b)
 	if !ok {
-		return 0, beginning(b)
+		return 0, classifyPartial(b)
 	}
 	r.Fields, r.Forwarded, r.hosts, r.connections, r.closes = requests.Fields{}, false, 0, 0, false
 	r.Referer, r.UserAgent, r.Relayed = "", "", nil
 	var lower name // of a field
 	for {
-		end := visible(b, pos)
+		end := findControl(b, pos)
 		if end+1 >= len(b) || b[end] != '\r' || b[end+1] != '\n' {
-			return 0, rest(b[pos:])
+			return 0, classifyRest(b[pos:])
 		}
 		line := b[pos:end]
 		pos = end + len("\r\n")
@@ -76,38 +75,38 @@ func (r *Request) parse(b []byte) (int, verdict) {
 			}
 			return pos, complete
 		}
-		n := lower.read(line)
-		if n == 0 || n == len(line) || line[n] != ':' || n <= len(lower) && !r.field(lower[:n], line[n+1:]) {
+		n := lower.readToken(line)
+		if n == 0 || n == len(line) || line[n] != ':' || n <= len(lower) && !r.parseField(lower[:n], line[n+1:]) {
 			return 0, odd
 		}
 	}
 }
 
-// beginning tells whether a request line that is not complete may become simple.
-func beginning(b []byte) verdict {
+// classifyPartial reports whether an incomplete request line may still become one that the lane parses.
+func classifyPartial(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
 		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
-			return rest(b)
+			return classifyRest(b)
 		}
 	}
 	return odd
 }
 
-// rest tells whether what is no simple line yet may become one: not where it has an end.
-func rest(line []byte) verdict {
+// classifyRest reports whether an incomplete line may still become one that the lane parses: not if it has an end already.
+func classifyRest(line []byte) verdict {
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return odd
 	}
 	return partial
 }
 
-// first reads the request line and returns its length, with its end.
-func (r *Request) first(b []byte) (int, bool) {
+// parseRequestLine parses the request line and returns its length with its end; false if it is not simple.
+func (r *Request) parseRequestLine(b []byte) (int, bool) {
 	begin := len("GET ")
 	switch {
-	case strings.HasPrefix(text(b), "GET /"):
+	case strings.HasPrefix(asString(b), "GET /"):
 		r.Head = false
-	case strings.HasPrefix(text(b), "HEAD /"):
+	case strings.HasPrefix(asString(b), "HEAD /"):
 		r.Head = true
 		begin = len("HEAD ")
 	default:
@@ -115,10 +114,10 @@ func (r *Request) first(b []byte) (int, bool) {
 	}
 	n, query, ok := scanTarget(b, begin)
 	const version = " HTTP/1.1\r\n"
-	if !ok || !strings.HasPrefix(text(b[n:]), version) {
+	if !ok || !strings.HasPrefix(asString(b[n:]), version) {
 		return 0, false
 	}
-	r.Target = text(b[begin:n])
+	r.Target = asString(b[begin:n])
 	r.Path = r.Target
 	if query > 0 {
 		r.Path = r.Target[:query-begin]
@@ -126,13 +125,13 @@ func (r *Request) first(b []byte) (int, bool) {
 	return n + len(version), true
 }
 
-// scanTarget returns where a target ends that begins at begin, and where its query does, 0 for
-// none. It returns false where what is encoded is not.
+// scanTarget returns the end of the target that starts at begin, and the start of its query, 0 for none. It returns false for a
+// target with invalid percent-encoding or other bytes than the lane parses.
 func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 	n = begin
 	for ; n+8 <= len(b); n += 8 {
 		x := binary.LittleEndian.Uint64(b[n : n+8])
-		if others := highs &^ (between(x|0x20*ones, 'a', 'z') | between(x, '-', '9')); others != 0 {
+		if others := highs &^ (markRange(x|0x20*ones, 'a', 'z') | markRange(x, '-', '9')); others != 0 {
 			n += bits.TrailingZeros64(others) / 8
 			break
 		}
@@ -158,22 +157,22 @@ func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 	return n, query, true
 }
 
-// field reads a field, and returns false where net/http is to judge. A name that is not
-// known says nothing about the message or the connection, and no handler asks for it.
-func (r *Request) field(lower, value []byte) bool {
+// parseField parses a header field; lower is its name in lower case. It returns false if net/http has to judge. Unknown fields
+// describe neither message nor connection, and no handler needs them.
+func (r *Request) parseField(lower, value []byte) bool {
 	if r.relay != "" && string(lower) == r.relay && !r.relayed.add(&r.Relayed, value) {
 		return false
 	}
 	switch string(lower) {
 	case "host":
 		r.hosts++
-		r.Host = trim(value)
+		r.Host = trimSpaces(value)
 		return isHost(r.Host)
 	case "connection":
 		r.connections++
-		connection := trim(value)
-		r.closes = !is(connection, "keep-alive")
-		return !r.closes || is(connection, "close")
+		connection := trimSpaces(value)
+		r.closes = !equalToken(connection, "keep-alive")
+		return !r.closes || equalToken(connection, "close")
 	case "accept":
 		return r.accept.add(&r.Fields.Accept, value)
 	case "accept-encoding":
@@ -189,18 +188,19 @@ func (r *Request) field(lower, value []byte) bool {
 	case "forwarded", "x-forwarded-host":
 		r.Forwarded = true
 	case "referer":
-		r.Referer = trim(value)
+		r.Referer = trimSpaces(value)
 	case "user-agent":
-		r.UserAgent = trim(value)
+		r.UserAgent = trimSpaces(value)
 	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding", "larder-log-size":
 		return false
 	}
 	return true
 }
 
-// add gives the handler one more line of a field.
-func (l *lines) add(to *[]string, value []byte) bool { return l.put(to, trim(value)) }
+// add appends a value to the lines of a field; false if there are too many.
+func (l *lines) add(to *[]string, value []byte) bool { return l.put(to, trimSpaces(value)) }
 
+// put appends a value, which must stay in memory, to the lines of a field; false if there are too many.
 func (l *lines) put(to *[]string, value string) bool {
 	n := len(*to)
 	if n == len(l) {
@@ -211,32 +211,31 @@ func (l *lines) put(to *[]string, value string) bool {
 	return true
 }
 
-// trim cuts off the spaces around a value; tabs do not get here.
-func trim(value []byte) string {
+// trimSpaces removes the spaces around a value. Tabs do not occur here.
+func trimSpaces(value []byte) string {
 	for len(value) > 0 && value[0] == ' ' {
 		value = value[1:]
 	}
 	for len(value) > 0 && value[len(value)-1] == ' ' {
 		value = value[:len(value)-1]
 	}
-	return text(value)
+	return asString(value)
 }
 
-// text returns b as a string without copying it; see [Request].
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString returns b as a string without copying it; see [Request].
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// is compares with a token in lower case. What is as long has no letters but those of ASCII,
-// if it is equal.
-func is(value, lower string) bool {
+// equalToken reports whether value is the token lower, in upper or lower case.
+func equalToken(value, lower string) bool {
 	return value == lower || len(value) == len(lower) && strings.EqualFold(value, lower)
 }
 
 // A name is the name of a field in lower case; no name that matters here is longer.
 type name [24]byte
 
-// read reads the token that b begins with, and returns its length. It takes eight bytes at a
-// time, as long as they are letters and hyphens; that is how names mostly are.
-func (m *name) read(b []byte) int {
+// readToken reads the token at the beginning of b in lower case, and returns its length. It takes eight bytes at a time while they
+// are letters and hyphens, as in most names.
+func (m *name) readToken(b []byte) int {
 	n := 0
 	for ; n+8 <= len(b); n += 8 {
 		x := binary.LittleEndian.Uint64(b[n : n+8])
@@ -244,7 +243,7 @@ func (m *name) read(b []byte) int {
 		if n < len(m) {
 			binary.LittleEndian.PutUint64(m[n:n+8], lower)
 		}
-		if others := highs &^ (between(lower, 'a', 'z') | between(x, '-', '-')); others != 0 {
+		if others := highs &^ (markRange(lower, 'a', 'z') | markRange(x, '-', '-')); others != 0 {
 			n += bits.TrailingZeros64(others) / 8
 			break
 		}
@@ -257,10 +256,9 @@ func (m *name) read(b []byte) int {
 	return n
 }
 
-// visible returns where in b the first control character is, tabs included, from n on, and
-// len(b) where there is none. It takes eight bytes at a time, and those that are not ASCII
-// one by one.
-func visible(b []byte, n int) int {
+// findControl returns the index of the first control character in b from n on, tabs included; len(b) if there is none. It takes
+// eight bytes at a time, and those that are not ASCII one by one.
+func findControl(b []byte, n int) int {
 	for n+8 <= len(b) {
 		x := binary.LittleEndian.Uint64(b[n : n+8])
 		// What is visible makes no carry, so the first byte that is marked is none of it.
@@ -284,14 +282,13 @@ func visible(b []byte, n int) int {
 // The lowest bit of each byte of a word, and the highest.
 const ones, highs = 0x0101010101010101, 0x8080808080808080
 
-// between marks, by their highest bits, the bytes of x from first to last, which are ASCII.
-// A byte that is not makes carries, so what is above the first unmarked byte means nothing.
-func between(x, first, last uint64) uint64 {
+// markRange marks, by their highest bits, the bytes of x from first to last, which must be ASCII. A byte that is not marked may
+// carry, so marks above the first unmarked byte are meaningless.
+func markRange(x, first, last uint64) uint64 {
 	return (x + (0x80-first)*ones) &^ (x + (0x7f-last)*ones)
 }
 
-// isHost reports whether a Host field's value has only what names, addresses and ports
-// consist of.
+// isHost reports whether a Host field has only the characters of names, addresses and ports.
 func isHost(s string) bool {
 	for i := range len(s) {
 		if !hostBytes[s[i]] {
@@ -313,6 +310,7 @@ var (
 	hostBytes   = alphanumericAnd("-._:[]")
 )
 
+// alphanumericAnd returns the set of letters, digits and others.
 func alphanumericAnd(others string) (set [256]bool) {
 	for c := range set {
 		set[c] = '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'

@@ -57,7 +57,7 @@ func readPlainly(text string) (Request, int, verdict) {
 	var r Request
 	line, rest, whole := strings.Cut(text, "\n")
 	if !whole {
-		return r, 0, beginning([]byte(line))
+		return r, 0, classifyPartial([]byte(line))
 	}
 	m := plainLine.FindStringSubmatch(line)
 	if m == nil {

@@ -17,7 +17,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	defer m.mu.Unlock()
 	if w.continued && len(w.body) == 0 && !w.broken {
 		w.s.Inform(h2.AppendStatus(nil, http.StatusContinue))
-		m.changed()
+		m.onChange()
 	}
 	w.continued = false
 	for {
@@ -33,11 +33,11 @@ func (b *requestBody) Read(p []byte) (int, error) {
 			}
 			if !w.broken {
 				w.s.Consumed(n)
-				m.changed()
+				m.onChange()
 			}
 			return n, nil
 		case w.bodyEnded:
-			b.endTrailer()
+			b.setTrailer()
 			return 0, io.EOF
 		case w.broken || !w.s.Open():
 			return 0, errStreamEnded
@@ -48,8 +48,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// endTrailer gives the request the fields behind the body that it was told of.
-func (b *requestBody) endTrailer() {
+// setTrailer sets the trailer of the request to the fields that came after the body.
+func (b *requestBody) setTrailer() {
 	for _, f := range b.w.trailer {
 		name := http.CanonicalHeaderKey(f.Name)
 		if _, ok := b.w.request.Trailer[name]; ok {
@@ -65,7 +65,7 @@ func (b *requestBody) Close() error {
 	defer w.m.mu.Unlock()
 	if n := len(w.body); n > 0 && !w.broken {
 		w.s.Consumed(n)
-		w.m.changed()
+		w.m.onChange()
 	}
 	w.unread, w.body = true, nil
 	return nil

@@ -17,8 +17,8 @@ type link[T any] struct{ before, after T }
 
 func (l *link[T]) linked() *link[T] { return l }
 
-// add puts m at the end.
-func (r *ring[T]) add(m T) {
+// append adds m at the end.
+func (r *ring[T]) append(m T) {
 	var none T
 	*m.linked() = link[T]{before: r.last}
 	if r.last == none {
@@ -47,7 +47,7 @@ func (r *ring[T]) remove(m T) {
 	r.n--
 }
 
-// all returns the members. One that was yielded may be removed.
+// all yields the members. A yielded member may be removed.
 func (r *ring[T]) all() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		var none T

@@ -15,7 +15,7 @@ type slots struct {
 
 func newSlots(most int) *slots { return &slots{most: most, freed: make(chan struct{}, 1)} }
 
-// acquire takes a slot. It waits for one until closed is, and returns net.ErrClosed then.
+// acquire acquires a slot. It waits for one until closed is closed, and returns net.ErrClosed then.
 func (s *slots) acquire(closed <-chan struct{}) error {
 	for !s.tryAcquire() {
 		select {
@@ -27,6 +27,7 @@ func (s *slots) acquire(closed <-chan struct{}) error {
 	return nil
 }
 
+// tryAcquire acquires a slot without waiting; false if there is none.
 func (s *slots) tryAcquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +35,7 @@ func (s *slots) tryAcquire() bool {
 		return false
 	}
 	s.taken++
-	s.signal() // the listener beside this one may wait, too
+	s.wakeOne() // the listener beside this one may wait, too
 	return true
 }
 
@@ -42,19 +43,19 @@ func (s *slots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
-	s.signal()
+	s.wakeOne()
 }
 
-// setLimit changes the bound. Connections beyond a lower one keep their slots until they end.
+// setLimit changes the limit. Connections beyond a lower one keep their slots until they end.
 func (s *slots) setLimit(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most = most
-	s.signal()
+	s.wakeOne()
 }
 
-// signal is called with mu held.
-func (s *slots) signal() {
+// wakeOne wakes a goroutine that waits for a slot, if there is one. The caller holds mu.
+func (s *slots) wakeOne() {
 	if s.most > 0 && s.taken >= s.most {
 		return
 	}

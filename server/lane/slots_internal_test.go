@@ -62,24 +62,24 @@ func TestSlots(t *testing.T) {
 
 // TestRoomLimitChanges lowers the limit: the client with the most loses connections, another one none.
 func TestRoomLimitChanges(t *testing.T) {
-	r := newRoom(100)
+	r := newConnLimit(100)
 	heavy, light := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
 	for range 60 {
-		r.admit(&place{room: r, fd: -1}, heavy, true)
+		r.admit(&connEntry{room: r, fd: -1}, heavy, true)
 	}
 	for range 5 {
-		r.admit(&place{room: r, fd: -1}, light, true)
+		r.admit(&connEntry{room: r, fd: -1}, light, true)
 	}
 	r.setLimit(50)
-	if check(t, r); r.crowds[light].places.n != 5 || r.open > 45 || r.crowds[heavy].places.n < 30 {
-		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", r.open, r.crowds[heavy].places.n, r.crowds[light].places.n)
+	if check(t, r); r.groups[light].places.n != 5 || r.open > 45 || r.groups[heavy].places.n < 30 {
+		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", r.open, r.groups[heavy].places.n, r.groups[light].places.n)
 	}
 	r.setLimit(200)
 	if r.scarce.Load() {
 		t.Error("connections are scarce under a high limit")
 	}
 	for range 100 {
-		if !r.admit(&place{room: r, fd: -1}, heavy, true) {
+		if !r.admit(&connEntry{room: r, fd: -1}, heavy, true) {
 			t.Fatal("a connection is refused under a high limit")
 		}
 	}

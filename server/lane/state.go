@@ -125,15 +125,16 @@ var follow = [nameBits + 1]int{
 // epoch is what the times in states count from, so that no change of the clock matters.
 var epoch = time.Now()
 
-// since is a state in which a connection waits since t. Of two with a name the later is larger.
-func (s state) since(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
+// withStart returns the state of a connection that has been waiting since t. Of two such states with the same name the later one is
+// larger.
+func (s state) withStart(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
 
 func (s state) name() state { return s & nameBits }
 
-// start is since when a connection has been waiting in the state.
-func (s state) start() time.Time { return epoch.Add(time.Duration(s &^ nameBits)) }
+// waitingSince returns since when a connection has been waiting in the state.
+func (s state) waitingSince() time.Time { return epoch.Add(time.Duration(s &^ nameBits)) }
 
-// phase is that of a connection which waits.
+// phase returns the phase of a connection that waits.
 func (s state) phase() Phase {
 	if s.name() == fresh {
 		return Unanswered
@@ -141,8 +142,8 @@ func (s state) phase() Phase {
 	return Idle
 }
 
-// waits reports whether the connection waits for a request, so that any goroutine may move it.
-func (s state) waits() bool { return s.name() == fresh || s.name() == idle }
+// isWaiting reports whether the connection waits for a request, so that any goroutine may change its state.
+func (s state) isWaiting() bool { return s.name() == fresh || s.name() == idle }
 
 func (s state) String() string {
 	return [...]string{"opening", "fresh", "idle", "onLoop", "mayBlock", "alone", "handed", "busy", "closing"}[s.name()]
@@ -170,7 +171,7 @@ func (l *lifecycle) move(from, to state) bool {
 	return true
 }
 
-// moveTo is move for the owner, whose state no other goroutine changes.
+// moveTo changes the state. Only the owner may call it, because no other goroutine changes its state.
 func (l *lifecycle) moveTo(to state) {
 	if from := l.state(); !l.move(from, to) {
 		panic(fmt.Sprintf("lane: another goroutine has moved a connection from %v to %v", from, l.state()))

@@ -72,8 +72,8 @@ func panics(f func()) (did bool) {
 func TestStateHasItsTime(t *testing.T) {
 	now := time.Now()
 	for _, waiting := range []state{fresh, idle} {
-		early, late := waiting.since(now.Add(-time.Hour)), waiting.since(now)
-		if early >= late || early.name() != waiting || late.name() != waiting || !late.waits() {
+		early, late := waiting.withStart(now.Add(-time.Hour)), waiting.withStart(now)
+		if early >= late || early.name() != waiting || late.name() != waiting || !late.isWaiting() {
 			t.Errorf("%v since an hour is %d and %v, since now %d and %v", waiting, early, early, late, late)
 		}
 		var l lifecycle

@@ -74,7 +74,7 @@ func (r TaggedRelease) AppendLines(b []byte) []byte {
 	return b
 }
 
-var cacheTagBlock, surrogateKeyBlock = h2.Name(strings.ToLower(cacheTagName)), h2.Name(strings.ToLower(surrogateKeyName))
+var cacheTagBlock, surrogateKeyBlock = h2.AppendableName(strings.ToLower(cacheTagName)), h2.AppendableName(strings.ToLower(surrogateKeyName))
 
 // AppendBlock appends the fields to a header block of HTTP/2.
 func (r TaggedRelease) AppendBlock(b []byte) []byte {

@@ -6,7 +6,7 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part counts what files are asked for. It stops when all requests have been answered, and counted.
+// Part returns the part that counts requests for files and stores the counts. It must stop after all requests have been answered.
 func (u *Usage) Part(logger *slog.Logger) parts.Part {
 	return parts.Part{Name: "usage", Run: parts.RunUntilDone(u.Run), Stop: func() error {
 		if err := u.Save(); err != nil {

@@ -46,10 +46,10 @@ type File struct {
 	Requests, AtLeast float64
 }
 
-// Of returns the report on a package for the last days, today included: at least one, at most [MostDays]. With a version it
-// covers that version only.
-func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
-	s := u.look(pkg)
+// ReportOn returns the report on a package for the last days with today, from 1 to [MostDays]. With a version it covers only that
+// version.
+func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
+	s := u.takeSnapshot(pkg)
 	defer s.close()
 	from := s.day + 1 - min(max(days, 1), MostDays)
 	r := &Report{From: startOf(from), To: startOf(s.day), Days: make([]Amount, s.day-from+1)}
@@ -75,7 +75,7 @@ func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
 		if version != "" {
 			of, kind = kvstore.Key(pkg, version), kindOthersVersion
 		}
-		if err := s.others(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
+		if err := s.eachReported(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
 			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
 		}
 	}
@@ -87,10 +87,10 @@ func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
 	return r, nil
 }
 
-// Versions reports how much each version of a package was asked for on the last days, today included, the most wanted
-// first. Those that were not are left out.
+// Versions returns how much each version of a package was requested in the last days with today, the most requested first. It omits
+// versions without requests.
 func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
-	s := u.look(pkg)
+	s := u.takeSnapshot(pkg)
 	defer s.close()
 	from := s.day + 1 - min(max(days, 1), MostDays)
 	amounts := map[string]*Amount{}
@@ -118,7 +118,7 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 				put(version, firstOf(month)+i, n)
 			}
 		}
-		err := s.others(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
+		err := s.eachReported(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
 			put(versionOf(key), firstOf(month)+day, n)
 		})
 		if err != nil {
@@ -137,7 +137,7 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	return versions, nil
 }
 
-// Files returns the files of a package that are among the ten thousand that are wanted most of all, the most wanted first.
+// Files returns the files of a package that are among the ten thousand most requested files of all, the most requested first.
 func (u *Usage) Files(pkg string) []File {
 	const most = 10_000
 	u.mu.Lock()
@@ -157,14 +157,15 @@ func (u *Usage) Files(pkg string) []File {
 }
 
 // A sight is all counts of a package at one moment.
-type sight struct {
+type snapshot struct {
 	day   int
 	rows  *kvstore.Snapshot
 	fresh map[slot]count // what is not in the rows
 }
 
-// others calls put with what other stores have reported in the rows with a prefix; day is that of the month, the first at 0.
-func (s *sight) others(prefix []byte, put func(key []byte, day int, n count)) error {
+// eachReported calls put with the counts that other stores have reported in the rows with a prefix. day is that of the month, from
+// 0.
+func (s *snapshot) eachReported(prefix []byte, put func(key []byte, day int, n count)) error {
 	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
 			return err
@@ -182,15 +183,16 @@ func (s *sight) others(prefix []byte, put func(key []byte, day int, n count)) er
 	return nil
 }
 
-func (s *sight) close() { s.rows.Close() }
+func (s *snapshot) close() { s.rows.Close() }
 
-// look takes a sight. What is being written is either in the rows or not yet: their number says which.
-func (u *Usage) look(pkg string) *sight {
+// takeSnapshot returns all counts of a package at one moment. Counts that are being written are either in the rows or added from
+// memory: the number of the last save says which.
+func (u *Usage) takeSnapshot(pkg string) *snapshot {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.turn()
+	u.changeDay()
 	u.gather()
-	s := &sight{day: u.day, rows: u.store.Snapshot(), fresh: map[slot]count{}}
+	s := &snapshot{day: u.day, rows: u.store.Snapshot(), fresh: map[slot]count{}}
 	take := func(counts map[slot]count) {
 		for at, n := range counts {
 			if at.pkg == pkg {

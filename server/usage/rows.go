@@ -51,6 +51,7 @@ func versionKey(month int, r release) []byte {
 	return append(monthPrefix(kindVersion, month), kvstore.Key(r.pkg, r.version)...)
 }
 
+// monthPrefix returns what the keys of rows of a kind and a month begin with.
 func monthPrefix(kind byte, month int) []byte {
 	return binary.BigEndian.AppendUint16([]byte{kind}, uint16(month))
 }
@@ -105,7 +106,8 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-func (r *reader) text() string {
+// readText reads a text after its length.
+func (r *reader) readText() string {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
 		r.bad, r.b = true, nil
@@ -116,7 +118,7 @@ func (r *reader) text() string {
 	return s
 }
 
-// load reads what is kept in memory.
+// load reads what is kept in memory: the scores of packages, the most requested files, and the number of the last save.
 func (u *Usage) load() error {
 	var errs []error
 	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
@@ -134,6 +136,7 @@ func (u *Usage) load() error {
 	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
 }
 
+// loadScores adds the counts in the rows of a kind to the scores of packages.
 func (u *Usage) loadScores(kind byte) error {
 	const remembered = 9 // months, after which a request counts less than a five-hundredth
 	within := kvstore.Range{From: monthPrefix(kind, monthOf(u.day)-remembered), To: monthPrefix(kind, monthOf(u.day)+1)}
@@ -158,8 +161,9 @@ func (u *Usage) loadScores(kind byte) error {
 	return errors.Join(errs...)
 }
 
-// write adds counts to the rows, and replaces the most wanted files if there are any.
-func (u *Usage) write(counts map[slot]count, saves uint64, files []byte) error {
+// writeRows adds counts to the rows, and replaces the row of the most requested files unless files is nil. saves is the number of
+// this save.
+func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) error {
 	rows := map[string]*daily{}
 	add := func(key []byte, at slot, n count) error {
 		row := rows[string(key)]
@@ -198,7 +202,7 @@ func (u *Usage) write(counts map[slot]count, saves uint64, files []byte) error {
 	return batch.Commit()
 }
 
-// readDaily returns the row of that key, or an empty one if it is missing.
+// readDaily returns the row with a key, an empty one if it is missing.
 func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	value, err := from.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -211,8 +215,8 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	return &d, err
 }
 
-// expire removes the oldest months beyond mostMonths. It counts the months instead of reading the clock, because a wrong clock costs
-// one month at most then.
+// expire deletes the oldest months beyond mostMonths. It counts the months that have rows instead of reading the clock, so that a
+// wrong clock costs at most one month.
 func (u *Usage) expire() error {
 	var months []int
 	for _, kind := range []byte{kindPackage, kindOthersPackage} {
@@ -227,7 +231,7 @@ func (u *Usage) expire() error {
 	for len(months) > mostMonths {
 		// The packages' rows go last: they say that the month is there.
 		for _, kind := range []byte{kindVersion, kindOthersVersion, kindPackage, kindOthersPackage} {
-			if err := u.remove(monthPrefix(kind, months[0])); err != nil {
+			if err := u.deletePrefix(monthPrefix(kind, months[0])); err != nil {
 				return err
 			}
 		}
@@ -236,7 +240,7 @@ func (u *Usage) expire() error {
 	return nil
 }
 
-// months are those of which there are rows of that kind.
+// months returns the months that have rows of a kind.
 func (u *Usage) months(kind byte) (months []int, err error) {
 	for next := 0; ; {
 		found := -1
@@ -255,8 +259,8 @@ func (u *Usage) months(kind byte) (months []int, err error) {
 	}
 }
 
-// remove deletes the rows with a prefix.
-func (u *Usage) remove(prefix []byte) error {
+// deletePrefix deletes the rows with a prefix.
+func (u *Usage) deletePrefix(prefix []byte) error {
 	for {
 		batch := u.store.NewBatch()
 		n := 0
@@ -278,7 +282,7 @@ func (u *Usage) remove(prefix []byte) error {
 	}
 }
 
-// versionOf is the version in the key of a version's row.
+// versionOf returns the version in the key of a version's row.
 func versionOf(key []byte) string {
 	_, rest, _ := strings.Cut(string(key[3:]), "\x00")
 	version, _, _ := strings.Cut(rest, "\x00") // in rows of other stores, the name of the store follows

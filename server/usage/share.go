@@ -30,32 +30,33 @@ const (
 // errMalformed says that the report of another process is not what this package writes.
 var errMalformed = errors.New("usage: the counts of another node are malformed")
 
-// Name returns the name of this store in reports. The first call creates it.
+// Name returns the name of this store in reports to other stores. The first call creates it.
 func (u *Usage) Name() (string, error) {
 	name, err := u.store.Get(kvstore.Usage, []byte{kindName})
 	if errors.Is(err, kvstore.ErrNotFound) {
 		name = make([]byte, nameSize)
 		rand.Read(name)
-		err = u.set([]byte{kindName}, name)
+		err = u.putRow([]byte{kindName}, name)
 	}
 	return hex.EncodeToString(name), err
 }
 
-func (u *Usage) set(key, value []byte) error {
+// putRow stores a row.
+func (u *Usage) putRow(key, value []byte) error {
 	b := u.store.NewBatch()
 	defer b.Close()
 	b.Set(kvstore.Usage, key, value)
 	return b.Commit()
 }
 
-// Report calls put with the counts of each day that changed since it was last called, as far as they are written. The first time
-// that is each day of which there are counts.
+// Report calls put with the counts of each day that have changed since it was last called, if they are written. The first call
+// reports each day that has counts.
 func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
-	u.turn()
+	u.changeDay()
 	today := u.day
 	u.mu.Unlock()
-	from, err := u.marked(kindReported)
+	from, err := u.readDay(kindReported)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	reached, err := u.reportDays(from, today, put)
 	// Counts from before midnight may be written after it.
 	if reached = min(reached, today-1); reached > from {
-		err = errors.Join(err, u.mark(kindReported, reached))
+		err = errors.Join(err, u.writeDay(kindReported, reached))
 	}
 	return err
 }
@@ -80,10 +81,10 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// reportDays reports the days whose counts have changed. It returns the day before which all are reported.
+// reportDays reports the days from one to today whose counts have changed. It returns the day before which all days are reported.
 func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
-		all, err := u.countsOf(reached, min(daysAtOnce, today-reached+1))
+		all, err := u.encodeCounts(reached, min(daysAtOnce, today-reached+1))
 		if err != nil {
 			return reached, err
 		}
@@ -104,8 +105,8 @@ func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byt
 	return reached, nil
 }
 
-// marked returns the day of a mark, -1 if it is missing.
-func (u *Usage) marked(kind byte) (int, error) {
+// readDay returns the day in the row of a kind, -1 if the row is missing.
+func (u *Usage) readDay(kind byte) (int, error) {
 	row, err := u.store.Get(kvstore.Usage, []byte{kind})
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return -1, nil
@@ -117,13 +118,14 @@ func (u *Usage) marked(kind byte) (int, error) {
 	return int(day), err
 }
 
-func (u *Usage) mark(kind byte, day int) error {
-	return u.set([]byte{kind}, binary.AppendUvarint(nil, uint64(day)))
+// writeDay stores a day in the row of a kind.
+func (u *Usage) writeDay(kind byte, day int) error {
+	return u.putRow([]byte{kind}, binary.AppendUvarint(nil, uint64(day)))
 }
 
-// countsOf returns the written counts of so many days by release, but for those of the next month, each nil where there are
-// none: the format, and for each release, in the order of their rows, its package, version, requests and bytes.
-func (u *Usage) countsOf(day, days int) ([][]byte, error) {
+// encodeCounts returns the encoded counts of some days from day on in the same month, nil for a day without counts. The encoding
+// has a format, and for each release, in the order of the rows, its package, version, requests and bytes.
+func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	month := monthOf(day)
 	first := day - firstOf(month)
 	all := make([][]byte, min(days, firstOf(month+1)-day))
@@ -152,10 +154,10 @@ func (u *Usage) countsOf(day, days int) ([][]byte, error) {
 	return all, nil
 }
 
-// Since is the first day whose counts are read from others: their earlier reports are here. The first time that is the first day
-// of which counts are kept.
+// Since returns the first day whose counts have to be read from other stores: their earlier reports are stored. At first it is the
+// first day that has counts.
 func (u *Usage) Since() (time.Time, error) {
-	day, err := u.marked(kindReceived)
+	day, err := u.readDay(kindReceived)
 	if day < 0 {
 		day = firstOf(monthOf(dayOf(u.now())) - mostMonths)
 	}
@@ -165,10 +167,11 @@ func (u *Usage) Since() (time.Time, error) {
 // lateDays is how many days late the report of a day may be, from a node that did not run.
 const lateDays = 8
 
-// SetReceived records that the counts of all others have been received, so that [Usage.Since] is a later day.
-func (u *Usage) SetReceived() error { return u.mark(kindReceived, dayOf(u.now())-lateDays) }
+// SetReceived records that the counts of all other stores have been received, so that [Usage.Since] returns a later day.
+func (u *Usage) SetReceived() error { return u.writeDay(kindReceived, dayOf(u.now())-lateDays) }
 
-// Receive stores what another process has counted on a day. Malformed counts are left out: receiving them again would not help.
+// Receive stores the counts that another store has reported for a day. It ignores malformed counts, because receiving them again
+// would not help.
 func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	err := u.receive(reporter, at, counts)
 	if errors.Is(err, errMalformed) {
@@ -191,10 +194,10 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 		return err
 	}
 	day := dayOf(at)
-	if known, err := u.knows(reporter, day); err != nil || !known {
+	if known, err := u.acceptReporter(reporter, day); err != nil || !known {
 		return err
 	}
-	t := &taking{Usage: u, reporter: reporter, day: day, batch: u.store.NewBatch(), more: map[string]float64{}}
+	t := &reportWriter{Usage: u, reporter: reporter, day: day, batch: u.store.NewBatch(), more: map[string]float64{}}
 	defer func() { t.batch.Close() }()
 	var pkg string
 	var sum count
@@ -202,7 +205,7 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 		if pkg == "" {
 			return nil
 		}
-		before, err := t.put(kindOthersPackage, []byte(pkg), sum)
+		before, err := t.replaceCount(kindOthersPackage, []byte(pkg), sum)
 		t.more[pkg] = float64(sum.requests) - float64(before.requests)
 		return err
 	}
@@ -214,20 +217,20 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 			pkg, sum = of.pkg, count{}
 		}
 		sum = sum.plus(n)
-		_, err := t.put(kindOthersVersion, kvstore.Key(of.pkg, of.version), n)
+		_, err := t.replaceCount(kindOthersVersion, kvstore.Key(of.pkg, of.version), n)
 		return err
 	})
 	if err == nil {
 		err = whole()
 	}
 	if err == nil {
-		err = t.write()
+		err = t.commit()
 	}
 	return err
 }
 
 // A taking stores the report of another store on a day, a batch at a time.
-type taking struct {
+type reportWriter struct {
 	*Usage
 	reporter string
 	day      int
@@ -236,11 +239,11 @@ type taking struct {
 	more     map[string]float64 // requests of packages, more than before
 }
 
-// put replaces the count that was reported before, which it returns.
-func (t *taking) put(kind byte, of []byte, now count) (before count, err error) {
+// replaceCount replaces the count that the other store reported before, and returns that.
+func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before count, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)
-	row, err := t.reportOf(key)
+	row, err := t.readReport(key)
 	if err != nil {
 		return before, err
 	}
@@ -251,7 +254,7 @@ func (t *taking) put(kind byte, of []byte, now count) (before count, err error) 
 	*at = now
 	t.batch.Set(kvstore.Usage, key, row.encode())
 	if t.rows++; t.rows%together == 0 {
-		if err := t.write(); err != nil {
+		if err := t.commit(); err != nil {
 			return before, err
 		}
 		t.batch = t.store.NewBatch()
@@ -259,8 +262,8 @@ func (t *taking) put(kind byte, of []byte, now count) (before count, err error) 
 	return before, nil
 }
 
-// write writes what was put, and has the packages be that much more popular.
-func (t *taking) write() error {
+// commit writes the batch, and adds the new requests to the scores of their packages.
+func (t *reportWriter) commit() error {
 	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
 		return err
 	}
@@ -268,23 +271,23 @@ func (t *taking) write() error {
 	defer t.mu.Unlock()
 	for pkg, n := range t.more {
 		if n > 0 && t.day <= t.Usage.day {
-			t.score(pkg, n*fade(t.Usage.day-t.day))
+			t.addScore(pkg, n*fade(t.Usage.day-t.day))
 		}
 	}
 	clear(t.more)
 	return nil
 }
 
-// knows reports whether the counts of another store are kept, which reports a day. There is room for mostReporters; one that has reported
-// nothing for long is replaced by another, and its reports stay.
-func (u *Usage) knows(reporter string, day int) (bool, error) {
+// acceptReporter reports whether the counts of another store are accepted. At most mostReporters are. A store that has reported
+// nothing for long is replaced by a new one; its counts stay.
+func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	row := append([]byte{kindReporter}, reporter...)
 	value, err := u.store.Get(kvstore.Usage, row)
 	if err == nil {
 		if last, _ := binary.Uvarint(value); int(last) >= day {
 			return true, nil
 		}
-		return true, u.set(row, binary.AppendUvarint(nil, uint64(max(0, day))))
+		return true, u.putRow(row, binary.AppendUvarint(nil, uint64(max(0, day))))
 	}
 	if !errors.Is(err, kvstore.ErrNotFound) {
 		return false, err
@@ -310,14 +313,15 @@ func (u *Usage) knows(reporter string, day int) (bool, error) {
 	return true, b.Commit()
 }
 
-// eachCount calls do with the counts of each release. They are in the order of their rows, each once.
+// eachCount calls do with the counts of each release in a report. It returns an error unless they are in the order of the rows,
+// each once.
 func eachCount(counts []byte, do func(release, count) error) error {
 	if len(counts) == 0 || counts[0] != rowFormat {
 		return errMalformed
 	}
 	var last release
 	for r := (reader{b: counts[1:]}); len(r.b) > 0; {
-		of := release{r.text(), r.text()}
+		of := release{r.readText(), r.readText()}
 		n := count{r.uvarint(), r.uvarint()}
 		if r.bad || of.pkg == "" || of.version == "" || strings.IndexByte(of.pkg, 0) >= 0 || strings.IndexByte(of.version, 0) >= 0 ||
 			cmp.Or(strings.Compare(last.pkg, of.pkg), strings.Compare(last.version, of.version)) >= 0 {
@@ -331,13 +335,14 @@ func eachCount(counts []byte, do func(release, count) error) error {
 	return nil
 }
 
+// othersKey returns the key of the counts that another store has reported for a month, of a package or a version.
 func othersKey(kind byte, month int, of []byte, reporter string) []byte {
 	key := append(monthPrefix(kind, month), of...)
 	return append(append(key, 0), reporter...)
 }
 
-// reportOf returns the report of another store on a month; a damaged one is reported again.
-func (u *Usage) reportOf(key []byte) (*daily, error) {
+// readReport returns the counts with a key of another store, empty if they are damaged, because they are reported again.
+func (u *Usage) readReport(key []byte) (*daily, error) {
 	row, err := readDaily(u.store, key)
 	if errors.Is(err, errDamaged) {
 		return new(daily), nil

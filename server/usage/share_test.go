@@ -80,7 +80,7 @@ func TestShare(t *testing.T) {
 		t.Helper()
 		for i, c := range nodes {
 			for version, sum := range map[string]uint64{"": requests, "1.0.0": first} {
-				r, err := c.Of("a", version, 60)
+				r, err := c.ReportOn("a", version, 60)
 				if err != nil || r.Total.Requests != sum || version == "" && r.Total.Bytes != bytes {
 					t.Errorf("node %d: %+v of %q, want %d, %d bytes; %v", i, r.Total, version, sum, bytes, err)
 				}
@@ -146,7 +146,7 @@ func TestTellAfterAWrongClock(t *testing.T) {
 	for range 2 {
 		all.exchange(t, one, two)
 	}
-	if r, err := two.Of("a", "1.0.0", 60); err != nil || r.Total.Requests != 7 {
+	if r, err := two.ReportOn("a", "1.0.0", 60); err != nil || r.Total.Requests != 7 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -178,7 +178,7 @@ func TestTakeIsBounded(t *testing.T) {
 	}
 	want := func(stores uint64) {
 		t.Helper()
-		if r, err := c.Of("a", "1.0.0", 60); err != nil || r.Total != (Amount{7 * stores, 70 * stores}) {
+		if r, err := c.ReportOn("a", "1.0.0", 60); err != nil || r.Total != (Amount{7 * stores, 70 * stores}) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestTakeALargeDay(t *testing.T) {
 	}
 	for i := range packages {
 		name := fmt.Sprintf("p%03d", i)
-		r, err := c.Of(name, "", 1)
+		r, err := c.ReportOn(name, "", 1)
 		all, failed := c.Versions(name, 1)
 		if err != nil || failed != nil || r.Total.Requests != versions || len(all) != versions || c.Popularity(name) != versions {
 			t.Fatalf("%s: %+v, %d versions, %v requests, %v, %v", name, r.Total, len(all), c.Popularity(name), err, failed)

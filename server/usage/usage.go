@@ -109,7 +109,7 @@ type Counter struct {
 	listed   atomic.Bool // in Usage.pending
 }
 
-// Open returns the usage as it was when it was last written.
+// Open returns the usage with the counts that were written before.
 func Open(o Options) *Usage {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -125,33 +125,34 @@ func Open(o Options) *Usage {
 	return u
 }
 
-// File returns a counter of a file. Call it only for a file that is published. There may be several counters of one file.
+// File returns a counter for a file, which must be published. A file may have several counters.
 func (u *Usage) File(pkg, version, file string) *Counter {
 	return &Counter{of: u, release: release{pkg, version}, file: file}
 }
 
-// Ask counts one request.
-func (c *Counter) Ask() {
+// CountRequest counts one request.
+func (c *Counter) CountRequest() {
 	c.requests.Add(1)
-	c.list()
+	c.schedule()
 }
 
-// Sent counts bytes of an answer's body.
-func (c *Counter) Sent(n int64) {
+// CountSent counts bytes of a response's body.
+func (c *Counter) CountSent(n int64) {
 	if n > 0 {
 		c.bytes.Add(uint64(n))
-		c.list()
+		c.schedule()
 	}
 }
 
-// list has the counts gathered next time.
-func (c *Counter) list() {
+// schedule adds the counter to the list of those that are gathered next time, if it is not there.
+func (c *Counter) schedule() {
 	if !c.listed.Load() {
-		c.enlist()
+		c.addToPending()
 	}
 }
 
-func (c *Counter) enlist() {
+// addToPending adds the counter to the list, and gathers the counts of a full list.
+func (c *Counter) addToPending() {
 	if c.listed.Swap(true) {
 		return
 	}
@@ -163,8 +164,8 @@ func (c *Counter) enlist() {
 	}
 }
 
-// gather takes what counters have, with mu held. It takes a counter off the list before it reads its counts, so that what
-// is counted meanwhile puts it there again.
+// gather adds the counts of the pending counters to fresh. It takes each counter off the list before it reads the counts, so that
+// later requests add it again. The caller holds mu.
 func (u *Usage) gather() {
 	for _, c := range u.pending {
 		c.listed.Store(false)
@@ -179,7 +180,7 @@ func (u *Usage) gather() {
 			continue
 		}
 		u.fresh[at] = before.plus(n)
-		u.score(c.pkg, float64(n.requests))
+		u.addScore(c.pkg, float64(n.requests))
 		u.wanted.add(c.file, float64(n.requests))
 	}
 	clear(u.pending)
@@ -192,15 +193,17 @@ func (u *Usage) gather() {
 	}
 }
 
-func (u *Usage) score(pkg string, n float64) {
+// addScore adds requests to the score of a package. The caller holds mu.
+func (u *Usage) addScore(pkg string, n float64) {
 	if _, there := u.scores[pkg]; !there {
 		pkg = strings.Clone(pkg) // it is a part of the file's name
 	}
 	u.scores[pkg] += n
 }
 
-// turn begins another day where it is time, with mu held. What was counted before belongs to the day before.
-func (u *Usage) turn() {
+// changeDay starts the next day if that has begun: it gathers the counts of the day before, and reduces the weight of old requests.
+// The caller holds mu.
+func (u *Usage) changeDay() {
 	today := dayOf(u.now())
 	if today == u.day {
 		return
@@ -216,8 +219,7 @@ func (u *Usage) turn() {
 	u.day = today
 }
 
-// Popularity says how much a package is asked for lately: its requests, each of which counts less the longer it is past,
-// half after 30 days. 0: it was never asked for.
+// Popularity returns the number of recent requests for a package, in which older requests count less, half after 30 days.
 func (u *Usage) Popularity(pkg string) float64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -225,8 +227,8 @@ func (u *Usage) Popularity(pkg string) float64 {
 	return u.scores[pkg]
 }
 
-// Run writes what was counted by and by, until ctx ends. Then call [Usage.Save] once no request is counted any more.
-// Do not call either where the store can only be read.
+// Run writes the counts at intervals until ctx ends. The caller calls [Usage.Save] once no request is counted any more. Neither may
+// be called if the store is read-only.
 func (u *Usage) Run(ctx context.Context) {
 	for {
 		now := u.now()
@@ -247,14 +249,15 @@ func (u *Usage) Run(ctx context.Context) {
 	}
 }
 
-// Save writes all that was counted.
+// Save writes all counts.
 func (u *Usage) Save() error { return u.save(true) }
 
+// save writes the fresh counts, and with files the most requested files.
 func (u *Usage) save(files bool) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	u.mu.Lock()
-	u.turn()
+	u.changeDay()
 	u.gather()
 	if u.lost > 0 {
 		u.logger.Warn("usage: requests were not counted, because what was counted before couldn't be written", "requests", u.lost)
@@ -274,7 +277,7 @@ func (u *Usage) save(files bool) error {
 	saves, writing, month := u.saves, u.writing, monthOf(u.day)
 	u.mu.Unlock()
 
-	err := u.write(writing, saves, file)
+	err := u.writeRows(writing, saves, file)
 	u.mu.Lock()
 	u.writing = nil
 	if err != nil {
@@ -295,24 +298,24 @@ func (u *Usage) save(files bool) error {
 	return err
 }
 
-// dayOf numbers days since 1970, in UTC.
+// dayOf returns the number of the day of a time, counted from 1970 in UTC.
 func dayOf(t time.Time) int { return int(math.Floor(float64(t.Unix()) / (24 * 60 * 60))) }
 
-// startOf is when a day begins.
+// startOf returns when a day begins.
 func startOf(day int) time.Time { return time.Unix(int64(day)*24*60*60, 0).UTC() }
 
-// monthOf numbers months since the year 0.
+// monthOf returns the number of the month of a day, counted from the year 0.
 func monthOf(day int) int {
 	t := startOf(day)
 	return t.Year()*12 + int(t.Month()) - 1
 }
 
-// firstOf is the first day of a month.
+// firstOf returns the first day of a month.
 func firstOf(month int) int {
 	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
 }
 
-// fade returns the weight of a request after so many days.
+// fade returns the weight of a request after a number of days.
 func fade(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
 
 // errDamaged says that a row is not what was written.

@@ -47,8 +47,8 @@ func openStore(t testing.TB, fs vfs.FS, readOnly bool) *kvstore.Store {
 func ask(u *Usage, pkg, version, path string, times int, bytes int64) {
 	c := u.File(pkg, version, pkg+"/"+version+"/"+path)
 	for range times {
-		c.Ask()
-		c.Sent(bytes)
+		c.CountRequest()
+		c.CountSent(bytes)
 	}
 }
 
@@ -61,7 +61,7 @@ func save(t *testing.T, u *Usage) {
 
 func of(t *testing.T, u *Usage, pkg, version string, days int) *Report {
 	t.Helper()
-	r, err := u.Of(pkg, version, days)
+	r, err := u.ReportOn(pkg, version, days)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestNothingIsWrittenWithoutRequests(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	u := Open(Options{Store: openStore(t, vfs.NewMem(), false), Now: noon().now})
 	for i := range mostFresh + 3*mostPending {
-		u.File("p", fmt.Sprint(i), fmt.Sprintf("p/%d/x.js", i)).Ask()
+		u.File("p", fmt.Sprint(i), fmt.Sprintf("p/%d/x.js", i)).CountRequest()
 		if len(u.pending) > mostPending {
 			t.Fatalf("%d counters wait", len(u.pending))
 		}
@@ -279,15 +279,15 @@ func TestCountingTogether(t *testing.T) {
 		counting.Go(func() {
 			last := uint64(0)
 			for i := range 5000 {
-				files[i%5].Ask()
-				files[i%5].Sent(3)
+				files[i%5].CountRequest()
+				files[i%5].CountSent(3)
 				if i%500 == 0 {
 					if err := u.Save(); err != nil {
 						t.Error(err)
 					}
 				}
 				if i%100 == 0 {
-					r, err := u.Of("p", "", 2)
+					r, err := u.ReportOn("p", "", 2)
 					if err != nil || r.Total.Requests < last || r.Total.Requests > 20000 {
 						t.Errorf("%v requests after %d (%v)", r.Total, last, err)
 						return
@@ -306,8 +306,8 @@ func TestCountingTogether(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	u := Open(Options{Store: openStore(t, vfs.NewMem(), false)})
 	c := u.File("p", "1", "p/1/x.js")
-	c.Ask()
-	if n := testing.AllocsPerRun(100, func() { c.Ask(); c.Sent(9) }); n > 0 {
+	c.CountRequest()
+	if n := testing.AllocsPerRun(100, func() { c.CountRequest(); c.CountSent(9) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -383,8 +383,8 @@ func BenchmarkSave(b *testing.B) {
 	}
 	for b.Loop() {
 		for _, c := range counters {
-			c.Ask()
-			c.Sent(1000)
+			c.CountRequest()
+			c.CountSent(1000)
 		}
 		if err := u.save(false); err != nil {
 			b.Fatal(err)
@@ -396,7 +396,7 @@ func BenchmarkCount(b *testing.B) {
 	u := Open(Options{Store: openStore(b, vfs.NewMem(), false)})
 	c := u.File("p", "1", "p/1/x.js")
 	for b.Loop() {
-		c.Ask()
-		c.Sent(1000)
+		c.CountRequest()
+		c.CountSent(1000)
 	}
 }

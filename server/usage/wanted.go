@@ -31,6 +31,7 @@ type file struct {
 
 func newWanted(most int) *wanted { return &wanted{most: most, byName: map[string]*file{}} }
 
+// add counts n requests for a file.
 func (w *wanted) add(name string, n float64) {
 	if n <= 0 {
 		return
@@ -42,7 +43,7 @@ func (w *wanted) add(name string, n float64) {
 		f.count += n
 		heap.Fix(w, f.index)
 	case len(w.heap) < w.most:
-		w.put(&file{name: strings.Clone(name), count: n})
+		w.insert(&file{name: strings.Clone(name), count: n})
 	default:
 		f = w.heap[0]
 		delete(w.byName, f.name)
@@ -53,12 +54,13 @@ func (w *wanted) add(name string, n float64) {
 	}
 }
 
-func (w *wanted) put(f *file) {
+// insert adds a file that is not counted yet.
+func (w *wanted) insert(f *file) {
 	w.byName[f.name] = f
 	heap.Push(w, f)
 }
 
-// scale has everything that was counted count that much.
+// scale multiplies all counts by a factor.
 func (w *wanted) scale(by float64) {
 	for _, f := range w.heap {
 		f.count *= by
@@ -66,7 +68,7 @@ func (w *wanted) scale(by float64) {
 	}
 }
 
-// all returns the files, the most wanted first.
+// all returns the files, the most requested first.
 func (w *wanted) all() []file {
 	files := make([]file, len(w.heap))
 	for i, f := range w.heap {
@@ -78,7 +80,7 @@ func (w *wanted) all() []file {
 	return files
 }
 
-// encode is the row: format, day, and for each file its name, count and what that may be too high by, in thousandths.
+// encode returns the files as a row: format, day, and for each file its name, its count and the error of the count, in thousandths.
 func (w *wanted) encode(day int) []byte {
 	b := binary.AppendUvarint([]byte{rowFormat}, uint64(day))
 	for _, f := range w.heap {
@@ -90,7 +92,7 @@ func (w *wanted) encode(day int) []byte {
 	return b
 }
 
-// decode reads a row on that day.
+// decode reads a row on a day, and reduces its counts by the days that have passed.
 func (w *wanted) decode(b []byte, day int) error {
 	if len(b) == 0 || b[0] != rowFormat {
 		return errDamaged
@@ -99,12 +101,12 @@ func (w *wanted) decode(b []byte, day int) error {
 	from := r.uvarint()
 	read := newWanted(w.most)
 	for len(r.b) > 0 && !r.bad {
-		f := &file{name: r.text(), count: float64(r.uvarint()) / 1000}
+		f := &file{name: r.readText(), count: float64(r.uvarint()) / 1000}
 		f.over = float64(r.uvarint()) / 1000
 		if r.bad || f.name == "" || f.over > f.count || read.byName[f.name] != nil || len(read.heap) >= w.most {
 			return errDamaged
 		}
-		read.put(f)
+		read.insert(f)
 	}
 	if r.bad || from > math.MaxInt32 {
 		return errDamaged

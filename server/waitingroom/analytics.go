@@ -39,14 +39,14 @@ const (
 // are over go to the room's [history]. No decision depends on it.
 type analytics struct {
 	mu       sync.Mutex
-	minute   int64 // forRoom the present counts
+	minute   int64 // of the present counts
 	active   int
 	queued   int
 	admitted int
 	revoked  int
 	waits    []float64
 	stays    []float64
-	computed percentiles // forRoom waits and stays
+	computed percentiles // of waits and stays
 
 	over     []record // minutes that are not in the history yet, ascending
 	sessions map[queue.TicketID]stay

@@ -25,7 +25,7 @@ type centre struct {
 	room    *room // as it is configured now
 	moment  *config.EffectiveSettings
 	machine *queue.DataCentre
-	worker  *queue.Worker // forRoom Even and Adaptive, which decide without the data centre
+	worker  *queue.Worker // of Even and Adaptive, which decide without the data centre
 	global  *queue.Global // nil where it is on another node,
 	remote  *remote       // which this leads to
 	logger  *slog.Logger
@@ -39,7 +39,7 @@ type centre struct {
 // A task is done with a room's data centre while it has the turn of its durable object.
 type task func(ctx context.Context, s *durable.State, c *centre) error
 
-// newOverview is what a data centre knows of its room.
+// overview is what a data centre knows of its room.
 type overview struct {
 	active, queued int
 	perMinute      float64 // admitted on average
@@ -50,7 +50,7 @@ type overview struct {
 
 const (
 	livesKey      = "lives"
-	firstKey      = "first" // contains the first of them
+	firstKey      = "first" // has the first of them
 	revokedPrefix = "revoked/"
 	// revokedAtOnce is how many revocations are read at a time.
 	revokedAtOnce = 1000

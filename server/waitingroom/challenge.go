@@ -19,7 +19,7 @@ import (
 type challenge struct {
 	url    *url.URL
 	client *http.Client
-	places *client.Shares // forRoom questions under way
+	places *client.Shares // of questions under way
 	logger *slog.Logger
 }
 

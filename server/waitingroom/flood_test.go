@@ -64,7 +64,7 @@ func newContest(t *testing.T, room string) *contest {
 	return c
 }
 
-// requestChallenge sends one request, and forgets the ticket once the user is in: a session is used for what it is worth, then it is the end of the line.
+// ask sends one request, and forgets the ticket once the user is in: a session is used for what it is worth, then it is the end of the line.
 func (c *contestant) ask(method, target string, fields ...string) *reply {
 	c.Helper()
 	req, err := http.NewRequest(method, c.url+target, nil)

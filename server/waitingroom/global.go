@@ -81,16 +81,16 @@ type remote struct {
 	*Cluster
 
 	asked       uint64 // visits that drew
-	built       uint64 // forRoom them, those before the last report was made
-	settled     uint64 // forRoom them, those before the last report that came back
+	built       uint64 // of them, those before the last report was made
+	settled     uint64 // of them, those before the last report that came back
 	flying      bool
 	landed      chan struct{} // closed when the report comes back
 	unreachable bool          // and logged
 
 	epoch   int64              // that the following two are of
-	told    int                // forRoom the node's revocations the owner knows so many
-	known   int                // forRoom the owner's revocations the node knows so many
-	revoked []nodes.Revocation // forRoom this node
+	told    int                // of the node's revocations the owner knows so many
+	known   int                // of the owner's revocations the node knows so many
+	revoked []nodes.Revocation // of this node
 }
 
 // requestGrants waits until a report that started after the call has returned with grants.

@@ -14,8 +14,8 @@ import (
 
 // A tier is the part of a room's history that is kept in periods of one length.
 type tier struct {
-	prefix  string // forRoom its keys
-	minutes int64  // forRoom a period
+	prefix  string // of its keys
+	minutes int64  // of a period
 	kept    int64  // minutes
 }
 

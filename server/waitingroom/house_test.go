@@ -58,7 +58,7 @@ type house struct {
 
 type houseOptions struct {
 	yaml    string
-	dir     string // forRoom the store; default a fresh one
+	dir     string // of the store; default a fresh one
 	known   bool   // the rooms had state before
 	frozen  bool   // over a store that is only read
 	clock   *clock
@@ -66,7 +66,7 @@ type houseOptions struct {
 	now     func() time.Time // default: the clock's
 	cluster *Cluster         // default: none, the global objects are in the same house
 	notify  func(context.Context, Notification) error
-	version func() Revision // forRoom the settings; default: none
+	version func() Revision // of the settings; default: none
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -153,7 +153,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// admit moves the clock and has reports sent as they become due.
+// pass moves the clock and has reports sent as they become due.
 func (h *house) pass(d time.Duration) {
 	h.Helper()
 	const step = 2 * time.Second

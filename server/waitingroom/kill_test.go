@@ -102,8 +102,8 @@ type witness struct {
 	codec *ticketCodec
 
 	mu       sync.Mutex
-	ends     map[string]time.Time // forRoom sessions, by ticket
-	since    map[string]time.Time // forRoom tickets
+	ends     map[string]time.Time // of sessions, by ticket
+	since    map[string]time.Time // of tickets
 	admitted map[int64]int        // by minute
 	waited   int
 	visits   map[string]*visit // at the upstream, by user
@@ -146,7 +146,7 @@ func (w *witness) enough() bool {
 	return len(w.ends) >= 8 && w.waited > 0
 }
 
-// countSession notes a ticket.
+// see notes a ticket.
 func (w *witness) see(value string) {
 	t, ok := w.codec.open(value)
 	w.mu.Lock()
@@ -268,7 +268,7 @@ func (w *witness) user(ctx context.Context, rng *rand.Rand, address func() strin
 		client := http.Client{Jar: cookies}
 		inside := 0
 		name := strconv.FormatUint(rng.Uint64(), 36)
-		var place queue.Ticket // forRoom the last answer, zero where it did not come or was not to wait
+		var place queue.Ticket // of the last answer, zero where it did not come or was not to wait
 		for stay := 1 + rng.IntN(8); ctx.Err() == nil && inside < stay; {
 			at := address()
 			pause := 5 * time.Second

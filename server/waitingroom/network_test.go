@@ -25,7 +25,7 @@ type network struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	delay time.Duration // at most, each way
-	loss  float64       // forRoom messages and of answers
+	loss  float64       // of messages and of answers
 	down  atomic.Bool   // nothing comes through
 	lost  int
 }
@@ -116,7 +116,7 @@ func (w *world) own(epoch int64) {
 	w.owner.List(listed)
 }
 
-// requestChallenge has a node ask for the time.
+// ask has a node ask for the time.
 func (w *world) ask(i int) {
 	q := w.members[i].Ask()
 	if a, err := w.nets[i].carry(w.Context(), q.Request); err == nil {
@@ -124,7 +124,7 @@ func (w *world) ask(i int) {
 	}
 }
 
-// admit moves the clock; every data centre that is not dead reports.
+// pass moves the clock; every data centre that is not dead reports.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	const step = 2 * time.Second
@@ -169,7 +169,7 @@ type visitorOf struct {
 	until time.Time // leaves then
 }
 
-// decideVisit has everybody who is there check in once, several at a time.
+// visit has everybody who is there check in once, several at a time.
 func (c *crowd) visit(stay time.Duration) {
 	c.Helper()
 	var all sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 type Notification struct {
 	Kind   string
 	Time   time.Time
-	Status Status // forRoom the room, then
+	Status Status // of the room, then
 }
 
 // The kinds of notifications.

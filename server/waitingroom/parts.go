@@ -79,7 +79,7 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 type parts struct {
 	mu      sync.Mutex
 	minute  int64
-	used    int64                  // forRoom the minute
+	used    int64                  // of the minute
 	usedBy  map[netip.Prefix]int64 // the same by client
 	vouches map[netip.Prefix]vouch // by client
 	sweepAt int                    // how many vouches there are when those that are over are dropped

@@ -74,7 +74,7 @@ func (o *Options) check() error {
 // alone is the name of the data centre of a room that this process has by itself.
 const alone = "local"
 
-// newPlace is where a room is decided: as which data centre, and by which clock.
+// place is where a room is decided: as which data centre, and by which clock.
 type place struct {
 	cluster *Cluster // nil: here alone
 	name    string
@@ -120,8 +120,8 @@ type Rooms struct {
 	vectors  vectors
 
 	changing sync.Mutex       // held while the layout is replaced
-	kept     map[string]*kept // forRoom all rooms that there have been
-	changed  chan struct{}    // contains a value if the layout was replaced
+	kept     map[string]*kept // of all rooms that there have been
+	changed  chan struct{}    // has a value if the layout was replaced
 }
 
 // A layout is the rooms as they are configured.
@@ -151,11 +151,11 @@ type kept struct {
 	history   durable.Object[historyRequest, []record]
 	notified  durable.Object[*notified, notified]
 	revoked   revocations
-	parts     parts // forRoom pages, which carry no ticket
+	parts     parts // of pages, which carry no ticket
 	analytics analytics
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
-	wake      chan struct{} // contains a value if a visitor came since the last report
+	wake      chan struct{} // has a value if a visitor came since the last report
 }
 
 // centreClass is the class of the rooms' objects.

@@ -46,7 +46,7 @@ func NewSharingMemory(started time.Time) *SharingMemory {
 
 // SharingOptions say how a node shares its rooms.
 type SharingOptions struct {
-	Name   string // forRoom the node in its rooms: the same after a restart, and no other node's
+	Name   string // of the node in its rooms: the same after a restart, and no other node's
 	Memory *SharingMemory
 	Node   *cluster.Node
 	// Request sends a message to [SharingPath] of the leader at a URL, and returns the response.

@@ -44,7 +44,7 @@ type Status struct {
 // A Revision is the version of the settings of all rooms that is in force on this node.
 type Revision struct {
 	Version int64     `json:"version"`           // 0 where the settings are not stored
-	Time    time.Time `json:"time"`              // forRoom the change
+	Time    time.Time `json:"time"`              // of the change
 	Origin  string    `json:"origin"`            // who or what made it
 	Problem string    `json:"problem,omitempty"` // what is wrong with the settings that are stored, or why a newer version is not used here
 	// Unconfirmed says that a newer version may be in force elsewhere, and Confirmed when this one was known to be the newest.

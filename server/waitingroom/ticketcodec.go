@@ -39,8 +39,8 @@ func newTicketCodec(keys *Keyring, room *config.Room) *ticketCodec {
 
 const (
 	ticketVersion = 1
-	nonceSize     = 24 // forRoom XChaCha20
-	tagSize       = 16 // forRoom Poly1305
+	nonceSize     = 24 // of XChaCha20
+	tagSize       = 16 // of Poly1305
 	bodySize      = 1 + len(queue.TicketID{}) + 4*8 + 2
 	rawSize       = keyIDSize + nonceSize + bodySize + tagSize
 	encodedSize   = (rawSize*8 + 5) / 6 // bytes of a ticket as a cookie's value

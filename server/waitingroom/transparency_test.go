@@ -180,7 +180,7 @@ func exchanges() []exchange {
 	return all
 }
 
-// syncWorker sends a request over a connection of its own, and tells what arrived and what came back.
+// exchange sends a request over a connection of its own, and tells what arrived and what came back.
 func (m *mirror) exchange(t *testing.T, network, address, request string) string {
 	t.Helper()
 	m.mu.Lock()

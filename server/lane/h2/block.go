@@ -9,7 +9,7 @@ import (
 // This file makes header blocks of answers. They are the same for every connection, because
 // nothing of them goes into a dynamic table, so they can be prepared.
 
-// AppendStatus appends the field :status.
+// AppendStatus appends the field :status to a header block.
 func AppendStatus(b []byte, status int) []byte {
 	s := strconv.Itoa(status)
 	for i := range statics {
@@ -20,8 +20,7 @@ func AppendStatus(b []byte, status int) []byte {
 	return appendText(appendName(b, ":status"), s)
 }
 
-// AppendField appends a field whose name is in lower case, in as few bytes as it takes without
-// a dynamic table.
+// AppendField appends a field, whose name is in lower case, to a header block, in as few bytes as possible without a dynamic table.
 func AppendField(b []byte, name, value string) []byte {
 	for i := range statics {
 		if e := &statics[i]; i > 0 && e.name == name && e.value == value {
@@ -32,17 +31,18 @@ func AppendField(b []byte, name, value string) []byte {
 	return appendText(b, value)
 }
 
-// Name returns what begins a field that is not indexed; AppendValue goes on.
-func Name(name string) string { return string(appendName(nil, name)) }
+// AppendableName returns the encoded name of a field that is not indexed. AppendValue appends its value.
+func AppendableName(name string) string { return string(appendName(nil, name)) }
 
-// AppendValue appends the value of a field, as it is, which is quick.
+// AppendValue appends the value of a field without Huffman coding, which is fast.
 func AppendValue[T string | []byte](b []byte, value T) []byte {
 	return append(AppendLength(b, len(value)), value...)
 }
 
-// AppendLength appends what begins a value of n bytes that is appended as it is.
+// AppendLength appends the length of a value of n bytes without Huffman coding. The caller appends the value.
 func AppendLength(b []byte, n int) []byte { return appendNumber(b, 0, 0x7f, n) }
 
+// appendName appends the name of a field, as an index if the static table has it.
 func appendName(b []byte, name string) []byte {
 	for i := range statics {
 		if i > 0 && statics[i].name == name {
@@ -52,7 +52,7 @@ func appendName(b []byte, name string) []byte {
 	return appendText(append(b, 0), name)
 }
 
-// appendText appends a string in the shorter form.
+// appendText appends a string with or without Huffman coding, whichever is shorter.
 func appendText(b []byte, s string) []byte {
 	n := int(hpack.HuffmanEncodeLength(s))
 	if n >= len(s) {
@@ -61,6 +61,7 @@ func appendText(b []byte, s string) []byte {
 	return hpack.AppendHuffmanString(appendNumber(b, 0x80, 0x7f, n), s)
 }
 
+// appendNumber appends an integer with a prefix of some bits, after flags (RFC 7541 §5.1).
 func appendNumber(b []byte, flags, prefix byte, n int) []byte {
 	if n < int(prefix) {
 		return append(b, flags|byte(n))

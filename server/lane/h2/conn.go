@@ -10,7 +10,7 @@
 //     turn, not before, so bodies are in memory for as long as they are being sent, and no more
 //     than HeldMost of them for one connection, or one body.
 //   - What a client makes the server do and remember is bounded, see the constants in limits.go
-//     and calm.go.
+//     and framebudget.go.
 //   - A request that is answered with a prepared head and body takes no allocation.
 //
 // A Conn is for one goroutine at a time. It must not know what is asked for, nor sockets, nor TLS.
@@ -61,7 +61,7 @@ type Conn struct {
 	pieces   int
 	dropping *Request // for blocks that are of no stream
 	now      time.Time
-	calm     calm
+	calm     frameBudget
 
 	// Streams.
 	streams  []*Stream // open, in order
@@ -101,9 +101,9 @@ type Conn struct {
 func New(o *Options, now time.Time) *Conn {
 	c := &Conn{o: o, window: firstWindow, initial: firstWindow, frame: largestFrame, recvWindow: connWindow}
 	c.decoder.max = tableBytes
-	c.calm = calm{allowance, now}
-	c.mayGo = c.may
-	b := appendHead(c.control, 3*6, settings, 0, 0)
+	c.calm = frameBudget{allowance, now}
+	c.mayGo = c.mayContinue
+	b := appendFrameHead(c.control, 3*6, settings, 0, 0)
 	b = appendSetting(b, maxStreams, uint32(o.Streams))
 	b = appendSetting(b, maxHeaderListSize, uint32(o.HeaderBytes))
 	b = appendSetting(b, noPriorities, 1)
@@ -111,7 +111,7 @@ func New(o *Options, now time.Time) *Conn {
 	return c
 }
 
-// Receive takes what the client has sent.
+// Receive processes bytes that the client has sent.
 func (c *Conn) Receive(b []byte, now time.Time) {
 	c.now = now
 	if n := len(Preface) - c.greeted; n > 0 && !c.failed {
@@ -125,23 +125,23 @@ func (c *Conn) Receive(b []byte, now time.Time) {
 	}
 	for len(b) > 0 && !c.failed {
 		if len(c.partial) > 0 {
-			b = c.fill(b)
+			b = c.fillFrame(b)
 			continue
 		}
-		n := c.length(b)
+		n := c.frameLength(b)
 		if n < 0 || n > len(b) {
 			if !c.failed {
 				c.partial, c.begun = append(c.partial, b...), now
 			}
 			return
 		}
-		c.receive(b[:n])
+		c.processFrame(b[:n])
 		b = b[n:]
 	}
 }
 
-// length returns how long the frame at the beginning of b is, -1 where that is not there yet.
-func (c *Conn) length(b []byte) int {
+// frameLength returns the length of the frame at the beginning of b, -1 if its head is not complete.
+func (c *Conn) frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return -1
 	}
@@ -153,11 +153,11 @@ func (c *Conn) length(b []byte) int {
 	return frameHead + n
 }
 
-// fill adds to the frame that has begun, and returns what comes after it.
-func (c *Conn) fill(b []byte) []byte {
+// fillFrame adds bytes to the frame that has begun, and returns those that come after it.
+func (c *Conn) fillFrame(b []byte) []byte {
 	want := frameHead
 	if len(c.partial) >= frameHead {
-		if want = c.length(c.partial); want < 0 {
+		if want = c.frameLength(c.partial); want < 0 {
 			return nil
 		}
 	}
@@ -166,10 +166,10 @@ func (c *Conn) fill(b []byte) []byte {
 	if len(c.partial) < frameHead {
 		return b[n:]
 	}
-	if want = c.length(c.partial); want == len(c.partial) {
+	if want = c.frameLength(c.partial); want == len(c.partial) {
 		frame := c.partial
 		c.partial = nil
-		c.receive(frame)
+		c.processFrame(frame)
 		if cap(frame) <= partialKept {
 			c.partial = frame[:0]
 		}
@@ -177,8 +177,8 @@ func (c *Conn) fill(b []byte) []byte {
 	return b[n:]
 }
 
-// receive takes a whole frame.
-func (c *Conn) receive(b []byte) {
+// processFrame processes a complete frame.
+func (c *Conn) processFrame(b []byte) {
 	kind, flags := b[3], b[4]
 	id := binary.BigEndian.Uint32(b[5:]) & mostID
 	p := b[frameHead:]
@@ -192,15 +192,15 @@ func (c *Conn) receive(b []byte) {
 	}
 	switch kind {
 	case data:
-		c.data(id, flags, p)
+		c.onData(id, flags, p)
 	case headers:
-		c.headers(id, flags, p)
+		c.onHeaders(id, flags, p)
 	case continuation:
-		c.continuation(id, flags, p)
+		c.onContinuation(id, flags, p)
 	case rstStream:
-		c.rstStream(id, p)
+		c.onReset(id, p)
 	case windowUpdate:
-		c.windowUpdate(id, p)
+		c.onWindowUpdate(id, p)
 	default:
 		if !c.calm.spend(frameCost, c.now) {
 			c.fail(EnhanceYourCalm)
@@ -208,9 +208,9 @@ func (c *Conn) receive(b []byte) {
 		}
 		switch kind {
 		case settings:
-			c.settings(id, flags, p)
+			c.onSettings(id, flags, p)
 		case ping:
-			c.ping(id, flags, p)
+			c.onPing(id, flags, p)
 		case goAway:
 			if id != 0 {
 				c.fail(ProtocolError)
@@ -218,16 +218,16 @@ func (c *Conn) receive(b []byte) {
 				c.fail(FrameSizeError)
 			}
 		case priorityFrame:
-			c.priority(id, p)
+			c.onPriority(id, p)
 		case priorityUpdate:
-			c.priorityUpdate(id, p)
+			c.onPriorityUpdate(id, p)
 		case pushPromise:
 			c.fail(ProtocolError)
 		}
 	}
 }
 
-// spend takes from the allowance.
+// spend subtracts n from the client's budget. If that is used up, the connection fails, and it returns false.
 func (c *Conn) spend(n int) bool {
 	if c.calm.spend(n, c.now) {
 		return true
@@ -236,8 +236,8 @@ func (c *Conn) spend(n int) bool {
 	return false
 }
 
-// unpadded returns the payload of a frame without padding.
-func (c *Conn) unpadded(flags byte, p []byte) ([]byte, bool) {
+// removePadding returns the payload of a frame without padding; false after an error.
+func (c *Conn) removePadding(flags byte, p []byte) ([]byte, bool) {
 	if flags&padded == 0 {
 		return p, true
 	}

@@ -409,10 +409,10 @@ func TestTimeLimits(t *testing.T) {
 			c := connected()
 			test.begin(c)
 			c.said()
-			if due := c.server.Due(); due != c.now.Add(test.after) {
+			if due := c.server.NextExpiry(); due != c.now.Add(test.after) {
 				t.Fatalf("it is due at %v, want after %v", due, test.after)
 			}
-			c.now = c.server.Due()
+			c.now = c.server.NextExpiry()
 			c.server.Expire(c.now.Add(-1))
 			if got := c.said(); len(got) > 0 {
 				t.Errorf("too early the server says %q", got)

@@ -4,7 +4,8 @@ import "encoding/binary"
 
 // This file takes the frames that say how answers are to be sent, or whether the server is there.
 
-func (c *Conn) windowUpdate(id uint32, p []byte) {
+// onWindowUpdate processes a WINDOW_UPDATE frame.
+func (c *Conn) onWindowUpdate(id uint32, p []byte) {
 	if len(p) != 4 {
 		c.fail(FrameSizeError)
 		return
@@ -32,26 +33,27 @@ func (c *Conn) windowUpdate(id uint32, p []byte) {
 	switch {
 	case s == nil:
 	case n == 0:
-		c.reset(s, ProtocolError)
+		c.resetStream(s, ProtocolError)
 	case s.window+n > mostWindow:
-		c.reset(s, FlowControlError)
+		c.resetStream(s, FlowControlError)
 	default:
-		c.grow(s, n)
+		c.addWindow(s, n)
 	}
 }
 
-// grow changes the window of a stream.
-func (c *Conn) grow(s *Stream, n int) {
+// addWindow adds n to the window of a stream.
+func (c *Conn) addWindow(s *Stream, n int) {
 	if s.window += n; s.window <= 0 {
 		return
 	}
 	s.unblock(c.now)
 	if s.given || s.asked {
-		c.put(s)
+		c.giveTurn(s)
 	}
 }
 
-func (c *Conn) settings(id uint32, flags byte, p []byte) {
+// onSettings processes a SETTINGS frame.
+func (c *Conn) onSettings(id uint32, flags byte, p []byte) {
 	switch {
 	case id != 0:
 		c.fail(ProtocolError)
@@ -85,7 +87,7 @@ func (c *Conn) settings(id uint32, flags byte, p []byte) {
 					c.fail(FlowControlError)
 					return
 				}
-				c.grow(s, by)
+				c.addWindow(s, by)
 			}
 		case maxFrameSize:
 			if value < largestFrame || value >= 1<<24 {
@@ -94,25 +96,26 @@ func (c *Conn) settings(id uint32, flags byte, p []byte) {
 		}
 	}
 	if !c.failed {
-		c.control = appendHead(c.control, 0, settings, ack, 0)
+		c.control = appendFrameHead(c.control, 0, settings, ack, 0)
 	}
 }
 
-func (c *Conn) ping(id uint32, flags byte, p []byte) {
+// onPing processes a PING frame.
+func (c *Conn) onPing(id uint32, flags byte, p []byte) {
 	switch {
 	case id != 0:
 		c.fail(ProtocolError)
 	case len(p) != 8:
 		c.fail(FrameSizeError)
 	case flags&ack == 0:
-		c.control = append(appendHead(c.control, len(p), ping, ack, 0), p...)
+		c.control = append(appendFrameHead(c.control, len(p), ping, ack, 0), p...)
 	case c.pinged && string(p) == farewell:
 		c.Drain()
 	}
 }
 
-// priority is what RFC 9113 leaves of a frame that says nothing any more.
-func (c *Conn) priority(id uint32, p []byte) {
+// onPriority processes a PRIORITY frame, of which RFC 9113 only requires checks.
+func (c *Conn) onPriority(id uint32, p []byte) {
 	switch {
 	case id == 0:
 		c.fail(ProtocolError)
@@ -123,7 +126,8 @@ func (c *Conn) priority(id uint32, p []byte) {
 	}
 }
 
-func (c *Conn) priorityUpdate(id uint32, p []byte) {
+// onPriorityUpdate processes a PRIORITY_UPDATE frame.
+func (c *Conn) onPriorityUpdate(id uint32, p []byte) {
 	if id != 0 {
 		c.fail(ProtocolError)
 		return
@@ -138,7 +142,7 @@ func (c *Conn) priorityUpdate(id uint32, p []byte) {
 		c.fail(ProtocolError)
 	case s != nil:
 		was := s.queued
-		c.schedule.take(s)
+		c.schedule.remove(s)
 		if s.priority = to; was {
 			c.schedule.put(s)
 		}
@@ -148,8 +152,8 @@ func (c *Conn) priorityUpdate(id uint32, p []byte) {
 	}
 }
 
-// applyUpdate gives a new stream the priority that came before it.
-func (c *Conn) applyUpdate(s *Stream) {
+// applyEarlyPriority gives a new stream the priority that came before it.
+func (c *Conn) applyEarlyPriority(s *Stream) {
 	for i := range c.early {
 		if e := &c.early[i]; e.id == s.id {
 			s.priority = e.priority

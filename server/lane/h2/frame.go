@@ -65,12 +65,13 @@ const (
 	mostID       = 1<<31 - 1
 )
 
-func appendHead(b []byte, length int, kind, flags byte, id uint32) []byte {
+func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
 
+// appendFrame appends a frame with a payload of 32-bit words.
 func appendFrame(b []byte, kind byte, id uint32, words ...uint32) []byte {
-	b = appendHead(b, 4*len(words), kind, 0, id)
+	b = appendFrameHead(b, 4*len(words), kind, 0, id)
 	for _, w := range words {
 		b = binary.BigEndian.AppendUint32(b, w)
 	}

@@ -43,6 +43,7 @@ type decoder struct {
 	size, max int
 }
 
+// at returns the entry of the static or dynamic table with an index, nil for none.
 func (d *decoder) at(index int) *entry {
 	if 0 < index && index < len(statics) {
 		return &statics[index]
@@ -54,6 +55,7 @@ func (d *decoder) at(index int) *entry {
 	return &d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
 }
 
+// evict removes the oldest entries of the dynamic table until it has room.
 func (d *decoder) evict(room int) {
 	for d.n > 0 && d.size+room > d.max {
 		oldest := &d.ring[(d.newest-d.n+1+len(d.ring))%len(d.ring)]
@@ -63,7 +65,7 @@ func (d *decoder) evict(room int) {
 	}
 }
 
-// insert adds an entry whose text is its own.
+// insert adds an entry, whose text nothing else may modify, to the dynamic table.
 func (d *decoder) insert(e entry) {
 	d.evict(e.size())
 	if e.size() > d.max {
@@ -85,7 +87,7 @@ func (d *decoder) insert(e entry) {
 	d.size += e.size()
 }
 
-// decode reads a whole block into r, and returns false where that is an error of compression.
+// decode decodes a complete header block into r; false after a compression error.
 func (d *decoder) decode(b []byte, r *Request) bool {
 	for first := true; len(b) > 0; {
 		c := b[0]
@@ -93,7 +95,7 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 		var ok bool
 		switch {
 		case c >= 0x80:
-			if index, b, ok = number(b, 0x7f); !ok {
+			if index, b, ok = decodeNumber(b, 0x7f); !ok {
 				return false
 			}
 			e := d.at(index)
@@ -104,35 +106,35 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 			first = false
 			continue
 		case c >= 0x40:
-			index, b, ok = number(b, 0x3f)
+			index, b, ok = decodeNumber(b, 0x3f)
 		case c >= 0x20:
 			size := 0
-			if size, b, ok = number(b, 0x1f); !ok || !first || size > tableBytes {
+			if size, b, ok = decodeNumber(b, 0x1f); !ok || !first || size > tableBytes {
 				return false
 			}
 			d.max = size
 			d.evict(0)
 			continue
 		default:
-			index, b, ok = number(b, 0x0f)
+			index, b, ok = decodeNumber(b, 0x0f)
 		}
 		if !ok {
 			return false
 		}
 		first = false
 		var e entry
-		if e, b, ok = d.literal(index, b, r); !ok {
+		if e, b, ok = d.decodeLiteral(index, b, r); !ok {
 			return false
 		}
 		if r.add(&e); c >= 0x40 {
-			d.keep(e, index > 0)
+			d.insertCopy(e, index > 0)
 		}
 	}
 	return true
 }
 
-// literal reads a field whose value is in the block, and its name too where it has no index.
-func (d *decoder) literal(index int, b []byte, r *Request) (e entry, rest []byte, ok bool) {
+// decodeLiteral decodes a field whose value is in the block, and its name too if index is 0.
+func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest []byte, ok bool) {
 	if index > 0 {
 		named := d.at(index)
 		if named == nil {
@@ -140,20 +142,20 @@ func (d *decoder) literal(index int, b []byte, r *Request) (e entry, rest []byte
 		}
 		e.name, e.kind = named.name, named.kind
 	} else {
-		if e.name, b, ok = r.text(b); !ok {
+		if e.name, b, ok = r.decodeText(b); !ok {
 			return e, nil, false
 		}
 		if e.kind = kindOf(e.name); e.kind == Other && !IsName(e.name) {
 			e.kind = odd
 		}
 	}
-	e.value, rest, ok = r.text(b)
+	e.value, rest, ok = r.decodeText(b)
 	e.odd = !IsValue(e.value)
 	return e, rest, ok
 }
 
-// keep inserts an entry that has text of a request's.
-func (d *decoder) keep(e entry, named bool) {
+// insertCopy adds a copy of an entry to the dynamic table, whose text is a request's. named says that the name is from a table.
+func (d *decoder) insertCopy(e entry, named bool) {
 	if e.size() > d.max {
 		d.evict(e.size())
 		return
@@ -167,8 +169,8 @@ func (d *decoder) keep(e entry, named bool) {
 	d.insert(e)
 }
 
-// number reads an integer with a prefix (RFC 7541 §5.1); none that is in use has 28 bits.
-func number(b []byte, prefix byte) (n int, rest []byte, ok bool) {
+// decodeNumber decodes an integer with a prefix (RFC 7541 §5.1); false if it is malformed or has 28 bits or more.
+func decodeNumber(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	n = int(b[0] & prefix)
 	b = b[1:]
 	if n < int(prefix) {
@@ -184,13 +186,13 @@ func number(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// text reads a string. It is put into r's memory, where it stays.
-func (r *Request) text(b []byte) (s string, rest []byte, ok bool) {
+// decodeText decodes a string into the memory of the request.
+func (r *Request) decodeText(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) == 0 {
 		return "", nil, false
 	}
 	huffman := b[0] >= 0x80
-	n, b, ok := number(b, 0x7f)
+	n, b, ok := decodeNumber(b, 0x7f)
 	if !ok || n > len(b) {
 		return "", nil, false
 	}

@@ -98,7 +98,7 @@ func TestBlocks(t *testing.T) {
 	b = AppendField(b, "content-type", "text/css; charset=utf-8")
 	b = AppendField(b, "accept-encoding", "gzip, deflate")
 	b = AppendField(b, "x-own", "a\xff\x01b")
-	b = AppendValue(append(b, Name("etag")...), `"`+strings.Repeat("x", 300)+`"`)
+	b = AppendValue(append(b, AppendableName("etag")...), `"`+strings.Repeat("x", 300)+`"`)
 	got, err := hpack.NewDecoder(0, nil).DecodeFull(b)
 	want := []hpack.HeaderField{
 		{Name: ":status", Value: "200"}, {Name: ":status", Value: "418"}, {Name: "content-type", Value: "text/css; charset=utf-8"},

@@ -23,7 +23,7 @@ const (
 // steps has a row for each node; there is one less than leaves: 256 symbols and the end.
 var steps = newSteps()
 
-// newSteps makes the table of the code that package hpack encodes with.
+// newSteps returns the decoding table of the Huffman code of HPACK, by half bytes.
 func newSteps() *[256][16]step {
 	type node struct {
 		child   [2]int // another node, or a leaf below 0: ^symbol
@@ -80,7 +80,7 @@ func newSteps() *[256][16]step {
 	return table
 }
 
-// appendHuffman appends the text of a Huffman code.
+// appendHuffman appends the decoded text of a Huffman code; false if it is malformed.
 func appendHuffman(to, code []byte) ([]byte, bool) {
 	s := step{flags: accepts}
 	for _, b := range code {

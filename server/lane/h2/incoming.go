@@ -7,7 +7,8 @@ import (
 
 // This file takes the frames that requests come in, and those that end them.
 
-func (c *Conn) data(id uint32, flags byte, p []byte) {
+// onData processes a DATA frame.
+func (c *Conn) onData(id uint32, flags byte, p []byte) {
 	if id == 0 || c.isUnused(id) {
 		c.fail(ProtocolError)
 		return
@@ -18,7 +19,7 @@ func (c *Conn) data(id uint32, flags byte, p []byte) {
 		return
 	}
 	c.recvWindow -= whole
-	p, ok := c.unpadded(flags, p)
+	p, ok := c.removePadding(flags, p)
 	if !ok || len(p) == 0 && flags&endStream == 0 && !c.spend(frameCost) {
 		return
 	}
@@ -30,7 +31,7 @@ func (c *Conn) data(id uint32, flags byte, p []byte) {
 		}
 		switch {
 		case s != nil:
-			c.reset(s, StreamClosed)
+			c.resetStream(s, StreamClosed)
 		case c.draining && id > c.final:
 		default:
 			c.resetID(id, StreamClosed)
@@ -39,7 +40,7 @@ func (c *Conn) data(id uint32, flags byte, p []byte) {
 	}
 	if whole > s.recvWindow {
 		c.consumed(whole)
-		c.reset(s, FlowControlError)
+		c.resetStream(s, FlowControlError)
 		return
 	}
 	s.recvWindow -= whole
@@ -49,7 +50,7 @@ func (c *Conn) data(id uint32, flags byte, p []byte) {
 	if length := s.Request.Length; length >= 0 && (s.received > length || s.ended && s.received != length) {
 		c.consumed(whole)
 		s.unconsumed -= whole
-		c.reset(s, ProtocolError)
+		c.resetStream(s, ProtocolError)
 		return
 	}
 	if len(p) > 0 {
@@ -63,12 +64,13 @@ func (c *Conn) data(id uint32, flags byte, p []byte) {
 	}
 }
 
-func (c *Conn) headers(id uint32, flags byte, p []byte) {
+// onHeaders processes a HEADERS frame.
+func (c *Conn) onHeaders(id uint32, flags byte, p []byte) {
 	if id%2 == 0 {
 		c.fail(ProtocolError)
 		return
 	}
-	p, ok := c.unpadded(flags, p)
+	p, ok := c.removePadding(flags, p)
 	if !ok {
 		return
 	}
@@ -84,13 +86,14 @@ func (c *Conn) headers(id uint32, flags byte, p []byte) {
 	}
 	c.blockOf, c.ends, c.pieces = id, flags&endStream != 0, 0
 	if flags&endHeaders != 0 {
-		c.headersEnded(p)
+		c.onHeaderBlock(p)
 		return
 	}
 	c.block, c.begun = append(c.block[:0], p...), c.now
 }
 
-func (c *Conn) continuation(id uint32, flags byte, p []byte) {
+// onContinuation processes a CONTINUATION frame.
+func (c *Conn) onContinuation(id uint32, flags byte, p []byte) {
 	if c.blockOf == 0 {
 		c.fail(ProtocolError)
 		return
@@ -106,16 +109,16 @@ func (c *Conn) continuation(id uint32, flags byte, p []byte) {
 	if flags&endHeaders != 0 {
 		block := c.block
 		c.block = nil
-		c.headersEnded(block)
+		c.onHeaderBlock(block)
 	}
 }
 
-// headersEnded takes a whole header block.
-func (c *Conn) headersEnded(block []byte) {
+// onHeaderBlock processes a complete header block, which opens a stream or ends its body.
+func (c *Conn) onHeaderBlock(block []byte) {
 	id, selfish := c.blockOf, c.selfish
 	c.blockOf, c.selfish = 0, false
 	if id <= c.lastID {
-		c.headersAgain(id, block)
+		c.onTrailer(id, block)
 		return
 	}
 	c.lastID = id
@@ -130,7 +133,7 @@ func (c *Conn) headersEnded(block []byte) {
 	case c.draining:
 		s.recycle() // the client was told that this one is not taken
 		return
-	case selfish, !s.Request.complete():
+	case selfish, !s.Request.isComplete():
 		s.recycle()
 		if c.spend(resetCost) {
 			c.resetID(id, ProtocolError)
@@ -149,7 +152,7 @@ func (c *Conn) headersEnded(block []byte) {
 		s.priority = parsePriority(s.Request.urgency)
 	}
 	if c.updates > 0 {
-		c.applyUpdate(s)
+		c.applyEarlyPriority(s)
 	}
 	c.streams = append(c.streams, s)
 	if !s.ended {
@@ -158,8 +161,8 @@ func (c *Conn) headersEnded(block []byte) {
 	c.schedule.put(s)
 }
 
-// headersAgain takes a header block of a stream that is not new: the end of a body.
-func (c *Conn) headersAgain(id uint32, block []byte) {
+// onTrailer processes the header block after the body of a stream.
+func (c *Conn) onTrailer(id uint32, block []byte) {
 	s := c.find(id)
 	if s == nil {
 		switch was := slices.IndexFunc(c.closed[:], func(e end) bool { return e.id == id }); {
@@ -188,16 +191,17 @@ func (c *Conn) headersAgain(id uint32, block []byte) {
 			c.resetID(id, StreamClosed)
 		}
 	case s.ended:
-		c.reset(s, StreamClosed)
+		c.resetStream(s, StreamClosed)
 	case !c.ends || r.malformed || r.TooLarge || s.Request.Length >= 0 && s.received != s.Request.Length:
-		c.reset(s, ProtocolError)
+		c.resetStream(s, ProtocolError)
 	default:
 		s.ended = true
 		s.Peer.Ended(r.Fields)
 	}
 }
 
-func (c *Conn) rstStream(id uint32, p []byte) {
+// onReset processes a RST_STREAM frame.
+func (c *Conn) onReset(id uint32, p []byte) {
 	switch {
 	case len(p) != 4:
 		c.fail(FrameSizeError)
@@ -212,7 +216,7 @@ func (c *Conn) rstStream(id uint32, p []byte) {
 		return
 	}
 	if c.spend(resetCost) {
-		c.remove(s, true)
-		c.drop(s, Code(binary.BigEndian.Uint32(p)))
+		c.removeStream(s, true)
+		c.dropStream(s, Code(binary.BigEndian.Uint32(p)))
 	}
 }

@@ -47,17 +47,17 @@ type hold struct {
 
 var outs = sync.Pool{New: func() any { return &Out{Bytes: make([]byte, 0, Gathered+largestFrame)} }}
 
-// NewOut returns an empty one, which copies everything where it is flat.
+// NewOut returns an empty buffer of what is to be sent. With flat it copies everything into one piece.
 func NewOut(flat bool) *Out {
 	o := outs.Get().(*Out)
 	o.flat = flat
 	return o
 }
 
-// Size is how many bytes are left to send.
+// Size returns how many bytes are left to send.
 func (o *Out) Size() int { return o.size }
 
-// Scarce reports memory pressure, if one of the bodies is not kept anyway.
+// Scarce reports memory pressure that one of the bodies adds to.
 func (o *Out) Scarce() bool {
 	for _, h := range o.holds {
 		if h.held.Scarce() {
@@ -67,8 +67,8 @@ func (o *Out) Scarce() bool {
 	return false
 }
 
-// copied is called after bytes have been appended to Bytes since from.
-func (o *Out) copied(from int) {
+// addCopied records the bytes that were appended to Bytes since the length from.
+func (o *Out) addCopied(from int) {
 	n := len(o.Bytes) - from
 	o.size += n
 	if o.flat || n == 0 {
@@ -81,13 +81,15 @@ func (o *Out) copied(from int) {
 	o.parts = append(o.parts, part{from: from, to: from + n})
 }
 
+// append appends a copy of b.
 func (o *Out) append(b []byte) {
 	from := len(o.Bytes)
 	o.Bytes = append(o.Bytes, b...)
-	o.copied(from)
+	o.addCopied(from)
 }
 
-func (o *Out) body(b []byte, stays bool) {
+// appendBody appends a part of a body, without copying it if it stays in memory until it is sent.
+func (o *Out) appendBody(b []byte, stays bool) {
 	if o.flat || !stays || len(b) <= copied {
 		o.append(b)
 		return
@@ -107,7 +109,7 @@ func (o *Out) Each(f func([]byte)) {
 	}
 }
 
-// Sent takes the first n bytes off.
+// Sent removes the first n bytes, which were sent.
 func (o *Out) Sent(n int) {
 	o.size -= n
 	done := 0

@@ -48,6 +48,7 @@ var kinds = map[string]Kind{
 	"connection": hop, "keep-alive": hop, "proxy-connection": hop, "transfer-encoding": hop, "upgrade": hop,
 }
 
+// kindOf returns the kind of a field by its name.
 func kindOf(name string) Kind {
 	k := kinds[name]
 	if k == Other && name != "" && name[0] == ':' {
@@ -92,6 +93,7 @@ const (
 	sawField
 )
 
+// reset makes the request empty, to be used again; its fields may have most bytes.
 func (r *Request) reset(most int) {
 	clear(r.Fields)
 	*r = Request{Fields: r.Fields[:0], scratch: r.scratch[:0], Length: -1, most: most}
@@ -106,7 +108,7 @@ func (r *Request) reset(most int) {
 // What a request that is done may leave to the next one.
 const scratchKept, fieldsKept = 4 << 10, 64
 
-// add is told of each field.
+// add adds a decoded field to the request.
 func (r *Request) add(e *entry) {
 	if r.bytes += e.size(); r.bytes > r.most {
 		r.TooLarge = true
@@ -118,16 +120,16 @@ func (r *Request) add(e *entry) {
 	}
 	switch e.kind {
 	case method:
-		r.pseudo(sawMethod, &r.Method, e.value)
+		r.setPseudo(sawMethod, &r.Method, e.value)
 		return
 	case scheme:
-		r.pseudo(sawScheme, &r.Scheme, e.value)
+		r.setPseudo(sawScheme, &r.Scheme, e.value)
 		return
 	case authority:
-		r.pseudo(sawAuthority, &r.Authority, e.value)
+		r.setPseudo(sawAuthority, &r.Authority, e.value)
 		return
 	case path:
-		r.pseudo(sawPath, &r.Path, e.value)
+		r.setPseudo(sawPath, &r.Path, e.value)
 		return
 	case hop, odd:
 		r.malformed = true
@@ -151,7 +153,8 @@ func (r *Request) add(e *entry) {
 	r.Fields = append(r.Fields, Field{e.kind, e.name, e.value})
 }
 
-func (r *Request) pseudo(bit uint8, to *string, value string) {
+// setPseudo sets a pseudo-header field once.
+func (r *Request) setPseudo(bit uint8, to *string, value string) {
 	if r.seen&(bit|sawField) != 0 || r.trailer {
 		r.malformed = true
 	}
@@ -159,8 +162,8 @@ func (r *Request) pseudo(bit uint8, to *string, value string) {
 	*to = value
 }
 
-// complete reports whether the fields make a request (RFC 9113 §8.3.1).
-func (r *Request) complete() bool {
+// isComplete reports whether the fields make a valid request (RFC 9113 §8.3.1).
+func (r *Request) isComplete() bool {
 	const most = sawMethod | sawScheme | sawPath
 	switch {
 	case r.malformed:
@@ -177,7 +180,7 @@ func (r *Request) complete() bool {
 	return isToken(r.Method) && r.hostsAgree() && (!r.Bodiless || r.Length <= 0)
 }
 
-// hostsAgree is RFC 9113 §8.3.1: a Host field must not name another host than :authority.
+// hostsAgree reports whether a Host field names no other host than :authority (RFC 9113 §8.3.1).
 func (r *Request) hostsAgree() bool {
 	hosts := 0
 	for i := range r.Fields {
@@ -191,7 +194,7 @@ func (r *Request) hostsAgree() bool {
 	return !strings.Contains(r.Authority, "@")
 }
 
-// IsName reports whether s may be a field's name: a token in lower case (RFC 9113 §8.2.1).
+// IsName reports whether s is valid as the name of a field: a token in lower case (RFC 9113 §8.2.1).
 func IsName(s string) bool {
 	for i := range len(s) {
 		if !tokens[s[i]] || 'A' <= s[i] && s[i] <= 'Z' {
@@ -210,8 +213,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// IsValue reports whether s may be a field's value: no control character but tabs, and neither
-// begins nor ends with white space (RFC 9113 §8.2.1).
+// IsValue reports whether s is valid as the value of a field: no control characters but tabs, and no white space at its begin and
+// end (RFC 9113 §8.2.1).
 func IsValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

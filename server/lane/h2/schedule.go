@@ -16,8 +16,7 @@ const urgencies = 8
 
 var defaultPriority = Priority{Urgency: 3}
 
-// parsePriority reads a dictionary of RFC 8941 as far as a priority goes; what it does not know
-// it leaves out.
+// parsePriority parses the Priority field, a dictionary of RFC 8941. It ignores unknown members.
 func parsePriority(s string) Priority {
 	p := defaultPriority
 	for member := range strings.SplitSeq(s, ",") {
@@ -41,8 +40,7 @@ type schedule struct {
 	filled uint8 // a bit for each queue that has a stream
 }
 
-// put gives a stream a turn, where it has none: before those that came later, unless it is
-// incremental.
+// put adds a stream, unless it is there: before those with a higher number, unless it is incremental.
 func (q *schedule) put(s *Stream) {
 	if s.queued {
 		return
@@ -69,7 +67,8 @@ func (q *schedule) put(s *Stream) {
 	q.filled |= 1 << s.priority.Urgency
 }
 
-func (q *schedule) take(s *Stream) {
+// remove removes a stream.
+func (q *schedule) remove(s *Stream) {
 	if !s.queued {
 		return
 	}
@@ -90,8 +89,8 @@ func (q *schedule) take(s *Stream) {
 	}
 }
 
-// turn returns the first stream that may go on.
-func (q *schedule) turn(may func(*Stream) bool) *Stream {
+// next returns the first stream that may continue, nil for none.
+func (q *schedule) next(may func(*Stream) bool) *Stream {
 	for left := q.filled; left != 0; left &= left - 1 {
 		for s := q.queues[bits.TrailingZeros8(left)].first; s != nil; s = s.next {
 			if may(s) {

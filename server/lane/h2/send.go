@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// find returns an open stream.
+// find returns an open stream, nil if it is not open.
 func (c *Conn) find(id uint32) *Stream {
 	if n := len(c.streams); n > 0 && c.streams[n-1].id == id {
 		return c.streams[n-1]
@@ -16,11 +16,12 @@ func (c *Conn) find(id uint32) *Stream {
 	return nil
 }
 
+// index returns where a stream is in the list of open ones, or would be.
 func (c *Conn) index(id uint32) (int, bool) {
 	return slices.BinarySearchFunc(c.streams, id, func(s *Stream, id uint32) int { return int(s.id) - int(id) })
 }
 
-// isUnused reports whether the client has not opened the stream, nor any later one.
+// isUnused reports whether the client has opened neither the stream nor a later one.
 func (c *Conn) isUnused(id uint32) bool { return id%2 == 0 || id > c.lastID }
 
 // An end says how a stream ended.
@@ -29,26 +30,27 @@ type end struct {
 	reset bool // by either side
 }
 
-func (c *Conn) remember(id uint32, reset bool) {
+// rememberClosed remembers that a stream was closed, and whether by a reset.
+func (c *Conn) rememberClosed(id uint32, reset bool) {
 	c.closed[c.oldest] = end{id, reset}
 	c.oldest = (c.oldest + 1) % remembered
 }
 
-// remove takes a stream off the connection.
-func (c *Conn) remove(s *Stream, reset bool) {
-	c.schedule.take(s)
+// removeStream removes a stream from the connection. reset says that it was reset.
+func (c *Conn) removeStream(s *Stream, reset bool) {
+	c.schedule.remove(s)
 	if i, ok := c.index(s.id); ok {
 		c.streams = slices.Delete(c.streams, i, i+1)
 	}
-	c.remember(s.id, reset)
+	c.rememberClosed(s.id, reset)
 	s.inClosed = true
 	if s.unconsumed > 0 { // nothing reads that any more
 		c.consumed(s.unconsumed)
 	}
 }
 
-// drop ends what a removed stream was at.
-func (c *Conn) drop(s *Stream, code Code) {
+// dropStream releases what a removed stream has, and notifies its peer of an error code.
+func (c *Conn) dropStream(s *Stream, code Code) {
 	if s.held != nil {
 		c.held -= s.weight
 		s.held.Release(s.sent)
@@ -61,7 +63,7 @@ func (c *Conn) drop(s *Stream, code Code) {
 	s.recycle()
 }
 
-// consumed lets the client send n bytes more on the connection.
+// consumed lets the client send n more bytes on the connection.
 func (c *Conn) consumed(n int) {
 	if c.unconsumed += n; c.unconsumed >= connWindow/4 && !c.failed {
 		c.control = appendFrame(c.control, windowUpdate, 0, uint32(c.unconsumed))
@@ -70,25 +72,25 @@ func (c *Conn) consumed(n int) {
 	}
 }
 
-// reset ends a stream with an error that the client is told. Whose fault it is does not matter:
-// it counts as one that the client has made the server reset.
-func (c *Conn) reset(s *Stream, code Code) {
-	c.remove(s, true)
+// resetStream ends a stream with an error. It counts as one that the client has caused.
+func (c *Conn) resetStream(s *Stream, code Code) {
+	c.removeStream(s, true)
 	if c.spend(resetCost) {
 		c.control = appendFrame(c.control, rstStream, s.id, uint32(code))
 	}
-	c.drop(s, code)
+	c.dropStream(s, code)
 }
 
-// resetID is reset for a stream that there is not.
+// resetID sends a reset for a stream that is not open.
 func (c *Conn) resetID(id uint32, code Code) {
-	c.remember(id, true)
+	c.rememberClosed(id, true)
 	c.control = appendFrame(c.control, rstStream, id, uint32(code))
 }
 
+// resetEither resets a stream whether it is open or not.
 func (c *Conn) resetEither(id uint32, code Code) {
 	if s := c.find(id); s != nil {
-		c.reset(s, code)
+		c.resetStream(s, code)
 	} else if c.spend(resetCost) {
 		c.resetID(id, code)
 	}
@@ -106,10 +108,10 @@ func (c *Conn) fail(code Code) {
 	c.control = appendFrame(c.control, goAway, 0, c.final, uint32(code))
 }
 
-// Fail ends the connection with an error, beginning with what is gathered next.
+// Fail ends the connection with an error, which is sent first of what is gathered next.
 func (c *Conn) Fail(code Code) { c.fail(code) }
 
-// Failure returns the error that the connection ends with.
+// Failure returns the error code with which the connection ends; false if it does not.
 func (c *Conn) Failure() (Code, bool) { return c.code, c.failed }
 
 // Abandon drops all streams, when nothing more can be sent.
@@ -117,22 +119,22 @@ func (c *Conn) Abandon() {
 	c.failed, c.draining = true, true
 	for len(c.streams) > 0 {
 		s := c.streams[len(c.streams)-1]
-		c.remove(s, true)
-		c.drop(s, c.code)
+		c.removeStream(s, true)
+		c.dropStream(s, c.code)
 	}
 }
 
-// Announce tells the client of an end to come. When it has heard of that, Drain is called.
+// Announce sends a GOAWAY that announces the end of the connection, with a PING. After its response the caller calls Drain.
 func (c *Conn) Announce() {
 	if c.ending || c.draining {
 		return
 	}
 	c.ending, c.pinged = true, true
 	c.control = appendFrame(c.control, goAway, 0, mostID, uint32(NoError))
-	c.control = append(appendHead(c.control, len(farewell), ping, 0, 0), farewell...)
+	c.control = append(appendFrameHead(c.control, len(farewell), ping, 0, 0), farewell...)
 }
 
-// Drain takes no more streams, and tells the client which was the last.
+// Drain accepts no more streams, and sends the number of the last one.
 func (c *Conn) Drain() {
 	if c.draining {
 		return
@@ -141,13 +143,13 @@ func (c *Conn) Drain() {
 	c.control = appendFrame(c.control, goAway, 0, c.final, uint32(NoError))
 }
 
-// Draining reports whether the final GOAWAY, or one for an error, has been queued.
+// Draining reports whether the final GOAWAY, or one for an error, is queued or sent.
 func (c *Conn) Draining() bool { return c.draining }
 
-// Idle reports whether there is no stream, and nothing to send.
+// Idle reports whether the connection has no stream and nothing to send.
 func (c *Conn) Idle() bool { return len(c.streams) == 0 && len(c.control) == 0 }
 
-// Done reports whether the connection can be closed when all that was gathered is sent.
+// Done reports whether the connection can be closed once everything that was gathered is sent.
 func (c *Conn) Done() bool {
 	return len(c.control) == 0 && (c.failed || c.draining && len(c.streams) == 0)
 }
@@ -155,24 +157,24 @@ func (c *Conn) Done() bool {
 // Greeted reports whether the client has sent its preface and settings.
 func (c *Conn) Greeted() bool { return c.settled }
 
-// Last is the number of the last stream, and whether it or another one is open.
+// Last returns the number of the last stream, and whether any stream is open.
 func (c *Conn) Last() (id uint32, open bool) { return c.lastID, len(c.streams) > 0 }
 
-// Full reports whether so much is to be sent that nothing should be read before.
+// Full reports whether so much waits to be sent that nothing should be read before.
 func (c *Conn) Full() bool { return len(c.control) > controlMost }
 
-// mayHold reports whether a body more may be held, and could be sent.
+// mayHold reports whether another body may be held in memory, and could be sent.
 func (c *Conn) mayHold() bool { return c.window > 0 && (c.held == 0 || c.held < HeldMost) }
 
-// put gives a stream a turn if it has something to do. Blocked ones come back with their window.
-func (c *Conn) put(s *Stream) {
-	if !s.inClosed && s.ready() {
+// giveTurn gives a stream a turn if it can continue. A blocked stream gets one when its window opens.
+func (c *Conn) giveTurn(s *Stream) {
+	if !s.inClosed && s.isReady() {
 		c.schedule.put(s)
 	}
 }
 
-// ready reports whether the stream could go on if the connection's window were open.
-func (s *Stream) ready() bool {
+// isReady reports whether the stream can continue once the connection's window is open.
+func (s *Stream) isReady() bool {
 	switch {
 	case s.asked:
 		return !s.waits && (!s.parked || s.window > 0)
@@ -184,8 +186,8 @@ func (s *Stream) ready() bool {
 	return s.last
 }
 
-// may reports whether a stream that has a turn can go on.
-func (c *Conn) may(s *Stream) bool {
+// mayContinue reports whether a stream that has a turn can continue now.
+func (c *Conn) mayContinue(s *Stream) bool {
 	switch {
 	case s.asked:
 		return !s.parked || s.CanSend()
@@ -195,7 +197,7 @@ func (c *Conn) may(s *Stream) bool {
 	return true
 }
 
-// Gather fills o with what can be sent now, as it is the streams' turn. Streams are answered.
+// Gather fills o with what can be sent now, in the order of the streams' turns. It requests the responses of streams.
 func (c *Conn) Gather(o *Out, now time.Time) {
 	c.now = now
 	if len(c.control) > 0 {
@@ -205,15 +207,15 @@ func (c *Conn) Gather(o *Out, now time.Time) {
 		}
 	}
 	for o.size < Gathered && len(o.parts) < Parts-2 && !c.failed {
-		s := c.schedule.turn(c.mayGo)
+		s := c.schedule.next(c.mayGo)
 		if s == nil {
 			break
 		}
 		if s.asked {
-			c.answer(s)
+			c.requestResponse(s)
 			continue
 		}
-		c.send(s, o)
+		c.gatherStream(s, o)
 	}
 	if len(c.control) > 0 && len(o.Bytes)+len(c.control) <= cap(o.Bytes) {
 		o.append(c.control)
@@ -222,18 +224,18 @@ func (c *Conn) Gather(o *Out, now time.Time) {
 	c.checkBlocked()
 }
 
-// Resume has the streams answered that wait.
+// Resume requests the responses of the streams that wait.
 func (c *Conn) Resume() {
 	for _, s := range c.streams {
 		if s.waits {
 			s.waits = false
-			c.put(s)
+			c.giveTurn(s)
 		}
 	}
 }
 
-// answer has a stream answered.
-func (c *Conn) answer(s *Stream) {
+// requestResponse requests the response of a stream from the server.
+func (c *Conn) requestResponse(s *Stream) {
 	s.parked = false
 	id := s.id
 	c.o.Server.Serve(s)
@@ -241,24 +243,23 @@ func (c *Conn) answer(s *Stream) {
 		return // it is closed
 	}
 	if s.asked && !s.parked && !s.waits {
-		c.reset(s, InternalError) // the server has done nothing
+		c.resetStream(s, InternalError) // the server has done nothing
 		return
 	}
-	if !s.ready() {
-		c.schedule.take(s)
-		s.block()
+	if !s.isReady() {
+		c.schedule.remove(s)
+		s.startBlocked()
 	}
 }
 
-// block notes since when the client's window keeps a stream back. What answers later has time
-// limits of its own.
-func (s *Stream) block() {
+// startBlocked records since when the client's window blocks a stream. Peers that respond later have their own timeouts.
+func (s *Stream) startBlocked() {
 	if s.Peer == nil && s.window <= 0 && (s.parked || len(s.body) > 0) {
 		s.blocked = s.conn.now
 	}
 }
 
-// appendHeaders appends a header block in as many frames as it takes.
+// appendHeaders appends a header block in frames of up to most bytes.
 func appendHeaders(b, block []byte, flags byte, id uint32, most int) []byte {
 	kind := byte(headers)
 	for {
@@ -266,7 +267,7 @@ func appendHeaders(b, block []byte, flags byte, id uint32, most int) []byte {
 		if n == len(block) {
 			flags |= endHeaders
 		}
-		b = append(appendHead(b, n, kind, flags, id), block[:n]...)
+		b = append(appendFrameHead(b, n, kind, flags, id), block[:n]...)
 		if block = block[n:]; len(block) == 0 {
 			return b
 		}
@@ -274,8 +275,8 @@ func appendHeaders(b, block []byte, flags byte, id uint32, most int) []byte {
 	}
 }
 
-// send gathers what a stream has: as much as fits of one that is not incremental, else a frame.
-func (c *Conn) send(s *Stream, o *Out) {
+// gatherStream appends what a stream has to send to o: as much as fits if it is not incremental, else one frame.
+func (c *Conn) gatherStream(s *Stream, o *Out) {
 	from := len(o.Bytes)
 	if len(s.head) > 0 {
 		var flags byte
@@ -283,9 +284,9 @@ func (c *Conn) send(s *Stream, o *Out) {
 			flags = endStream
 		}
 		o.Bytes = appendHeaders(o.Bytes, s.head, flags, s.id, c.frame)
-		o.copied(from)
+		o.addCopied(from)
 		if s.head = s.head[:0]; flags != 0 {
-			c.finish(s, o)
+			c.finishStream(s, o)
 			return
 		}
 	}
@@ -296,18 +297,18 @@ func (c *Conn) send(s *Stream, o *Out) {
 			flags = endStream
 		}
 		from = len(o.Bytes)
-		o.Bytes = appendHead(o.Bytes, n, data, flags, s.id)
-		o.copied(from)
-		o.body(s.body[:n], s.stays)
+		o.Bytes = appendFrameHead(o.Bytes, n, data, flags, s.id)
+		o.addCopied(from)
+		o.appendBody(s.body[:n], s.stays)
 		s.body = s.body[n:]
 		s.window -= n
 		c.window -= n
 		s.sent += int64(n)
 		c.sent += int64(n)
-		c.progress(s, n)
+		c.countProgress(s, n)
 		c.calm.earn(dataCredit)
 		if flags != 0 {
-			c.finish(s, o)
+			c.finishStream(s, o)
 			return
 		}
 		if s.priority.Incremental {
@@ -320,38 +321,38 @@ func (c *Conn) send(s *Stream, o *Out) {
 			if s.trailers != nil {
 				o.Bytes = appendHeaders(o.Bytes, s.trailers, endStream, s.id, c.frame)
 			} else {
-				o.Bytes = appendHead(o.Bytes, 0, data, endStream, s.id)
+				o.Bytes = appendFrameHead(o.Bytes, 0, data, endStream, s.id)
 			}
-			o.copied(from)
-			c.finish(s, o)
+			o.addCopied(from)
+			c.finishStream(s, o)
 			return
 		}
-		c.schedule.take(s)
+		c.schedule.remove(s)
 		if s.Peer != nil {
 			s.Peer.Sent()
 		}
 		return
 	}
-	if c.schedule.take(s); s.window > 0 {
+	if c.schedule.remove(s); s.window > 0 {
 		c.schedule.put(s) // an incremental one goes behind the others
 		return
 	}
-	s.block()
+	s.startBlocked()
 }
 
-// finish is called when the end of an answer is gathered.
-func (c *Conn) finish(s *Stream, o *Out) {
+// finishStream ends a stream whose response was gathered completely.
+func (c *Conn) finishStream(s *Stream, o *Out) {
 	c.calm.earn(answerCredit)
 	if !s.ended { // the client need not send the rest (RFC 9113 §8.1)
 		from := len(o.Bytes)
 		o.Bytes = appendFrame(o.Bytes, rstStream, s.id, uint32(NoError))
-		o.copied(from)
+		o.addCopied(from)
 	}
 	if s.held != nil {
 		o.holds = append(o.holds, hold{s.held, s.sent, s.weight})
 		s.held = nil
 	}
-	c.remove(s, !s.ended)
+	c.removeStream(s, !s.ended)
 	if s.Peer == nil {
 		s.recycle()
 		return
@@ -359,7 +360,7 @@ func (c *Conn) finish(s *Stream, o *Out) {
 	s.Peer.Sent()
 }
 
-// Free is called when o is sent, or will not be.
+// Free releases what o refers to, after it was sent or when it will not be.
 func (c *Conn) Free(o *Out) {
 	for i := range o.holds {
 		h := &o.holds[i]
@@ -374,8 +375,8 @@ func (c *Conn) Free(o *Out) {
 	}
 }
 
-// progress counts what was gathered of a body.
-func (c *Conn) progress(s *Stream, n int) {
+// countProgress counts bytes of a body that were gathered.
+func (c *Conn) countProgress(s *Stream, n int) {
 	if s.chunk += n; s.chunk >= Gathered {
 		s.chunk, s.spent = 0, 0
 	}
@@ -384,6 +385,7 @@ func (c *Conn) progress(s *Stream, n int) {
 	}
 }
 
+// unblock records that the client's window no longer blocks the stream.
 func (s *Stream) unblock(now time.Time) {
 	if !s.blocked.IsZero() {
 		s.spent += now.Sub(s.blocked)
@@ -391,7 +393,7 @@ func (s *Stream) unblock(now time.Time) {
 	}
 }
 
-// checkBlocked notes since when the connection's window keeps streams back.
+// checkBlocked records since when the connection's window blocks streams.
 func (c *Conn) checkBlocked() {
 	waits := c.window <= 0 && c.schedule.filled != 0
 	switch {
@@ -406,8 +408,8 @@ func (c *Conn) checkBlocked() {
 	}
 }
 
-// Due returns when Expire is to be called, zero for not at all.
-func (c *Conn) Due() time.Time {
+// NextExpiry returns when Expire has to be called, zero for never.
+func (c *Conn) NextExpiry() time.Time {
 	var due time.Time
 	if c.failed {
 		return due
@@ -425,27 +427,26 @@ func (c *Conn) Due() time.Time {
 	}
 	for _, s := range c.streams {
 		if !s.blocked.IsZero() {
-			earlier(s.blocked.Add(s.allowed() - s.spent))
+			earlier(s.blocked.Add(s.blockedTimeout() - s.spent))
 		}
 	}
 	return due
 }
 
-// Halfway reports whether a frame or header block has begun that a client has no reason to send
-// slowly.
+// Halfway reports whether a frame or header block is incomplete that a client has no reason to send slowly.
 func (c *Conn) Halfway() bool {
 	return c.blockOf != 0 || len(c.partial) > 0 && (len(c.partial) < frameHead || c.partial[3] != data)
 }
 
-// allowed is how long a stream may wait for the client's window.
-func (s *Stream) allowed() time.Duration {
+// blockedTimeout returns how long a stream may wait for the client's window.
+func (s *Stream) blockedTimeout() time.Duration {
 	if s.held != nil && s.held.Scarce() {
 		return s.conn.o.Stall / 4
 	}
 	return s.conn.o.Stall
 }
 
-// Expire ends what has waited too long.
+// Expire ends the streams and the connection that have waited too long.
 func (c *Conn) Expire(now time.Time) {
 	c.now = now
 	switch {
@@ -459,8 +460,8 @@ func (c *Conn) Expire(now time.Time) {
 		return
 	}
 	for i := len(c.streams) - 1; i >= 0; i-- {
-		if s := c.streams[i]; !s.blocked.IsZero() && s.spent+now.Sub(s.blocked) >= s.allowed() {
-			c.reset(s, Cancel)
+		if s := c.streams[i]; !s.blocked.IsZero() && s.spent+now.Sub(s.blocked) >= s.blockedTimeout() {
+			c.resetStream(s, Cancel)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *shop) Serve(stream *Stream) {
 	n, err := strconv.Atoi(path[1:])
 	switch {
 	case err == nil && n > 0 && !stream.CanSend():
-		stream.Park()
+		stream.Postpone()
 		return
 	case stream.Peer != nil || path == "/later":
 		p, ok := stream.Peer.(*peer)

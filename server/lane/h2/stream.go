@@ -66,31 +66,31 @@ func newStream(most int) *Stream {
 	return s
 }
 
-// recycle is for a stream that nothing refers to.
+// recycle returns a stream to the pool. Nothing may refer to it.
 func (s *Stream) recycle() {
 	*s = Stream{Request: s.Request, head: s.head[:0]}
 	streams.Put(s)
 }
 
-// ID is its number.
+// ID returns the number of the stream.
 func (s *Stream) ID() uint32 { return s.id }
 
-// CanSend reports whether a body could go out, now that it is the stream's turn.
+// CanSend reports whether a body could be sent now that it is the stream's turn.
 func (s *Stream) CanSend() bool { return s.window > 0 && s.conn.mayHold() }
 
-// Park puts the stream off until CanSend. It is called instead of answering.
-func (s *Stream) Park() { s.parked = true }
+// Postpone postpones the response until CanSend returns true. It is called instead of responding.
+func (s *Stream) Postpone() { s.parked = true }
 
-// Wait puts the stream off until Conn.Resume. It is called instead of answering.
+// Wait postpones the response until Conn.Resume is called. It is called instead of responding.
 func (s *Stream) Wait() { s.waits = true }
 
-// Delegate has the peer answer later. It is called instead of answering.
+// Delegate lets a peer respond later. It is called instead of responding.
 func (s *Stream) Delegate(p Peer) { s.Peer, s.asked = p, false }
 
-// Send answers: with a header block, which is copied, and all of a body, which is released when it
-// is sent, if held is not nil.
+// Send responds with a header block, in two parts that are copied, and a complete body, which held, if not nil, releases when it is
+// sent.
 func (s *Stream) Send(head, more, body []byte, held Held) {
-	s.Head(head, more)
+	s.SendHead(head, more)
 	s.body, s.last, s.stays = body, true, held != nil
 	if held != nil {
 		s.held, s.weight = held, len(body)
@@ -98,15 +98,15 @@ func (s *Stream) Send(head, more, body []byte, held Held) {
 	}
 }
 
-// Head gives a header block, in two parts. It may be called before others that only inform.
-func (s *Stream) Head(head, more []byte) {
+// SendHead sends a header block, in two parts. Informational responses may be sent before.
+func (s *Stream) SendHead(head, more []byte) {
 	s.asked = false
 	s.given = true
 	s.head = append(append(s.head, head...), more...)
-	s.conn.put(s)
+	s.conn.giveTurn(s)
 }
 
-// Inform sends a header block of an answer that only informs (1xx).
+// Inform sends the header block of an informational response (1xx).
 func (s *Stream) Inform(block []byte) {
 	if s.inClosed {
 		return
@@ -115,31 +115,31 @@ func (s *Stream) Inform(block []byte) {
 	c.control = appendHeaders(c.control, block, 0, s.id, c.frame)
 }
 
-// Write gives a piece of the body, which the caller keeps as it is until the peer is told that it
-// is sent, or the stream breaks.
+// Write sends a part of the body, which the caller must not modify until the peer is notified that it was sent or the stream has
+// failed.
 func (s *Stream) Write(p []byte, last bool) {
 	s.body, s.last = p, last
-	s.conn.put(s)
+	s.conn.giveTurn(s)
 }
 
-// End ends the answer, with fields behind the body if there are any.
+// End ends the response, with the header block of a trailer, nil for none.
 func (s *Stream) End(trailers []byte) {
 	s.last, s.trailers = true, trailers
-	s.conn.put(s)
+	s.conn.giveTurn(s)
 }
 
-// Others is how many bytes of bodies the connection's other streams have sent.
-func (s *Stream) Others() int64 { return s.conn.sent - s.sent }
+// SentByOthers returns how many bytes of bodies the connection's other streams have sent.
+func (s *Stream) SentByOthers() int64 { return s.conn.sent - s.sent }
 
-// Behind reports whether the stream could send something, but others go first, or have sent more since they had sent that much.
+// Behind reports whether the stream could send something, but other streams go first, or have sent more than others bytes.
 func (s *Stream) Behind(others int64) bool {
-	return s.queued && (s.Others() > others || s.conn.schedule.turn(s.conn.mayGo) != s)
+	return s.queued && (s.SentByOthers() > others || s.conn.schedule.next(s.conn.mayGo) != s)
 }
 
-// Open reports whether the stream still is one of the connection's.
+// Open reports whether the stream is still open.
 func (s *Stream) Open() bool { return !s.inClosed }
 
-// Consumed lets the client send n bytes more, of those that the peer has been given.
+// Consumed lets the client send n more bytes, of those that the peer has received.
 func (s *Stream) Consumed(n int) {
 	c := s.conn
 	if s.inClosed {
@@ -155,9 +155,9 @@ func (s *Stream) Consumed(n int) {
 	}
 }
 
-// Reset ends the stream before its answer has ended.
+// Reset ends the stream before its response has ended.
 func (s *Stream) Reset(code Code) {
 	if !s.inClosed {
-		s.conn.reset(s, code)
+		s.conn.resetStream(s, code)
 	}
 }

@@ -88,7 +88,7 @@ func (l refusingLeader) Undo(context.Context, UndoRequest) (waitingroom.Version,
 	return l.refuse()
 }
 
-// setApplied has the process be a follower whose leader refuses all changes.
+// follow has the process be a follower whose leader refuses all changes.
 func (f *fixture) follow() (asked *int) {
 	asked = new(int)
 	f.record.follows, f.record.changer, f.record.offers = true, refusingLeader{asked}, refusingLeader{asked}

@@ -12,8 +12,8 @@ func TestRoomIsFair(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		most := 20 + random.IntN(200)
-		r := newRoom(most)
-		of := make(map[*place]netip.Prefix)
+		r := newConnLimit(most)
+		of := make(map[*connEntry]netip.Prefix)
 		for range 2000 {
 			if random.IntN(4) == 0 {
 				for p := range of {
@@ -24,7 +24,7 @@ func TestRoomIsFair(t *testing.T) {
 				continue
 			}
 			from := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(min(random.IntN(10), random.IntN(10)))}), 32)
-			p := &place{room: r, fd: -1}
+			p := &connEntry{room: r, fd: -1}
 			counts, others := make(map[netip.Prefix]int), 0
 			of[p] = from
 			for _, client := range of {
@@ -53,7 +53,7 @@ func TestRoomIsFair(t *testing.T) {
 }
 
 // check returns how many places are listed.
-func check(t *testing.T, r *room) (sum int) {
+func check(t *testing.T, r *connLimit) (sum int) {
 	t.Helper()
 	for size := range r.bySize {
 		n := 0
@@ -63,7 +63,7 @@ func check(t *testing.T, r *room) (sum int) {
 			for p := h.places.first; p != nil; p = p.after {
 				places++
 			}
-			if places != size || places != h.places.n || r.crowds[h.client] != h || size > r.largest {
+			if places != size || places != h.places.n || r.groups[h.client] != h || size > r.largest {
 				t.Fatalf("a client with %d connections is listed as having %d", places, size)
 			}
 			sum += places

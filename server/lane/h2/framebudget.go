@@ -20,15 +20,17 @@ const (
 	dataCredit, answerCredit = 16, resetCost
 )
 
-type calm struct {
+// A frameBudget is what a client may still cost.
+type frameBudget struct {
 	left  int
 	since time.Time
 }
 
-func (c *calm) earn(n int) { c.left = min(c.left+n, allowance) }
+// earn adds n to the budget, up to the limit.
+func (c *frameBudget) earn(n int) { c.left = min(c.left+n, allowance) }
 
-// spend reports whether there was enough.
-func (c *calm) spend(n int, now time.Time) bool {
+// spend subtracts n from the budget, which grows with time, and reports whether there was enough.
+func (c *frameBudget) spend(n int, now time.Time) bool {
 	if c.left -= n; c.left >= 0 {
 		return true
 	}
