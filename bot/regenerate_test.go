@@ -11,9 +11,12 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
+	"github.com/larder-cdn/larder/internal/testkit/sources"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/check"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -174,4 +177,32 @@ func TestRemakeFromGit(t *testing.T) {
 	if len(result.Lost) != 1 || !strings.Contains(result.Lost[0].Problem, "it was at commit ") {
 		t.Errorf("lost %+v", result.Lost)
 	}
+}
+
+// Upstream passes the tests of all sources of contents.
+func TestRegeneratorContents(t *testing.T) {
+	sources.Contents(t, []byte(library), func(t *testing.T, sent []byte) (replication.Contents, replication.Wanted) {
+		r := newRig(t)
+		r.registry.Add("up", "1.0.0", hour(1), map[string]string{"a.js": library})
+		r.enrol("down", fromNpm("up", "*.js"))
+		r.open()
+		r.once()
+		manifest := r.manifest("down", "1.0.0")
+		wanted := replication.Wanted{Manifest: manifest, File: &manifest.Files[0], Hash: manifest.Files[0].SHA256, Limit: manifest.Files[0].Size}
+		for e, err := range logs.Entries(r.store, 0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch e.Kind {
+			case logs.PackageAdded:
+				wanted.PackageJSON = func() ([]byte, error) { return r.store.Identity(e.PackageJSON) }
+			case logs.Published:
+				wanted.Entry = e
+			}
+		}
+		if r.registry.Remove("up", "1.0.0"); sent != nil {
+			r.registry.Add("up", "1.0.0", hour(1), map[string]string{"a.js": string(sent)})
+		}
+		return r.regenerator(), wanted
+	})
 }

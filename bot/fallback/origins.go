@@ -122,6 +122,9 @@ func (o cdnjsFiles) Name() string { return o.String() }
 // Content implements [replication.Contents].
 func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	data, err := o.get(ctx, o.assets+assetPath(w.Manifest.Package, w.Manifest.Version, w.File.Path), w.Limit)
+	if errors.Is(err, fetch.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
 	return replication.Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/sources"
 	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -340,6 +341,26 @@ func TestConformance(t *testing.T) {
 				t.Errorf("the evidence: %+v, %v", found, err)
 			}
 			m.same(t, u)
+		})
+	}
+}
+
+// The contents of every kind of source that has a log pass the tests of all sources of contents.
+func TestContents(t *testing.T) {
+	const body = "vue three point two"
+	u := newUpstream(t)
+	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": body})
+	u.signNow(t)
+	honest, hash := expose(t, u), kvstore.Sum([]byte(body))
+	for _, medium := range media {
+		t.Run(medium.name, func(t *testing.T) {
+			sources.Contents(t, []byte(body), func(t *testing.T, sent []byte) (replication.Contents, replication.Wanted) {
+				x := maps.Clone(honest)
+				if x["content/"+hash.String()] = sent; sent == nil {
+					delete(x, "content/"+hash.String())
+				}
+				return medium.open(t, u, honest, x), replication.Wanted{Hash: hash, Limit: int64(len(body))}
+			})
 		})
 	}
 }
