@@ -98,7 +98,7 @@ func BenchmarkPrepare(b *testing.B) {
 	s := crowded(b, 6000)
 	r := newRequest("GET", "/libraries?fields=*", "Accept-Encoding: br")
 	for b.Loop() {
-		s.public.lists.Forget(func(listKey) bool { return true })
+		s.public.lists.Remove(func(listKey) bool { return true })
 		w := &sink{header: http.Header{}}
 		s.handler.ServeHTTP(w, r)
 	}

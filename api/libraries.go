@@ -147,7 +147,7 @@ type listKey struct {
 // all returns the list of all libraries, which is made once for each change of them or of their order. Lists in an earlier order are dropped.
 func (p *public) all(ranking *library.Ranking, set fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
-		p.lists.Forget(func(k listKey) bool { return k.ranking != ranking })
+		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })
 	}
 	return p.lists.Get(listKey{ranking, set, assetBase}, func() (*list, int, error) {
 		l := p.newList(ranking.Libraries, set, assetBase)

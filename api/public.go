@@ -65,7 +65,7 @@ type PublicOptions struct {
 	// Rooms are the waiting rooms. Default: there are none.
 	Rooms Rooms
 	// Turns are those in which answers are made, so that making them leaves processors for files. Default: as many as
-	// [client.Processors] says.
+	// [client.PageProcessors] says.
 	Turns *client.Shares
 	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
 	// clients go.
@@ -104,7 +104,7 @@ type public struct {
 
 func newPublic(o PublicOptions) *public {
 	o.Name = cmp.Or(o.Name, "Larder")
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	p := &public{PublicOptions: o}
 	p.lists.Most, p.lists.MostBytes = 8, 64<<20
 	p.names.Most, p.names.MostBytes = 1, 8<<20

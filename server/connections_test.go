@@ -79,7 +79,7 @@ func TestRequestsHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, client.Hurries(r.Context()))
+		fmt.Fprint(w, client.IsScarce(r.Context()))
 	}), HTTPOptions{Proxies: new(client.Proxies)})
 	done := make(chan error)
 	go func() { done <- s.Serve(l) }()

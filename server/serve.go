@@ -245,7 +245,7 @@ func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome
 }
 
 // mustHurry reports whether the client has less time because connections are scarce.
-func (to overHTTP) mustHurry() bool { return client.Hurries(to.r.Context()) }
+func (to overHTTP) mustHurry() bool { return client.IsScarce(to.r.Context()) }
 
 // bodyOf returns the bytes of a representation, or nil if an identity is to be inflated while it is sent, which is never done for
 // parts. The caller must release the bytes.

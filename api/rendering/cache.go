@@ -11,18 +11,18 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// A cache has two generations of entries in the store. New entries go into the younger one; once that has half of the bytes that
-// the cache may have, the older one is deleted and another begins. An entry of the older generation that is read moves to the younger one, so
-// what is in use stays. A row's key is the generation (4 bytes, big endian) and the document's key.
+// A cache has two generations of entries in the store. New entries go into the younger one. Once that has half of the limit of bytes, the cache
+// deletes the older generation and starts another. Reading an entry of the older generation copies it to the younger one, so entries in
+// use stay. A row's key is the generation (4 bytes, big endian) and the document's key.
 type cache struct {
-	store *kvstore.Store
-	most  int64
+	kv   *kvstore.Store
+	most int64
 
 	mu    sync.Mutex // held while rows are written
 	state *generation
 }
 
-// A generation is the younger one.
+// A generation is the state of the younger generation.
 type generation struct {
 	number uint32
 	bytes  int64 // of its values
@@ -31,45 +31,46 @@ type generation struct {
 // stateKey is the row that has number and bytes of the younger generation, in uvarints. It sorts after all others.
 var stateKey = []byte{0xff, 's'}
 
-// The first byte of a row's value says what follows.
+// The first byte of a row's value.
 const (
-	storedResult  = 1 // a result in Brotli
-	storedRefusal = 2 // why there is no result
+	storedResult  = 1 // before an encoded result, compressed with Brotli
+	storedRefusal = 2 // before the reason why there is no result
 )
 
+// rowKey returns the key of the row that has a document's entry in a generation.
 func rowKey(generation uint32, key document.Key) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, generation), key[:]...)
 }
 
-// get returns the entry of a document. What cannot be read is rendered again.
-func (c *cache) get(kind document.Kind, key document.Key) (entry, bool) {
+// load returns the stored entry of a document, and moves it to the younger generation. It returns false if there is none that can be read.
+func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	c.mu.Lock()
-	number := c.current().number
+	number := c.youngest().number
 	c.mu.Unlock()
 	for _, g := range []uint32{number, number - 1} {
-		value, err := c.store.Get(kvstore.Renderings, rowKey(g, key))
+		value, err := c.kv.Get(kvstore.Renderings, rowKey(g, key))
 		if err != nil {
 			continue
 		}
-		e, err := decode(kind, value)
+		e, err := decodeEntry(kind, value)
 		if err != nil {
 			continue
 		}
 		if g != number {
-			_ = c.write(key, value) // it stays where it is
+			_ = c.write(key, value) // if that fails, the entry stays in the older generation
 		}
 		return e, true
 	}
 	return entry{}, false
 }
 
-// current returns the younger generation; the caller holds mu.
-func (c *cache) current() *generation {
+// youngest returns the younger generation. The caller holds mu.
+func (c *cache) youngest() *generation {
 	if c.state != nil {
 		return c.state
 	}
 	c.state = &generation{number: 1}
-	if value, err := c.store.Get(kvstore.Renderings, stateKey); err == nil {
+	if value, err := c.kv.Get(kvstore.Renderings, stateKey); err == nil {
 		number, n := binary.Uvarint(value)
 		size, m := binary.Uvarint(value[max(n, 0):])
 		if n > 0 && m > 0 && number < 1<<31 && size < 1<<62 {
@@ -79,7 +80,8 @@ func (c *cache) current() *generation {
 	return c.state
 }
 
-func (c *cache) put(key document.Key, e entry) error {
+// store stores the entry of a document.
+func (c *cache) store(key document.Key, e entry) error {
 	if e.refused != "" {
 		return c.write(key, append([]byte{storedRefusal}, e.refused...))
 	}
@@ -94,7 +96,8 @@ func (c *cache) put(key document.Key, e entry) error {
 	return c.write(key, append([]byte{storedResult}, coded...))
 }
 
-func decode(kind document.Kind, value []byte) (entry, error) {
+// decodeEntry decodes the value of a row.
+func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 	switch {
 	case len(value) > 1 && value[0] == storedRefusal:
 		return entry{refused: string(value[1:])}, nil
@@ -109,15 +112,15 @@ func decode(kind document.Kind, value []byte) (entry, error) {
 	return entry{}, fmt.Errorf("a rendered document in the store begins with %x", value[:min(len(value), 1)])
 }
 
-// write stores a value in the younger generation.
+// write stores the value of a document's row in the younger generation, and starts another one when that is full.
 func (c *cache) write(key document.Key, value []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next := *c.current()
-	batch := c.store.NewBatch()
+	next := *c.youngest()
+	batch := c.kv.NewBatch()
 	defer batch.Close()
 	if next.bytes+int64(len(value)) > c.most/2 {
-		if err := c.remove(batch, next.number-1); err != nil {
+		if err := c.removeUpTo(batch, next.number-1); err != nil {
 			return err
 		}
 		next = generation{number: next.number + 1}
@@ -132,9 +135,9 @@ func (c *cache) write(key document.Key, value []byte) error {
 	return nil
 }
 
-// remove deletes a generation and those before it.
-func (c *cache) remove(batch *kvstore.Batch, last uint32) error {
-	for item, err := range c.store.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
+// removeUpTo deletes the rows of a generation and of those before it.
+func (c *cache) removeUpTo(batch *kvstore.Batch, last uint32) error {
+	for item, err := range c.kv.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-func imports(owner string, module kvstore.Hash, size int, read func() ([]byte, error)) (Document, error) {
+// importsDocument returns the document whose result is the imports of a module of size bytes, which read reads. A module that is too large
+// is a *document.RefusedError.
+func importsDocument(owner string, module kvstore.Hash, size int, read func() ([]byte, error)) (Document, error) {
 	if size > document.MaxSource {
 		return Document{}, &document.RefusedError{Reason: fmt.Sprintf("it has over %d bytes", document.MaxSource)}
 	}
@@ -21,14 +23,15 @@ func imports(owner string, module kvstore.Hash, size int, read func() ([]byte, e
 	}}, nil
 }
 
-func ranges(owner string, all []string) Document {
+// rangesDocument returns the document whose result is the meaning of version ranges.
+func rangesDocument(owner string, all []string) Document {
 	return Document{Kind: document.Ranges, Key: document.RangesKey(owner, all), Owner: owner, Request: func(context.Context) (document.Request, error) {
 		return document.Request{Kind: document.Ranges, Ranges: all}, nil
 	}}
 }
 
-// Documents finds out for a client what documents say. It calls pending for each of which that is not known yet. A worker's turn reads a module by its
-// hash.
+// Documents returns functions that get the imports of modules and the meaning of version ranges for a client. For each that is not rendered
+// yet they call pending. read reads a module by its hash when the worker renders it.
 func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byte, error), pending func(*PendingError)) library.Documents {
 	get := func(d Document) (document.Result, bool, error) {
 		r, err := x.Get(client, d)
@@ -41,7 +44,7 @@ func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byt
 	}
 	return library.Documents{
 		Imports: func(_ context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {
-			d, err := imports(owner, module, len(source), func() ([]byte, error) { return read(module) })
+			d, err := importsDocument(owner, module, len(source), func() ([]byte, error) { return read(module) })
 			if err != nil {
 				return nil, false, err
 			}
@@ -49,17 +52,17 @@ func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byt
 			return r.Imports, waits, err
 		},
 		Ranges: func(_ context.Context, owner string, all []string) ([]document.Range, bool, error) {
-			r, waits, err := get(ranges(owner, all))
+			r, waits, err := get(rangesDocument(owner, all))
 			return r.Ranges, waits, err
 		},
 	}
 }
 
-// DocumentsNow is Documents for callers who wait.
+// DocumentsNow returns functions that render what is not rendered yet, and wait for the result.
 func (x *Renderer) DocumentsNow() library.Documents {
 	return library.Documents{
 		Imports: func(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {
-			d, err := imports(owner, module, len(source), func() ([]byte, error) { return source, nil })
+			d, err := importsDocument(owner, module, len(source), func() ([]byte, error) { return source, nil })
 			if err != nil {
 				return nil, false, err
 			}
@@ -67,7 +70,7 @@ func (x *Renderer) DocumentsNow() library.Documents {
 			return r.Imports, false, err
 		},
 		Ranges: func(ctx context.Context, owner string, all []string) ([]document.Range, bool, error) {
-			r, err := x.Render(ctx, ranges(owner, all))
+			r, err := x.Render(ctx, rangesDocument(owner, all))
 			return r.Ranges, false, err
 		},
 	}

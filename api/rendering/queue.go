@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxQueue limits the documents that wait. One that finds no place is queued when it is requested again.
+	// maxQueue limits the documents that wait. A document that finds no room is queued when it is requested again.
 	maxQueue = 256
 	// maxOfClient limits those that wait for one client.
 	maxOfClient = maxQueue / 8
@@ -22,7 +22,7 @@ type job struct {
 	started bool
 }
 
-// A queue has a line of jobs for each client, and takes from the lines in turn. A job that several clients requested waits in the line of each.
+// A queue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested waits in each of their lines.
 type queue struct {
 	jobs   map[document.Key]*job // that wait or were started
 	lines  map[netip.Prefix][]*job
@@ -30,7 +30,7 @@ type queue struct {
 	places int            // taken in all lines
 }
 
-// add adds a client to those that wait for a document. It returns nil if there is no place for the document.
+// add adds a client to those that wait for a document, and returns the document's job; nil if the queue has no room.
 func (q *queue) add(client netip.Prefix, d Document) *job {
 	j := q.jobs[d.Key]
 	if j != nil && (j.started || slices.Contains(j.clients, client)) {
@@ -53,8 +53,8 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 	return j
 }
 
-// next removes the next client's first job from the lines, and returns it; nil if none waits.
-func (q *queue) next() *job {
+// takeNext removes the first job of the next client from all lines, and returns it; nil if no job waits.
+func (q *queue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil
 	}
@@ -62,31 +62,32 @@ func (q *queue) next() *job {
 	q.order = append(q.order[1:], client)
 	j := q.lines[client][0]
 	for _, client := range j.clients {
-		q.removeFrom(client, j)
+		q.removeFromLine(client, j)
 	}
 	j.clients, j.started = nil, true
 	return j
 }
 
-// leave removes a job from the line of a client that no longer waits for it, and drops it if it is in no line then.
+// leave removes a job from the line of a client that no longer waits for it. A job that is in no line then ends.
 func (q *queue) leave(client netip.Prefix, j *job) {
 	i := slices.Index(j.clients, client)
 	if i < 0 {
 		return
 	}
 	j.clients = slices.Delete(j.clients, i, i+1)
-	if q.removeFrom(client, j); len(j.clients) == 0 {
-		q.end(j)
+	if q.removeFromLine(client, j); len(j.clients) == 0 {
+		q.endJob(j)
 	}
 }
 
-// end removes a job that is done or dropped.
-func (q *queue) end(j *job) {
+// endJob removes a job and notifies those that wait for it.
+func (q *queue) endJob(j *job) {
 	delete(q.jobs, j.Key)
 	close(j.done)
 }
 
-func (q *queue) removeFrom(client netip.Prefix, j *job) {
+// removeFromLine removes a job from the line of a client.
+func (q *queue) removeFromLine(client netip.Prefix, j *job) {
 	line := q.lines[client]
 	i := slices.Index(line, j)
 	q.places--

@@ -1,8 +1,9 @@
-// Package rendering has documents that strangers wrote turned into what pages show, in worker processes, and caches that.
+// Package rendering renders documents that strangers wrote for pages, in worker processes, and caches the results.
 //
-// It guarantees that the serving process parses no such document: what is not cached is queued, and its page shows plain text until a worker
-// has rendered it. Queue and cache are bounded; clients share the queue. What comes of a document is cached under its inputs and the renderer's version, in this store
-// only: it is part of no manifest, log or content, and comes from no other Larder. It is checked when it is made and when it is read.
+// It guarantees that the serving process parses no such document. A document that is not cached is queued, and its page shows plain text until
+// a worker has rendered it. Queue and cache are bounded, and clients share the queue. A result is cached under its inputs and the renderer's
+// version, in this store only: it is part of no manifest, log or content, and is copied from no other Larder. It is checked when it is made
+// and when it is read.
 //
 // The package must not know what pages look like, or how worker processes are run.
 package rendering
@@ -24,25 +25,25 @@ import (
 
 // Options configures a Renderer. Store and Render are required.
 type Options struct {
-	// Store has the cache. Where nothing can be written to it, the cache is in memory only.
+	// Store has the cache. If it is read-only, the cache is in memory only.
 	Store *kvstore.Store
-	// Render renders one document in a worker process that works for no other owner. A *document.RefusedError says that it cannot
-	// be rendered later either, and is cached. After another error the document is rendered again when it is requested, but not within
+	// Render renders one document in a worker process that works for no other owner. The renderer caches a *document.RefusedError, after
+	// which the document is not rendered again. After another error it renders the document on a later request, but not within
 	// [retryAfter].
 	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	// MaxBytes bounds the cache, in bytes; default 256 MiB.
 	MaxBytes int64
-	// Logger gets what goes wrong. Default: nothing is logged.
+	// Logger logs failures. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// A Renderer has documents rendered. It is safe for concurrent use.
+// A Renderer queues, renders and caches documents. It is safe for concurrent use.
 type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger
 	cache  cache
 	recent prepared.Cache[string, *entry]    // by key
-	failed prepared.Cache[string, time.Time] // by key: when rendering failed for a reason that may pass
+	failed prepared.Cache[string, time.Time] // by key: when rendering failed with an error that is not cached
 	now    func() time.Time
 	wake   chan struct{} // holds a value when a document was queued
 
@@ -50,77 +51,80 @@ type Renderer struct {
 	queue queue
 }
 
-// A Document is one that may have to be rendered.
+// A Document is a request to render a document.
 type Document struct {
 	Key document.Key
-	// Owner is the release that it is of.
+	// Owner is the release that has the document.
 	Owner string
-	// Request reads it. It is called by the worker's turn if the result is not cached, so that a document that waits takes no memory.
+	// Request reads the document. The renderer calls it right before rendering, so that a queued document takes no memory.
 	Request func(ctx context.Context) (document.Request, error)
 	Kind    document.Kind
 }
 
-// An entry is what is cached of a document: a result, or why rendering failed.
+// An entry is a cached result, or the reason why a document was refused.
 type entry struct {
 	result  document.Result
 	refused string
 }
 
-func (e entry) value() (document.Result, error) {
+// outcome returns the result, or the *document.RefusedError that is cached.
+func (e entry) outcome() (document.Result, error) {
 	if e.refused != "" {
 		return document.Result{}, &document.RefusedError{Reason: e.refused}
 	}
 	return e.result, nil
 }
 
-// A PendingError says that a document waits to be rendered.
+// A PendingError is the error for a document that is not rendered yet.
 type PendingError struct {
-	// Done is closed when it has been rendered or given up; nil where the queue is full, or rendering it failed a moment ago.
+	// Done is closed when the document has been rendered, or rendering it has failed. It is nil if the queue is full, or rendering failed
+	// within [retryAfter].
 	Done <-chan struct{}
 
 	leave func()
 }
 
-// Leave says that the client has gone. A document that no other client waits for is removed from the queue.
+// Leave removes the client, which has disconnected, from those that wait for the document. A document that no client waits for leaves the
+// queue.
 func (e *PendingError) Leave() {
 	if e.leave != nil {
 		e.leave()
 	}
 }
 
-func (*PendingError) Error() string { return "it is not rendered yet" }
+func (*PendingError) Error() string { return "the document is not rendered yet" }
 
 const (
 	maxRecent     = 500
 	maxRecentSize = 16 << 20
 	maxFailed     = 1000
-	// retryAfter is how long a document whose rendering failed is not queued again, so that one that always ends its worker does not
+	// retryAfter is how long a document is not queued again after rendering failed, so that one that always crashes its worker does not
 	// occupy it.
 	retryAfter = time.Minute
 )
 
-// New returns a renderer. What is queued is rendered while its part runs.
+// New returns a renderer. It renders queued documents while its part runs.
 func New(o Options) *Renderer {
 	x := &Renderer{
 		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
 		queue: queue{jobs: map[document.Key]*job{}, lines: map[netip.Prefix][]*job{}}, now: time.Now,
-		cache: cache{store: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
+		cache: cache{kv: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
 	}
 	x.recent.Most, x.recent.MostBytes = maxRecent, maxRecentSize
 	x.failed.Most, x.failed.MostBytes = maxFailed, maxFailed
 	return x
 }
 
-// Part renders what is queued, until the role ends.
+// Part returns the part of a role that renders queued documents.
 func (x *Renderer) Part() parts.Part {
 	return parts.Part{Name: "renderer", Run: parts.RunUntilDone(x.Run)}
 }
 
-// Run renders what is queued, until ctx ends.
+// Run renders queued documents until ctx ends.
 func (x *Renderer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		x.mu.Lock()
-		j := x.queue.next()
+		j := x.queue.takeNext()
 		x.mu.Unlock()
 		if j != nil {
 			if _, err := x.renderNow(ctx, j.Document); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
@@ -128,7 +132,7 @@ func (x *Renderer) Run(ctx context.Context) {
 				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "after", retryAfter, "err", err)
 			}
 			x.mu.Lock()
-			x.queue.end(j)
+			x.queue.endJob(j)
 			x.mu.Unlock()
 			continue
 		}
@@ -139,12 +143,13 @@ func (x *Renderer) Run(ctx context.Context) {
 	}
 }
 
-// Get returns what comes of a document, or a *document.RefusedError. What is not cached is queued for the client, with a *PendingError.
+// Get returns the cached result of a document, or a *document.RefusedError. If neither is cached, it queues the document for the client and
+// returns a *PendingError.
 func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
-	if e, ok := x.lookup(d); ok {
-		return e.value()
+	if e, ok := x.lookUp(d); ok {
+		return e.outcome()
 	}
-	if at, ok := x.failed.Kept(string(d.Key[:])); ok && x.now().Sub(at) < retryAfter {
+	if at, ok := x.failed.Cached(string(d.Key[:])); ok && x.now().Sub(at) < retryAfter {
 		return document.Result{}, &PendingError{}
 	}
 	x.mu.Lock()
@@ -164,39 +169,41 @@ func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error)
 	}}
 }
 
-// Render is Get for a caller who waits until the document is rendered.
+// Render returns the result of a document, or a *document.RefusedError. It renders the document if neither is cached, and waits for that.
 func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
-	if e, ok := x.lookup(d); ok {
-		return e.value()
+	if e, ok := x.lookUp(d); ok {
+		return e.outcome()
 	}
 	return x.renderNow(ctx, d)
 }
 
-func (x *Renderer) lookup(d Document) (entry, bool) {
-	if e, ok := x.recent.Kept(string(d.Key[:])); ok {
+// lookUp returns what is cached of a document, in memory or in the store.
+func (x *Renderer) lookUp(d Document) (entry, bool) {
+	if e, ok := x.recent.Cached(string(d.Key[:])); ok {
 		return *e, true
 	}
-	e, ok := x.cache.get(d.Kind, d.Key)
+	e, ok := x.cache.load(d.Kind, d.Key)
 	if ok {
 		x.remember(d.Key, e)
 	}
 	return e, ok
 }
 
-// postpone has a document not be queued for retryAfter.
+// postpone keeps a document out of the queue for retryAfter.
 func (x *Renderer) postpone(key document.Key) {
-	x.failed.Forget(func(k string) bool { return k == string(key[:]) })
+	x.failed.Remove(func(k string) bool { return k == string(key[:]) })
 	_, _ = x.failed.Get(string(key[:]), func() (time.Time, int, error) { return x.now(), 1, nil })
 }
 
+// remember caches an entry in memory.
 func (x *Renderer) remember(key document.Key, e entry) {
 	_, _ = x.recent.Get(string(key[:]), func() (*entry, int, error) { return &e, len(e.result.Markup) + len(e.refused) + 200, nil })
 }
 
-// renderNow renders a document and caches what comes of it.
+// renderNow renders a document and caches the result, or why it was refused.
 func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
-	if e, ok := x.lookup(d); ok { // rendered while it waited
-		return e.value()
+	if e, ok := x.lookUp(d); ok { // rendered while it waited
+		return e.outcome()
 	}
 	request, err := d.Request(ctx)
 	if err != nil {
@@ -213,9 +220,9 @@ func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, 
 	case err != nil:
 		return document.Result{}, err
 	}
-	if err := x.cache.put(d.Key, e); err != nil {
+	if err := x.cache.store(d.Key, e); err != nil {
 		x.logger.Debug("a rendered document is cached in memory only", "err", err)
 	}
 	x.remember(d.Key, e)
-	return e.value()
+	return e.outcome()
 }

@@ -205,9 +205,9 @@ func TestQueueTakesTurns(t *testing.T) {
 	<-gone.Done
 	gone.Leave() // again
 	var order []document.Key
-	for j := x.queue.next(); j != nil; j = x.queue.next() {
+	for j := x.queue.takeNext(); j != nil; j = x.queue.takeNext() {
 		order = append(order, j.Key)
-		x.queue.end(j)
+		x.queue.endJob(j)
 	}
 	var want []document.Key
 	for _, text := range []string{"first", "shared", "last", "bob's"} {
@@ -222,11 +222,11 @@ func TestQueueTakesTurns(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	store := openStore(t, t.TempDir(), false)
 	const most = 40 << 10
-	c := cache{store: store, most: most}
+	c := cache{kv: store, most: most}
 	used := note("in use")
 	put := func(d Document, text string) {
 		t.Helper()
-		if err := c.put(d.Key, entry{refused: text}); err != nil {
+		if err := c.store(d.Key, entry{refused: text}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,20 +243,20 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	for i := range 300 {
 		put(note(fmt.Sprint(i)), strings.Repeat("x", 1000))
-		if _, ok := c.get(document.Readme, used.Key); !ok {
+		if _, ok := c.load(document.Readme, used.Key); !ok {
 			t.Fatalf("what is in use is gone after %d", i)
 		}
 		if i%100 == 50 { // a restart goes on where the last one was
-			c = cache{store: store, most: most}
+			c = cache{kv: store, most: most}
 		}
 		if n, bytes := rows(); bytes > most+2000 {
 			t.Fatalf("%d rows have %d bytes", n, bytes)
 		}
 	}
-	if _, ok := c.get(document.Readme, note("0").Key); ok {
+	if _, ok := c.load(document.Readme, note("0").Key); ok {
 		t.Error("the oldest is still there")
 	}
-	if _, ok := c.get(document.Readme, note("299").Key); !ok {
+	if _, ok := c.load(document.Readme, note("299").Key); !ok {
 		t.Error("the newest is gone")
 	}
 }

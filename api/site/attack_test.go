@@ -77,7 +77,7 @@ func TestLyingMirror(t *testing.T) {
 		}
 	}
 	cost := testing.AllocsPerRun(3, func() {
-		site.kept.Forget(func(pageKey) bool { return true })
+		site.kept.Remove(func(pageKey) bool { return true })
 		get(t, site, "/library/pickle")
 	})
 	if cost > 10_000 {

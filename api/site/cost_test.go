@@ -49,7 +49,7 @@ func TestPagesOfManyFiles(t *testing.T) {
 		for _, library := range []string{"small", "large"} {
 			r := httptest.NewRequest("GET", strings.ReplaceAll(page.target, "LIB", library), nil)
 			cost[library] = testing.AllocsPerRun(5, func() {
-				site.kept.Forget(func(pageKey) bool { return true })
+				site.kept.Remove(func(pageKey) bool { return true })
 				w := httptest.NewRecorder()
 				if site.ServeHTTP(w, r); w.Code != 200 {
 					t.Fatal(page.target, w.Code)

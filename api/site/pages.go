@@ -120,9 +120,9 @@ func (s *Site) page(q *request, path string) (*page, error) {
 
 // keptPage returns a page that is kept, if nothing has changed since.
 func (s *Site) keptPage(key pageKey) (*page, bool) {
-	p, ok := s.kept.Kept(key)
+	p, ok := s.kept.Cached(key)
 	if ok && s.stale(&p.inputs) {
-		s.kept.Forget(func(k pageKey) bool { return k == key })
+		s.kept.Remove(func(k pageKey) bool { return k == key })
 		ok = false
 	}
 	return p, ok

@@ -98,7 +98,7 @@ func TestPagesFollowInputs(t *testing.T) {
 	made := func(target string) *page {
 		t.Helper()
 		get(t, s, target)
-		p, ok := s.kept.Kept(key(target))
+		p, ok := s.kept.Cached(key(target))
 		if !ok {
 			t.Fatalf("%s is not kept", target)
 		}
@@ -393,7 +393,7 @@ func BenchmarkLargePages(b *testing.B) {
 						at += appended + fmt.Sprintf(how.append, n%6000)
 					}
 					if how.name == "made" {
-						s.kept.Forget(func(pageKey) bool { return true })
+						s.kept.Remove(func(pageKey) bool { return true })
 					}
 					if w := get(b, s, at, "Accept-Encoding", "br"); w.Code != how.status && w.Code != 404 {
 						b.Fatal(w.Code)

@@ -63,7 +63,7 @@ type Options struct {
 	// Usage is how much files are asked for. Nil: pages do without.
 	Usage *usage.Usage
 	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as
-	// [client.Processors] says.
+	// [client.PageProcessors] says.
 	Turns *client.Shares
 	// Logger gets what goes wrong. Default: nothing is logged.
 	Logger *slog.Logger
@@ -96,7 +96,7 @@ func New(o Options) (*Site, error) {
 		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
 	}
 	o.Name = cmp.Or(o.Name, "Larder")
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes

@@ -190,7 +190,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 			return nil
 		})
 	}
-	o.api.Turns = client.NewTurns(client.Processors()) // the other processors are for files
+	o.api.Turns = client.NewTurns(client.PageProcessors()) // the other processors are for files
 	pages.Turns, pages.Logger = o.api.Turns, r.logger.With("part", "site")
 	made, err := site.New(pages)
 	if err != nil {

@@ -1,11 +1,10 @@
-// Package client says which client a request is from, and shares what is scarce among clients.
+// Package client identifies the client of a request, and shares scarce resources among clients.
 //
-// A client is an IPv4 address or an IPv6 /64, which is what a subscriber gets. It is the address of the connection,
-// unless that is of a proxy that the operator trusts: then it is what the proxy says. [Proxies.Handler] stands in front
-// of everything that answers, and has Request.RemoteAddr be the client's; so limits, waiting rooms and logs need not know
-// of proxies, and no claim of a client about itself gets past it.
+// A client is an IPv4 address or an IPv6 /64, which a subscriber gets. It is the address of the connection, or what a proxy names if the
+// operator trusts that proxy. [Proxies.Handler] runs before all other handlers and sets Request.RemoteAddr to the client's address, so limits,
+// waiting rooms and logs need not know proxies. It removes what a client claims about itself.
 //
-// The package must not know what is answered.
+// The package must not know responses.
 package client
 
 import (
@@ -20,8 +19,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Of returns the client at a remote address, host and port. False: the address is none of a network, as that of a Unix
-// socket. All of these are one client.
+// Of returns the client at a remote address, which has a host and a port. ok is false if the address is of no network, such as that of a
+// Unix socket. The zero prefix is the client of all such addresses.
 func Of(remote string) (client netip.Prefix, ok bool) {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -30,9 +29,9 @@ func Of(remote string) (client netip.Prefix, ok bool) {
 	return At(at.Addr()), true
 }
 
-// At returns the client at an address.
+// At returns the client at an address: an IPv4 address or the /64 of an IPv6 address.
 func At(addr netip.Addr) netip.Prefix {
-	addr = plain(addr)
+	addr = normalize(addr)
 	bits := 32
 	if addr.Is6() {
 		bits = 64
@@ -41,10 +40,10 @@ func At(addr netip.Addr) netip.Prefix {
 	return client
 }
 
-// plain returns an address without what makes two of one: zones, and IPv4 in IPv6.
-func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+// normalize returns an address without its zone, and as IPv4 if it is IPv4 in IPv6.
+func normalize(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Scheme returns how the client asked, "https" or "http": over the connection, or as a trusted proxy says.
+// Scheme returns the scheme, "https" or "http", of the request as the client sent it to this server or to a trusted proxy.
 func Scheme(r *http.Request) string {
 	if scheme, ok := r.Context().Value(schemeKey{}).(string); ok {
 		return scheme
@@ -57,7 +56,7 @@ func Scheme(r *http.Request) string {
 
 type schemeKey struct{}
 
-// DefaultField is the field that proxies tell clients in if nothing else is said.
+// DefaultField is the default field in which proxies name the client.
 const DefaultField = "X-Forwarded-For"
 
 // forwarded is the field of RFC 7239.
@@ -69,17 +68,16 @@ var claims = []string{
 	"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip",
 }
 
-// Tell puts into the header of a request to an upstream who asks in r, and how: the address, scheme and host, in the
-// X-Forwarded fields. What the client claims about itself goes, also in fields whose names some servers read as the same,
-// such as X_Real_IP.
-func Tell(h http.Header, r *http.Request) {
+// SetForwarded sets the X-Forwarded fields in the header of a request to an upstream: the address, scheme and host of the client's request
+// r. It removes what the client claims about itself, also from fields whose names some servers read as the same, such as X_Real_IP.
+func SetForwarded(h http.Header, r *http.Request) {
 	for name := range h {
 		if slices.Contains(claims, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
 			delete(h, name)
 		}
 	}
 	if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		h.Set(DefaultField, plain(at.Addr()).String())
+		h.Set(DefaultField, normalize(at.Addr()).String())
 	}
 	h.Set("X-Forwarded-Proto", Scheme(r))
 	h.Set("X-Forwarded-Host", r.Host)
@@ -92,9 +90,9 @@ type Proxies struct {
 	field    string
 }
 
-// NewProxies returns the proxies at these addresses: networks such as 10.0.0.0/8, single addresses, or "unix:" for
-// what connects to a Unix socket. They tell the client in a field: a list of addresses, each appended by the proxy that
-// saw it, or Forwarded (RFC 7239). Default: [DefaultField].
+// NewProxies returns trusted proxies at addresses: networks such as 10.0.0.0/8, single addresses, or "unix:" for the peers of a Unix
+// socket. They name the client in a field of the header: a list of addresses, to which each proxy appends, or Forwarded (RFC 7239). The
+// default is [DefaultField].
 func NewProxies(addresses []string, field string) (*Proxies, error) {
 	if field == "" {
 		field = DefaultField
@@ -127,18 +125,18 @@ func NewProxies(addresses []string, field string) (*Proxies, error) {
 	return p, nil
 }
 
-// Trust reports whether the peer of a connection is one of them.
+// Trust reports whether the peer of a connection is a trusted proxy.
 func (p *Proxies) Trust(peer netip.Addr) bool {
-	peer = plain(peer)
+	peer = normalize(peer)
 	return slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(peer) })
 }
 
-// Handler calls next with the client's address in RemoteAddr, the requested host in Host, and [Scheme], and without the
-// fields in which proxies name these.
+// Handler returns a handler that calls next with the client's address in RemoteAddr, the requested host in Host, and the context for
+// [Scheme]. It removes the fields in which proxies name these.
 func (p *Proxies) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.relays(r) {
-			r = p.seen(r)
+		if p.isRelayed(r) {
+			r = p.original(r)
 		}
 		for _, field := range claims {
 			delete(r.Header, field)
@@ -148,7 +146,7 @@ func (p *Proxies) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Field is the name of the field in which they tell the client, in lower case; "" where none is trusted.
+// Field returns the lower-case name of the field in which the proxies name the client; "" if no proxy is trusted.
 func (p *Proxies) Field() string {
 	if p == nil || len(p.networks) == 0 && !p.unix {
 		return ""
@@ -156,8 +154,8 @@ func (p *Proxies) Field() string {
 	return strings.ToLower(p.field)
 }
 
-// Client returns the client of a connection from remote. If remote is a trusted proxy, lines are its values of the field that
-// names the client. The result is invalid if that is not an IP address.
+// Client returns the address of the client of a connection from remote. If remote is a trusted proxy, lines are its values of the field
+// that names the client. The result is invalid if it is no IP address.
 func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	var at netip.AddrPort
 	network := strings.Contains(remote, ":") // else a Unix socket's
@@ -171,14 +169,14 @@ func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	if len(lines) > 1 {
 		list = strings.Join(lines, ",")
 	}
-	if said, _, _ := p.last(nil, list); said.IsValid() {
+	if said, _, _ := p.findClient(nil, list); said.IsValid() {
 		return said
 	}
 	return at.Addr()
 }
 
-// relays reports whether a trusted proxy sent r.
-func (p *Proxies) relays(r *http.Request) bool {
+// isRelayed reports whether a trusted proxy sent r.
+func (p *Proxies) isRelayed(r *http.Request) bool {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return p.unix && !strings.Contains(r.RemoteAddr, ":")
@@ -186,10 +184,10 @@ func (p *Proxies) relays(r *http.Request) bool {
 	return p.Trust(at.Addr())
 }
 
-// seen returns r as the outermost trusted proxy saw it.
-func (p *Proxies) seen(r *http.Request) *http.Request {
+// original returns r as the client sent it to the outermost trusted proxy.
+func (p *Proxies) original(r *http.Request) *http.Request {
 	list := strings.Join(r.Header[p.field], ",")
-	client, scheme, host := p.last(r.Header, list)
+	client, scheme, host := p.findClient(r.Header, list)
 	ctx := r.Context()
 	if scheme == "http" || scheme == "https" {
 		ctx = context.WithValue(ctx, schemeKey{}, scheme)
@@ -204,11 +202,11 @@ func (p *Proxies) seen(r *http.Request) *http.Request {
 	return seen
 }
 
-// last walks the list from its end, where the proxy next to us wrote, past the addresses that are trusted. It returns
-// the first that is not, or else the last that can be read; none where the list has none.
-func (p *Proxies) last(h http.Header, list string) (client netip.Addr, scheme, host string) {
+// findClient reads a list of addresses from its end, which the nearest proxy wrote, and skips trusted addresses. It returns the first that
+// is not trusted, else the last that can be parsed; an invalid address if none can. Scheme and host are those that the same proxy named.
+func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, scheme, host string) {
 	if p.field != forwarded {
-		scheme, host = lastOf(h["X-Forwarded-Proto"]), lastOf(h["X-Forwarded-Host"])
+		scheme, host = lastMember(h["X-Forwarded-Proto"]), lastMember(h["X-Forwarded-Host"])
 	}
 	for rest, more := list, true; more; {
 		var element string
@@ -224,20 +222,20 @@ func (p *Proxies) last(h http.Header, list string) (client netip.Addr, scheme, h
 		if !ok {
 			return client, scheme, host
 		}
-		if client = plain(addr); !p.Trust(addr) {
+		if client = normalize(addr); !p.Trust(addr) {
 			return client, scheme, host
 		}
 	}
 	return client, scheme, host
 }
 
-// lastOf is what the proxy next to us said: the last member of a list.
-func lastOf(lines []string) string {
+// lastMember returns the last member of the list in the lines of a field, which the nearest proxy wrote.
+func lastMember(lines []string) string {
 	_, last, _ := cutLast(strings.Join(lines, ","))
 	return strings.ToLower(strings.TrimSpace(last))
 }
 
-// cutLast cuts the last member off a list. Commas in quotes do not count.
+// cutLast cuts the last member off a list. Commas in quotes do not separate. more reports whether members are left.
 func cutLast(list string) (rest, last string, more bool) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {
@@ -251,8 +249,7 @@ func cutLast(list string) (rest, last string, more bool) {
 	return "", strings.TrimSpace(list), false
 }
 
-// parsePairs reads an element of Forwarded (RFC 7239 §4). Quoted values with a backslash are not understood: no address
-// and no host needs one.
+// parsePairs parses an element of Forwarded (RFC 7239 §4). It refuses quoted values with a backslash, which no address or host needs.
 func parsePairs(element string) (map[string]string, bool) {
 	pairs := map[string]string{}
 	for pair := range strings.SplitSeq(element, ";") {
@@ -271,8 +268,7 @@ func parsePairs(element string) (map[string]string, bool) {
 	return pairs, true
 }
 
-// parseNode reads an address, with a port or without, IPv6 in brackets or not (RFC 7239 §6). Names that hide an address
-// are none.
+// parseNode parses an address with or without a port, IPv6 in brackets or not (RFC 7239 §6). It refuses names that hide an address.
 func parseNode(text string) (netip.Addr, bool) {
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		return at.Addr(), true

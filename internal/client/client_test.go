@@ -141,7 +141,7 @@ func FuzzForwarded(f *testing.F) {
 		r.Header = http.Header{p.field: {list}, "X-Forwarded-Proto": {proto}, "X-Forwarded-Host": {host}}
 		p.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			at, err := netip.ParseAddrPort(r.RemoteAddr)
-			if err != nil || at.Addr() != plain(at.Addr()) || len(r.Header) != 0 || Scheme(r) != "http" && Scheme(r) != "https" {
+			if err != nil || at.Addr() != normalize(at.Addr()) || len(r.Header) != 0 || Scheme(r) != "http" && Scheme(r) != "https" {
 				t.Errorf("%s %s %v", r.RemoteAddr, Scheme(r), r.Header)
 			}
 		})).ServeHTTP(nil, r)

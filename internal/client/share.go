@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Shares are places that clients share: archives being made, streams of the log, processors for pages. While places are
-// free a client may have as many as it likes. What waits stands in a line of its client; a place that is free goes to
-// the client that has fewest, and among these to the one that got none for longest. It is safe for concurrent use.
+// Shares are places that clients share, such as archives being made, streams of the log, and processors for pages. While places are free, a
+// client may take any number. Each client has its own line of waiting requests. A free place goes to the client that has the fewest places,
+// and among these to the one that has received none for longest. Shares is safe for concurrent use.
 type Shares struct {
 	places int
-	firm   bool // whether a client keeps what it has
+	firm   bool // a client never loses a place
 
 	mu    sync.Mutex
 	taken int
-	turn  uint64 // counts places given
+	turn  uint64 // counts the places given so far
 	of    map[netip.Prefix]*holder
 }
 
@@ -38,60 +38,57 @@ type place struct {
 	lost  bool
 }
 
-// mostWaiting bounds the line of one client.
+// mostWaiting limits the line of one client.
 const mostWaiting = 100
 
-// Why a client gets no place, or loses the one that it has.
+// Reasons why a client gets no place, or loses its place.
 var (
 	ErrNoPlace = errors.New("all places are taken, and no other client has more of them")
 	ErrLost    = errors.New("another client needed the place")
 )
 
-// NewShares returns places that are held for long. When none is free, the client that has the most loses its newest to
-// a client that has fewer.
+// NewShares returns places that clients hold for long. When all are taken, the client that has the most loses its newest place to a client
+// that has fewer.
 func NewShares(places int) *Shares {
 	return &Shares{places: places, of: make(map[netip.Prefix]*holder)}
 }
 
-// NewTurns returns places that are held for moments. A client keeps the one that it has.
+// NewTurns returns places that clients hold for moments. A client never loses one.
 func NewTurns(places int) *Shares {
 	s := NewShares(places)
 	s.firm = true
 	return s
 }
 
-// Processors is how many of the machine's processors may make pages and responses of the API at once. The others are for
-// files.
-func Processors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+// PageProcessors returns how many of the machine's processors may produce pages and API responses at once. The others are for files.
+func PageProcessors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 type scarcityKey struct{}
 
-// WithScarcity returns the context of a connection at a server whose connections are scarce when the function says so.
+// WithScarcity returns the context of a connection to a server. scarce reports whether the server's connections are scarce.
 func WithScarcity(ctx context.Context, scarce func() bool) context.Context {
 	return context.WithValue(ctx, scarcityKey{}, scarce)
 }
 
-// Hurries reports whether connections are scarce where a request with that context came in, so that its client has to
-// take its answer faster.
-func Hurries(ctx context.Context) bool {
+// IsScarce reports whether connections are scarce where a request with that context arrived, so that its client must receive the response
+// faster.
+func IsScarce(ctx context.Context) bool {
 	scarce, ok := ctx.Value(scarcityKey{}).(func() bool)
 	return ok && scarce()
 }
 
-// Timeout is how long a request waits for its turn at these.
+// Timeout limits how long a request waits for one of these processors.
 const Timeout = 10 * time.Second
 
-// Enter takes a place for the client at a remote address, and waits for one up to that time, or until ctx ends. Its
-// context ends with [ErrLost] if the client has to give the place up; then, or when it is done, the caller calls leave
-// once. Without a place the error is [ErrNoPlace], or that of ctx.
-//
-// For a moment, until the goroutine that lost its place has left, one more than all may be inside.
+// Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns ends with
+// [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave once. Without a place the error is
+// [ErrNoPlace], or that of ctx. One more than all places may be taken for a moment, until the goroutine that lost its place has left.
 func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration) (inside context.Context, leave func(), err error) {
 	client, _ := Of(remote)
 	inside, lose := context.WithCancelCause(ctx)
 	p := &place{given: make(chan struct{}), lose: lose}
 	leave = sync.OnceFunc(func() { s.leave(client, p) })
-	if !s.enter(client, p, timeout > 0) {
+	if !s.requestPlace(client, p, timeout > 0) {
 		lose(ErrNoPlace)
 		return nil, nil, ErrNoPlace
 	}
@@ -114,8 +111,8 @@ func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration
 	return nil, nil, err
 }
 
-// enter gives p to the client, or has it wait if it may.
-func (s *Shares) enter(client netip.Prefix, p *place, waits bool) bool {
+// requestPlace gives p to the client if it may have a place, else makes it wait if waits. It reports whether it did either.
+func (s *Shares) requestPlace(client netip.Prefix, p *place, waits bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.of[client]
@@ -131,12 +128,13 @@ func (s *Shares) enter(client netip.Prefix, p *place, waits bool) bool {
 	case waits && len(h.waiting) < mostWaiting:
 		h.waiting = append(h.waiting, p)
 	default:
-		s.forget(client, h)
+		s.removeIdle(client, h)
 		return false
 	}
 	return true
 }
 
+// give gives place p to a client.
 func (s *Shares) give(h *holder, p *place) {
 	s.taken++
 	s.turn++
@@ -145,7 +143,8 @@ func (s *Shares) give(h *holder, p *place) {
 	close(p.given)
 }
 
-// evict takes a place from the client that has the most, if that is two more than mine: else they would only change places.
+// evict takes a place from the client that has the most places, if it has two more than mine. Otherwise they would only swap. It reports
+// whether it did.
 func (s *Shares) evict(mine int) bool {
 	if s.firm {
 		return false
@@ -165,7 +164,7 @@ func (s *Shares) evict(mine int) bool {
 	newest.lost = true
 	newest.lose(ErrLost)
 	s.taken--
-	s.forget(client, most)
+	s.removeIdle(client, most)
 	return true
 }
 
@@ -179,7 +178,7 @@ func (s *Shares) Taken() int {
 // Full reports whether the next client has to wait, or evicts another one.
 func (s *Shares) Full() bool { return s.Taken() >= s.places }
 
-// leave ends a place, or the wait for it.
+// leave returns the place p of a client, or ends its wait for it.
 func (s *Shares) leave(client netip.Prefix, p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,15 +190,15 @@ func (s *Shares) leave(client netip.Prefix, p *place) {
 	if i := slices.Index(h.held, p); i >= 0 {
 		h.held = slices.Delete(h.held, i, i+1)
 		s.taken--
-		s.next()
+		s.giveNext()
 	} else if i := slices.Index(h.waiting, p); i >= 0 {
 		h.waiting = slices.Delete(h.waiting, i, i+1)
 	}
-	s.forget(client, h)
+	s.removeIdle(client, h)
 }
 
-// next gives the free place to the client whose turn it is.
-func (s *Shares) next() {
+// giveNext gives a free place to the waiting client whose turn it is.
+func (s *Shares) giveNext() {
 	var first *holder
 	for _, h := range s.of {
 		if len(h.waiting) > 0 && (first == nil || cmp.Or(cmp.Compare(len(h.held), len(first.held)), cmp.Compare(h.last, first.last)) < 0) {
@@ -214,8 +213,8 @@ func (s *Shares) next() {
 	s.give(first, p)
 }
 
-// forget drops a client that has nothing and waits for nothing.
-func (s *Shares) forget(client netip.Prefix, h *holder) {
+// removeIdle removes a client that has no place and waits for none.
+func (s *Shares) removeIdle(client netip.Prefix, h *holder) {
 	if len(h.held)+len(h.waiting) == 0 {
 		delete(s.of, client)
 	}

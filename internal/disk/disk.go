@@ -1,8 +1,7 @@
 // Package disk changes folders and whole files so that the change survives a power failure.
 //
-// After a function has returned without an error, its change is on the disk. Whatever happens
-// before, a file is there as a whole, the old one or the new one. The package must not know
-// what the files hold.
+// After a function has returned without an error, its change is on the disk. Whatever happens before, the old file or the new one is complete.
+// The package must not know the content of the files.
 package disk
 
 import (
@@ -14,8 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// SyncFolder writes to the disk which files are in a folder. What they hold is synced with
-// the files.
+// SyncFolder writes the list of a folder's files to the disk. It does not sync the contents of the files.
 func SyncFolder(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {
@@ -24,8 +22,7 @@ func SyncFolder(fs vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// MakeFolder makes a folder for its owner alone, and the folders above it. A folder that is
-// there already stays as it is.
+// MakeFolder creates a folder that only its owner may use, and the folders above it. It does not change a folder that exists.
 func MakeFolder(fs vfs.FS, dir string) error {
 	var above []string
 	for d := dir; ; d = filepath.Dir(d) {
@@ -45,31 +42,30 @@ func MakeFolder(fs vfs.FS, dir string) error {
 			return err
 		}
 	}
-	// The last one may have just been made, too, by another.
+	// Another process may have just created the topmost one.
 	if err := SyncFolder(fs, filepath.Dir(above[len(above)-1])); !errors.Is(err, os.ErrPermission) {
 		return err
 	}
 	return nil
 }
 
-// Create writes a file that is not there yet. Where there is one already, the error is
-// [fs.ErrExist] and nothing is changed.
+// Create writes a new file. If there is a file with that path, it changes nothing and returns [fs.ErrExist].
 func Create(path string, data []byte, mode fs.FileMode) error {
-	fresh, err := writeBeside(path, data, mode)
+	fresh, err := writeTemporary(path, data, mode)
 	if err != nil {
 		return err
 	}
 	defer os.Remove(fresh)
-	// Unlike a rename, a link never takes the place of another file.
+	// Unlike a rename, a link never replaces another file.
 	if err := os.Link(fresh, path); err != nil {
 		return err
 	}
 	return SyncFolder(vfs.Default, filepath.Dir(path))
 }
 
-// Replace writes a file, in the place of the one that is there, if any.
+// Replace writes a file, and replaces the one that has that path, if any.
 func Replace(path string, data []byte, mode fs.FileMode) error {
-	fresh, err := writeBeside(path, data, mode)
+	fresh, err := writeTemporary(path, data, mode)
 	if err != nil {
 		return err
 	}
@@ -79,8 +75,8 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	return SyncFolder(vfs.Default, filepath.Dir(path))
 }
 
-// writeBeside writes a hidden file in the folder of path.
-func writeBeside(path string, data []byte, mode fs.FileMode) (fresh string, err error) {
+// writeTemporary writes and syncs a hidden temporary file in the folder of path, and returns its path.
+func writeTemporary(path string, data []byte, mode fs.FileMode) (fresh string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return "", err

@@ -1,9 +1,8 @@
-// Package document is the language between the pages and the renderer of what strangers wrote: what the renderer is asked for, what
-// it answers, and in which form.
+// Package document defines what pages request from the renderer of documents that strangers wrote, and the form of the results.
 //
-// The renderer runs in a worker process, because parsers of Markdown, HTML and source can be made to take any amount of memory and
-// time. [Decode] accepts its answer only in the form that it is to have, so a renderer that a document has taken over adds no element, script
-// or link to a page that an honest one could not.
+// The renderer runs in a worker process, because hostile documents can make parsers of Markdown, HTML and source take any amount of memory and
+// time. [Decode] accepts a result only in the form that the renderer writes, so a document that takes over its renderer cannot add an element,
+// script or link to a page that an honest renderer could not.
 //
 // The package must not know parsers, and its own work is linear in the size of its input.
 package document
@@ -19,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Version is that of the renderer. A change of what it makes of the same document needs another one.
+// Version is the version of the renderer. It changes whenever the result for the same document changes.
 const Version = 2
 
 // A Kind is what a document is rendered as.
@@ -27,8 +26,8 @@ type Kind string
 
 // The kinds.
 const (
-	Readme     Kind = "readme"     // Markdown as markup
-	Source     Kind = "source"     // lines of a program or style sheet, coloured
+	Readme     Kind = "readme"     // Markdown, as markup
+	Source     Kind = "source"     // lines of a script or style sheet, highlighted
 	Comparison Kind = "comparison" // the lines in which two texts differ
 	Imports    Kind = "imports"    // what a module imports
 	Ranges     Kind = "ranges"     // the versions that dependencies may have
@@ -42,7 +41,7 @@ const (
 	MaxMarkup       = 2 << 20 // of the other kinds
 )
 
-// MaxInput returns the largest input of a kind, in bytes.
+// MaxInput returns the limit of an input of the kind, in bytes.
 func (k Kind) MaxInput() int64 {
 	if k == Readme {
 		return MaxReadme
@@ -50,7 +49,7 @@ func (k Kind) MaxInput() int64 {
 	return MaxSource
 }
 
-// MaxOutput returns the largest output of a kind, in bytes.
+// MaxOutput returns the limit of an output of the kind, in bytes.
 func (k Kind) MaxOutput() int {
 	if k == Readme {
 		return MaxReadmeMarkup
@@ -58,30 +57,30 @@ func (k Kind) MaxOutput() int {
 	return MaxMarkup
 }
 
-// LongestLine is how many bytes of a line of source are shown.
+// LongestLine limits a line of source, in bytes. Longer lines are cut.
 const LongestLine = 4000
 
 // A Request is a document to render.
 type Request struct {
 	Kind Kind
-	// Name is the file's name, which tells its language.
+	// Name is the name of the file. Its extension tells the language.
 	Name string
-	// Text is the document, or the one before; After is the other one of a comparison.
+	// Text is the document. In a comparison it is the older text, and After the newer one.
 	Text, After string
-	// First is the first line of source that is wanted, from 0, and Lines is how many are, at most.
+	// First is the number of the first line of source to render, counted from 0, and Lines limits how many follow.
 	First, Lines int
-	// Library and Version are the release that a README is of, Files its paths in byte order, and Repository the address of its repository,
-	// "" for none: links lead there.
+	// Library and Version name the release of a README, and Files are its paths in byte order. Repository is the address of its repository, ""
+	// for none. Links of the README lead there.
 	Library, Version, Repository string
 	Files                        []string
 	// Ranges are those of dependencies.
 	Ranges []string
 }
 
-// A Key names what comes of a document: its inputs and the renderer's version.
+// A Key identifies the result for a document: it is a hash of the inputs and the renderer's version.
 type Key [sha256.Size]byte
 
-// NewKey returns the key of what a kind makes of inputs.
+// NewKey returns the key of the result of rendering inputs as a kind of document.
 func NewKey(k Kind, inputs ...string) Key {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %d", k, Version)
@@ -92,58 +91,58 @@ func NewKey(k Kind, inputs ...string) Key {
 	return Key(h.Sum(nil))
 }
 
-// ReadmeKey returns the key of the README of the release with that manifest.
+// ReadmeKey returns the key of the README of the release with that manifest, whose links lead to that repository.
 func ReadmeKey(manifest kvstore.Hash, repository string) Key {
 	return NewKey(Readme, manifest.String(), repository)
 }
 
-// SourceKey returns the key of the lines of a file from one on, which is counted from 0. Like the keys below it contains the owner, which is
-// the release: a release that takes over its worker determines what is cached under its own keys only.
+// SourceKey returns the key of the highlighted lines of a file from line first on, counted from 0. Like the keys below it contains the
+// owner, which is the release: a release that takes over its worker determines only what is cached under its own keys.
 func SourceKey(owner string, content kvstore.Hash, language string, first int) Key {
 	return NewKey(Source, owner, content.String(), language, strconv.Itoa(first))
 }
 
-// ComparisonKey returns the key of the comparison of two contents. The hash of what is not there is zero.
+// ComparisonKey returns the key of the comparison of two contents. The hash of a missing content is zero.
 func ComparisonKey(owner string, before, after kvstore.Hash) Key {
 	return NewKey(Comparison, owner, before.String(), after.String())
 }
 
-// ImportsKey returns the key of what a module imports.
+// ImportsKey returns the key of the imports of a module.
 func ImportsKey(owner string, content kvstore.Hash) Key {
 	return NewKey(Imports, owner, content.String())
 }
 
-// RangesKey returns the key of what ranges mean.
+// RangesKey returns the key of the meaning of version ranges.
 func RangesKey(owner string, ranges []string) Key {
 	return NewKey(Ranges, append([]string{owner}, ranges...)...)
 }
 
-// A Result is what comes of a document.
+// A Result is a rendered document.
 type Result struct {
 	Kind Kind
-	// Markup is that of a README, of the lines of source with a line feed after each, or of a comparison.
+	// Markup is the markup of a README, of lines of source with a line feed after each, or of a comparison.
 	Markup string
-	// Added and Removed count the lines of a comparison, and Cut says that some of it is cut off.
+	// Added and Removed count the lines of a comparison. Cut says that Markup is not complete.
 	Added, Removed int
 	Cut            bool
-	// Imports are those of a module.
+	// Imports are the imports of a module.
 	Imports []Import
-	// Ranges are those of the request, in its order.
+	// Ranges are the parsed ranges, in the order of the request.
 	Ranges []Range
 }
 
-// An Import is what a module imports.
+// An Import is one import of a module.
 type Import struct {
 	Specifier string
 	Dynamic   bool // by a call of import, which may never happen
 }
 
-// A RefusedError says that a document cannot be rendered, also later.
+// A RefusedError is the error of a document that can never be rendered.
 type RefusedError struct{ Reason string }
 
-func (e *RefusedError) Error() string { return "it cannot be rendered: " + e.Reason }
+func (e *RefusedError) Error() string { return "the document cannot be rendered: " + e.Reason }
 
-// Encode writes a result.
+// Encode returns the encoded result, or an error if it is too long.
 func (r Result) Encode() ([]byte, error) {
 	body := r.Markup
 	switch r.Kind {
@@ -160,7 +159,7 @@ func (r Result) Encode() ([]byte, error) {
 		body = b.String()
 	}
 	if len(body) > r.Kind.MaxOutput() {
-		return nil, fmt.Errorf("%d bytes came of it, over the limit of %d", len(body), r.Kind.MaxOutput())
+		return nil, fmt.Errorf("the result has %d bytes, over the limit of %d", len(body), r.Kind.MaxOutput())
 	}
 	return fmt.Appendf(nil, "%s %d %d %t\n%s", r.Kind, r.Added, r.Removed, r.Cut, body), nil
 }
@@ -168,15 +167,15 @@ func (r Result) Encode() ([]byte, error) {
 // maxHead bounds the first line of an encoded result.
 const maxHead = 100
 
-// Decode reads a result of a kind, and refuses what is not in the form that the renderer writes.
+// Decode decodes the result of rendering a kind of document, and refuses what the renderer does not write.
 func Decode(kind Kind, data []byte) (Result, error) {
 	head, body, ok := strings.Cut(string(data[:min(len(data), kind.MaxOutput()+maxHead)]), "\n")
 	r := Result{Kind: kind}
 	malformed := func(why string) (Result, error) {
-		return Result{}, fmt.Errorf("the renderer's answer about a %s is malformed: %s", kind, why)
+		return Result{}, fmt.Errorf("malformed result of rendering a %s: %s", kind, why)
 	}
 	if !ok || len(data) > len(head)+1+kind.MaxOutput() {
-		return malformed("it is too long")
+		return malformed("too long")
 	}
 	fields := strings.Split(head, " ")
 	if len(fields) != 4 || fields[0] != string(kind) {

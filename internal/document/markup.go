@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// allowed are the elements of each kind, with their attributes.
+// allowed has the elements of each kind, with their attributes.
 var allowed = map[Kind]map[string][]string{
 	Source:     {"span": {"class"}},
 	Comparison: {"span": nil, "ins": nil, "del": nil},
-	Readme:     readmeElements(),
+	Readme:     allowedReadmeElements(),
 }
 
-// IsReadmeElement reports whether a README may have an element of that name.
+// IsReadmeElement reports whether a README may have an element with that name.
 func IsReadmeElement(name string) bool {
 	_, ok := allowed[Readme][name]
 	return ok
@@ -24,7 +24,8 @@ func IsReadmeElement(name string) bool {
 var plainElements = []string{"p", "br", "hr", "ul", "ol", "li", "blockquote", "code", "kbd", "samp", "var", "em", "strong", "b", "i",
 	"s", "del", "ins", "sub", "sup", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "abbr", "small"}
 
-func readmeElements() map[string][]string {
+// allowedReadmeElements returns the elements that a README may have, with their attributes.
+func allowedReadmeElements() map[string][]string {
 	all := map[string][]string{"a": {"href", "rel"}, "pre": {"tabindex"}}
 	for _, name := range plainElements {
 		all[name] = nil
@@ -35,12 +36,11 @@ func readmeElements() map[string][]string {
 	return all
 }
 
-// deepest bounds how deep elements are in each other.
+// deepest limits the nesting of elements.
 const deepest = 100
 
-// checkMarkup returns an error unless markup has only the elements and attributes of its kind, each closed in its turn, and leads to nothing
-// but web pages, addresses of mail, and what is on the same page or site. It reads the one form that the renderer writes; others
-// are errors.
+// checkMarkup returns an error unless markup has only the elements and attributes of its kind, each closed in order, and links only to web
+// pages, mail addresses, and targets on the same page or site. It accepts only the form that the renderer writes.
 func checkMarkup(kind Kind, markup string) error {
 	elements := allowed[kind]
 	var open []string
@@ -85,6 +85,7 @@ func checkMarkup(kind Kind, markup string) error {
 	return nil
 }
 
+// checkAttributes returns an error unless the text of an element's attributes has only known ones with allowed values.
 func checkAttributes(kind Kind, known []string, attributes string) error {
 	for attributes != "" {
 		name, rest, ok := strings.Cut(attributes, `="`)
@@ -95,7 +96,7 @@ func checkAttributes(kind Kind, known []string, attributes string) error {
 		if !ok || strings.ContainsAny(value, "<\n") {
 			return errors.New("an attribute does not end")
 		}
-		if !sound(kind, name, value) {
+		if !isAllowedValue(kind, name, value) {
 			return fmt.Errorf("%s is %.100q", name, value)
 		}
 		attributes = strings.TrimPrefix(rest, " ")
@@ -103,8 +104,8 @@ func checkAttributes(kind Kind, known []string, attributes string) error {
 	return nil
 }
 
-// sound reports whether an attribute may have a value.
-func sound(kind Kind, name, value string) bool {
+// isAllowedValue reports whether an attribute may have a value.
+func isAllowedValue(kind Kind, name, value string) bool {
 	switch name {
 	case "href":
 		return slices.ContainsFunc([]string{"#readme-", "/files/", "https://", "http://", "mailto:"}, func(p string) bool { return strings.HasPrefix(value, p) })

@@ -8,8 +8,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// A Range is the versions that a dependency may have: those that satisfy all comparisons of one of its alternatives. One without alternatives has
-// no versions.
+// A Range is a set of versions: those that satisfy all comparisons of one of its alternatives. A range without alternatives is empty.
 type Range [][]Bound
 
 // A Bound is a comparison with a complete version.
@@ -18,16 +17,18 @@ type Bound struct {
 	Version  string
 }
 
-// operators are those of comparisons. None is the beginning of one after it.
+// operators are the operators of comparisons. None is a prefix of a later one.
 var operators = []string{">=", "<=", ">", "<", "="}
 
-// Has reports whether the range has a version, by npm's rules: a prerelease is in it only if one of the comparisons names a prerelease of the same version.
+// Has reports whether a version satisfies the range, by npm's rules: a prerelease does only if one of the comparisons names a prerelease of
+// the same version.
 func (r Range) Has(version string) bool {
 	v, err := semver.StrictNewVersion(version)
-	return err == nil && slices.ContainsFunc(r, func(all []Bound) bool { return satisfies(v, all) })
+	return err == nil && slices.ContainsFunc(r, func(all []Bound) bool { return satisfiesAll(v, all) })
 }
 
-func satisfies(v *semver.Version, all []Bound) bool {
+// satisfiesAll reports whether a version satisfies all comparisons.
+func satisfiesAll(v *semver.Version, all []Bound) bool {
 	allowed := v.Prerelease() == ""
 	for _, b := range all {
 		bound, err := semver.StrictNewVersion(b.Version)
@@ -43,9 +44,10 @@ func satisfies(v *semver.Version, all []Bound) bool {
 	return allowed
 }
 
-// The form of ranges is a line for each: alternatives with " || " between them, of comparisons with spaces between them.
+// Each range is encoded as a line: alternatives with " || " between them, of comparisons with spaces between them.
 const betweenAlternatives = " || "
 
+// encodeRanges encodes ranges as lines.
 func encodeRanges(all []Range) string {
 	var b strings.Builder
 	for _, r := range all {
@@ -74,6 +76,7 @@ const (
 	maxBounds = 500
 )
 
+// decodeRanges decodes ranges from lines.
 func decodeRanges(body string) ([]Range, error) {
 	var all []Range
 	for line := range strings.Lines(body) {

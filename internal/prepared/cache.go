@@ -1,4 +1,4 @@
-// Package prepared keeps values that are expensive to make, within bounds on their number and size. It must not know what they are.
+// Package prepared caches values that are expensive to make, within limits on their number and size. It must not know what they are.
 package prepared
 
 import (
@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 )
 
-var errPanicked = errors.New("prepared: what was waited for could not be made; the panic before this tells why")
+var errPanicked = errors.New("prepared: making the value panicked; the panic's own report says why")
 
-// A Cache keeps what is expensive to make, the most recently used of it, within bounds. A request for what is being
-// made waits for that. It is safe for concurrent use.
+// A Cache has the most recently used values. It makes a value once for all callers who request it at the same time. It is safe for
+// concurrent use.
 type Cache[K comparable, V any] struct {
-	// Most is how many are kept; MostBytes bounds the sum of what make reports.
+	// Most limits the number of values, and MostBytes the sum of their bytes as make returns them.
 	Most      int
 	MostBytes int
 
@@ -30,31 +30,32 @@ type entry[K comparable, V any] struct {
 	err   error
 }
 
-// Get returns what make made for key, now or before. What failed is not kept.
+// Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the value.
+// It does not cache errors. make also returns how many bytes the value counts.
 func (p *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
-	e := p.entry(key)
+	e := p.addEntry(key)
 	e.once.Do(func() {
 		made := false
 		defer func() {
 			if !made || e.err != nil { // also after a panic
-				p.drop(func(other *entry[K, V]) bool { return other == e })
+				p.remove(func(other *entry[K, V]) bool { return other == e })
 			}
 		}()
 		e.err = errPanicked // for the requests that wait, unless the call returns
 		e.value, e.bytes, e.err = make()
 		made = true
 		e.made.Store(e.err == nil)
-		p.trim()
+		p.evict()
 	})
 	return e.value, e.err
 }
 
-// Kept returns what was made for key before, false where nothing is kept.
-func (p *Cache[K, V]) Kept(key K) (value V, ok bool) {
+// Cached returns the value of key if it is cached.
+func (p *Cache[K, V]) Cached(key K) (value V, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.index(key); i >= 0 && p.entries[i].made.Load() {
-		return p.use(i).value, true
+		return p.touch(i).value, true
 	}
 	return value, false
 }
@@ -66,13 +67,13 @@ func (p *Cache[K, V]) Len() int {
 	return len(p.entries)
 }
 
-// entry returns the entry of key as the most recently used one.
-func (p *Cache[K, V]) entry(key K) *entry[K, V] {
+// addEntry returns the entry of key, a new one if there is none, and makes it the most recently used one.
+func (p *Cache[K, V]) addEntry(key K) *entry[K, V] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.index(key)
 	if i >= 0 {
-		return p.use(i)
+		return p.touch(i)
 	}
 	if len(p.entries) >= p.Most {
 		p.entries = slices.Delete(p.entries, 0, 1)
@@ -82,20 +83,21 @@ func (p *Cache[K, V]) entry(key K) *entry[K, V] {
 	return e
 }
 
+// index returns the index of the entry of key, -1 if there is none.
 func (p *Cache[K, V]) index(key K) int {
 	return slices.IndexFunc(p.entries, func(e *entry[K, V]) bool { return e.key == key })
 }
 
-// use makes an entry the most recently used one.
-func (p *Cache[K, V]) use(i int) *entry[K, V] {
+// touch makes the entry at an index the most recently used one, and returns it.
+func (p *Cache[K, V]) touch(i int) *entry[K, V] {
 	e := p.entries[i]
 	copy(p.entries[i:], p.entries[i+1:])
 	p.entries[len(p.entries)-1] = e
 	return e
 }
 
-// trim lets go of the least recently used until the rest is within bounds.
-func (p *Cache[K, V]) trim() {
+// evict removes the least recently used entries until the rest is within MostBytes.
+func (p *Cache[K, V]) evict() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	total := 0
@@ -107,12 +109,13 @@ func (p *Cache[K, V]) trim() {
 	}
 }
 
-// Forget lets go of what has a key for which gone is true.
-func (p *Cache[K, V]) Forget(gone func(K) bool) {
-	p.drop(func(e *entry[K, V]) bool { return gone(e.key) })
+// Remove removes the values of the keys for which gone returns true.
+func (p *Cache[K, V]) Remove(gone func(K) bool) {
+	p.remove(func(e *entry[K, V]) bool { return gone(e.key) })
 }
 
-func (p *Cache[K, V]) drop(gone func(*entry[K, V]) bool) {
+// remove removes the entries for which gone returns true.
+func (p *Cache[K, V]) remove(gone func(*entry[K, V]) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.entries = slices.DeleteFunc(p.entries, gone)

@@ -29,11 +29,11 @@ func TestPreparedKeepsTheMostRecent(t *testing.T) {
 	ask(3, "new")
 	ask(1, "new")
 	ask(0, "old")
-	p.Forget(func(key int) bool { return key == 0 })
-	if v, ok := p.Kept(1); !ok || v != "new" {
+	p.Remove(func(key int) bool { return key == 0 })
+	if v, ok := p.Cached(1); !ok || v != "new" {
 		t.Errorf("kept: %q, %v", v, ok)
 	}
-	if _, ok := p.Kept(0); ok {
+	if _, ok := p.Cached(0); ok {
 		t.Error("what was let go of is kept")
 	}
 	ask(0, "new")

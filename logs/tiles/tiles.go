@@ -53,7 +53,7 @@ type Signer interface {
 
 // New returns the handler of all that is below [Prefix].
 func New(o Options) (http.Handler, error) {
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	h := &handler{Options: o, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_requests_total",
 		Help: `Requests for the log, by what was asked for ("none" where there is no such thing) and status.`,

@@ -252,7 +252,7 @@ type sender struct {
 }
 
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.scarce() || client.Hurries(r.Context()) })}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.scarce() || client.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }

@@ -106,7 +106,7 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 		delete(out.Header, name)
 	}
 	removeTickets(out.Header)
-	client.Tell(out.Header, req)
+	client.SetForwarded(out.Header, req)
 	out.Header.Set("X-Forwarded-Method", req.Method)
 	out.Header.Set("X-Forwarded-Uri", target(req).RequestURI())
 	if res, err = c.client.Do(out); err != nil {

@@ -21,7 +21,7 @@ const stall = 30 * time.Second
 
 // An upstream is the site behind a room, on one server or several. What it gets of a request
 // is what it would get without the room, but for the tickets, and for who the client is and
-// how it asked, which [client.Tell] says.
+// how it asked, which [client.SetForwarded] says.
 type upstream struct {
 	*balancer
 	proxy httputil.ReverseProxy
@@ -37,7 +37,7 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *
 			r.Out.URL = target(r.In)
 			r.Out.Host = r.In.Host       // the site needs the name by which it was asked
 			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
-			client.Tell(r.Out.Header, r.In)
+			client.SetForwarded(r.Out.Header, r.In)
 			removeTickets(r.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {
