@@ -43,7 +43,7 @@ func (s npmSource) fetchAttestations(ctx context.Context, v npm.Version) (attest
 	if err != nil {
 		return a, err
 	}
-	if a.bundles, err = attestation.Parse(response); err != nil {
+	if a.bundles, err = attestation.ParseResponse(response); err != nil {
 		return a.set(logs.AttestationInvalid, err.Error()), nil
 	}
 	a.verifyBuild(s.provenance, v)
@@ -57,7 +57,7 @@ func (a *attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
 		found.Outcome, found.Reason = logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
 		return
 	}
-	build, err := by.Verify(a.bundles.Build, v.Package, v.Version, v.Hash())
+	build, err := by.VerifyBuild(a.bundles.Build, v.Package, v.Version, v.Hash())
 	if err != nil {
 		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), maxNote)
 		return

@@ -11,13 +11,11 @@ import (
 	"github.com/larder-cdn/larder/logs/livemap"
 )
 
-// The map of live releases is stored in LogLive, and changes in the batch of the entries
-// that change it. Clients ask for proofs from the map as it was at a signed checkpoint, which
-// lags behind, so what a batch replaces is only listed in it. A later batch deletes that,
-// once newer checkpoints are signed and shown.
+// The map of live releases is stored in LogLive, and changes in the batch of the entries that change it. Clients request proofs from the
+// map as it was at a signed checkpoint, which lags behind. So a batch only lists the rows that it replaces, and a later batch deletes
+// them, once newer checkpoints are published.
 
-// liveMargin is how many entries a client's checkpoint may be behind the one that is shown
-// for there to be proofs for it.
+// liveMargin is how many entries a client's checkpoint may be behind the published one before the proofs for it are deleted.
 const liveMargin = 4096
 
 // rowsPerList bounds the rows that one list of replaced rows names.
@@ -51,7 +49,7 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	}
 	m, err := livemap.Open(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
 	if err != nil {
-		return nil, fmt.Errorf("logs: couldn't read the map of live releases after entry %d; `larder repair` makes it again from the log: %w", size-1, err)
+		return nil, fmt.Errorf("logs: couldn't read the map of live releases after entry %d; `larder repair` rebuilds it from the log: %w", size-1, err)
 	}
 	return m, nil
 }
@@ -82,7 +80,7 @@ func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 		tx.live = live
 	}
 	if err := ApplyLive(tx.live, tx.size, e); err != nil {
-		return kvstore.Hash{}, tx.fail(fmt.Errorf("logs: couldn't change the map of live releases; `larder repair` makes it again from the log: %w", err))
+		return kvstore.Hash{}, tx.fail(fmt.Errorf("logs: couldn't change the map of live releases; `larder repair` rebuilds it from the log: %w", err))
 	}
 	return tx.live.Root(), nil
 }
@@ -97,10 +95,10 @@ func (tx *Tx) checkLive(e Entry) error {
 	return err
 }
 
-// keptMaps say which of the earlier maps of live releases may be asked for.
+// keptMaps say for which earlier maps of live releases there must be proofs.
 type keptMaps struct {
 	signed int64  // the size that is signed
-	shown  int64  // the size that was signed before: nothing newer is signed before that is shown
+	shown  int64  // the size that was signed before, which is published: nothing newer is signed before that
 	from   []byte // the first list of replaced rows
 }
 
@@ -122,7 +120,7 @@ func (l *Log) writeLive(tx *Tx) error {
 		l.kept.shown, l.kept.signed = l.kept.signed, signed
 	}
 	until := l.kept.shown
-	if signed == 0 { // nothing is shown
+	if signed == 0 { // nothing is published
 		until = tx.size
 	}
 	return l.pruneLive(tx.Batch, until-liveMargin, len(replaced))
@@ -178,7 +176,7 @@ func decodeRows(list []byte) (rows [][]byte, err error) {
 	for len(list) > 0 {
 		n := 1 + int(list[0])
 		if len(list) < n {
-			return nil, errors.New("logs: a list of replaced rows of the map of live releases is malformed; `larder repair` makes the map again")
+			return nil, errors.New("logs: a list of replaced rows of the map of live releases is malformed; `larder repair` rebuilds the map")
 		}
 		rows, list = append(rows, list[1:n]), list[n:]
 	}
@@ -202,8 +200,8 @@ func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 	return nil
 }
 
-// signedKey is the row of LogState in which the signer keeps the last checkpoint that it
-// signed, as https://c2sp.org/tlog-checkpoint has it.
+// signedKey is the row of LogState in which the signer stores the last checkpoint that it signed, in the form of
+// https://c2sp.org/tlog-checkpoint.
 var signedKey = kvstore.Key("signed")
 
 // signedSize returns how many entries are signed, 0 if none are.
@@ -220,5 +218,5 @@ func signedSize(r kvstore.Reader) (int64, error) {
 			return size, nil
 		}
 	}
-	return 1, nil // the signer tells what is wrong with it; nothing is deleted
+	return 1, nil // the signer reports what is wrong with it; nothing is deleted
 }

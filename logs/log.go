@@ -30,10 +30,10 @@ type Log struct {
 	store *kvstore.Store
 
 	writing sync.Mutex   // serialises Update, Adopt and Exclusive; taken before mu; guards the next four
-	live    *livemap.Map // after the last entry; nil where it has yet to be read
+	live    *livemap.Map // after the last entry; nil until it is read
 	kept    keptMaps
-	commit  func(Growth) error // decides whether the log grows, where others append to it too
-	updates []*update          // what waits for writing; guarded by mu
+	commit  func(Growth) error // decides whether a shared log grows; nil for any other
+	updates []*update          // those that wait for writing; guarded by mu
 
 	mu         sync.Mutex
 	checkpoint Checkpoint
@@ -103,7 +103,7 @@ func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	defer batch.Close()
 	before := l.Checkpoint()
 	tx := &Tx{Batch: batch, store: l.store, size: before.Size, hashes: make(map[int64]tlog.Hash), live: l.live}
-	l.live = nil // until it is sure what becomes of it
+	l.live = nil // until the write succeeds
 	err := fn(tx)
 	if err == nil {
 		err = tx.err
@@ -147,20 +147,20 @@ func (l *Log) Exclusive(fn func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	err := fn()
-	l.live = nil // its rows may be others now
+	l.live = nil // fn may have changed its rows
 	return err
 }
 
-// A Tx is one Update in the making.
+// A Tx is an Update before its commit.
 type Tx struct {
-	// Batch takes the rows that belong to the entries.
+	// Batch is for the rows that belong to the entries.
 	Batch *kvstore.Batch
 
 	store   *kvstore.Store
 	size    int64
 	hashes  map[int64]tlog.Hash // of this Tx, by stored-hash index
 	entries []Indexed           // of this Tx
-	live    *livemap.Map        // after the last entry; nil where it has yet to be read
+	live    *livemap.Map        // after the last entry; nil until it is read
 	err     error               // why nothing of this Tx may be committed
 }
 

@@ -41,9 +41,9 @@ type Page struct {
 	Next int64
 }
 
-// clockSlack is how far entries may be out of the order of their times: they are in
-// the order in which they were written, and clocks are put right.
-const clockSlack = 24 * time.Hour
+// clockTolerance is how far entries may be out of the order of their times: they are in the order of their writes, and clocks may be
+// corrected.
+const clockTolerance = 24 * time.Hour
 
 // Read returns the newest entries that a query selects. The cost grows with their number, and not with the size of the log.
 func Read(r kvstore.Reader, q Query) (Page, error) {
@@ -52,7 +52,7 @@ func Read(r kvstore.Reader, q Query) (Page, error) {
 		if err != nil {
 			return Page{}, err
 		}
-		if e.Time.Before(q.Since.Add(-clockSlack)) {
+		if e.Time.Before(q.Since.Add(-clockTolerance)) {
 			break
 		}
 		if e.Time.Before(q.Since) {
@@ -218,7 +218,7 @@ func (q Query) indexes(r kvstore.Reader, s span) iter.Seq2[int64, error] {
 	}
 }
 
-// A head is where a scan of one kind has come to.
+// A head is an iterator over the indexes of entries of one kind.
 type head struct {
 	index int64
 	err   error

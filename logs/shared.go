@@ -7,8 +7,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// ErrInDoubt says of an Update of a shared log that the node does not know yet whether it happened. It will
-// come out: either the entries are adopted, or the log grows without them.
+// ErrInDoubt says that the node does not know yet whether an Update of a shared log was committed. Later, either its entries are
+// adopted, or the log grows without them.
 var ErrInDoubt = errors.New("it is not known yet whether the log has grown by this; look at it again when it has settled")
 
 // A Growth is what an Update adds to the log.

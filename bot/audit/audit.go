@@ -403,7 +403,7 @@ func (c *comparison) compareProvenance(ctx context.Context) error {
 		}
 		return nil
 	}
-	build, err := c.o.Provenance.Verify(c.claim.Bundle, c.claim.Manifest.Source.Name, c.claim.Entry.Version, c.claim.Manifest.Source.Integrity)
+	build, err := c.o.Provenance.VerifyBuild(c.claim.Bundle, c.claim.Manifest.Source.Name, c.claim.Entry.Version, c.claim.Manifest.Source.Integrity)
 	if err != nil {
 		if kept.Outcome == logs.AttestationVerified {
 			return differs("the log says that the attestation of provenance was verified, and it is not right: %s", text.Short(err.Error(), 500))

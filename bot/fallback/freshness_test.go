@@ -55,7 +55,7 @@ func TestOriginReplays(t *testing.T) {
 	s.Lie("/log/checkpoint", string(signed.Note))
 	s.Shelf.Withdraw("a", "1.0.0", "malware")
 	s.Lie("/ajax/libs/a/1.0.0/a.js", "a")
-	s.Lie(tiles.ByHash(kvstore.Sum([]byte("a"))), "a")
+	s.Lie(tiles.HashPath(kvstore.Sum([]byte("a"))), "a")
 
 	if got := r.fallback.State().Origins[0]; got.Stale != "" || r.stale() != 0 {
 		t.Errorf("before it was asked: %+v", got)

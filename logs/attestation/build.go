@@ -48,7 +48,7 @@ type Verifier struct {
 	verifier *sigstore.Verifier
 }
 
-// NewVerifier returns a verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
+// NewVerifier returns a verifier that trusts a root in Sigstore's JSON; nil is the embedded one.
 func NewVerifier(rootJSON []byte) (*Verifier, error) {
 	if rootJSON == nil {
 		rootJSON = trustedRoot
@@ -67,9 +67,9 @@ func NewVerifier(rootJSON []byte) (*Verifier, error) {
 	return &Verifier{trusted, v}, nil
 }
 
-// Verify verifies that a bundle is about an npm package's version and the archive with an integrity, in which there must
-// be a SHA-512. The error says why it proves nothing.
-func (v *Verifier) Verify(data []byte, name, version, integrity string) (verify.Build, error) {
+// VerifyBuild verifies that a bundle attests the build of a version of an npm package, and of the archive with an integrity,
+// which must contain a SHA-512. The error says why the bundle proves nothing.
+func (v *Verifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
 	b, err := parseBundle(data)
 	if err != nil {
 		return verify.Build{}, err
@@ -97,7 +97,7 @@ func (v *Verifier) Verify(data []byte, name, version, integrity string) (verify.
 		return verify.Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
 	}
 	if !isAbout(result.Statement, name, version, digest) {
-		return verify.Build{}, fmt.Errorf("it is not about %s", subject(name, version))
+		return verify.Build{}, fmt.Errorf("it is not about %s", packageURL(name, version))
 	}
 	c := result.Signature.Certificate
 	if c.SourceRepositoryURI == "" || !commitHash.MatchString(c.SourceRepositoryDigest) {
@@ -117,11 +117,12 @@ const maxBuildURL = 1 << 10
 
 var commitHash = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// subject is what statements about a version call it: a package URL.
-func subject(name, version string) string {
+// packageURL returns the package URL of a version of an npm package, which statements name as their subject.
+func packageURL(name, version string) string {
 	return "pkg:npm/" + strings.Replace(name, "@", "%40", 1) + "@" + strings.ReplaceAll(version, "+", "%2B")
 }
 
+// sha512Of returns the SHA-512 in an integrity.
 func sha512Of(integrity string) ([]byte, error) {
 	for token := range strings.FieldsSeq(integrity) {
 		encoded, ok := strings.CutPrefix(token, "sha512-")
@@ -133,6 +134,7 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
+// parseBundle parses a Sigstore bundle.
 func parseBundle(data []byte) (*bundle.Bundle, error) {
 	if len(data) > verify.MaxAttestation {
 		return nil, fmt.Errorf("it has over %d bytes", verify.MaxAttestation)
@@ -147,7 +149,7 @@ func parseBundle(data []byte) (*bundle.Bundle, error) {
 // isAbout reports whether a statement names a version of an npm package and its archive.
 func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
 	for _, about := range s.GetSubject() {
-		if about.GetName() == subject(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest) {
+		if about.GetName() == packageURL(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest) {
 			return true
 		}
 	}
@@ -161,8 +163,9 @@ type Bundles struct {
 	Publish []byte // by the registry that received it
 }
 
-// Parse reads a registry's response. Of several attestations of a kind the first one counts.
-func Parse(response []byte) (Bundles, error) {
+// ParseResponse parses a registry's response with the attestations of a version. Of several attestations of a kind, the first
+// one counts.
+func ParseResponse(response []byte) (Bundles, error) {
 	var found Bundles
 	var all struct {
 		Attestations []struct {

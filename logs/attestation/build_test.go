@@ -74,7 +74,7 @@ func TestVerify(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			build, err := v.Verify(tt.change(readTestdata(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
+			build, err := v.VerifyBuild(tt.change(readTestdata(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
 			if build != tt.build || (err == nil) != (tt.build != verify.Build{}) {
 				t.Fatalf("%+v, %v; want %+v", build, err, tt.build)
 			}
@@ -83,7 +83,7 @@ func TestVerify(t *testing.T) {
 			}
 		})
 	}
-	if _, err := v.Verify(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="); err == nil || !strings.Contains(err.Error(), "no SHA-512") {
+	if _, err := v.VerifyBuild(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="); err == nil || !strings.Contains(err.Error(), "no SHA-512") {
 		t.Errorf("with a SHA-1: %v", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestOtherRoot(t *testing.T) {
 	}
 	v, err := NewVerifier(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
 	if err == nil {
-		if _, err = v.Verify(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
+		if _, err = v.VerifyBuild(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
 			t.Error("verified by a root without logs")
 		}
 	}
@@ -107,13 +107,13 @@ func TestOtherRoot(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	response := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
-	if got, err := Parse([]byte(response)); err != nil || string(got.Build) != `{"b": 2}` || string(got.Publish) != `{"a":1}` {
+	if got, err := ParseResponse([]byte(response)); err != nil || string(got.Build) != `{"b": 2}` || string(got.Publish) != `{"a":1}` {
 		t.Errorf("%s, %s, %v", got.Build, got.Publish, err)
 	}
-	if got, err := Parse([]byte(`{"attestations":[]}`)); err != nil || got.Build != nil || got.Publish != nil {
+	if got, err := ParseResponse([]byte(`{"attestations":[]}`)); err != nil || got.Build != nil || got.Publish != nil {
 		t.Errorf("of none: %s, %v", got, err)
 	}
-	if _, err := Parse([]byte(`[`)); err == nil {
+	if _, err := ParseResponse([]byte(`[`)); err == nil {
 		t.Error("malformed was taken")
 	}
 }
@@ -129,7 +129,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`))
 	want := integrity(f, v130)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if build, err := v.Verify(data, "sigstore", "1.3.0", want); err == nil && build.Commit != "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1" {
+		if build, err := v.VerifyBuild(data, "sigstore", "1.3.0", want); err == nil && build.Commit != "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1" {
 			t.Errorf("another build was proven: %+v", build)
 		}
 	})

@@ -22,7 +22,7 @@ type RegistryKey struct {
 	Expires time.Time // zero for a key that does not expire
 }
 
-// PublishKey returns the id of the key that is said to have signed a publish attestation.
+// PublishKey returns the id of the key that a publish attestation names as its signer, unverified.
 func PublishKey(data []byte) (string, error) {
 	b, err := parseBundle(data)
 	if err != nil {
@@ -38,9 +38,9 @@ func PublishKey(data []byte) (string, error) {
 	return content.PublicKey().Hint(), nil
 }
 
-// VerifyPublication verifies that a bundle is a registry's statement, by its key, that it received an archive with an
-// integrity as a version of an npm package. The signature is in Sigstore's log, which says when it was made. The error says
-// why it proves nothing.
+// VerifyPublication verifies that a bundle is the statement of a registry, signed with its key, that it received an archive
+// with an integrity as a version of an npm package. Sigstore's log has the signature and says when it was made. The error says
+// why the bundle proves nothing.
 func (v *Verifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
 	b, err := parseBundle(data)
 	if err != nil {
@@ -72,7 +72,7 @@ func (v *Verifier) VerifyPublication(data []byte, name, version, integrity strin
 	}
 	said := s.GetPredicate().GetFields()
 	if !isAbout(s, name, version, digest) || said["name"].GetStringValue() != name || said["version"].GetStringValue() != version {
-		return fmt.Errorf("it is not about %s", subject(name, version))
+		return fmt.Errorf("it is not about %s", packageURL(name, version))
 	}
 	return nil
 }

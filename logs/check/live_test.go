@@ -89,7 +89,7 @@ func TestNoEntryFollowsADamagedMap(t *testing.T) {
 		_, err := tx.Append(logs.Entry{Kind: logs.Detected, Package: "vue", Version: "9"})
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "`larder repair` makes it again from the log") {
+	if err == nil || !strings.Contains(err.Error(), "`larder repair` rebuilds it from the log") {
 		t.Error(err)
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// EntryHash is what the log's tree has of an entry, in the way in which checkpoints write hashes.
+// EntryHash returns the hash of an entry in the log's tree, in base64 as checkpoints have hashes.
 func EntryHash(e logs.Indexed) string {
 	h := tlog.RecordHash(e.Raw)
 	return base64.StdEncoding.EncodeToString(h[:])
 }
 
-// Changes returns what a repository that has come to a position lacks of the first size entries of the log in store.
+// Changes returns the changes that a repository at a position lacks of the first size entries of the log in store.
 func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		if err := checkPosition(store, position); err != nil {
@@ -36,7 +36,7 @@ func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Chan
 			}
 			var c Change
 			if err == nil {
-				c, err = changeOf(store, e)
+				c, err = newChange(store, e)
 			}
 			if !yield(c, err) || err != nil {
 				return
@@ -45,7 +45,7 @@ func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Chan
 	}
 }
 
-// checkPosition returns an error where a position is not that of a repository of this log.
+// checkPosition returns an error if a position is not that of a repository with this log.
 func checkPosition(store *kvstore.Store, position Position) error {
 	if position.Index < 0 {
 		return nil
@@ -67,8 +67,8 @@ func checkPosition(store *kvstore.Store, position Position) error {
 	return nil
 }
 
-// changeOf is an entry as a commit.
-func changeOf(store *kvstore.Store, e logs.Indexed) (Change, error) {
+// newChange returns the change that commits an entry.
+func newChange(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	d, err := ReadDocuments(store, e)
 	if err != nil {
 		return Change{}, err
@@ -77,7 +77,7 @@ func changeOf(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	if err := WriteText(&text, e, d); err != nil {
 		return Change{}, err
 	}
-	return Change{Index: e.Index, Hash: EntryHash(e), Time: e.Time, Path: file(e.Entry), Subject: subject(e.Entry), Text: text.String()}, nil
+	return Change{Index: e.Index, Hash: EntryHash(e), Time: e.Time, Path: filePath(e.Entry), Subject: subjectOf(e.Entry), Text: text.String()}, nil
 }
 
 // A SignedLog is a log of which only the entries that a signed checkpoint covers are pushed: a push cannot be taken back,
@@ -88,7 +88,7 @@ type SignedLog struct {
 	Signer *signing.Signer
 }
 
-// Changes returns the changes after a position that a signed checkpoint covers.
+// Changes returns the changes after a position, up to the last signed entry.
 func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 	signed, err := s.Signer.Checkpoint()
 	if err != nil {
@@ -99,15 +99,15 @@ func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 	return Changes(s.Store, after, signed.Size)
 }
 
-// untilSigned is how long an entry waits to be signed, about.
-const untilSigned = 250 * time.Millisecond
+// signedInterval is how long an entry waits to be signed, about.
+const signedInterval = 250 * time.Millisecond
 
-// Wait returns when there is a signed entry after a position, or nothing is signed any more.
+// Wait waits until there is a signed entry after a position, or signing is refused.
 func (s SignedLog) Wait(ctx context.Context, after Position) error {
 	if _, err := s.Log.Wait(ctx, after.Index+1); err != nil {
 		return err
 	}
-	tick := time.NewTicker(untilSigned)
+	tick := time.NewTicker(signedInterval)
 	defer tick.Stop()
 	for {
 		if signed, err := s.Signer.Checkpoint(); err != nil || signed.Size > after.Index+1 {

@@ -23,20 +23,22 @@ type entry struct {
 	folder *folder       // nil for a file
 }
 
-// keptOpen is how deep folders stay in memory: those of packages are many.
-const keptOpen = 2
+// maxDepthInMemory is how deep folders stay in memory: those of packages are many.
+const maxDepthInMemory = 2
 
-// addText adds to the file of a change below f and returns f's new hash.
-func (r *Repository) addText(f *folder, c Change) (plumbing.Hash, error) {
-	parts, err := split(c.Path)
+// addToTree adds a change's text to its file in the tree f, and returns the tree's new hash.
+func (r *Repository) addToTree(f *folder, c Change) (plumbing.Hash, error) {
+	parts, err := splitPath(c.Path)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	return r.addBelow(f, parts, c, 0)
+	return r.addToFolder(f, parts, c, 0)
 }
 
-func (r *Repository) addBelow(f *folder, parts []string, c Change, depth int) (plumbing.Hash, error) {
-	if err := r.read(f); err != nil {
+// addToFolder adds a change's text to the file whose path from the folder f consists of parts, and returns the folder's new
+// hash. depth is that of f.
+func (r *Repository) addToFolder(f *folder, parts []string, c Change, depth int) (plumbing.Hash, error) {
+	if err := r.readFolder(f); err != nil {
 		return plumbing.ZeroHash, err
 	}
 	name := parts[0]
@@ -48,7 +50,7 @@ func (r *Repository) addBelow(f *folder, parts []string, c Change, depth int) (p
 		if e.folder != nil {
 			return plumbing.ZeroHash, errors.New("there is a folder of that name")
 		}
-		blob, err := r.extend(e.file, c)
+		blob, err := r.appendToFile(e.file, c)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
@@ -60,7 +62,7 @@ func (r *Repository) addBelow(f *folder, parts []string, c Change, depth int) (p
 		if e.folder == nil {
 			return plumbing.ZeroHash, fmt.Errorf("%s is a file", name)
 		}
-		if _, err := r.addBelow(e.folder, parts[1:], c, depth+1); err != nil {
+		if _, err := r.addToFolder(e.folder, parts[1:], c, depth+1); err != nil {
 			return plumbing.ZeroHash, err
 		}
 	}
@@ -74,18 +76,18 @@ func (r *Repository) addBelow(f *folder, parts []string, c Change, depth int) (p
 		}
 	}
 	slices.SortFunc(tree.Entries, func(a, b object.TreeEntry) int { return strings.Compare(sortName(a), sortName(b)) })
-	hash, err := r.put(tree)
+	hash, err := r.putObject(tree)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
 	f.hash = hash
-	if depth > keptOpen {
+	if depth > maxDepthInMemory {
 		f.entries = nil
 	}
 	return hash, nil
 }
 
-// sortName is what git sorts a tree's entries by.
+// sortName returns the name by which git sorts an entry of a tree.
 func sortName(e object.TreeEntry) string {
 	if e.Mode == filemode.Dir {
 		return e.Name + "/"
@@ -93,8 +95,8 @@ func sortName(e object.TreeEntry) string {
 	return e.Name
 }
 
-// read reads a folder's entries, unless they are known.
-func (r *Repository) read(f *folder) error {
+// readFolder reads the entries of a folder, unless they are in memory.
+func (r *Repository) readFolder(f *folder) error {
 	if f.entries != nil {
 		return nil
 	}
@@ -102,7 +104,7 @@ func (r *Repository) read(f *folder) error {
 	if f.hash == plumbing.ZeroHash {
 		return nil
 	}
-	o, err := r.object(plumbing.TreeObject, f.hash)
+	o, err := r.getObject(plumbing.TreeObject, f.hash)
 	if err != nil {
 		return err
 	}
@@ -123,11 +125,11 @@ func (r *Repository) read(f *folder) error {
 	return nil
 }
 
-// extend returns the file with a change's text added.
-func (r *Repository) extend(file plumbing.Hash, c Change) (plumbing.Hash, error) {
+// appendToFile adds a change's text to a file, and returns the file's new hash.
+func (r *Repository) appendToFile(file plumbing.Hash, c Change) (plumbing.Hash, error) {
 	var before []byte
 	if file != plumbing.ZeroHash {
-		o, err := r.object(plumbing.BlobObject, file)
+		o, err := r.getObject(plumbing.BlobObject, file)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
@@ -150,5 +152,5 @@ func (r *Repository) extend(file plumbing.Hash, c Change) (plumbing.Hash, error)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	return r.keep(o)
+	return r.putEncoded(o)
 }

@@ -1,12 +1,12 @@
-// Package gitlog writes the log into git repositories, one commit for each entry, for people and tools that read
-// histories with git: into a bare one on this machine ([Repository]), or into a branch on GitHub ([Pusher]).
+// Package gitlog writes the log into git repositories, one commit for each entry, for people and tools that read histories with git:
+// into a local bare repository ([Repository]), or into a branch on GitHub ([Pusher]).
 //
-// A repository remembers in its last commit how far it has come, so each run goes on where the last one ended; one that
-// is killed leaves what it had flushed. It is a copy for reading and proves nothing by itself: each commit names the
-// hash that the entry has in the log's tree. What a commit is, its path, content and message, is said by [Change] alone,
-// so both kinds get the same ones. What strangers named becomes objects of git's and never files of that name.
+// The last commit of a repository says which entries it has, so each run continues where the last one ended, also after a kill. A
+// repository is a copy for reading and proves nothing by itself; each commit names the hash of its entry in the log's tree. [Change]
+// alone defines the path, content and message of a commit, so both kinds have the same commits. Names from outside become git objects,
+// and never local files.
 //
-// The package must not know what becomes of the repository, nor the token that may write to it.
+// The package must not know what the repository is used for, nor the token that may write to it.
 package gitlog
 
 import (
@@ -45,7 +45,7 @@ const (
 	bytesPerFlush   = 64 << 20
 )
 
-// Open opens the repository in dir, or makes it where dir is empty or does not exist.
+// Open opens the repository in dir, or creates it if dir is empty or does not exist.
 func Open(dir string) (*Repository, error) {
 	if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
 		return nil, fmt.Errorf("%s is a repository with files checked out, which an export would leave behind; give a bare one (git clone --bare), or a new folder", dir)
@@ -65,7 +65,7 @@ func Open(dir string) (*Repository, error) {
 		return nil, fmt.Errorf("couldn't open the git repository in %s: %w", dir, err)
 	}
 	r := &Repository{store: store, position: Position{Index: -1}, root: new(folder)}
-	r.renew()
+	r.resetPending()
 	ref, err := storer.ResolveReference(store, plumbing.NewBranchReferenceName(Branch))
 	switch {
 	case errors.Is(err, plumbing.ErrReferenceNotFound):
@@ -85,18 +85,18 @@ func Open(dir string) (*Repository, error) {
 	return r, nil
 }
 
-// Position is how far the repository has come, with what was added and not flushed.
+// Position returns the position of the last change that was added, flushed or not.
 func (r *Repository) Position() Position { return r.position }
 
-func (r *Repository) renew() { r.pending, r.changes, r.bytes = memory.NewStorage(), 0, 0 }
+// resetPending drops the pending objects, which were flushed.
+func (r *Repository) resetPending() { r.pending, r.changes, r.bytes = memory.NewStorage(), 0, 0 }
 
-// Add makes a commit. It is in the repository after the next Flush, which Add calls
-// now and then.
+// Add adds a commit with a change. Flush writes it, which Add calls when many changes are pending.
 func (r *Repository) Add(c Change) error {
 	if err := c.Check(r.position); err != nil {
 		return err
 	}
-	tree, err := r.addText(r.root, c)
+	tree, err := r.addToTree(r.root, c)
 	if err != nil {
 		return fmt.Errorf("gitlog: couldn't add to %s: %w", c.Path, err)
 	}
@@ -108,7 +108,7 @@ func (r *Repository) Add(c Change) error {
 	if r.last != plumbing.ZeroHash {
 		commit.ParentHashes = []plumbing.Hash{r.last}
 	}
-	if r.last, err = r.put(commit); err != nil {
+	if r.last, err = r.putObject(commit); err != nil {
 		return fmt.Errorf("gitlog: couldn't commit entry %d: %w", c.Index, err)
 	}
 	r.position = c.Position()
@@ -120,7 +120,7 @@ func (r *Repository) Add(c Change) error {
 	return nil
 }
 
-// Flush writes what was added.
+// Flush writes the pending commits and moves the branch.
 func (r *Repository) Flush() error {
 	if r.changes == 0 {
 		return nil
@@ -148,7 +148,7 @@ func (r *Repository) Flush() error {
 		return fmt.Errorf("gitlog: couldn't move the branch %s: %w", Branch, err)
 	}
 	r.head = r.last
-	r.renew()
+	r.resetPending()
 	return nil
 }
 
@@ -157,24 +157,25 @@ type encoder interface {
 	Encode(plumbing.EncodedObject) error
 }
 
-func (r *Repository) put(e encoder) (plumbing.Hash, error) {
+// putObject adds a commit or a tree to the pending objects and returns its hash.
+func (r *Repository) putObject(e encoder) (plumbing.Hash, error) {
 	o := r.pending.NewEncodedObject()
 	if err := e.Encode(o); err != nil {
 		return plumbing.ZeroHash, err
 	}
-	return r.keep(o)
+	return r.putEncoded(o)
 }
 
-// keep adds an object to those that wait, unless it was flushed before.
-func (r *Repository) keep(o plumbing.EncodedObject) (plumbing.Hash, error) {
+// putEncoded adds an encoded object to the pending ones, unless the repository has it, and returns its hash.
+func (r *Repository) putEncoded(o plumbing.EncodedObject) (plumbing.Hash, error) {
 	if r.store.HasEncodedObject(o.Hash()) == nil {
 		return o.Hash(), nil
 	}
 	return r.pending.SetEncodedObject(o)
 }
 
-// object reads what waits or was flushed.
-func (r *Repository) object(kind plumbing.ObjectType, h plumbing.Hash) (plumbing.EncodedObject, error) {
+// getObject returns an object that is pending or was flushed.
+func (r *Repository) getObject(kind plumbing.ObjectType, h plumbing.Hash) (plumbing.EncodedObject, error) {
 	if o, err := r.pending.EncodedObject(kind, h); err == nil {
 		return o, nil
 	}

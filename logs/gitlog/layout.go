@@ -33,6 +33,7 @@ type Position struct {
 	Hash  string `json:"hash"`
 }
 
+// String describes which entries a repository has.
 func (p Position) String() string {
 	if p.Index < 0 {
 		return "none"
@@ -46,27 +47,26 @@ const (
 	hashTrailer  = "Log-Hash: "
 )
 
-// Position is where a repository is that has the change as its last.
+// Position returns the position of a repository whose last commit is this change.
 func (c Change) Position() Position { return Position{c.Index, c.Hash} }
 
-// Message is the message of the change's commit, which [ParseMessage] reads.
+// Message returns the message of the change's commit, which [ParseMessage] parses.
 func (c Change) Message() string {
 	return fmt.Sprintf("%s\n\n%s%d\n%s%s\n", c.Subject, indexTrailer, c.Index, hashTrailer, c.Hash)
 }
 
-// Check returns an error where the change cannot come next in a repository: because of
-// its path, or because the repository has it.
+// Check returns an error if the change cannot be the next one of a repository at a position, because the repository has it or
+// the path is invalid.
 func (c Change) Check(p Position) error {
 	if c.Index <= p.Index {
 		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, p.Index)
 	}
-	_, err := split(c.Path)
+	_, err := splitPath(c.Path)
 	return err
 }
 
-// Append returns what the change makes of its file: the text, after an empty line
-// where the file has something. Where there is no file, before is nil. It may write
-// behind before.
+// Append returns the new content of the change's file: the text after before and an empty line, or the text alone if before is
+// nil, which means that there is no such file. It may write to the capacity of before.
 func (c Change) Append(before []byte) []byte {
 	if before != nil {
 		before = append(before, '\n')
@@ -74,9 +74,8 @@ func (c Change) Append(before []byte) []byte {
 	return append(before, c.Text...)
 }
 
-// split returns the parts of a path, each of which must be a name that git, and every
-// system that it is checked out on, takes for nothing else.
-func split(path string) ([]string, error) {
+// splitPath returns the parts of a path, and an error unless each is a valid file name on every system.
+func splitPath(path string) ([]string, error) {
 	parts := strings.Split(path, "/")
 	for _, p := range parts {
 		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
@@ -86,8 +85,8 @@ func split(path string) ([]string, error) {
 	return parts, nil
 }
 
-// ParseMessage reads how far a repository has come from the message of its last
-// commit. The error is for one that no export made.
+// ParseMessage parses the position of a repository from the message of its last commit. It returns an error for the message of
+// another program.
 func ParseMessage(message string) (p Position, err error) {
 	p.Index = -1
 	for line := range strings.Lines(message) {

@@ -28,17 +28,17 @@ type tip struct {
 // notPushed is what to do about a branch that another program has committed to.
 const notPushed = "nothing is pushed there: give a new branch or an empty repository, or take the branch back to Larder's last commit"
 
-// read asks how far the branch has come.
-func (p *Pusher) read(ctx context.Context) (tip, error) {
+// readTip requests the last commit of the branch, and how far it has come.
+func (p *Pusher) readTip(ctx context.Context) (tip, error) {
 	r := p.Remote
 	none := tip{position: Position{Index: -1}}
-	ref, _, err := api(p).Git.GetRef(ctx, r.Owner, r.Name, r.ref().String())
-	switch status(err) {
+	ref, _, err := newClient(p).Git.GetRef(ctx, r.Owner, r.Name, r.ref().String())
+	switch statusOf(err) {
 	case http.StatusNotFound: // the branch, or all of it
-		_, err = p.about(ctx)
+		_, err = p.getRepository(ctx)
 		return none, err
 	case http.StatusConflict: // "Git Repository is empty."
-		about, err := p.about(ctx)
+		about, err := p.getRepository(ctx)
 		if err != nil {
 			return tip{}, err
 		}
@@ -50,33 +50,33 @@ func (p *Pusher) read(ctx context.Context) (tip, error) {
 		return none, nil
 	}
 	if err != nil {
-		return tip{}, p.explain("read the branch", err)
+		return tip{}, p.describeError("read the branch", err)
 	}
 	sha := ref.GetObject().GetSHA()
-	commit, _, err := api(p).Git.GetCommit(ctx, r.Owner, r.Name, sha)
+	commit, _, err := newClient(p).Git.GetCommit(ctx, r.Owner, r.Name, sha)
 	if err != nil {
-		return tip{}, p.explain("read the last commit of the branch", err)
+		return tip{}, p.describeError("read the last commit of the branch", err)
 	}
 	at, err := ParseMessage(commit.GetMessage())
 	if err != nil {
 		return tip{}, fmt.Errorf("the last commit of the branch, %s, was not made by Larder; %s", sha, notPushed)
 	}
-	return tip{position: at, commit: sha, tree: commit.GetTree().GetSHA()}, complete(sha, commit.GetTree().GetSHA())
+	return tip{position: at, commit: sha, tree: commit.GetTree().GetSHA()}, checkComplete(sha, commit.GetTree().GetSHA())
 }
 
-// about asks for the repository itself.
-func (p *Pusher) about(ctx context.Context) (*github.Repository, error) {
-	about, _, err := api(p).Repositories.Get(ctx, p.Remote.Owner, p.Remote.Name)
-	return about, p.explain("find the repository", err)
+// getRepository requests the description of the repository.
+func (p *Pusher) getRepository(ctx context.Context) (*github.Repository, error) {
+	about, _, err := newClient(p).Repositories.Get(ctx, p.Remote.Owner, p.Remote.Name)
+	return about, p.describeError("find the repository", err)
 }
 
-// push makes a commit of each change and moves the branch to the last one. Where it
-// fails it returns how far the branch has come, as far as it knows.
+// push creates a commit for each change and moves the branch to the last one. It returns the branch's last commit as far as it
+// knows, also with an error.
 func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error) {
 	at := from
 	var err error
 	if from.empty {
-		if from, err = p.begin(ctx, batch[0]); err != nil {
+		if from, err = p.createFirstCommit(ctx, batch[0]); err != nil {
 			return at, err
 		}
 		at, batch = from, batch[1:]
@@ -84,7 +84,7 @@ func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error
 	files := map[string][]byte{} // that the batch has written
 	for _, c := range batch {
 		var next tip
-		if next, err = p.commit(ctx, at, from, c, files); err != nil {
+		if next, err = p.createCommit(ctx, at, from, c, files); err != nil {
 			err = fmt.Errorf("entry %d: %w", c.Index, err)
 			break
 		}
@@ -94,34 +94,34 @@ func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error
 		return from, errors.Join(err, ctx.Err())
 	}
 	// What was made before something failed is not made again.
-	if failed := p.move(ctx, from, at); failed != nil {
+	if failed := p.moveBranch(ctx, from, at); failed != nil {
 		return from, cmp.Or(err, failed)
 	}
 	return at, err
 }
 
-// begin makes the first commit of an empty repository.
-func (p *Pusher) begin(ctx context.Context, c Change) (tip, error) {
+// createFirstCommit creates the first commit of an empty repository.
+func (p *Pusher) createFirstCommit(ctx context.Context, c Change) (tip, error) {
 	r := p.Remote
 	who, message := author(c), c.Message()
-	made, _, err := api(p).Repositories.CreateFile(ctx, r.Owner, r.Name, escaped(c.Path), &github.RepositoryContentFileOptions{
+	made, _, err := newClient(p).Repositories.CreateFile(ctx, r.Owner, r.Name, escapePath(c.Path), &github.RepositoryContentFileOptions{
 		Message: &message, Content: c.Append(nil), Author: who, Committer: who,
 	})
 	if err != nil {
-		return tip{}, p.explain("make the first commit", err)
+		return tip{}, p.describeError("make the first commit", err)
 	}
 	at := tip{position: c.Position(), commit: made.Commit.GetSHA(), tree: made.Commit.GetTree().GetSHA()}
-	return at, complete(at.commit, at.tree)
+	return at, checkComplete(at.commit, at.tree)
 }
 
-// commit makes the commit of a change behind at. The branch is at from, and files are
-// those that commits behind that have written.
-func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[string][]byte) (tip, error) {
+// createCommit creates the commit of a change after the commit at. The branch is at the commit from; files are those that the
+// commits between have written, by path.
+func (p *Pusher) createCommit(ctx context.Context, at, from tip, c Change, files map[string][]byte) (tip, error) {
 	r := p.Remote
 	before, written := files[c.Path]
 	if !written {
 		var err error
-		if before, err = p.file(ctx, from, c.Path); err != nil {
+		if before, err = p.getFile(ctx, from, c.Path); err != nil {
 			return tip{}, err
 		}
 	}
@@ -130,53 +130,53 @@ func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[s
 	if len(content) <= inlineBytes && utf8.Valid(content) {
 		entry.Content = github.String(string(content))
 	} else {
-		blob, _, err := api(p).Git.CreateBlob(ctx, r.Owner, r.Name, &github.Blob{
+		blob, _, err := newClient(p).Git.CreateBlob(ctx, r.Owner, r.Name, &github.Blob{
 			Content: github.String(base64.StdEncoding.EncodeToString(content)), Encoding: github.String("base64"),
 		})
 		if err != nil {
-			return tip{}, p.explain("make a file", err)
+			return tip{}, p.describeError("make a file", err)
 		}
 		entry.SHA = blob.SHA
 	}
-	tree, _, err := api(p).Git.CreateTree(ctx, r.Owner, r.Name, at.tree, []*github.TreeEntry{entry})
+	tree, _, err := newClient(p).Git.CreateTree(ctx, r.Owner, r.Name, at.tree, []*github.TreeEntry{entry})
 	if err != nil {
-		return tip{}, p.explain("make a tree", err)
+		return tip{}, p.describeError("make a tree", err)
 	}
 	who, message := author(c), c.Message()
 	commit := &github.Commit{Message: &message, Tree: tree, Author: who, Committer: who}
 	if at.commit != "" {
 		commit.Parents = []*github.Commit{{SHA: &at.commit}}
 	}
-	made, _, err := api(p).Git.CreateCommit(ctx, r.Owner, r.Name, commit, nil)
+	made, _, err := newClient(p).Git.CreateCommit(ctx, r.Owner, r.Name, commit, nil)
 	if err != nil {
-		return tip{}, p.explain("make a commit", err)
+		return tip{}, p.describeError("make a commit", err)
 	}
 	files[c.Path] = content
 	at = tip{position: c.Position(), commit: made.GetSHA(), tree: tree.GetSHA()}
-	return at, complete(at.commit, at.tree)
+	return at, checkComplete(at.commit, at.tree)
 }
 
 // inlineBytes is what a file may have that is sent with its tree.
 const inlineBytes = 1 << 20
 
-// file returns what the branch has at a path, nil where there is no such file. The
-// library's own refuses any path with two dots in it, which versions may have.
-func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) {
+// getFile returns the content of a file on the branch, nil if there is no such file. The library's own function refuses paths
+// with two dots, which versions may have.
+func (p *Pusher) getFile(ctx context.Context, at tip, path string) ([]byte, error) {
 	if at.commit == "" {
 		return nil, nil
 	}
 	r := p.Remote
-	request, err := api(p).NewRequest(http.MethodGet, fmt.Sprintf("repos/%s/%s/contents/%s?ref=%s", r.Owner, r.Name, escaped(path), at.commit), nil)
+	request, err := newClient(p).NewRequest(http.MethodGet, fmt.Sprintf("repos/%s/%s/contents/%s?ref=%s", r.Owner, r.Name, escapePath(path), at.commit), nil)
 	if err != nil {
 		return nil, err
 	}
 	var found github.RepositoryContent
-	_, err = api(p).Do(ctx, request, &found)
-	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && status(err) == http.StatusNotFound && !strings.Contains(e.Message, "ref") {
+	_, err = newClient(p).Do(ctx, request, &found)
+	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && statusOf(err) == http.StatusNotFound && !strings.Contains(e.Message, "ref") {
 		return nil, nil // and not the commit, of which it says so
 	}
 	if err != nil {
-		return nil, p.explain("read "+path, err)
+		return nil, p.describeError("read "+path, err)
 	}
 	if found.GetType() != "file" {
 		return nil, fmt.Errorf("%s is no file there", path)
@@ -185,10 +185,10 @@ func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) 
 	if found.GetEncoding() == "base64" && found.Content != nil {
 		content, err = base64.StdEncoding.DecodeString(strings.ReplaceAll(*found.Content, "\n", ""))
 	} else { // one of more than a megabyte
-		content, _, err = api(p).Git.GetBlobRaw(ctx, r.Owner, r.Name, found.GetSHA())
+		content, _, err = newClient(p).Git.GetBlobRaw(ctx, r.Owner, r.Name, found.GetSHA())
 	}
 	if err != nil {
-		return nil, p.explain("read "+path, err)
+		return nil, p.describeError("read "+path, err)
 	}
 	if len(content) != found.GetSize() {
 		return nil, fmt.Errorf("%s came with %d bytes of %d", path, len(content), found.GetSize())
@@ -196,46 +196,49 @@ func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) 
 	return append([]byte{}, content...), nil // an empty file is one
 }
 
-// move moves the branch, which no other program must have moved.
-func (p *Pusher) move(ctx context.Context, from, to tip) (err error) {
+// moveBranch moves the branch to a commit, and fails if another program has moved it.
+func (p *Pusher) moveBranch(ctx context.Context, from, to tip) (err error) {
 	r := p.Remote
 	ref := &github.Reference{Ref: github.String(r.ref().String()), Object: &github.GitObject{SHA: &to.commit}}
 	if from.commit == "" {
-		_, _, err = api(p).Git.CreateRef(ctx, r.Owner, r.Name, ref)
+		_, _, err = newClient(p).Git.CreateRef(ctx, r.Owner, r.Name, ref)
 	} else {
-		_, _, err = api(p).Git.UpdateRef(ctx, r.Owner, r.Name, ref, false)
+		_, _, err = newClient(p).Git.UpdateRef(ctx, r.Owner, r.Name, ref, false)
 	}
-	return p.explain("move the branch", err)
+	return p.describeError("move the branch", err)
 }
 
-// complete returns an error where GitHub did not say which objects it made.
-func complete(commit, tree string) error {
+// checkComplete returns an error if a response of GitHub lacks the hashes of a commit and its tree.
+func checkComplete(commit, tree string) error {
 	if commit == "" || tree == "" {
 		return errors.New("GitHub's answer does not name the commit and its tree")
 	}
 	return nil
 }
 
+// author returns the author of a change's commit.
 func author(c Change) *github.CommitAuthor {
 	return &github.CommitAuthor{Name: github.String(AuthorName), Email: github.String(AuthorEmail), Date: &github.Timestamp{Time: c.Time.UTC().Truncate(time.Second)}}
 }
 
-func escaped(path string) string { return (&url.URL{Path: path}).EscapedPath() }
+// escapePath returns a path percent-encoded.
+func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
-func status(err error) int {
+// statusOf returns the HTTP status of an error of GitHub's API, 0 if it has none.
+func statusOf(err error) int {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		return e.Response.StatusCode
 	}
 	return 0
 }
 
-// explain says what could not be done, and what to do about it where that is known.
-func (p *Pusher) explain(what string, err error) error {
+// describeError returns an error that says which action failed, and what to do about it if that is known; nil for nil.
+func (p *Pusher) describeError(what string, err error) error {
 	if err == nil {
 		return nil
 	}
 	advice := ""
-	switch s := status(err); {
+	switch s := statusOf(err); {
 	case s == http.StatusUnauthorized:
 		advice = "; the token is wrong, or has expired: make another one, and start again with it"
 	case s == http.StatusForbidden:

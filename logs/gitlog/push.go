@@ -19,6 +19,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // A Remote is a branch of a repository on GitHub.
@@ -31,8 +32,7 @@ var (
 	repositoryName = lazyregexp.New(`^[A-Za-z0-9._-]{1,100}$`)
 )
 
-// ParseRemote reads OWNER/NAME or OWNER/NAME@BRANCH; the branch is [Branch]
-// where none is named.
+// ParseRemote parses OWNER/NAME or OWNER/NAME@BRANCH. The default branch is [Branch].
 func ParseRemote(s string) (Remote, error) {
 	r := Remote{Branch: Branch}
 	path, branch, hasBranch := strings.Cut(s, "@")
@@ -49,6 +49,7 @@ func ParseRemote(s string) (Remote, error) {
 
 func (r Remote) String() string { return r.Owner + "/" + r.Name + "@" + r.Branch }
 
+// ref returns the name of the branch's reference.
 func (r Remote) ref() plumbing.ReferenceName { return plumbing.NewBranchReferenceName(r.Branch) }
 
 // PushOptions are what a Pusher needs. The first five are required.
@@ -97,8 +98,8 @@ type Pusher struct {
 
 // The pauses after failures.
 const (
-	firstPause   = 5 * time.Second
-	longestPause = 10 * time.Minute
+	minRetryInterval = 5 * time.Second
+	maxRetryInterval = 10 * time.Minute
 )
 
 // A batch ends with either, and with it the branch moves.
@@ -107,7 +108,7 @@ const (
 	batchBytes   = 8 << 20
 )
 
-// NewPusher returns a pusher, which does nothing before Run or CatchUp.
+// NewPusher returns a pusher. Run or CatchUp push.
 func NewPusher(o PushOptions) *Pusher {
 	if o.Describe == nil {
 		o.Describe = error.Error
@@ -120,9 +121,9 @@ func NewPusher(o PushOptions) *Pusher {
 	return p
 }
 
-// api returns the calls of GitHub's API. It makes them each time and is no method, because the linker keeps all of them (1.5 MB)
-// where a type of a value in an interface mentions theirs.
-func api(p *Pusher) *github.Client {
+// newClient returns a client of GitHub's API. It is created for each call and not a method, because the linker includes all of
+// the API's functions (1.5 MB) if a type that an interface value may have mentions it.
+func newClient(p *Pusher) *github.Client {
 	calls := github.NewClient(p.Client)
 	calls.BaseURL = p.BaseURL
 	return calls
@@ -135,19 +136,19 @@ func (p *Pusher) State() PushState {
 	return p.state
 }
 
-// Part pushes what is added to the log.
+// Part returns the part of a role that pushes the log.
 func (p *Pusher) Part() parts.Part {
 	return parts.Part{Name: "pushing", Run: parts.RunUntilDone(p.Run)}
 }
 
-// Run pushes until ctx ends. What was being sent then is dropped: the next one begins
-// with what the branch says.
+// Run pushes the log until ctx ends, and tries again after failures. A push that is interrupted is dropped; the next one
+// starts where the branch is.
 func (p *Pusher) Run(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval = firstPause, longestPause
+	pause.InitialInterval, pause.MaxInterval = minRetryInterval, maxRetryInterval
 	for {
 		before := p.State().Entries
-		err := p.follow(ctx, true)
+		err := p.pushAll(ctx, true)
 		if ctx.Err() != nil {
 			return
 		}
@@ -155,41 +156,37 @@ func (p *Pusher) Run(ctx context.Context) {
 			pause.Reset()
 		}
 		rest := pause.NextBackOff()
-		p.failed(err, rest)
-		timer := time.NewTimer(rest)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		p.recordFailure(err, rest)
+		if retry.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
 }
 
-// CatchUp pushes what the branch lacks now. What fails is not tried again.
+// CatchUp pushes what the branch lacks now. It does not try again.
 func (p *Pusher) CatchUp(ctx context.Context) error {
-	if err := p.follow(ctx, false); err != nil {
+	if err := p.pushAll(ctx, false); err != nil {
 		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, err)
 	}
 	return nil
 }
 
-// follow pushes until something fails, or, where it is not to wait, nothing is left.
-func (p *Pusher) follow(ctx context.Context, wait bool) error {
-	at, err := p.read(ctx)
+// pushAll pushes all changes that the branch lacks. If wait is true, it then waits for more until something fails.
+func (p *Pusher) pushAll(ctx context.Context, wait bool) error {
+	at, err := p.readTip(ctx)
 	if err != nil {
 		return err
 	}
-	p.reached(at.position, false)
+	p.recordProgress(at.position, false)
 	for {
-		batch, err := p.batch(at.position)
+		batch, err := p.nextBatch(at.position)
 		if err != nil {
 			return err
 		}
 		if len(batch) > 0 {
 			at, err = p.push(ctx, at, batch)
 		}
-		p.reached(at.position, err == nil)
+		p.recordProgress(at.position, err == nil)
 		switch {
 		case err != nil:
 			return err
@@ -204,9 +201,9 @@ func (p *Pusher) follow(ctx context.Context, wait bool) error {
 	}
 }
 
-// batch returns the next changes, so that what is read from the log is closed before
-// anything is sent.
-func (p *Pusher) batch(after Position) (batch []Change, err error) {
+// nextBatch returns the next changes after a position. It reads all of them before it returns, so that reading the log does
+// not wait for GitHub.
+func (p *Pusher) nextBatch(after Position) (batch []Change, err error) {
 	size := 0
 	for c, err := range p.Changes(after) {
 		if err != nil {
@@ -224,8 +221,8 @@ func (p *Pusher) batch(after Position) (batch []Change, err error) {
 	return batch, nil
 }
 
-// failed notes a failure, after which comes a rest.
-func (p *Pusher) failed(err error, rest time.Duration) {
+// recordFailure stores and logs a failure, after which the next attempt comes in rest.
+func (p *Pusher) recordFailure(err error, rest time.Duration) {
 	p.metrics.failures.Inc()
 	now, text := time.Now().UTC(), err.Error()
 	p.mu.Lock()
@@ -240,8 +237,8 @@ func (p *Pusher) failed(err error, rest time.Duration) {
 	}
 }
 
-// reached notes how far the branch has come. Where all is well, no problem is left.
-func (p *Pusher) reached(at Position, well bool) {
+// recordProgress stores how far the branch has come. well says that all is pushed, which ends a problem.
+func (p *Pusher) recordProgress(at Position, well bool) {
 	p.mu.Lock()
 	over := well && p.state.Problem != ""
 	p.state.Entries = at.Index + 1
@@ -258,6 +255,7 @@ type metrics struct {
 	failures prometheus.Counter
 }
 
+// newMetrics returns the metrics of a pusher, registered with its registerer.
 func newMetrics(p *Pusher) metrics {
 	m := metrics{prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_log_push_failures_total",

@@ -22,7 +22,7 @@ type Documents struct {
 	Detail   string         `json:"detail,omitempty"` // the whole of a reason that was cut
 }
 
-// ReadDocuments reads what an entry names.
+// ReadDocuments reads the contents that an entry names.
 func ReadDocuments(store *kvstore.Store, e logs.Indexed) (d Documents, err error) {
 	var none kvstore.Hash
 	text := func(h kvstore.Hash) string {
@@ -46,24 +46,24 @@ func ReadDocuments(store *kvstore.Store, e logs.Indexed) (d Documents, err error
 	return d, nil
 }
 
-// subject is the entry in a line.
-func subject(e logs.Entry) string {
+// subjectOf describes an entry in a line.
+func subjectOf(e logs.Entry) string {
 	switch {
 	case e.Package == "":
 		return string(e.Kind)
 	case e.Version == "":
-		return clean(e.Package) + ": " + string(e.Kind)
+		return cleanLine(e.Package) + ": " + string(e.Kind)
 	}
-	return clean(e.Package) + " " + clean(e.Version) + ": " + string(e.Kind)
+	return cleanLine(e.Package) + " " + cleanLine(e.Version) + ": " + string(e.Kind)
 }
 
 // stages are the names of files where the public service's logs have another name
 // for a kind.
 var stages = map[logs.Kind]string{logs.Detected: "new-version", logs.Processed: "processing", logs.Published: "publish"}
 
-// file is the file that an entry belongs to, in the layout of the public service's
-// repository of logs: packages/{letter}/{package}/{version}/{stage}.log.
-func file(e logs.Entry) string {
+// filePath returns the path of the file that an entry belongs to, in the layout of the public service's repository of logs:
+// packages/{letter}/{package}/{version}/{stage}.log.
+func filePath(e logs.Entry) string {
 	stage := stages[e.Kind]
 	if stage == "" {
 		stage = string(e.Kind)
@@ -78,9 +78,8 @@ func file(e logs.Entry) string {
 	return path.Join(strings.TrimSuffix(packages.Path(e.Package), ".json"), version, stage+".log")
 }
 
-// WriteText writes all that an entry says, and the contents that it names: one text for the terminal and for the files
-// of an export. What strangers wrote is in it on lines of its own, without the characters that move a cursor or turn the
-// direction of what follows.
+// WriteText writes everything that an entry says, and the contents that it names, for terminals and exports. Text from outside
+// is on lines of its own, without characters that move a cursor or change the direction of text.
 func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
@@ -89,45 +88,45 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	line("entry", "%d", e.Index)
 	line("kind", "%s", e.Kind)
 	line("time", "%s", e.Time.Format(time.RFC3339Nano))
-	line("actor", "%s", clean(e.Actor))
+	line("actor", "%s", cleanLine(e.Actor))
 	if e.Package != "" {
-		line("package", "%s", clean(e.Package))
+		line("package", "%s", cleanLine(e.Package))
 	}
 	if e.Version != "" {
-		line("version", "%s", clean(e.Version))
+		line("version", "%s", cleanLine(e.Version))
 	}
 	if !e.Released.IsZero() {
 		line("released", "%s", e.Released.Format(time.RFC3339Nano))
 	}
 	if e.Reason != "" {
-		line("reason", "%s", clean(e.Reason))
+		line("reason", "%s", cleanLine(e.Reason))
 	}
 	if e.Signature.Outcome != "" {
-		line("signature", "%s", clean(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
+		line("signature", "%s", cleanLine(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
 	}
 	if e.Signature.HasText() {
-		line("signed", "%s", clean(e.Signature.Text))
+		line("signed", "%s", cleanLine(e.Signature.Text))
 	}
 	if p := e.Provenance; p != nil {
-		line("provenance", "%s", clean(p.String()))
+		line("provenance", "%s", cleanLine(p.String()))
 		if p.Publish.Outcome != "" {
-			line("publication", "%s", clean(p.Publish.String()))
+			line("publication", "%s", cleanLine(p.Publish.String()))
 		}
 	}
 	if e.Policy != (logs.PolicyChange{}) {
-		line("required before", "%s", orNothing(e.Policy.Old))
-		line("required now", "%s", orNothing(e.Policy.New))
+		line("required before", "%s", orNone(e.Policy.Old))
+		line("required now", "%s", orNone(e.Policy.New))
 	}
 	if m := e.Maker; m != nil {
-		line("minified by", "%s", clean(strings.Join([]string{m.Program, m.Version, m.Options}, " ")))
+		line("minified by", "%s", cleanLine(strings.Join([]string{m.Program, m.Version, m.Options}, " ")))
 	}
 	if m := e.Mirror; m != nil {
-		line("taken from", "%s", clean(m.Source))
-		line("proof", "%s", clean(m.DescribeProof()))
+		line("taken from", "%s", cleanLine(m.Source))
+		line("proof", "%s", cleanLine(m.DescribeProof()))
 	}
 	if e.Upstream != (logs.UpstreamChange{}) {
-		line("before", "%s", orNothing(e.Upstream.Old))
-		line("after", "%s", orNothing(e.Upstream.New))
+		line("before", "%s", orNone(e.Upstream.Old))
+		line("after", "%s", orNone(e.Upstream.New))
 	}
 	for _, named := range []struct {
 		name string
@@ -138,11 +137,11 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 		}
 	}
 	if e.Key != "" {
-		line("key", "%s", clean(e.Key))
-		line("signed", "%s", clean(e.KeySignature))
+		line("key", "%s", cleanLine(e.Key))
+		line("signed", "%s", cleanLine(e.KeySignature))
 	}
 	if e.Former != "" {
-		line("lost", "%s of the log before, %s", e.Lost, clean(e.Former))
+		line("lost", "%s of the log before, %s", e.Lost, cleanLine(e.Former))
 	}
 	if m := d.Manifest; m != nil {
 		switch e.Kind {
@@ -153,84 +152,86 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 		}
 	}
 	if d.Erasure != nil {
-		heading(&b, "erased contents (SHA-256)")
+		writeHeading(&b, "erased contents (SHA-256)")
 		for _, h := range d.Erasure.Contents {
 			fmt.Fprintf(&b, "  %s\n", h)
 		}
 	}
 	if d.Detail != "" {
-		heading(&b, "the reason in full")
+		writeHeading(&b, "the reason in full")
 		writeText(&b, d.Detail)
 	}
 	if d.Diff != "" {
-		heading(&b, "package JSON")
+		writeHeading(&b, "package JSON")
 		writeText(&b, d.Diff)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func orNothing(integrity string) string {
+// orNone returns an integrity, or words that say that there is none.
+func orNone(integrity string) string {
 	if integrity == "" {
 		return "upstream does not have it"
 	}
-	return clean(integrity)
+	return cleanLine(integrity)
 }
 
-func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) }
+// writeHeading writes a heading.
+func writeHeading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) }
 
-// writeProcessed tells what was done to each file.
+// writeProcessed writes what was done to each file.
 func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	if s := m.Source; s.Type != "" {
-		heading(b, "source")
-		fmt.Fprintf(b, "  %s\n", clean(strings.Join(strings.Fields(strings.Join([]string{s.Type, s.Name, s.Tag, s.Commit, s.Integrity}, " ")), " "))) // a folder has only a name
+		writeHeading(b, "source")
+		fmt.Fprintf(b, "  %s\n", cleanLine(strings.Join(strings.Fields(strings.Join([]string{s.Type, s.Name, s.Tag, s.Commit, s.Integrity}, " ")), " "))) // a folder has only a name
 	}
-	heading(b, "files")
+	writeHeading(b, "files")
 	for _, f := range m.Files {
 		done := "unchanged"
 		switch f.Origin {
 		case logs.Minified:
-			done = "minified here from " + clean(f.From)
+			done = "minified here from " + cleanLine(f.From)
 		case logs.Taken:
 			done = "as the origin has it"
 		}
-		fmt.Fprintf(b, "  %s: %s\n", clean(f.Path), done)
+		fmt.Fprintf(b, "  %s: %s\n", cleanLine(f.Path), done)
 	}
 	if len(m.LeftOut) > 0 {
-		heading(b, "left out")
+		writeHeading(b, "left out")
 		for _, f := range m.LeftOut {
-			fmt.Fprintf(b, "  %s: %s\n", clean(f.Path), clean(f.Reason))
+			fmt.Fprintf(b, "  %s: %s\n", cleanLine(f.Path), cleanLine(f.Reason))
 		}
 	}
 	if len(m.Notes) > 0 {
-		heading(b, "notes")
+		writeHeading(b, "notes")
 		for _, note := range m.Notes {
-			fmt.Fprintf(b, "  %s\n", clean(note))
+			fmt.Fprintf(b, "  %s\n", cleanLine(note))
 		}
 	}
 }
 
-// writeFiles tells what is served.
+// writeFiles writes which files are served.
 func writeFiles(b *strings.Builder, m *logs.Manifest) {
-	heading(b, "files")
+	writeHeading(b, "files")
 	for _, f := range m.Files {
 		main := ""
 		if f.Path == m.Default {
 			main = " (main)"
 		}
-		fmt.Fprintf(b, "  %s%s: %d bytes, %s\n", clean(f.Path), main, f.Size, f.SRI)
+		fmt.Fprintf(b, "  %s%s: %d bytes, %s\n", cleanLine(f.Path), main, f.Size, f.SRI)
 	}
 }
 
+// writeText writes a text from outside, indented and with harmless characters only.
 func writeText(b *strings.Builder, text string) {
 	for line := range strings.Lines(text) {
-		fmt.Fprintf(b, "  %s\n", clean(strings.TrimRight(line, "\r\n")))
+		fmt.Fprintf(b, "  %s\n", cleanLine(strings.TrimRight(line, "\r\n")))
 	}
 }
 
-// clean is a text on one line, with a mark for each character that would be more than
-// something to read.
-func clean(s string) string {
+// cleanLine returns a text on one line, with a mark in place of each character that is not readable text.
+func cleanLine(s string) string {
 	parts := strings.Split(s, "\t")
 	for i, part := range parts {
 		parts[i] = text.Line(part, unicode.ReplacementChar)

@@ -23,10 +23,10 @@ func TestPath(t *testing.T) {
 		{logs.Entry{Kind: logs.PackageAdded, Package: "a"}, "packages/a/a/_package/package-added.log", "a: package-added"},
 		{logs.Entry{Kind: logs.KeyChanged}, "log/key-changed.log", "key-changed"},
 	} {
-		if got := file(tt.entry); got != tt.path {
+		if got := filePath(tt.entry); got != tt.path {
 			t.Errorf("%s, want %s", got, tt.path)
 		}
-		if got := subject(tt.entry); got != tt.subject {
+		if got := subjectOf(tt.entry); got != tt.subject {
 			t.Errorf("%s, want %s", got, tt.subject)
 		}
 	}

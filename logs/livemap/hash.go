@@ -1,7 +1,5 @@
-// Package livemap is the map of live releases: which releases are served, by which
-// manifest, and since which entry of the log. Every entry of the log carries the map's root
-// after itself, so that a client can be given a short proof that a release is live, or that
-// it is not.
+// Package livemap is the map of live releases: which releases are served, by which manifest, and since which entry of the log. Every
+// entry states the map's root after itself, so a short proof shows a client that a release is live, or that it is not.
 //
 // The map is a compact sparse Merkle tree. A release's key is the SHA-256 of its name; the
 // key's bits, the highest of the first byte first, lead from the root to its leaf, which is
@@ -12,12 +10,10 @@
 //	inner = SHA-256(0x01 || left || right)
 //	empty = SHA-256("")
 //
-// What it guarantees: maps of the same releases have the same root, in whatever order they
-// were set and deleted; a leaf cannot be taken for an inner node, as in RFC 6962; what is
-// read from rows is compared with the hash that leads there before it is used.
+// It guarantees: maps of the same releases have the same root, in whatever order they were set and deleted; a leaf cannot be confused
+// with an inner node, as in RFC 6962; a row is compared with the hash in its parent before it is used.
 //
-// The package must not know what an entry is, which of them change the map, or where the
-// rows are kept.
+// The package must not know what an entry is, which entries change the map, or where the rows are stored.
 package livemap
 
 import (

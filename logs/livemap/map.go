@@ -6,22 +6,20 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A Map is the map in memory, or as much of a stored one as was asked for. After an error
-// it must not be used again. It is for one goroutine.
+// A Map is a map in memory, or the part of a stored map that was read. It must not be used after an error. It is for one goroutine.
 type Map struct {
 	root     *node
-	get      func(row []byte) ([]byte, error) // nil where all of it is in memory
+	get      func(row []byte) ([]byte, error) // nil for a map in memory
 	len      int                              // releases that were added and not deleted again
 	changed  bool
 	emptyAt  int64    // the version of the stored root that says that the map is empty
 	replaced [][]byte // stored rows that the map has no more
 }
 
-// unwritten is the version of what is stored nowhere.
+// unwritten is the version of a node that is not stored.
 const unwritten = -1
 
-// A node is what is in one place of the tree; where nothing is, it is nil. It has a leaf or
-// a child, unless it has yet to be read.
+// A node is a node of the tree; nil for an empty place. It has a leaf or a child, unless it was not read yet.
 type node struct {
 	hash     kvstore.Hash
 	version  int64 // of its row

@@ -7,14 +7,13 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A Proof shows what the map with a root says of one release.
+// A Proof shows the record of a release in the map with a root, or that it has none.
 type Proof struct {
-	// Live is what the map has in the release's place, nil where it is not live.
+	// Live is the release's record; nil if it is not live.
 	Live *Release `json:"live,omitempty"`
-	// Other is another release that is alone where this one would be. Where neither is
-	// set, the place is empty.
+	// Other is the only other release below the place where this one would be. If neither is set, the place is empty.
 	Other *Other `json:"other,omitempty"`
-	// Path are the hashes beside the way from that place to the root.
+	// Path are the hashes beside the path from that place to the root.
 	Path []kvstore.Hash `json:"path"`
 }
 

@@ -50,7 +50,7 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 
 // Content implements [Contents].
 func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
-	data, err := s.Get(ctx, tiles.ByHash(w.Hash), w.Limit)
+	data, err := s.Get(ctx, tiles.HashPath(w.Hash), w.Limit)
 	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 

@@ -10,25 +10,25 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// A Store is what the handler asks of a [kvstore.Store].
+// A Store has the methods of a [kvstore.Store] that the handler calls.
 type Store interface {
 	kvstore.Reader
 	Identity(kvstore.Hash) ([]byte, error)
 }
 
-// errNotNamed keeps what the log does not name inside: the asset handler serves files,
-// because it knows which of them are withdrawn.
+// errNotNamed says that an entry does not name a content, which is therefore not served: the asset handler serves files, because it
+// knows which are withdrawn.
 var errNotNamed = errors.New("the entry names no such content")
 
-// ContentPath is where the content is that an entry names.
+// ContentPath returns the path of a content that the entry with this index names.
 func ContentPath(index int64, h kvstore.Hash) string {
 	return Prefix + "content/" + strconv.FormatInt(index, 10) + "/" + h.String()
 }
 
-// ByHash is where a content is, whatever names it.
-func ByHash(h kvstore.Hash) string { return "/content/" + h.String() }
+// HashPath returns the path of a content by its hash alone.
+func HashPath(h kvstore.Hash) string { return "/content/" + h.String() }
 
-// parseContent reads what follows content/: an index and a hash.
+// parseContent parses the rest of a path after content/: an index and a hash.
 func parseContent(rest string) target {
 	number, hash, _ := strings.Cut(rest, "/")
 	index, err := strconv.ParseInt(number, 10, 64)
@@ -45,6 +45,7 @@ func parseContent(rest string) target {
 	return target{kind: content, n: index, hash: h}
 }
 
+// readContent reads a content that an entry names.
 func (h *handler) readContent(t target) ([]byte, error) {
 	e, err := logs.ReadEntry(h.Store, t.n)
 	if err != nil {

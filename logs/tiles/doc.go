@@ -1,14 +1,13 @@
-// Package tiles serves a signed log as https://c2sp.org/tlog-tiles has it, so that
-// any client of that can read and verify it:
+// Package tiles serves a signed log in the form of https://c2sp.org/tlog-tiles, which any client of that can read and verify:
 //
 //	/log/checkpoint                     the newest signed checkpoint
 //	/log/tile/{L}/{N}[.p/{W}]           hashes of the tree, 256 to a tile
 //	/log/tile/entries/{N}[.p/{W}]       the entries under a tile of level 0
 //
-// and what goes with them:
+// and more about it:
 //
-//	/log/key                            the verifier key, to be pinned
-//	/log/keys                           the same in JSON, and which keys have taken over
+//	/log/key                            the verifier key, for clients to pin
+//	/log/keys                           the same in JSON, with the changes of keys
 //	/log/key-list                       the list of keys that an offline root key has signed
 //	/log/content/{I}/{SHA-256}          a content that entry I names: a manifest, a
 //	                                    package JSON, a diff, a long reason, an erasure
@@ -17,15 +16,13 @@
 //	                                    proves that a file was published, without a network
 //	                                    (https://c2sp.org/tlog-proof)
 //
-// What it guarantees: nothing is served that the checkpoint of that moment does not
-// cover, and a tile or a content never changes, so that caches may keep it: full tiles
-// and contents for ever, partial tiles for an hour. Partial tiles stay there when the
-// full one is. What was signed and is in the store stays served when signing is refused,
-// and nothing else is. Contents are those that entries name themselves. Files are not
-// among them, because of those some are served no longer.
+// It guarantees: nothing is served that the current checkpoint does not cover. A tile or a content never changes, so caches may store it:
+// full tiles and contents forever, partial tiles for an hour. Partial tiles stay available when the full one is. While signing is
+// refused, what was signed and is in the store is served, and nothing else. Contents are only those that entries name themselves, and
+// not files of releases, because some of these are withdrawn.
 //
 // Proofs are compared with the signed tree before they are sent.
 //
-// It must not know what entries say beyond which contents they name and which releases
-// are live, how they are signed, or what else the process serves.
+// The package must not know what entries say, except which contents they name and which releases are live, nor how they are signed, nor
+// what else the process serves.
 package tiles

@@ -21,6 +21,7 @@ import (
 // proofSuffix ends the paths of proofs, as https://c2sp.org/tlog-proof has it.
 const proofSuffix = ".tlog-proof"
 
+// parseProof parses the rest of a path after proof/: a package, a version and the path of a file.
 func parseProof(rest string) target {
 	rest, ok := strings.CutSuffix(rest, proofSuffix)
 	f, fine := parseFile(rest)
@@ -33,21 +34,21 @@ func parseProof(rest string) target {
 // errNoFile is that the signed log has no such file.
 var errNoFile = errors.New("there is no such file")
 
-// sendFileProof sends the proof that a file of a live release was published. Of a release
-// that was withdrawn there is none, because it would convince clients without a network.
+// sendFileProof sends the proof that a file of a live release was published, and returns the HTTP status. It sends none for a
+// withdrawn release, because that would convince offline clients.
 func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, signed signing.Signed) int {
 	m, err := logs.LiveMap(h.Store, signed.Size)
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	found, err := m.Get(livemap.Key(f.pkg, f.version))
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	if found == nil {
 		known, err := logs.HasEntry(h.Store, f.pkg, f.version)
 		if err != nil {
-			return h.unreadable(w, r, err)
+			return h.failReading(w, r, err)
 		}
 		if known {
 			return fail(w, r, http.StatusGone, "The release is not live, so there are no proofs of its files")
@@ -59,11 +60,12 @@ func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, 
 		return fail(w, r, http.StatusNotFound, "The release has no such file")
 	}
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	return send(w, answers.Plain, data)
 }
 
+// proveFile returns the proof of a file of the release found.
 func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed) ([]byte, error) {
 	e, err := logs.LastPublication(h.Store, f.pkg, f.version)
 	if err != nil {
@@ -77,7 +79,7 @@ func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed
 		return nil, err
 	}
 	extra := logs.FileProof{Format: logs.FileProofFormat, Entry: inTree.Entry, Path: f.path}
-	if extra.FilePlace, err = h.trees.place(h.Store, e, f.path); err != nil {
+	if extra.FilePlace, err = h.trees.proveFile(h.Store, e, f.path); err != nil {
 		return nil, err
 	}
 	p := tlogproof.TLogProof{Index: uint64(e.Index), Checkpoint: signed.Note}
@@ -90,20 +92,20 @@ func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed
 	return p.Marshal(), nil
 }
 
-// keptFiles bounds of how many files together the trees are kept: some 300 bytes each.
-const keptFiles = 100_000
+// maxTreeFiles bounds the trees in memory by the number of their files, at some 300 bytes each.
+const maxTreeFiles = 100_000
 
-// leastWeight is what a tree counts beside its files, so that there are never many.
-const leastWeight = 100
+// minTreeWeight is added to the number of a tree's files, so that there are never many trees.
+const minTreeWeight = 100
 
-// fileTrees makes the trees of releases' files, and keeps those that were asked for last: clients ask for the proofs of
-// all files of a release. Different trees are made side by side, as many as there are [Options.Turns].
+// fileTrees caches the trees of releases' files, because clients request the proofs of all files of a release. Different trees are
+// built concurrently, as many as there are [Options.Turns].
 type fileTrees struct {
-	mu   sync.Mutex
-	kept []*fileTree // the one that was asked for last is the last
+	mu    sync.Mutex
+	trees []*fileTree // in the order of their last requests
 }
 
-// A fileTree is that of one manifest, made once however many ask.
+// A fileTree is the tree of a manifest's files, built once for all requests.
 type fileTree struct {
 	manifest kvstore.Hash
 	made     func() error
@@ -112,37 +114,38 @@ type fileTree struct {
 	weight   int // once made, of keptFiles; guarded by fileTrees.mu
 }
 
-// of returns the tree of a manifest's files.
-func (t *fileTrees) of(store Store, manifest kvstore.Hash) (*fileTree, error) {
+// get returns the tree of a manifest's files, from memory if possible.
+func (t *fileTrees) get(store Store, manifest kvstore.Hash) (*fileTree, error) {
 	t.mu.Lock()
 	var f *fileTree
-	if i := slices.IndexFunc(t.kept, func(f *fileTree) bool { return f.manifest == manifest }); i >= 0 {
-		f = t.kept[i]
-		t.kept = slices.Delete(t.kept, i, i+1)
+	if i := slices.IndexFunc(t.trees, func(f *fileTree) bool { return f.manifest == manifest }); i >= 0 {
+		f = t.trees[i]
+		t.trees = slices.Delete(t.trees, i, i+1)
 	} else {
 		f = &fileTree{manifest: manifest}
-		f.made = sync.OnceValue(func() error { return f.make(store) })
+		f.made = sync.OnceValue(func() error { return f.build(store) })
 	}
-	t.kept = append(t.kept, f)
+	t.trees = append(t.trees, f)
 	t.mu.Unlock()
 	err := f.made()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil { // the next may have more luck
-		t.kept = slices.DeleteFunc(t.kept, func(other *fileTree) bool { return other == f })
+	if err != nil { // the next request may succeed
+		t.trees = slices.DeleteFunc(t.trees, func(other *fileTree) bool { return other == f })
 	}
-	f.weight = len(f.files) + leastWeight
+	f.weight = len(f.files) + minTreeWeight
 	weight := 0
-	for i := len(t.kept) - 1; i >= 0; i-- {
-		if weight += t.kept[i].weight; weight > keptFiles && i < len(t.kept)-1 {
-			t.kept = slices.Delete(t.kept, 0, i+1)
+	for i := len(t.trees) - 1; i >= 0; i-- {
+		if weight += t.trees[i].weight; weight > maxTreeFiles && i < len(t.trees)-1 {
+			t.trees = slices.Delete(t.trees, 0, i+1)
 			break
 		}
 	}
 	return f, err
 }
 
-func (f *fileTree) make(store Store) error {
+// build reads the manifest and builds the tree of its files.
+func (f *fileTree) build(store Store) error {
 	data, err := store.Identity(f.manifest)
 	if err != nil {
 		return err
@@ -155,9 +158,9 @@ func (f *fileTree) make(store Store) error {
 	return nil
 }
 
-// place finds a file of a publication.
-func (t *fileTrees) place(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
-	f, err := t.of(store, e.Manifest)
+// proveFile returns the proof that the release which entry e publishes has a file, or errNoFile.
+func (t *fileTrees) proveFile(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
+	f, err := t.get(store, e.Manifest)
 	if err != nil {
 		return logs.FilePlace{}, err
 	}

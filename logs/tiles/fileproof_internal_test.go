@@ -48,30 +48,30 @@ func TestFileTreesAreKept(t *testing.T) {
 	for range 20 {
 		for n, hash := range hashes {
 			asking.Go(func() {
-				if f, err := trees.of(store, hash); err != nil || len(f.files) != n+1 || f.tree.Size() != int64(n+1) {
+				if f, err := trees.get(store, hash); err != nil || len(f.files) != n+1 || f.tree.Size() != int64(n+1) {
 					t.Errorf("release %d: %v", n, err)
 				}
 			})
 		}
 	}
 	asking.Wait()
-	if n := store.reads.Load(); n != 3 || len(trees.kept) != 3 {
-		t.Errorf("3 manifests were read %d times, and %d trees are kept", n, len(trees.kept))
+	if n := store.reads.Load(); n != 3 || len(trees.trees) != 3 {
+		t.Errorf("3 manifests were read %d times, and %d trees are kept", n, len(trees.trees))
 	}
 
 	missing := kvstore.Sum([]byte("missing"))
-	if _, err := trees.of(store, missing); err == nil {
+	if _, err := trees.get(store, missing); err == nil {
 		t.Error("a manifest that is not there has a tree")
 	}
 	store.data[missing] = store.data[hashes[0]]
-	if _, err := trees.of(store, missing); err != nil {
+	if _, err := trees.get(store, missing); err != nil {
 		t.Errorf("after a failure: %v", err)
 	}
 
-	for _, f := range trees.kept {
-		f.weight = keptFiles/2 + 1
+	for _, f := range trees.trees {
+		f.weight = maxTreeFiles/2 + 1
 	}
-	if _, err := trees.of(store, hashes[1]); err != nil || len(trees.kept) != 2 || trees.kept[1].manifest != hashes[1] {
-		t.Errorf("%v; of trees with too many files %d are kept, want the last, and what fits beside it", err, len(trees.kept))
+	if _, err := trees.get(store, hashes[1]); err != nil || len(trees.trees) != 2 || trees.trees[1].manifest != hashes[1] {
+		t.Errorf("%v; of trees with too many files %d are kept, want the last, and what fits beside it", err, len(trees.trees))
 	}
 }

@@ -22,11 +22,11 @@ func FuzzPath(f *testing.F) {
 		f.Add(path, int64(70_000))
 	}
 	f.Fuzz(func(t *testing.T, path string, size int64) {
-		target := parse(path)
+		target := parsePath(path)
 		var again string
 		partial := uint8(target.width % Width)
 		switch target.kind {
-		case nothing:
+		case noKind:
 			return
 		case live, proof:
 			f := target.file
@@ -34,7 +34,7 @@ func FuzzPath(f *testing.F) {
 				t.Errorf("%q is of %+v", path, f)
 			}
 			if target.kind == live {
-				if path, _, _ = strings.Cut(LivePath(f.pkg, f.version, 1), "?"); parse(path) != target {
+				if path, _, _ = strings.Cut(LivePath(f.pkg, f.version, 1), "?"); parsePath(path) != target {
 					t.Errorf("%+v is not what %q is of", f, path)
 				}
 			}
@@ -55,7 +55,7 @@ func FuzzPath(f *testing.F) {
 			t.Fatalf("%q is %+v", path, target)
 		}
 		if (target.kind == hashes || target.kind == entries) && size >= 0 {
-			within := target.within(size)
+			within := target.isWithin(size)
 			last := fmt.Sprint(target.n, target.width)
 			if within && (target.n > size>>8 || size>>(8*target.level) == 0) {
 				t.Errorf("%d entries have %s at level %d", size, last, target.level)

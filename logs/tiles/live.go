@@ -23,9 +23,8 @@ import (
 // LivePrefix is where the proofs are that a release is live.
 const LivePrefix = Prefix + "live/"
 
-// LivePath is where the proof is of whether a release is live, by the checkpoint of that
-// size. There is one for the newest checkpoint, and for those before it for some thousand
-// entries.
+// LivePath returns the path of the proof of whether a release is live, for the checkpoint of that size. The server has it for
+// the newest checkpoint, and for those up to some thousand entries before it.
 func LivePath(pkg, version string, size int64) string {
 	return LivePrefix + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "?size=" + strconv.FormatInt(size, 10)
 }
@@ -50,7 +49,7 @@ type ProvenEntry struct {
 	Proof tlog.RecordProof `json:"proof"` // from the leaf up
 }
 
-// Check returns an error unless the entry is in the tree.
+// Check returns an error unless the proof shows that the entry is in the tree.
 func (e ProvenEntry) Check(tree tlog.Tree) error {
 	if e.Index < 0 || e.Index >= tree.N {
 		return fmt.Errorf("the tree of %d entries has no entry %d", tree.N, e.Index)
@@ -61,8 +60,8 @@ func (e ProvenEntry) Check(tree tlog.Tree) error {
 // A file is what a proof is about; without a path, the release.
 type file struct{ pkg, version, path string }
 
-// parseFile reads {package}/{version}/{path} or {package}/{version}, in which a scoped
-// package may be one segment or two.
+// parseFile parses {package}/{version}/{path} or {package}/{version}, and reports whether that succeeded. A scoped package may
+// be one segment or two.
 func parseFile(escaped string) (f file, ok bool) {
 	parts := strings.Split(escaped, "/")
 	for i, part := range parts {
@@ -81,6 +80,7 @@ func parseFile(escaped string) (f file, ok bool) {
 	return file{parts[0], parts[1], strings.Join(parts[2:], "/")}, true
 }
 
+// parseLive parses the rest of a path after live/: a package and a version.
 func parseLive(rest string) target {
 	f, ok := parseFile(rest)
 	if !ok || f.path != "" {
@@ -89,10 +89,11 @@ func parseLive(rest string) target {
 	return target{kind: live, file: f}
 }
 
-// errNotKept is that the map of live releases is not there as it was then.
-var errNotKept = errors.New("the map of live releases is not kept for that size")
+// errNoLiveMap is that the map of live releases is not there as it was then.
+var errNoLiveMap = errors.New("the map of live releases is not kept for that size")
 
-// sendProof answers with a proof that leads to a signed tree.
+// sendProof sends a proof that leads to the signed tree, and returns the HTTP status. refused is why no newer tree will be
+// signed, or nil.
 func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, signed signing.Signed, refused error) int {
 	if signed.Size == 0 {
 		return fail(w, r, http.StatusNotFound, "The log has no entries")
@@ -112,25 +113,25 @@ func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, si
 		if size < signed.Size {
 			tree.Size = size
 			if tree.Root, err = tlog.TreeHash(size, logs.Hashes(h.Store)); err != nil {
-				return h.unreadable(w, r, err)
+				return h.failReading(w, r, err)
 			}
 		}
 	}
 	p, err := proveLive(h.Store, tree, t.file)
-	if errors.Is(err, errNotKept) && tree.Size < signed.Size {
+	if errors.Is(err, errNoLiveMap) && tree.Size < signed.Size {
 		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
 	}
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	return send(w, answers.JSON, data)
 }
 
-// proveLive makes the proof, and checks it as a client will.
+// proveLive returns the proof of whether a release is live in a tree. It checks the proof as clients do.
 func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error) {
 	p := LiveProof{Size: tree.Size, About: []ProvenEntry{}}
 	last, err := logs.ReadEntry(r, tree.Size-1)
@@ -139,10 +140,10 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 	}
 	m, err := logs.LiveMap(r, tree.Size)
 	if err != nil {
-		return p, fmt.Errorf("%w: %w", errNotKept, err)
+		return p, fmt.Errorf("%w: %w", errNoLiveMap, err)
 	}
 	if p.Map, err = m.Prove(livemap.Key(f.pkg, f.version)); err != nil {
-		return p, fmt.Errorf("%w: %w", errNotKept, err)
+		return p, fmt.Errorf("%w: %w", errNoLiveMap, err)
 	}
 	if err := p.Map.Check(last.Live, f.pkg, f.version); err != nil {
 		return p, err
@@ -167,7 +168,7 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 	return p, nil
 }
 
-// proveEntry proves that an entry is in a tree that has it.
+// proveEntry returns the proof that an entry is in a tree. It checks the proof as clients do.
 func proveEntry(r kvstore.Reader, tree logs.Checkpoint, e logs.Indexed) (ProvenEntry, error) {
 	proof, err := tlog.ProveRecord(tree.Size, e.Index, logs.Hashes(r))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// read returns a tile, a bundle of entries or a content.
+// read reads a tile, a bundle of entries or a content.
 func (h *handler) read(t target) ([]byte, error) {
 	if t.kind == content {
 		return h.readContent(t)
@@ -19,15 +19,16 @@ func (h *handler) read(t target) ([]byte, error) {
 	return readTile(h.Store, t)
 }
 
-// ReadTile returns the tile or the bundle of entries at a path of the log in a store, of which nothing need be signed.
+// ReadTile returns the tile or the bundle of entries at a path of the log in a store, signed or not.
 func ReadTile(store kvstore.Reader, path string) ([]byte, error) {
-	t := parse(path)
+	t := parsePath(path)
 	if t.kind != hashes && t.kind != entries {
 		return nil, errors.New("the log has no such tile")
 	}
 	return readTile(store, t)
 }
 
+// readTile reads a tile or a bundle of entries.
 func readTile(store kvstore.Reader, t target) ([]byte, error) {
 	if t.kind == hashes {
 		return tlog.ReadTileData(tlog.Tile{H: Height, L: t.level, N: t.n, W: t.width}, logs.Hashes(store))
@@ -44,7 +45,8 @@ func readTile(store kvstore.Reader, t target) ([]byte, error) {
 	return bundle, nil
 }
 
-// CutEntry returns the first entry of a bundle, and what follows it; ok is false if the bundle ends before the entry does.
+// CutEntry returns the first entry of a bundle and the rest of the bundle. It reports false if the bundle ends before the
+// entry does.
 func CutEntry(bundle []byte) (entry, rest []byte, ok bool) {
 	if len(bundle) < 2 || len(bundle)-2 < int(binary.BigEndian.Uint16(bundle)) {
 		return nil, nil, false
@@ -53,9 +55,9 @@ func CutEntry(bundle []byte) (entry, rest []byte, ok bool) {
 	return bundle[2:end], bundle[end:], true
 }
 
-// prove holds what was read against a signed tree. A store of which nothing is signed any
-// more may have other entries than those that were.
-func (h *handler) prove(t target, data []byte, signed logs.Checkpoint) error {
+// compareWithTree returns an error unless data, read for t, belongs to a signed tree. A store that lost signed entries may
+// have others in their place.
+func (h *handler) compareWithTree(t target, data []byte, signed logs.Checkpoint) error {
 	level, first := 0, t.n<<Height
 	var got []tlog.Hash
 	switch t.kind {
@@ -71,7 +73,7 @@ func (h *handler) prove(t target, data []byte, signed logs.Checkpoint) error {
 				got = append(got, tlog.RecordHash(raw))
 			}
 		}
-	case content: // it has the hash that it is asked by, so what counts is the entry that names it
+	case content: // its hash is that in the request, so the entry that names it must be proven
 		raw, err := logs.RawEntries(h.Store, t.n, 1)
 		if err != nil {
 			return err
@@ -93,8 +95,10 @@ func (h *handler) prove(t target, data []byte, signed logs.Checkpoint) error {
 // stored has the tiles of the tree, for a reader that proves their hashes.
 type stored struct{ hashes tlog.HashReader }
 
+// Height returns the height of a tile; see [tlog.TileReader].
 func (stored) Height() int { return Height }
 
+// ReadTiles reads tiles from the stored hashes; see [tlog.TileReader].
 func (s stored) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	var all [][]byte
 	for _, tile := range tiles {
@@ -107,4 +111,5 @@ func (s stored) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	return all, nil
 }
 
+// SaveTiles does nothing; see [tlog.TileReader].
 func (stored) SaveTiles([]tlog.Tile, [][]byte) {}

@@ -23,12 +23,12 @@ const Height = 8
 // Width is the number of hashes in a full tile, and of entries in a full bundle.
 const Width = 1 << Height
 
-// TilePath is where a tile of hashes is.
+// TilePath returns the path of a tile of hashes.
 func TilePath(t tlog.Tile) string {
 	return Prefix + strings.Replace(t.Path(), "tile/"+strconv.Itoa(Height)+"/", "tile/", 1)
 }
 
-// EntriesPath is where the bundle n of entries is, of a log in which it has so many entries.
+// EntriesPath returns the path of bundle n of entries. width is the number of entries in it.
 func EntriesPath(n int64, width int) string {
 	return strings.Replace(TilePath(tlog.Tile{H: Height, N: n, W: width}), "tile/0/", "tile/entries/", 1)
 }
@@ -36,11 +36,11 @@ func EntriesPath(n int64, width int) string {
 // maxLevel is the greatest level of a tile.
 const maxLevel = 63
 
-// A kind is one of those of things that a log is served as.
+// A kind is a kind of things that a log's paths name.
 type kind int
 
 const (
-	nothing kind = iota
+	noKind kind = iota
 	checkpoint
 	hashes
 	entries
@@ -53,6 +53,7 @@ const (
 	kinds
 )
 
+// String returns the kind's name in metrics.
 func (k kind) String() string {
 	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "key-list", "content", "live", "proof"}[k]
 }
@@ -67,8 +68,8 @@ type target struct {
 	file  file         // what a proof is about
 }
 
-// caching returns how long caches may keep the response. A partial tile never changes either, but
-// only clients of one checkpoint request it, and the full one takes its place.
+// caching returns how long caches may store the response. A partial tile never changes either, but only clients of one
+// checkpoint request it, and the full tile replaces it.
 func (t target) caching() answers.Caching {
 	if t.width == Width || t.kind == content {
 		return answers.CacheImmutable(answers.Forever)
@@ -76,8 +77,9 @@ func (t target) caching() answers.Caching {
 	return answers.CacheImmutable(time.Hour)
 }
 
-// parse reads a path as it came, percent-encoded. Each thing has one path.
-func parse(path string) target {
+// parsePath parses the path of a request, percent-encoded as it was sent. Each thing has exactly one path; any other path is
+// the kind nothing.
+func parsePath(path string) target {
 	rest, ok := strings.CutPrefix(path, Prefix)
 	if !ok {
 		return target{}
@@ -110,7 +112,7 @@ func parse(path string) target {
 	if level == "entries" {
 		t.kind, level = entries, "0"
 	}
-	if level == "data" { // what the checksum database of Go has instead of entries
+	if level == "data" { // the checksum database of Go has that instead of entries
 		return target{}
 	}
 	// Apart from the names, C2SP's tiles are those of the checksum database of Go,
@@ -123,8 +125,8 @@ func parse(path string) target {
 	return t
 }
 
-// within reports whether a log of that size has all of the tile, or the entry.
-func (t target) within(size int64) bool {
+// isWithin reports whether a log of a size has all of the target's tile, bundle or entry.
+func (t target) isWithin(size int64) bool {
 	if t.kind == content {
 		return t.n < size
 	}

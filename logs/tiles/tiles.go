@@ -42,7 +42,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// A Signer is what the handler asks of a [signing.Signer].
+// A Signer has the methods of a [signing.Signer] that the handler calls.
 type Signer interface {
 	Checkpoint() (signing.Signed, error)
 	SignedInStore() logs.Checkpoint
@@ -51,7 +51,7 @@ type Signer interface {
 	KeyChanges() ([]signing.KeyChange, error)
 }
 
-// New returns the handler of all that is below [Prefix].
+// New returns the handler of all paths below [Prefix].
 func New(o Options) (http.Handler, error) {
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	h := &handler{Options: o, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -77,8 +77,7 @@ func New(o Options) (http.Handler, error) {
 	}), nil
 }
 
-// Route returns a handler that answers what is below [Prefix] with log, and the
-// others with rest. It leaves every path as it is.
+// Route returns a handler that calls log for paths below [Prefix], and rest for all others. It does not change the paths.
 func Route(log, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, Prefix) {
@@ -95,26 +94,27 @@ type handler struct {
 	trees    fileTrees
 }
 
+// ServeHTTP implements http.Handler and counts the request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A verifier may be a script in a page of another origin.
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	answers.NoStore.SetHeader(w.Header())
-	t := parse(requests.RawPath(r.URL))
-	status := h.answer(w, r, t)
+	t := parsePath(requests.RawPath(r.URL))
+	status := h.respond(w, r, t)
 	h.requests.WithLabelValues(t.kind.String(), strconv.Itoa(status)).Inc()
 }
 
-// answer returns the status.
-func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
+// respond sends the response for a target and returns the HTTP status.
+func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
 		answers.RespondPreflight(w)
 		return http.StatusNoContent
 	default:
-		return refuse(w, r, answers.WrongMethod)
+		return sendFailure(w, r, answers.WrongMethod)
 	}
-	if t.kind == nothing {
+	if t.kind == noKind {
 		return fail(w, r, http.StatusNotFound, "The log has no such path")
 	}
 	signed, refused := h.Signer.Checkpoint()
@@ -134,16 +134,16 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	if t.kind == live || t.kind == proof {
 		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Timeout)
 		if err != nil {
-			return refuse(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
+			return sendFailure(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
 		}
 		defer leave()
 		return h.sendProof(w, r, t, signed, refused)
 	}
-	if !t.within(signed.Size) {
+	if !t.isWithin(signed.Size) {
 		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
 	}
 	held := h.Signer.SignedInStore()
-	if refused != nil && !t.within(held.Size) {
+	if refused != nil && !t.isWithin(held.Size) {
 		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	data, err := h.read(t)
@@ -151,21 +151,23 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return fail(w, r, http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
 	}
 	if err == nil && refused != nil {
-		err = h.prove(t, data, held)
+		err = h.compareWithTree(t, data, held)
 	}
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	t.caching().SetHeader(w.Header())
 	return send(w, "application/octet-stream", data)
 }
 
-// CheckpointTag is the entity tag of a signed checkpoint: a follower asks each second whether there is another.
+// CheckpointTag returns the entity tag of a signed checkpoint, with which followers ask each second whether there is another
+// one.
 func CheckpointTag(note []byte) string {
 	sum := sha256.Sum256(note)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
 }
 
+// sendCheckpoint sends the signed checkpoint, or that it has not changed, and returns the HTTP status.
 func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
 	tag := CheckpointTag(note)
 	w.Header().Set("Etag", tag)
@@ -176,33 +178,36 @@ func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
 	return send(w, answers.Plain, note)
 }
 
-func (h *handler) unreadable(w http.ResponseWriter, r *http.Request, err error) int {
+// failReading logs an error of reading the log, sends a failure, and returns the HTTP status.
+func (h *handler) failReading(w http.ResponseWriter, r *http.Request, err error) int {
 	h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
 	return fail(w, r, http.StatusServiceUnavailable, "That part of the log cannot be read")
 }
 
-// Keys is the body of /log/keys. It proves itself: by the changes' signatures, who
-// has pinned an earlier key gets to the present one ([signing.Follow]).
+// Keys is the body of /log/keys. The changes' signatures lead a client that has pinned an earlier key to the present one: see
+// [signing.Follow].
 type Keys struct {
 	Origin  string              `json:"origin"`
 	Key     string              `json:"key"`
 	Changes []signing.KeyChange `json:"changes"` // oldest first
 }
 
+// sendKeys sends the log's key and its changes, and returns the HTTP status.
 func (h *handler) sendKeys(w http.ResponseWriter, r *http.Request) int {
 	body := Keys{Origin: h.Signer.Origin(), Key: h.Signer.Key(), Changes: []signing.KeyChange{}}
 	changes, err := h.Signer.KeyChanges()
 	if err != nil {
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	body.Changes = append(body.Changes, changes...)
 	data, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // of what there is nothing that could
+		panic(err) // strings can always be encoded
 	}
 	return send(w, answers.JSON, data)
 }
 
+// sendKeyList sends the list of keys that a root key has signed, and returns the HTTP status.
 func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
 	list, err := []byte(nil), fs.ErrNotExist
 	if h.KeyList != nil {
@@ -212,11 +217,12 @@ func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(w, r, http.StatusNotFound, "The log has no list of keys that a root key has signed")
 	case err != nil:
-		return h.unreadable(w, r, err)
+		return h.failReading(w, r, err)
 	}
 	return send(w, answers.Plain, list)
 }
 
+// send sends data and returns the HTTP status 200.
 func send(w http.ResponseWriter, contentType string, data []byte) int {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
@@ -224,23 +230,25 @@ func send(w http.ResponseWriter, contentType string, data []byte) int {
 	return http.StatusOK
 }
 
+// fail sends a failure with a message and returns its HTTP status.
 func fail(w http.ResponseWriter, r *http.Request, status int, message string) int {
 	f := &answers.Failure{Status: status, Message: message}
 	if status == http.StatusServiceUnavailable {
 		f.Retry = retryAfter
 	}
-	return refuse(w, r, f)
+	return sendFailure(w, r, f)
 }
 
-// retryAfter is how many seconds a client waits for what cannot be had at the moment.
+// retryAfter is how many seconds a client should wait after a failure.
 const retryAfter = 60
 
-func refuse(w http.ResponseWriter, r *http.Request, f *answers.Failure) int {
+// sendFailure sends a failure as JSON and returns its HTTP status.
+func sendFailure(w http.ResponseWriter, r *http.Request, f *answers.Failure) int {
 	f.SendJSON(w, r)
 	return f.Status
 }
 
-// publicReason is what everybody may know of an error.
+// publicReason returns the part of an error that clients may see.
 func publicReason(err error) string {
 	if err == nil {
 		return "its first checkpoint waits for witnesses"
@@ -249,5 +257,5 @@ func publicReason(err error) string {
 	if errors.As(err, &refused) {
 		return refused.Reason
 	}
-	return "the operator's log tells why"
+	return "the operator's log says why"
 }

@@ -39,7 +39,7 @@ func (f *Fetcher) Traffic() (requests, bytes int64) { return f.requests.Load(), 
 // Content fetches a content by its hash, in one of the accepted encodings, as the server chooses. size bounds the decoded
 // bytes.
 func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (kvstore.Coded, error) {
-	url := f.remote.base + tiles.ByHash(h)
+	url := f.remote.base + tiles.HashPath(h)
 	var accepted []string
 	for _, c := range accept {
 		accepted = append(accepted, c.String())

@@ -14,8 +14,7 @@ type ServedFile struct {
 	File
 }
 
-// AllFiles iterates over every file that is served, by package, version and path
-// in byte order. An error is the last thing that it yields.
+// AllFiles iterates over every served file, by package, version and path in byte order. After an error it ends.
 func AllFiles(r kvstore.Reader) iter.Seq2[ServedFile, error] {
 	return func(yield func(ServedFile, error) bool) {
 		for item, err := range r.Scan(kvstore.Files, kvstore.Range{}) {

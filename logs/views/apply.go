@@ -22,7 +22,7 @@ type Change struct {
 	Absent bool
 }
 
-// Apply adds to b every row that the change causes.
+// Apply adds every row that a change causes to a batch.
 func Apply(b *kvstore.Batch, c Change) error {
 	nameDocuments(b, c)
 	switch c.Kind {
@@ -30,9 +30,9 @@ func Apply(b *kvstore.Batch, c Change) error {
 		return setJSON(b, kvstore.Packages, kvstore.Key(c.Package),
 			Package{Name: c.Package, JSON: c.PackageJSON, Entry: c.Index, Removed: c.Kind == logs.PackageRemoved})
 	case logs.Detected:
-		return SetState(b, c.state(Detected))
+		return SetState(b, c.newState(Detected))
 	case logs.Refused:
-		return SetState(b, c.state(Refused))
+		return SetState(b, c.newState(Refused))
 	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Restored:
 		return applyPublished(b, c)
 	case logs.Withdrawn:
@@ -45,8 +45,7 @@ func Apply(b *kvstore.Batch, c Change) error {
 	return fmt.Errorf("views: entry %d has the unknown kind %q", c.Index, c.Kind)
 }
 
-// applyPublished makes the release's files found. After a withdrawal that puts
-// back what it took away, and its own row without the reason.
+// applyPublished adds the rows of a published, or restored, release and its files.
 func applyPublished(b *kvstore.Batch, c Change) error {
 	m := c.Manifest
 	if m.Package != c.Package || m.Version != c.Version {
@@ -69,7 +68,7 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	if err := setJSON(b, kvstore.Versions, kvstore.Key(c.Package, c.Version), v); err != nil {
 		return err
 	}
-	state := c.state(Published)
+	state := c.newState(Published)
 	if v.Mirror.Provisional() {
 		state.Kind = Mirrored
 	}
@@ -77,8 +76,8 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	return SetState(b, state)
 }
 
-// applyWithdrawn takes the files away, so that finding one costs a live version
-// no second look-up, and leaves the version with the reason.
+// applyWithdrawn deletes the rows of a release's files, so that looking up a file needs only one row, and adds the reason to
+// the row of the version.
 func applyWithdrawn(b *kvstore.Batch, c Change) error {
 	nameFiles(b, c)
 	for _, f := range c.Manifest.Files {
@@ -91,9 +90,10 @@ func applyWithdrawn(b *kvstore.Batch, c Change) error {
 	if err := setJSON(b, kvstore.Versions, kvstore.Key(c.Package, c.Version), v); err != nil {
 		return err
 	}
-	return SetState(b, c.state(Withdrawn))
+	return SetState(b, c.newState(Withdrawn))
 }
 
+// newVersion returns the row of a published version.
 func newVersion(c Change) Version {
 	v := Version{
 		Package:  c.Package,
@@ -113,6 +113,7 @@ func newVersion(c Change) Version {
 	return v
 }
 
-func (c Change) state(kind StateKind) State {
+// newState returns the state of the version that the change is about.
+func (c Change) newState(kind StateKind) State {
 	return State{Package: c.Package, Version: c.Version, Kind: kind, Reason: c.Reason, Released: c.Released, Updated: c.Time}
 }

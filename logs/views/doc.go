@@ -1,8 +1,5 @@
-// Package views holds what serving and browsing need to find quickly: which
-// files, versions and packages there are and in which state. All of it but the
-// bot's retry times follows from the log and the manifests, and Apply is the
-// function that derives it, so that a publication writes the same rows as a
-// later repair.
+// Package views stores what serving and browsing look up: files, versions and packages, and their states. Everything except the bot's
+// retry times follows from the log and the manifests. Apply derives it, so a publication writes the same rows as a later repair.
 //
-// The package does not know how a release is made, and not how it is served.
+// The package does not know how a release is made or served.
 package views

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Record appends a change's entry to the log and adds the rows that it causes.
-// c.Index is not used, and c.Files is that of the manifest.
+// Record appends a change's entry to the log and applies the change. It ignores c.Index, and sets c.Files to the root of the
+// manifest's files.
 func Record(tx *logs.Tx, c Change) error {
 	if c.Kind.Publishes() {
 		c.Entry.Files = c.Manifest.Root()
@@ -22,7 +22,7 @@ func Record(tx *logs.Tx, c Change) error {
 	return Apply(tx.Batch, c)
 }
 
-// Load completes an entry with the contents that it names, ready for Apply.
+// Load reads the contents that an entry names, for Apply.
 func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	c := Change{Index: e.Index, Entry: e.Entry}
 	var err error
@@ -42,11 +42,10 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	return c, nil
 }
 
-// Contents calls fn for every content that the log in r needs: what its entries
-// name and the files in the manifests, repeats included. Files of releases that are
-// not served are needed as evidence until an Erased entry lists them.
+// Contents calls fn for every content that the log in r needs, some repeatedly: what its entries name, and the files in the
+// manifests. Files of withdrawn releases are needed as evidence until an Erased entry lists them.
 func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn func(kvstore.Hash)) error {
-	erased, served, err := standing(ctx, store, r)
+	erased, served, err := scanStanding(ctx, store, r)
 	if err != nil {
 		return err
 	}
@@ -79,9 +78,9 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 
 type release struct{ pkg, version string }
 
-// standing reads which contents were erased and not brought back by a later
-// publication, and which releases are served at the end of the log in r.
-func standing(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
+// scanStanding returns the contents that were erased and not published again later, and the releases that are served at the
+// end of the log in r.
+func scanStanding(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
 	erased = make(map[kvstore.Hash]struct{})
 	served = make(map[release]struct{})
 	for e, err := range logs.Entries(r, 0) {

@@ -31,12 +31,15 @@ const (
 
 var byEntry [namedRelease]byte
 
+// releaseID returns the part of a row's key that identifies a release.
 func releaseID(pkg, version string) (id [namedRelease]byte) {
 	key := livemap.Key(pkg, version)
 	copy(id[:], key[:])
 	return id
 }
 
+// namedKey returns the key of a row that says that a release, or an entry if release is zero, names a content. state says
+// whether the release is live.
 func namedKey(h kvstore.Hash, state byte, release [namedRelease]byte) []byte {
 	key := append(make([]byte, 0, namedHash+1+namedRelease), h[:namedHash]...)
 	return append(append(key, state), release[:]...)
@@ -45,7 +48,7 @@ func namedKey(h kvstore.Hash, state byte, release [namedRelease]byte) []byte {
 // namedRow is the value of every row: the version of its form.
 var namedRow = []byte{1}
 
-// StandingOf tells what names a content. It costs one look-up.
+// StandingOf returns what names a content. It reads one row.
 func StandingOf(r kvstore.Reader, h kvstore.Hash) (Standing, error) {
 	for item, err := range r.Scan(kvstore.Named, kvstore.Range{Prefix: h[:namedHash]}) {
 		switch {
@@ -59,15 +62,15 @@ func StandingOf(r kvstore.Reader, h kvstore.Hash) (Standing, error) {
 	return Unnamed, nil
 }
 
-// nameDocuments adds that an entry names its documents.
+// nameDocuments adds rows that say that an entry names its documents.
 func nameDocuments(b *kvstore.Batch, c Change) {
 	for _, h := range c.Entry.Contents() {
 		b.Set(kvstore.Named, namedKey(h, namedLive, byEntry), namedRow)
 	}
 }
 
-// nameFiles adds that a release names its files, and is served or not. What it was before may
-// stay there: what is live comes first.
+// nameFiles adds rows that say that a release names its files, and whether it is live. Rows for the other state may remain:
+// the live ones sort first.
 func nameFiles(b *kvstore.Batch, c Change) {
 	release := releaseID(c.Package, c.Version)
 	for _, f := range c.Manifest.Files {
@@ -80,19 +83,18 @@ func nameFiles(b *kvstore.Batch, c Change) {
 	}
 }
 
-// SetAbsent adds that the contents of a release are not here, though the log has it:
-// a mirror leaves it out, or it was withdrawn before the mirror came to it. While the log has it
-// live, the views are as if it was never published.
+// SetAbsent adds a row that says that this node does not have the contents of a release: a mirror leaves it out, or it was
+// withdrawn before the mirror copied it. While the log has it live, the views are as if it was never published.
 func SetAbsent(b *kvstore.Batch, pkg, version string) {
 	b.Set(kvstore.Absent, kvstore.Key(pkg, version), namedRow)
 }
 
-// ClearAbsent adds that the contents of a release are here.
+// ClearAbsent deletes the row of [SetAbsent]: this node has the contents of the release.
 func ClearAbsent(b *kvstore.Batch, pkg, version string) {
 	b.Delete(kvstore.Absent, kvstore.Key(pkg, version))
 }
 
-// IsAbsent reports whether the contents of a release are elsewhere, see [SetAbsent].
+// IsAbsent reports whether this node does not have the contents of a release, see [SetAbsent].
 func IsAbsent(r kvstore.Reader, pkg, version string) (bool, error) {
 	_, err := r.Get(kvstore.Absent, kvstore.Key(pkg, version))
 	if errors.Is(err, kvstore.ErrNotFound) {

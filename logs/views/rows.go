@@ -57,7 +57,7 @@ type Package struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
-// LookupFile returns where the file at path is, or kvstore.ErrNotFound.
+// LookupFile returns the record of a served file, or kvstore.ErrNotFound.
 func LookupFile(r kvstore.Reader, pkg, version, path string) (File, error) {
 	data, err := r.Get(kvstore.Files, kvstore.Key(pkg, version, path))
 	if err != nil {
@@ -77,8 +77,7 @@ type PublishedFile struct {
 	SRI logs.SRI
 }
 
-// Files returns a version's files by path, in byte order. There are none of a
-// version that was withdrawn, or is not known.
+// Files returns a version's files by path, in byte order; none if the version was withdrawn or is unknown.
 func Files(r kvstore.Reader, pkg, version string) ([]PublishedFile, error) {
 	prefix := kvstore.Prefix(pkg, version)
 	var files []PublishedFile
@@ -110,7 +109,7 @@ func Files(r kvstore.Reader, pkg, version string) ([]PublishedFile, error) {
 	return files, nil
 }
 
-// LookupSRI returns the integrity of the file at path, or kvstore.ErrNotFound.
+// LookupSRI returns the integrity of a served file, or kvstore.ErrNotFound.
 func LookupSRI(r kvstore.Reader, pkg, version, path string) (logs.SRI, error) {
 	data, err := r.Get(kvstore.SRIs, kvstore.Key(pkg, version, path))
 	if err != nil {
@@ -129,19 +128,19 @@ func LookupVersion(r kvstore.Reader, pkg, version string) (Version, error) {
 	return v, getJSON(r, kvstore.Versions, kvstore.Key(pkg, version), &v)
 }
 
-// Versions returns the published and withdrawn versions of a package in byte
-// order of their names; packages.CompareVersions knows the order of releases.
+// Versions returns the published and withdrawn versions of a package in byte order of their names, which is not the order of
+// releases: see packages.CompareVersions.
 func Versions(r kvstore.Reader, pkg string) ([]Version, error) {
 	return scanJSON[Version](r, kvstore.Versions, kvstore.Prefix(pkg))
 }
 
-// LookupPackage returns an enrolled package, or kvstore.ErrNotFound.
+// LookupPackage returns a registered package, or kvstore.ErrNotFound.
 func LookupPackage(r kvstore.Reader, name string) (Package, error) {
 	var p Package
 	return p, getJSON(r, kvstore.Packages, kvstore.Key(name), &p)
 }
 
-// Packages returns every enrolled package in byte order of their names.
+// Packages returns every registered package in byte order of their names.
 func Packages(r kvstore.Reader) ([]Package, error) {
 	return scanJSON[Package](r, kvstore.Packages, nil)
 }
@@ -154,6 +153,7 @@ const (
 	isProvisional = 2
 )
 
+// encode returns the value of the file's row.
 func (f File) encode() []byte {
 	row := make([]byte, 0, 1+len(f.Hash)+2*binary.MaxVarintLen64)
 	row = append(row, fileFormat)
@@ -175,7 +175,7 @@ func (f File) encode() []byte {
 
 var errFileRow = errors.New("the row is malformed; `larder fsck` tells what else is")
 
-// DecodeFile reads the value of a row of kvstore.Files.
+// DecodeFile parses the value of a row of kvstore.Files.
 func DecodeFile(row []byte) (File, error) {
 	var f File
 	if len(row) < 1+len(f.Hash) || row[0] != fileFormat {
@@ -205,6 +205,7 @@ func DecodeFile(row []byte) (File, error) {
 // jsonFormat begins every row whose value is JSON.
 const jsonFormat = 1
 
+// setJSON adds a row with a value as JSON to a batch.
 func setJSON(b *kvstore.Batch, ns kvstore.Namespace, key []byte, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -214,6 +215,7 @@ func setJSON(b *kvstore.Batch, ns kvstore.Namespace, key []byte, value any) erro
 	return nil
 }
 
+// getJSON reads the row with a key into value.
 func getJSON(r kvstore.Reader, ns kvstore.Namespace, key []byte, value any) error {
 	data, err := r.Get(ns, key)
 	if err != nil {
@@ -222,6 +224,7 @@ func getJSON(r kvstore.Reader, ns kvstore.Namespace, key []byte, value any) erro
 	return decodeJSON(key, data, value)
 }
 
+// scanJSON returns the values of all rows whose keys begin with a prefix.
 func scanJSON[T any](r kvstore.Reader, ns kvstore.Namespace, prefix []byte) ([]T, error) {
 	var all []T
 	for item, err := range r.Scan(ns, kvstore.Range{Prefix: prefix}) {
@@ -237,6 +240,7 @@ func scanJSON[T any](r kvstore.Reader, ns kvstore.Namespace, prefix []byte) ([]T
 	return all, nil
 }
 
+// decodeJSON decodes the data of the row with a key into value.
 func decodeJSON(key, data []byte, value any) error {
 	if len(data) == 0 || data[0] != jsonFormat {
 		return fmt.Errorf("views: the row %q has a format that this release of Larder does not know", key)

@@ -35,12 +35,12 @@ type Account struct {
 	Command string `json:"command,omitempty"` // what an operator gets it with; "" where nothing is to be got
 }
 
-// Final reports whether the bot leaves a version in this state alone.
+// Final reports whether the bot does nothing more about a version in this state.
 func (k StateKind) Final() bool {
 	return k.Served() || k == Refused || k == Withdrawn
 }
 
-// Served reports whether clients get a version in this state.
+// Served reports whether a version in this state is served.
 func (k StateKind) Served() bool { return k == Published || k == Mirrored }
 
 // IsUntried reports whether the bot never tried to publish a version in this state.
@@ -71,7 +71,7 @@ type WrongBytes struct {
 	First time.Time `json:"first"`
 }
 
-// SetState adds a version's state to b.
+// SetState adds the row of a version's state to a batch.
 func SetState(b *kvstore.Batch, s State) error {
 	return setJSON(b, kvstore.States, kvstore.Key(s.Package, s.Version), s)
 }
@@ -82,14 +82,13 @@ func LookupState(r kvstore.Reader, pkg, version string) (State, error) {
 	return s, getJSON(r, kvstore.States, kvstore.Key(pkg, version), &s)
 }
 
-// DecodeState reads a row of kvstore.States.
+// DecodeState decodes a row of kvstore.States.
 func DecodeState(row kvstore.Item) (State, error) {
 	var s State
 	return s, decodeJSON(row.Key, row.Value, &s)
 }
 
-// States returns the states of a package's versions, or of all packages' where
-// pkg is "", in byte order of names and versions.
+// States returns the states of a package's versions, or of all packages if pkg is "", in byte order of names and versions.
 func States(r kvstore.Reader, pkg string) ([]State, error) {
 	var prefix []byte
 	if pkg != "" {
@@ -98,8 +97,8 @@ func States(r kvstore.Reader, pkg string) ([]State, error) {
 	return scanJSON[State](r, kvstore.States, prefix)
 }
 
-// StatesOf returns all states of one kind, in byte order of names and versions. It reads
-// every state but decodes few, so it is much faster than States.
+// StatesOf returns all states of one kind, in byte order of names and versions. It decodes only these, so it is much faster
+// than States.
 func StatesOf(r kvstore.Reader, kind StateKind) ([]State, error) {
 	var found []State
 	word := []byte(`"` + kind + `"`)
