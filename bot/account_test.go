@@ -97,7 +97,7 @@ func crowd(t testing.TB, store *kvstore.Store, versions int) {
 			}
 		}
 	}
-	if err := setUpstream(batch, upstream); err != nil {
+	if err := setUpstream(store, batch, upstream); err != nil {
 		t.Fatal(err)
 	}
 	if err := batch.Commit(); err != nil {

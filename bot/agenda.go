@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
-	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -18,6 +18,7 @@ import (
 type agenda struct {
 	packages *durable.Namespace[appointment, struct{}]
 	due      chan visit
+	clock    time.Duration // between two looks at the clock
 }
 
 // An appointment changes when a package is due.
@@ -33,7 +34,7 @@ type visit struct {
 }
 
 func openAgenda(r *durable.Runtime) (*agenda, error) {
-	a := &agenda{due: make(chan visit)}
+	a := &agenda{due: make(chan visit), clock: time.Minute}
 	var err error
 	a.packages, err = durable.Open(r, durable.Class[appointment, struct{}]{
 		Name: "poll",
@@ -111,15 +112,11 @@ const setsAtOnce = 256
 
 // schedule asks each package's upstream when it is due, until ctx ends.
 func (b *Bot) schedule(ctx context.Context, q *queue) error {
-	sets, setCtx := errgroup.WithContext(ctx)
-	sets.SetLimit(setsAtOnce)
-	for _, p := range b.catalogue().Packages() {
-		sets.Go(func() error { return b.agenda.set(setCtx, p.Name, b.nextVisit(p, q, time.Time{})) })
-	}
-	if err := sets.Wait(); err != nil {
-		return fmt.Errorf("bot: couldn't write down when packages are due: %w", err)
+	if err := b.scheduleAll(ctx, q); err != nil {
+		return err
 	}
 	polls, ctx := errgroup.WithContext(ctx)
+	polls.Go(func() error { return b.followClock(ctx, q) })
 	polls.Go(func() error {
 		for {
 			v, err := b.agenda.next(ctx)
@@ -154,13 +151,44 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 	return polls.Wait()
 }
 
+// scheduleAll stores when each package of the catalogue is due.
+func (b *Bot) scheduleAll(ctx context.Context, q *queue) error {
+	sets, ctx := errgroup.WithContext(ctx)
+	sets.SetLimit(setsAtOnce)
+	for _, p := range b.catalogue().Packages() {
+		sets.Go(func() error { return b.agenda.set(ctx, p.Name, b.nextVisit(p, q, time.Time{})) })
+	}
+	if err := sets.Wait(); err != nil {
+		return fmt.Errorf("bot: couldn't store when packages are due: %w", err)
+	}
+	return nil
+}
+
+// followClock schedules all packages again when the clock has been set back, until ctx ends: what was due in an hour would be due in
+// a year where the clock had been a year ahead.
+func (b *Bot) followClock(ctx context.Context, q *queue) error {
+	for before := b.options.Now(); ; {
+		if err := retry.Sleep(ctx, b.agenda.clock); err != nil {
+			return err
+		}
+		now := b.options.Now()
+		if now.Before(before) {
+			b.logger.Warn("the clock was set back; packages are scheduled again", "by", before.Sub(now))
+			if err := b.scheduleAll(ctx, q); err != nil {
+				return err
+			}
+		}
+		before = now
+	}
+}
+
 // nextVisit returns when a package is due: at the time of its upstream, or before
 // where a release waits for another attempt that no goroutine has in hand, but not
 // before earliest.
 func (b *Bot) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := b.knownUpstream(p.Name)
 	at := upstream.due(b.options.Interval)
-	states, err := views.States(b.store, p.Name)
+	states, err := b.states(p.Name)
 	if err != nil {
 		// One package's damaged rows do not stop the others.
 		b.logger.Error("states not read", "package", p.Name, "err", err)

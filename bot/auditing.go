@@ -135,7 +135,7 @@ func (b *Bot) Audit(ctx context.Context) (next time.Time, err error) {
 		return todo.Next, b.writeUpstreams(auditsKey, todo)
 	}
 	if len(todo.Packages)+len(todo.Releases) == 0 {
-		if now.Before(todo.Next) {
+		if todo.Next = boundTime(todo.Next, now, auditEvery); now.Before(todo.Next) {
 			return todo.Next, nil
 		}
 		if todo, err = b.share(now); err != nil {
@@ -215,7 +215,7 @@ func (b *Bot) share(now time.Time) (agendaOfAudits, error) {
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			b.logger.Warn("couldn't read where releases come from", "package", s.Package, "err", err)
 		}
-		last := later(origins.Compared, origins.Failed)
+		last := later(boundTime(origins.Compared, now, 0), boundTime(origins.Failed, now, 0))
 		for _, o := range origins.Versions { // a change is one only after another look
 			if !o.Since.IsZero() {
 				last = time.Time{}

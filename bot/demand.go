@@ -77,7 +77,7 @@ func (b *Bot) adoptPopularity(c *packages.Catalogue) error {
 	defer batch.Close()
 	for name, n := range said.Downloads {
 		before := known[name]
-		if _, ok := c.Get(name); !ok || before.Asked && before.AsOf.After(said.AsOf) {
+		if _, ok := c.Get(name); !ok || before.Asked && before.AsOf.After(said.AsOf) && !before.AsOf.After(b.options.Now()) {
 			continue
 		}
 		if now := (Demand{Downloads: n, AsOf: said.AsOf, GitHub: before.GitHub}); now != before {
@@ -186,7 +186,7 @@ func (b *Bot) countDownloads(ctx context.Context) (string, error) {
 			continue
 		}
 		var asked time.Time
-		if d := known[p.Name]; d.Asked {
+		if d := known[p.Name]; d.Asked && !d.AsOf.After(b.options.Now()) {
 			asked = d.AsOf
 		}
 		if asked.Before(oldest) || asked.IsZero() && name == "" {
@@ -240,7 +240,7 @@ func (b *Bot) countStars(ctx context.Context) (string, error) {
 		if g := d.GitHub; g != nil && g.Repository != git.Place(p.Repository.URL) {
 			d.GitHub = nil
 		}
-		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)); due && (name == "" || d.waited(before)) {
+		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.waited(before)) {
 			name, target, before = p.Name, p.Repository.URL, d
 		}
 	}

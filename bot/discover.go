@@ -133,7 +133,7 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 // discover asks for the versions, unless they are as they were, and records what
 // follows from them.
 func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, upstream *Upstream) ([]task, error) {
-	states, err := views.States(b.store, p.Name)
+	states, err := b.states(p.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (b *Bot) setUpstream(u Upstream) error {
 	before := b.knownUpstream(u.Package)
 	batch := b.store.NewBatch()
 	defer batch.Close()
-	if err := setUpstream(batch, u); err != nil {
+	if err := setUpstream(b.store, batch, u); err != nil {
 		return err
 	}
 	if err := batch.Commit(); err != nil {

@@ -92,7 +92,7 @@ func TestPlan(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got := plan(planInput{
 				pkg: testPackage(t, tt.ignore), listed: tt.listed, states: tt.states, newest: tt.newest, now: now,
-				known: Upstream{Seen: strings.Fields(tt.seen), Filled: tt.seen != ""},
+				known: Upstream{UpstreamVersions: UpstreamVersions{Seen: strings.Fields(tt.seen)}, Filled: tt.seen != ""},
 			})
 			var tasks []string
 			for i, task := range got.tasks {
@@ -150,31 +150,31 @@ func TestPlanWhileFilling(t *testing.T) {
 	}{
 		{"the first look, because of an event", five, "", Upstream{}, nil, true, false, "1.4.0* 1.3.0", "1.4.0", "", false},
 		{"what upstream calls latest is one of them", five, "1.0.0", Upstream{}, nil, false, false, "1.4.0 1.3.0 1.0.0", "", "", false},
-		{"refused ones make room for older ones", five, "", Upstream{Seen: five},
+		{"refused ones make room for older ones", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3)}, false, false, "1.2.0", "", "", false},
-		{"all are there", five, "", Upstream{Seen: five},
+		{"all are there", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "", "", "", true},
-		{"a new release comes while one waits", append(five, "2.0.0"), "", Upstream{Seen: five},
+		{"a new release comes while one waits", append(five, "2.0.0"), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{failed("1.4.0", 200), published("1.3.0", 3)}, false, false, "2.0.0*", "2.0.0", "", false},
-		{"a new release of an older line comes while one waits", append(five, "1.3.1"), "", Upstream{Seen: five},
+		{"a new release of an older line comes while one waits", append(five, "1.3.1"), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{failed("1.4.0", 200), published("1.3.0", 3)}, false, false, "1.3.1*", "1.3.1", "", false},
-		{"an old release appears while one waits", append([]string{"0.9.0"}, five...), "", Upstream{Seen: five},
+		{"an old release appears while one waits", append([]string{"0.9.0"}, five...), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{failed("1.4.0", 200), published("1.3.0", 9)}, false, false, "", "", "", false},
-		{"a new release fails, and is still new", append(five, "2.0.0"), "", Upstream{Seen: append(five, "2.0.0"), Fresh: []string{"2.0.0"}},
+		{"a new release fails, and is still new", append(five, "2.0.0"), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: append(five, "2.0.0")}, Fresh: []string{"2.0.0"}},
 			[]views.State{failed("2.0.0", 200), state("1.4.0", views.Detected, 4), published("1.3.0", 3)}, false, false, "1.4.0", "2.0.0", "", false},
-		{"the operator does not wait for its time", append(five, "2.0.0"), "", Upstream{Seen: append(five, "2.0.0"), Fresh: []string{"2.0.0"}},
+		{"the operator does not wait for its time", append(five, "2.0.0"), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: append(five, "2.0.0")}, Fresh: []string{"2.0.0"}},
 			[]views.State{failed("2.0.0", 200), failed("1.4.0", 200), published("1.3.0", 3)}, false, true, "2.0.0* 1.4.0", "2.0.0", "", false},
-		{"an event while the newest waits for its time", five, "", Upstream{Seen: five},
+		{"an event while the newest waits for its time", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{failed("1.4.0", 200), state("1.3.0", views.Detected, 3)}, true, false, "1.3.0*", "1.3.0", "", false},
-		{"it is back, while others are missing", five, "", Upstream{Seen: five},
+		{"it is back, while others are missing", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), back}, false, false, "1.2.0", "", "", false},
-		{"a corrected JSON has the newest tried again", five, "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0", "1.1.0", "1.0.0"}},
+		{"a corrected JSON has the newest tried again", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}, Began: hour(50), Retry: []string{"1.4.0", "1.1.0", "1.0.0"}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2), refused("1.1.0", 1), refused("1.0.0", 0)}, false, false, "1.4.0", "", "1.1.0 1.0.0", false},
-		{"a corrected JSON does not have others of the backlog be new", five, "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0"}},
+		{"a corrected JSON does not have others of the backlog be new", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}, Began: hour(50), Retry: []string{"1.4.0"}},
 			[]views.State{refused("1.4.0", 4), state("1.3.0", views.Detected, 3), published("1.2.0", 2)}, false, false, "1.4.0 1.3.0", "", "", false},
-		{"a release comes with the corrected JSON", append(five, "2.0.0"), "", Upstream{Seen: five, Began: hour(50), Retry: []string{"1.4.0"}},
+		{"a release comes with the corrected JSON", append(five, "2.0.0"), "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}, Began: hour(50), Retry: []string{"1.4.0"}},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "2.0.0* 1.4.0", "2.0.0", "", false},
-		{"a corrected JSON did not help", five, "", Upstream{Seen: five, Began: hour(50)},
+		{"a corrected JSON did not help", five, "", Upstream{UpstreamVersions: UpstreamVersions{Seen: five}, Began: hour(50)},
 			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "", "", "", true},
 	}
 	for _, tt := range tests {
@@ -220,7 +220,7 @@ func versionsOf(changes []stateChange, kind views.StateKind) string {
 func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	p := testPackage(t, "")
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
-	look := planInput{pkg: p, states: states, newest: 1, now: hour(100), known: Upstream{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}, Filled: true}}
+	look := planInput{pkg: p, states: states, newest: 1, now: hour(100), known: Upstream{UpstreamVersions: UpstreamVersions{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}}, Filled: true}}
 	look.listed = releasedAt("1.2.0")
 	look.known.Seen = plan(look).seen
 	look.listed = map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
@@ -243,7 +243,7 @@ func TestPlanIsBounded(t *testing.T) {
 		if len(got.changes) != mostUnusable || len(got.tasks) > 0 {
 			t.Errorf("look %d: %d changes, %d tasks", look, len(got.changes), len(got.tasks))
 		}
-		s.known = Upstream{Seen: got.seen, Filled: true}
+		s.known = Upstream{UpstreamVersions: UpstreamVersions{Seen: got.seen}, Filled: true}
 		if want := min(9_000*(look+1)+1, mostSeen); len(got.seen) != want {
 			t.Errorf("look %d: %d are remembered, want %d", look, len(got.seen), want)
 		}

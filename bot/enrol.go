@@ -213,7 +213,7 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 			upstream.Retry, upstream.Filled = append(upstream.Retry, s.Version), false
 		}
 	}
-	if err := setUpstream(tx.Batch, upstream); err != nil {
+	if err := setUpstream(b.store, tx.Batch, upstream); err != nil {
 		return err
 	}
 	return nil

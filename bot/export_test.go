@@ -72,3 +72,6 @@ func (b *Bot) CountOne(ctx context.Context, demand func(context.Context, string)
 
 // StarOne asks for the stars of the package that is due; it returns its name.
 func (b *Bot) StarOne(ctx context.Context) (string, error) { return b.countStars(ctx) }
+
+// CheckClockEvery has the schedule look that often whether the clock was set back. Call it before Run.
+func (b *Bot) CheckClockEvery(d time.Duration) { b.agenda.clock = d }

@@ -263,7 +263,7 @@ func (at look) observe(o *Origin, version string, now time.Time, lasting time.Du
 	case seen == o.Listed:
 		o.Seen, o.Since = "", time.Time{}
 		return false
-	case o.Since.IsZero() || seen != o.Seen:
+	case o.Since.IsZero() || seen != o.Seen || o.Since.After(now):
 		o.Seen, o.Since = seen, now
 		return false
 	case now.Sub(o.Since) < lasting:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -86,6 +87,32 @@ const (
 // backoff returns how long to wait after the given number of attempts failed.
 func backoff(attempts int) time.Duration {
 	return retry.After(attempts, firstWait, longestWait)
+}
+
+// longestRetryAfter is the longest wait that an upstream may ask for; package fetch bounds it.
+const longestRetryAfter = 24 * time.Hour
+
+// longestDelay returns how far ahead the next poll or the next attempt may be.
+func (b *Bot) longestDelay() time.Duration {
+	return max(longestRetryAfter, b.options.Interval, longestWait) + time.Hour
+}
+
+// boundTime returns a stored time that is at most so far ahead. One that is further ahead was stored by a clock that was ahead
+// itself, and counts as now: so a wrong clock delays nothing for longer than that.
+func boundTime(stored, now time.Time, longest time.Duration) time.Time {
+	if stored.After(now.Add(longest)) {
+		return now
+	}
+	return stored
+}
+
+// states returns the states of a package's versions, with times that the clock allows.
+func (b *Bot) states(pkg string) ([]views.State, error) {
+	states, err := views.States(b.store, pkg)
+	for i := range states {
+		states[i].Next = boundTime(states[i].Next, b.options.Now(), b.longestDelay())
+	}
+	return states, err
 }
 
 // jittered returns d and up to a tenth less.

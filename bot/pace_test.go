@@ -150,7 +150,7 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 		t.Errorf("of a new package that an event names, %q", got)
 	}
 	s.named = false
-	s.known = Upstream{Seen: first.seen}
+	s.known = Upstream{UpstreamVersions: UpstreamVersions{Seen: first.seen}}
 	for _, c := range first.changes {
 		s.states = append(s.states, c.State)
 	}

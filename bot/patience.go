@@ -88,7 +88,7 @@ func (b *Bot) fetchRight(ctx context.Context, t task, file *os.File, came *views
 			return got, err
 		}
 		now := b.options.Now()
-		if hash != came.Hash {
+		if hash != came.Hash || came.First.After(now) {
 			*came = views.WrongBytes{Hash: hash, First: now}
 		}
 		came.Times++

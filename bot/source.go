@@ -1,28 +1,22 @@
 package bot
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/attestation"
-	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -237,129 +231,4 @@ func (s gitSource) same(v candidate, published string) (same, known bool) {
 // missing says that a source does not have a version.
 func (b *Bot) missing(p *packages.Package, name string, there []string) error {
 	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, nearest(name, there))
-}
-
-// An Upstream is what the bot remembers of a package's upstream.
-type Upstream struct {
-	Package    string           `json:"package"`
-	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
-	Target     string           `json:"target,omitempty"`    // its name or address there
-	Validators fetch.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
-	// Seen are the versions that upstream ever had. What is not among them later
-	// has appeared since, whatever its time says: mirrors make up times.
-	Seen []string `json:"seen,omitempty"`
-	// Gone is how many of Seen, at its end, upstream did not list the last time; Ignored are versions that it did list
-	// and the package JSON leaves out.
-	Gone    int      `json:"gone,omitempty"`
-	Ignored []string `json:"ignored,omitempty"`
-	// Filled says that the package has the releases that it starts with, as far as upstream has any that can be
-	// published; Looked is how many were looked at for that.
-	Filled bool `json:"filled,omitempty"`
-	Looked int  `json:"looked,omitempty"`
-	// Began is when it had them first. What was refused since is new to the package.
-	Began time.Time `json:"began,omitzero"`
-	// Retry are the versions that an earlier package JSON had refused, and for which the bot has not applied the current one yet.
-	Retry []string `json:"mended,omitempty"`
-	// Tried has the hashes, as upstream states them, of the archives of versions that were refused or are about to be
-	// fetched. With another one a refused version is tried again.
-	Tried map[string]string `json:"tried,omitempty"`
-	// Fresh are the versions that appeared after the first look, and wait, while Filled does not hold.
-	Fresh []string `json:"fresh,omitempty"`
-	// Moves are when the last few releases appeared, newest first; Changed is when a look last found that upstream had
-	// changed, and Named when an event last said so. They set the pace of the looks.
-	Moves    []time.Time `json:"moves,omitempty"`
-	Changed  time.Time   `json:"changed,omitzero"`
-	Named    time.Time   `json:"named,omitzero"`
-	Checked  time.Time   `json:"checked"`
-	Next     time.Time   `json:"next"`               // when it is asked again
-	Attempts int         `json:"attempts,omitempty"` // in a row that failed
-	Reason   string      `json:"reason,omitempty"`   // why the last one failed
-	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
-	Missing  bool        `json:"missing,omitempty"`  // the last one said that there is no such package
-	// Deprecated are the versions that upstream warned of when it was last asked, by what it says.
-	Deprecated map[string][]string `json:"deprecated,omitempty"`
-	// Repository is the repository at GitHub that the target names, as it was when its releases last changed.
-	Repository repositoryState `json:"repository,omitzero"`
-	Replaced   bool            `json:"replaced,omitempty"` // at the last poll the target named another repository
-	// Notes are what people should know of the target, such as that it has moved.
-	Notes []string `json:"notes,omitempty"`
-}
-
-// LookupUpstream returns what is remembered of a package's upstream, or
-// kvstore.ErrNotFound.
-func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
-	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
-	if err != nil {
-		return Upstream{}, err
-	}
-	var u Upstream
-	if err := json.Unmarshal(data, &u); err != nil {
-		return Upstream{}, fmt.Errorf("bot: what is known of %s's upstream is malformed: %w", pkg, err)
-	}
-	return u, nil
-}
-
-// knownUpstream is LookupUpstream with the zero value for an unknown one. What
-// is remembered only saves a request, so a row that cannot be read is forgotten.
-func (b *Bot) knownUpstream(pkg string) Upstream {
-	u, err := LookupUpstream(b.store, pkg)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		b.logger.Warn("upstream row ignored", "package", pkg, "err", err)
-	}
-	u.Package = pkg
-	return u
-}
-
-// follows reports whether u is about what a package's JSON names now.
-func (u Upstream) follows(p *packages.Package) bool {
-	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, npmType)
-}
-
-// filledBy reports whether a package whose upstream was asked before has chosen the releases that it starts with: where
-// none of those was refused, no other has to take its place.
-func (u *Upstream) filledBy(states []views.State, newest int) bool {
-	refused := len(u.Retry) > 0
-	if !u.Filled && len(u.Seen) > 0 && !refused {
-		first := packages.NewStart(newest)
-		pending := false
-		for _, s := range states {
-			count(first, s)
-			pending = pending || !s.Kind.Final()
-			refused = refused || s.Kind == views.Refused
-		}
-		u.Filled, u.Looked = !pending && (!refused || first.Full()), first.Looked()
-	}
-	return u.Filled || !refused
-}
-
-// publishesSame reports whether pages show the same of two rows of a package.
-func (u Upstream) publishesSame(other Upstream) bool {
-	return slices.Equal(u.Seen, other.Seen) && u.Gone == other.Gone && slices.Equal(u.Ignored, other.Ignored) && reflect.DeepEqual(u.Deprecated, other.Deprecated)
-}
-
-// forget leaves nothing that is about another target.
-func (u *Upstream) forget() {
-	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
-	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
-	u.Began, u.Retry = time.Time{}, nil
-	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
-	u.Repository, u.Replaced = repositoryState{}, false
-}
-
-// due returns when the upstream is polled next. Next was written down under the interval
-// of that time; one that is shorter now brings it forward, unless it waits for another reason.
-func (u Upstream) due(interval time.Duration) time.Time {
-	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
-		return longest
-	}
-	return u.Next
-}
-
-func setUpstream(batch *kvstore.Batch, u Upstream) error {
-	data, err := json.Marshal(u)
-	if err != nil {
-		return fmt.Errorf("bot: %w", err)
-	}
-	batch.Set(kvstore.Upstreams, kvstore.Key(u.Package), data)
-	return nil
 }
