@@ -200,6 +200,9 @@ func (s *Status) Lines() []Line {
 			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder retry NAME` tries again", t.Next)
 		}
 	}
+	if n := len(s.Changed); n > 0 {
+		add(n, "release differs from its upstream", "releases differ from their upstream", s.Changed[0].Package, "upstream has changed or removed what they were published from", time.Time{})
+	}
 	var sum PackageStatus
 	for _, p := range s.Packages {
 		sum.Published += p.Published

@@ -164,7 +164,7 @@ func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 	})
 }
 
-// finishRepair completes a repair that was interrupted while it put the new store in place.
+// finishRepair completes a repair that was interrupted while it put the new store in place, and removes stores that were replaced long ago.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -174,7 +174,17 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	if did != "" {
 		logger.Warn(did, "data", s.Data)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	removed, err := check.RemoveReplaced(s.Data, time.Now())
+	for _, path := range removed {
+		logger.Info("removed a store that a repair had replaced over a month ago", "store", path)
+	}
+	if err != nil { // such as on a read-only disk, where the store still serves
+		logger.Warn("repair", "err", err)
+	}
+	return nil
 }
 
 // repairOptions returns the options of a repair by the settings, which sends findings and progress to report.

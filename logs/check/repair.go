@@ -293,7 +293,7 @@ const (
 	storeName    = "store"
 	buildingName = "store.repairing" // a new store that is being built
 	readyName    = "store.repaired"  // one that was checked and is about to take its place
-	keptPattern  = "store.damaged-"  // what a new one has replaced, with the time
+	keptPattern  = "store.damaged-"  // what a new one has replaced, with the time in keptTime
 )
 
 // path returns the path of a file or folder in the data folder.

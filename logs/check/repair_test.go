@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
@@ -300,5 +301,26 @@ func TestErasedStaysErased(t *testing.T) {
 		}
 		store.Close()
 		r.healed()
+	}
+}
+
+// The store that a repair has replaced stays for a month.
+func TestRemoveReplaced(t *testing.T) {
+	data := t.TempDir()
+	for _, name := range []string{"store", "store.damaged-20260101-120000", "store.damaged-20260101-120000-2", "store.damaged-20260301-120000", "store.damaged-mine", "other"} {
+		if err := os.MkdirAll(filepath.Join(data, name, "folder"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := check.RemoveReplaced(data, time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC))
+	if err != nil || len(removed) != 2 {
+		t.Fatalf("%v, %v", removed, err)
+	}
+	left, err := filepath.Glob(filepath.Join(data, "*"))
+	if err != nil || len(left) != 4 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if removed, err := check.RemoveReplaced(filepath.Join(data, "none"), time.Now()); err != nil || len(removed) > 0 {
+		t.Errorf("%v, %v", removed, err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -39,9 +41,9 @@ func (e *engine) swap() error {
 		return err
 	}
 	if _, err := os.Stat(store); err == nil {
-		kept := e.path(keptPattern + e.Now().UTC().Format("20060102-150405"))
+		kept := e.path(keptPattern + e.Now().UTC().Format(keptTime))
 		for n := 2; exists(kept); n++ {
-			kept = e.path(fmt.Sprintf("%s%s-%d", keptPattern, e.Now().UTC().Format("20060102-150405"), n))
+			kept = e.path(fmt.Sprintf("%s%s-%d", keptPattern, e.Now().UTC().Format(keptTime), n))
 		}
 		if err := rename(store, kept); err != nil {
 			return err
@@ -99,6 +101,36 @@ func FinishRepair(data, mark string) (did string, err error) {
 		return "", fmt.Errorf("an earlier `larder repair` was interrupted before it replaced anything, and couldn't be taken back: %w", err)
 	}
 	return "an earlier `larder repair` was interrupted before it replaced anything; the next one goes on from there", nil
+}
+
+const (
+	keptTime = "20060102-150405"
+	// keptFor is how long a replaced store stays: whoever misses something in the new one notices that within a month.
+	keptFor = 30 * 24 * time.Hour
+)
+
+// RemoveReplaced removes the stores in a data folder that a repair replaced over a month before now, and returns their paths.
+func RemoveReplaced(data string, now time.Time) (removed []string, err error) {
+	entries, err := os.ReadDir(data)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, entry := range entries {
+		name, ok := strings.CutPrefix(entry.Name(), keptPattern)
+		if !ok || len(name) < len(keptTime) {
+			continue
+		}
+		at, err := time.Parse(keptTime, name[:len(keptTime)])
+		if err != nil || now.Sub(at) <= keptFor {
+			continue
+		}
+		path := filepath.Join(data, entry.Name())
+		if err := os.RemoveAll(path); err != nil {
+			return removed, fmt.Errorf("couldn't remove the store that a repair replaced: %w", err)
+		}
+		removed = append(removed, path)
+	}
+	return removed, nil
 }
 
 // RepairInterrupted reports whether a repair of the data folder was interrupted.
