@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/retry"
@@ -224,12 +227,13 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 		names = slices.AppendSeq(names, maps.Keys(c.before)) // some may be gone
 	}
 	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if err := ctx.Err(); err != nil {
-			return changes{}, err
-		}
-		l, err := newLibrary(snapshot, name)
-		if err != nil {
+	names = slices.Compact(names)
+	libraries, failures, err := readLibraries(ctx, snapshot, names)
+	if err != nil {
+		return changes{}, err
+	}
+	for i, name := range names {
+		if err := failures[i]; err != nil {
 			// One damaged row must not hide the others, nor this library what was
 			// known of it.
 			if c.unread[name] = err; unread[name] == nil {
@@ -238,11 +242,31 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 			continue
 		}
 		// Not everything that the log tells of a library shows.
-		if !reflect.DeepEqual(c.before[name], l) {
-			c.read[name] = l
+		if !reflect.DeepEqual(c.before[name], libraries[i]) {
+			c.read[name] = libraries[i]
 		}
 	}
 	return c, nil
+}
+
+// readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start. A library is
+// nil if it is not registered, or if its failure is not nil.
+func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
+	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
+	var next atomic.Int64
+	readers, ctx := errgroup.WithContext(ctx)
+	for range min(runtime.GOMAXPROCS(0), len(names)) {
+		readers.Go(func() error {
+			for i := next.Add(1) - 1; i < int64(len(names)); i = next.Add(1) - 1 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				libraries[i], failures[i] = newLibrary(r, names[i])
+			}
+			return nil
+		})
+	}
+	return libraries, failures, readers.Wait()
 }
 
 // changedNames returns the packages that entries from seen on are about, as far as

@@ -72,8 +72,12 @@ const maxParts = 32
 // analysts is how many goroutines prepare documents for bleve.
 const analysts = 4
 
-// minBatch is how many documents a batch has at least if an update is split into several batches.
-const minBatch = 1_000
+// An update is split into batches of at least minBatch documents, because bleve keeps all terms of a batch in memory until it is written, and
+// into at most mostBatches, because each search looks into each.
+const (
+	minBatch    = 1_000
+	mostBatches = 6
+)
 
 // Index is a set of documents that can be searched. Its methods may be called at
 // the same time.
@@ -214,12 +218,13 @@ func (x *Index) changes(put []Document, remove []string) map[string]*known {
 	return changes
 }
 
-// apply writes the changes to b in at most as many batches as there are processors, because bleve builds the dictionary of
+// apply writes the changes to b in batches, as many at once as there are processors, because bleve builds the dictionary of
 // a batch in one goroutine. It returns the number of batches.
 func apply(b index.Index, changes map[string]*known) (int, error) {
 	names := slices.Sorted(maps.Keys(changes))
-	size := max(minBatch, (len(names)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	size := max(minBatch, (len(names)+mostBatches-1)/mostBatches)
 	var batches errgroup.Group
+	batches.SetLimit(runtime.GOMAXPROCS(0))
 	n := 0
 	for part := range slices.Chunk(names, size) {
 		n++
