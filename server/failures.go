@@ -115,6 +115,7 @@ type refusingListener struct {
 	connections *connections
 }
 
+// Accept returns the next connection, wrapped so that refusals of net/http have the form of the API's errors.
 func (l refusingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {

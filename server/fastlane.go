@@ -93,8 +93,10 @@ type onLane struct {
 	x *lane.Exchange
 }
 
+// now returns when the request came.
 func (to onLane) now() time.Time { return to.x.Now() }
 
+// mayBlock reports whether this goroutine may wait for a disk. It returns false if the request must be left to net/http.
 func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
 // client returns the client's address prefix, by which its share is counted.
@@ -110,6 +112,7 @@ func (to onLane) headForm() form {
 	return plain
 }
 
+// sendFailure sends a failure. varies says that the URL has several encodings.
 func (to onLane) sendFailure(f *answers.Failure, varies bool) outcome {
 	return outcome{f.Status, labelNone, writeFailure(to.x.Writer(), f, varies, to.x.Head, to.x.Fields.Accept)}
 }

@@ -414,6 +414,7 @@ type errorLog struct {
 	logged answers.Throttle
 }
 
+// Write logs a message of net/http's server. It implements io.Writer for log.Logger.
 func (e *errorLog) Write(line []byte) (int, error) {
 	if n, ok := e.logged.Allow(); ok {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)

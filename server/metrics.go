@@ -20,6 +20,7 @@ const (
 	labels    = codings + 1
 )
 
+// codingLabel returns the metrics label of a representation's coding.
 func codingLabel(r *representation) label { return label(r.coding) }
 
 func (l label) String() string {
@@ -143,6 +144,7 @@ type cacheMetrics struct {
 	loads             prometheus.Observer
 }
 
+// newCacheMetrics returns the metrics of the cache with a name.
 func (m *metrics) newCacheMetrics(name string) *cacheMetrics {
 	return &cacheMetrics{
 		misses:    m.misses.WithLabelValues(name),

@@ -292,6 +292,7 @@ func (f *asset) withoutCoding(c coding.Coding) *asset {
 	return &rest
 }
 
+// isIdentity reports whether the representation is the content itself, without encoding.
 func (r *representation) isIdentity() bool { return r.coding == coding.Identity }
 
 // choose returns the representation to send by the weights of a client, nil if none is acceptable.
@@ -310,9 +311,9 @@ func (f *asset) count(sent int64) {
 	}
 }
 
-// inflatable returns the stored representation from which identity is inflated. It prefers gzip, which takes a third of Brotli's
+// encodedSource returns the stored representation from which identity is inflated. It prefers gzip, which takes a third of Brotli's
 // time.
-func (f *asset) inflatable() *representation {
+func (f *asset) encodedSource() *representation {
 	best := &f.representations[0]
 	for i := range f.representations {
 		if r := &f.representations[i]; r.stored && r.coding == coding.Gzip {

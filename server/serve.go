@@ -186,10 +186,13 @@ func (a *Assets) serve(to overHTTP) outcome {
 	return to.sendFailure(answers.WrongMethod, false)
 }
 
+// now returns the present time.
 func (overHTTP) now() time.Time { return time.Now() }
 
+// mayBlock returns true: each request over net/http has a goroutine of its own.
 func (overHTTP) mayBlock() bool { return true }
 
+// sendFailure sends a failure. varies says that the URL has several encodings.
 func (to overHTTP) sendFailure(f *answers.Failure, varies bool) outcome {
 	return outcome{f.Status, labelNone, writeFailure(to.w, f, varies, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
 }
@@ -323,7 +326,7 @@ func decoderBytes(r *representation, size int64) int64 {
 // sendInflated sends identity, inflated from a stored coding while it is sent, so that a few large files do not evict everything
 // else from memory. mustHurry reports whether the client has less time.
 func (a *Assets) sendInflated(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
-	from := f.inflatable()
+	from := f.encodedSource()
 	x, err := a.acquire(f, from, client)
 	if err != nil {
 		return outcome{}, err

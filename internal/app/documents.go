@@ -40,6 +40,7 @@ func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	return newDocuments(program, r.store, logger), nil
 }
 
+// newDocuments returns what renders the documents in a store by worker processes of program.
 func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *documents {
 	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, CPU: worker.RenderTime, Timeout: renderTimeout})}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})

@@ -154,8 +154,8 @@ func (f *filler) describeCatalogue() site.Catalogue {
 	return shown
 }
 
-// Child reports whether these are the arguments of a process that a bot has started, for heavy work on strangers' bytes,
-// after it has done that work. A program with a bot calls it first.
+// Child runs this process as a worker of the bot, if args are those with which a bot starts one, and reports whether it did. A
+// program with a bot calls it first.
 func Child(args []string) bool {
 	if len(args) < 2 || args[1] != worker.Argument {
 		return false

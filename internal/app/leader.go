@@ -38,9 +38,16 @@ type publisher interface {
 // standalone is the publisher of a process that is not a node of a cluster.
 type standalone struct{}
 
-func (standalone) addClusterParts(*roleRun, *siteOptions) error  { return nil }
-func (standalone) rooms() roomsCluster                           { return standaloneRooms{} }
+// addClusterParts does nothing: there are no other nodes.
+func (standalone) addClusterParts(*roleRun, *siteOptions) error { return nil }
+
+// rooms returns that waiting rooms are shared with no other node.
+func (standalone) rooms() roomsCluster { return standaloneRooms{} }
+
+// serveOtherNodes does nothing: there are no other nodes.
 func (standalone) serveOtherNodes(*roleRun, operations, *filler) {}
+
+// localCommands returns the operations and the schedule unchanged.
 func (standalone) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	return all, schedule
 }

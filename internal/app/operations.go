@@ -168,7 +168,8 @@ func refuseWrites(all operations, why error) operations {
 // The string is its name on the admin socket.
 type Operation[Request, Event, Answer any] string
 
-// Ask sends the request to a process, calls report, which may be nil, with each event, and returns the response.
+// Ask requests the operation from the process of a client, calls report, which may be nil, with each event, and returns the
+// response.
 func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, request Request, report func(Event)) (Answer, error) {
 	return admin.Call[Answer](ctx, c.client, string(o), request, report)
 }

@@ -192,5 +192,5 @@ func (s Server) checkSettings(c *settings.Settings) error {
 	return err
 }
 
-// hasRooms reports whether the process has waiting rooms.
+// hasRooms reports whether the process has waiting rooms by the settings c.
 func (s Server) hasRooms(c *settings.Settings) bool { return s.Serve && c.Rooms != settings.Off }

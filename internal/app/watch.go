@@ -16,7 +16,7 @@ type Watch struct {
 // A WatchEvent is an event that a Watch reports.
 type WatchEvent = verify.WatchEvent
 
-// Open returns the watcher, which continues after the last poll.
+// Open returns a watcher of the server's log, which continues after the last poll.
 func (w Watch) Open() (*verify.Watcher, error) {
 	w.Verify = verify.Options{Trust: w.Trust, UserAgent: userAgent()}
 	if w.State == "" {

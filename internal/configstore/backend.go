@@ -145,6 +145,7 @@ func (b *Backend) encode(v Version) ([]byte, error) {
 	return data, err
 }
 
+// delete removes the version with a number.
 func (b *Backend) delete(ctx context.Context, number int64) error {
 	return b.bucket.Delete(ctx, b.key(number))
 }

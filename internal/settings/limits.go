@@ -63,7 +63,7 @@ func cgroupMemoryLimit(root fs.FS) (limit int64, file string) {
 // garbage between two collections.
 const otherMemory = 256 * Mebibyte
 
-// otherMemory returns how many bytes of the process's memory are for what no setting bounds.
+// otherMemory returns how many bytes of the process's memory are reserved for uses that no setting limits.
 func (s *Settings) otherMemory() int64 {
 	if s.MemoryLimit == 0 {
 		return otherMemory

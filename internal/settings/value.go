@@ -60,7 +60,8 @@ func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 func (v *value[T]) Type() string     { return v.kind }
 func (v *value[T]) IsBoolFlag() bool { return v.isBool }
 
-func identity(s string) string { return s }
+// formatText returns the text of a setting that is text.
+func formatText(s string) string { return s }
 
 // optional returns a parser that returns the zero value for an empty text, and else parses it with parse.
 func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
@@ -74,13 +75,13 @@ func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 
 // textValue returns a setting that is any text.
 func textValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: identity,
+	return &value[string]{target: target, kind: kind, format: formatText,
 		parse: func(s string) (string, error) { return s, nil }}
 }
 
 // requiredValue returns a setting that is text and must not be empty.
 func requiredValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: kind, format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", errors.New("must not be empty")
 		}
@@ -90,7 +91,7 @@ func requiredValue(target *string, kind string) *value[string] {
 
 // ChoiceValue returns a setting that is one of several words.
 func ChoiceValue(target *string, choices ...string) pflag.Value {
-	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: formatText, parse: func(s string) (string, error) {
 		for _, c := range choices {
 			if strings.EqualFold(s, c) {
 				return c, nil
@@ -179,7 +180,7 @@ const mostSocketPath = 103
 
 // privateAddressValue returns a setting that is the address of a listener; off, or nothing, for none.
 func privateAddressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address|off", format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "address|off", format: formatText, parse: func(s string) (string, error) {
 		if s == "" || s == Off {
 			return Off, nil
 		}
@@ -189,7 +190,7 @@ func privateAddressValue(target *string) *value[string] {
 
 // plainAddressValue returns a setting that is the address of a listener; nothing for none.
 func plainAddressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address", format: identity, parse: optional(parseAddress)}
+	return &value[string]{target: target, kind: "address", format: formatText, parse: optional(parseAddress)}
 }
 
 // Off is the address of a listener that is turned off.
@@ -210,7 +211,7 @@ func parseAddress(s string) (string, error) {
 
 // BaseURLValue returns a setting that is a URL to which paths are appended, without a slash at its end; or nothing.
 func BaseURLValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: identity, parse: parseBaseURL}
+	return &value[string]{target: target, kind: "url", format: formatText, parse: parseBaseURL}
 }
 
 // parseBaseURL returns a URL to which paths can be appended, without a slash at its end; "" for "".
@@ -244,7 +245,7 @@ func parseBaseURL(s string) (string, error) {
 
 // hostValue returns a setting that is a host as clients send it, with or without a port; or nothing.
 func hostValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "host", format: identity, parse: optional(parseHost)}
+	return &value[string]{target: target, kind: "host", format: formatText, parse: optional(parseHost)}
 }
 
 // hostName is what RFC 1123 has for names, and what people have besides: underscores, and a dot at the end. The names of
@@ -290,7 +291,7 @@ func checkDomain(s string) error {
 
 // labelValue returns a setting that is one line of text for people, of up to most characters.
 func labelValue(target *string, most int) *value[string] {
-	return &value[string]{target: target, kind: "text", format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "text", format: formatText, parse: func(s string) (string, error) {
 		s = strings.TrimSpace(s)
 		if s == "" || !utf8.ValidString(s) || utf8.RuneCountInString(s) > most || s != text.Plain(s) {
 			return "", fmt.Errorf("must be text of one line, at most %d characters", most)
@@ -301,7 +302,7 @@ func labelValue(target *string, most int) *value[string] {
 
 // originValue returns a setting that is the name of a log; or nothing.
 func originValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "name", format: identity, parse: optional(func(s string) (string, error) {
+	return &value[string]{target: target, kind: "name", format: formatText, parse: optional(func(s string) (string, error) {
 		return s, signing.CheckOrigin(s)
 	})}
 }
@@ -376,7 +377,7 @@ func (v *listValue) Type() string { return v.kind }
 
 // bucketValue returns a setting that is the URL of a bucket; or nothing.
 func bucketValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "bucket", format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "bucket", format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", nil
 		}
@@ -386,7 +387,7 @@ func bucketValue(target *string) pflag.Value {
 
 // nodeURLValue returns a setting that is the URL of a node: https, a host and a port; or nothing.
 func nodeURLValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: identity, parse: func(s string) (string, error) {
+	return &value[string]{target: target, kind: "url", format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
 			return "", nil
 		}

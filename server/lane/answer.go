@@ -277,9 +277,10 @@ const (
 )
 
 // copies hold a record and its overhead, or what is copied.
-var copies, gatherings = byteSlices(record + 1<<10), byteSlices(gathered)
+var copies, gatherings = newBufferPool(record + 1<<10), newBufferPool(gathered)
 
-func byteSlices(size int) *sync.Pool {
+// newBufferPool returns a pool of byte slices with a capacity of size.
+func newBufferPool(size int) *sync.Pool {
 	return &sync.Pool{New: func() any {
 		b := make([]byte, 0, size)
 		return &b

@@ -101,6 +101,7 @@ func (w *handled) setDeadline(l *limit, t time.Time, end func()) {
 // bufferedBytes are gathered of what a handler writes before it is sent.
 const bufferedBytes = 4 << 10
 
+// newHandled returns the response of an http.Handler to a stream.
 func newHandled(m *multiplexer) *handled {
 	w := &handled{m: m, header: make(http.Header), length: -1}
 	w.change.L = &m.mu
@@ -117,6 +118,7 @@ func (w *handled) Received(p []byte) {
 	w.change.Broadcast()
 }
 
+// Ended implements h2.Peer: the body of the request has ended.
 func (w *handled) Ended(trailer []h2.Field) {
 	w.bodyEnded = true
 	for _, f := range trailer {
@@ -125,6 +127,7 @@ func (w *handled) Ended(trailer []h2.Field) {
 	w.change.Broadcast()
 }
 
+// Sent implements h2.Peer: the client has received what was written.
 func (w *handled) Sent() {
 	w.sending = false
 	if l := &w.writeTime; l.timer != nil && w.s.SentByOthers() > l.others {
@@ -136,6 +139,7 @@ func (w *handled) Sent() {
 	w.change.Broadcast()
 }
 
+// Broken implements h2.Peer: the stream has ended before the response.
 func (w *handled) Broken(h2.Code) {
 	w.broken, w.body = true, nil
 	if w.cancel != nil {
@@ -379,6 +383,7 @@ func (w *handled) flush() error {
 // Flush implements http.Flusher.
 func (w *handled) Flush() { _ = w.FlushError() }
 
+// FlushError sends the head and what is buffered. It implements the method for http.ResponseController.
 func (w *handled) FlushError() error {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -477,6 +482,7 @@ func appendFields(b []byte, h http.Header) []byte {
 	return b
 }
 
+// appendField appends a field with each of its values to a header block.
 func appendField(b []byte, name string, values []string) []byte {
 	lower := strings.ToLower(name)
 	if !h2.IsName(lower) {

@@ -179,6 +179,7 @@ type limitedLocal struct {
 	once   sync.Once
 }
 
+// Accept waits for a slot, and accepts a connection of a Unix socket.
 func (l *limitedLocal) Accept() (net.Conn, error) {
 	if err := l.slots.acquire(l.closed); err != nil {
 		return nil, err
@@ -213,10 +214,13 @@ func (c *localConn) Close() error {
 	return c.Conn.Close()
 }
 
+// acquireSlot waits until another connection may be open.
 func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
 
+// releaseSlot records that a connection was closed.
 func (l *limited) releaseSlot() { l.slots.release() }
 
+// Accept waits for a slot, and accepts a connection. It closes a connection whose client has too many.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		if err := l.acquireSlot(); err != nil {

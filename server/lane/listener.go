@@ -214,6 +214,7 @@ func (l *Listener) acceptConnections() {
 	}
 }
 
+// stopAccepting records that the listener accepts no more connections, and wakes Wait if it has none.
 func (l *Listener) stopAccepting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,6 +288,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
+// closeInner closes the listener below once.
 func (l *Listener) closeInner() (err error) {
 	l.shut.Do(func() { err = l.Listener.Close() })
 	return err

@@ -74,6 +74,7 @@ var past = time.Unix(1, 0)
 
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
+// newLoop returns an event loop that watches no connection yet.
 func newLoop() (*loop, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

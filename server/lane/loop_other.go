@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Elsewhere than on Linux there are no loops, and Go has all descriptors.
+// On systems other than Linux there are no event loops, and Go's poller has all descriptors: newLoop fails, and nothing calls the methods.
 type loop struct{}
 
 type arrival struct{}

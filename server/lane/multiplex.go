@@ -166,6 +166,7 @@ func (m *multiplexer) onChange() {
 	}
 }
 
+// isSent reports whether everything that was gathered has been sent.
 func (m *multiplexer) isSent() bool { return m.out == nil && m.sealed == nil }
 
 // gather returns what is to be sent next, nil for nothing.

@@ -21,7 +21,7 @@ const (
 )
 
 // sealings hold the records of what is gathered at a time.
-var sealings = byteSlices(h2.Gathered + 4<<10)
+var sealings = newBufferPool(h2.Gathered + 4<<10)
 
 var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }}
 

@@ -82,7 +82,7 @@ func (r *Request) parse(b []byte) (int, verdict) {
 	}
 }
 
-// classifyPartial reports whether an incomplete request line may still become one that the lane parses.
+// classifyPartial returns partial if an incomplete request line may still become one that the lane parses, else odd.
 func classifyPartial(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
 		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
@@ -92,7 +92,7 @@ func classifyPartial(b []byte) verdict {
 	return odd
 }
 
-// classifyRest reports whether an incomplete line may still become one that the lane parses: not if it has an end already.
+// classifyRest returns partial if an incomplete line may still become one that the lane parses, and odd if it has an end already.
 func classifyRest(line []byte) verdict {
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return odd

@@ -15,6 +15,7 @@ type member[T any] interface {
 
 type link[T any] struct{ before, after T }
 
+// linked returns the links of a member in its ring.
 func (l *link[T]) linked() *link[T] { return l }
 
 // append adds m at the end.

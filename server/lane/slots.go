@@ -13,6 +13,7 @@ type slots struct {
 	freed chan struct{} // has one if a goroutine that waits in acquire should look again
 }
 
+// newSlots returns that many slots, 0 for any number.
 func newSlots(most int) *slots { return &slots{most: most, freed: make(chan struct{}, 1)} }
 
 // acquire acquires a slot. It waits for one until closed is closed, and returns net.ErrClosed then.
@@ -39,6 +40,7 @@ func (s *slots) tryAcquire() bool {
 	return true
 }
 
+// release releases a slot.
 func (s *slots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

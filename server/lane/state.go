@@ -129,6 +129,7 @@ var epoch = time.Now()
 // larger.
 func (s state) withStart(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
 
+// name returns the state without the time in it.
 func (s state) name() state { return s & nameBits }
 
 // waitingSince returns since when a connection has been waiting in the state.

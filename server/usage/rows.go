@@ -43,10 +43,12 @@ const rowFormat = 1
 // mostMonths is how many months with counts are kept: two years, and the one that has begun.
 const mostMonths = 25
 
+// packageKey returns the key of the row with a package's counts in a month.
 func packageKey(month int, pkg string) []byte {
 	return append(monthPrefix(kindPackage, month), pkg...)
 }
 
+// versionKey returns the key of the row with a version's counts in a month.
 func versionKey(month int, r release) []byte {
 	return append(monthPrefix(kindVersion, month), kvstore.Key(r.pkg, r.version)...)
 }
@@ -59,6 +61,7 @@ func monthPrefix(kind byte, month int) []byte {
 // A daily is the counts of the days of a month, the first at 0.
 type daily [31]count
 
+// encode returns the counts as a row of the store.
 func (d *daily) encode() []byte {
 	b := []byte{rowFormat}
 	last := -1
@@ -73,6 +76,7 @@ func (d *daily) encode() []byte {
 	return b
 }
 
+// decodeDaily returns the counts in a row of the store.
 func decodeDaily(b []byte) (d daily, err error) {
 	if len(b) == 0 || b[0] != rowFormat {
 		return daily{}, errDamaged

@@ -181,6 +181,7 @@ func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
+// receive stores the counts that another store has reported for a day.
 func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {

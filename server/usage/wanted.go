@@ -29,6 +29,7 @@ type file struct {
 	index       int // in the heap
 }
 
+// newWanted returns an empty list of up to most files.
 func newWanted(most int) *wanted { return &wanted{most: most, byName: map[string]*file{}} }
 
 // add counts n requests for a file.

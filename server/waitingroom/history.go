@@ -43,6 +43,7 @@ func tierFor(minutes int) tier {
 // start returns the first minute of the period that contains a minute.
 func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
 
+// key returns the row of the history with the period that starts at a minute.
 func (t tier) key(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
 
 // A record is a period as it is stored, with what percentiles of several are made from.
@@ -90,6 +91,7 @@ func newHistogram(seconds []float64) histogram {
 	return h
 }
 
+// plus returns the sum of two histograms.
 func (h histogram) plus(other histogram) histogram {
 	if len(h) == 0 {
 		return other

@@ -74,11 +74,12 @@ func (r *Rooms) register(registerer prometheus.Registerer) error {
 	return nil
 }
 
-func (r *room) count(o outcome) { r.metrics.requests[o].Inc() }
+// countOutcome counts a request with an outcome.
+func (r *room) countOutcome(o outcome) { r.metrics.requests[o].Inc() }
 
 // countAdmitted counts an admission after a wait.
 func (r *room) countAdmitted(after time.Duration) {
-	r.count(letIn)
+	r.countOutcome(letIn)
 	r.metrics.waited.Observe(max(0, after.Seconds()))
 }
 

@@ -24,8 +24,8 @@ import (
 // browser shows or hands to a program of the page. All others are parts of a page.
 var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
 
-// isSubresource reports whether a request is for a part of a page, which is not queued by a ticket. known says that the client has
-// sent a ticket. A preflight (Fetch §4.8) never carries cookies.
+// isSubresource reports whether a request is for a part of a page, which is not queued by a ticket, or a preflight (Fetch §4.8),
+// which never carries cookies. known says that the client has sent a ticket.
 func isSubresource(req *http.Request, known bool) bool {
 	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
 		return true
@@ -42,11 +42,11 @@ func isProgram(req *http.Request) bool {
 func (r *Rooms) serveSubresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, raw string) {
 	ok, again := r.admitSubresource(req, room, m, raw)
 	if !ok {
-		room.count(partHeld)
+		room.countOutcome(partHeld)
 		sendTooMany(w, req, again)
 		return
 	}
-	room.count(partPassed)
+	room.countOutcome(partPassed)
 	room.admit(w, req, next, queue.Ticket{}, "")
 }
 

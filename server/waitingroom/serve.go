@@ -50,7 +50,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 	}
 	if covering.Rules != nil {
 		if bypasses, everybody := covering.Bypassed(req, raw, clientAddress(req)); bypasses {
-			room.count(bypassed)
+			room.countOutcome(bypassed)
 			p := &admittedResponse{ResponseWriter: w, room: room, request: req, public: everybody}
 			p.serve(next)
 			return
@@ -62,17 +62,17 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 				r.serve(w, req, next)
 				return
 			}
-			room.count(undecided)
+			room.countOutcome(undecided)
 			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
 			return
 		}
-		room.count(undecided)
+		room.countOutcome(undecided)
 		r.sendWaiting(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
 		return
 	}
 	t, known, passes := room.findTicket(req.Header, now, m)
 	if passes {
-		room.count(passed)
+		room.countOutcome(passed)
 		room.admit(w, req, next, t, "")
 		return
 	}
@@ -123,7 +123,7 @@ func (r *room) sessionOf(now time.Time, m *config.EffectiveSettings, t *queue.Ti
 // If the room has a challenge, a visitor without a ticket must pass that before.
 func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, t queue.Ticket) {
 	if room.checks != nil && t.First() && !room.checks.passes(w, req) {
-		room.count(challenged)
+		room.countOutcome(challenged)
 		return
 	}
 	now := room.now()
@@ -137,7 +137,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		})
 	}
 	if err != nil {
-		room.count(undecided)
+		room.countOutcome(undecided)
 		if !errors.Is(err, errStopped) {
 			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who has to wait", "room", room.config.Name, "err", err)
 		}
@@ -169,7 +169,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 			room.countAdmitted(now.Sub(t.Since))
 			room.analytics.countAdmission(now, t)
 		} else {
-			room.count(passed)
+			room.countOutcome(passed)
 		}
 		if d.Changed {
 			room.analytics.countSession(now, t)
@@ -179,10 +179,10 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		}
 		room.admit(w, req, next, t, cookie(t.Ends.Sub(now)))
 	case queue.Refuse:
-		room.count(refused)
+		room.countOutcome(refused)
 		r.sendWaiting(w, req, room, m, d, "")
 	default:
-		room.count(waiting)
+		room.countOutcome(waiting)
 		r.sendWaiting(w, req, room, m, d, cookie(t.RefreshInterval+m.Settings.PlaceKept))
 	}
 }

@@ -73,7 +73,7 @@ func NewSharing(o SharingOptions) *Sharing {
 	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
 }
 
-// Cluster returns the cluster for [Options].
+// Cluster returns what [Options] need to share the rooms with the other nodes.
 func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.send} }
 
 // Known returns the rooms of which the node had state when the process started: of those that are configured, and of those that the

@@ -89,6 +89,7 @@ func (r *Rooms) statusOf(room *room) Status {
 	return status
 }
 
+// status returns the status of the room, without the version of its settings.
 func (r *room) status() Status {
 	now := r.now()
 	m, o := r.at(now), r.overview.Load()

@@ -112,8 +112,8 @@ func deleteJournal(ctx context.Context, s *durable.State) error {
 	return s.Delete(ctx, journalHead, durable.NoCache)
 }
 
-// Forget marks the state of all rooms in a store as lost, because the store is older than what its rooms have promised since.
-// Revocations stay.
+// Forget makes all rooms in a store start without their state, because the store is older than what its rooms have promised to
+// users since. Revocations of sessions stay.
 func Forget(store *kvstore.Store) (err error) {
 	runtime := durable.New(store, durable.Options{Quiet: true})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

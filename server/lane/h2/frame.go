@@ -65,6 +65,7 @@ const (
 	mostID       = 1<<31 - 1
 )
 
+// appendFrameHead appends the head of a frame with a payload of length bytes.
 func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
@@ -78,6 +79,7 @@ func appendFrame(b []byte, kind byte, id uint32, words ...uint32) []byte {
 	return b
 }
 
+// appendSetting appends a setting to the payload of a SETTINGS frame.
 func appendSetting(b []byte, name uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(b, name), value)
 }

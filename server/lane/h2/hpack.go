@@ -20,6 +20,7 @@ type entry struct {
 	odd         bool // whether the value is no field's
 }
 
+// size returns how many bytes of the table an entry takes (RFC 7541 §4.1).
 func (e *entry) size() int { return len(e.name) + len(e.value) + entryBytes }
 
 // statics is RFC 7541 appendix A; the first has index 1.

@@ -462,6 +462,7 @@ func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field 
 	}
 }
 
+// parseText returns any text unchanged.
 func parseText(s string) (string, error) { return s, nil }
 
 func parseBool(s string) (bool, error) {

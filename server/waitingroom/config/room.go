@@ -254,6 +254,7 @@ func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	return routes
 }
 
+// parseStatus parses the HTTP status of the waiting page.
 func parseStatus(s string) (int, error) {
 	switch s {
 	case "200", "202", "429":
@@ -297,6 +298,7 @@ type noPartials struct{}
 // Get implements mustache.PartialProvider: there are no partials.
 func (noPartials) Get(string) (string, error) { return "", nil }
 
+// parseLanguage parses the tag of a language, such as de.
 func parseLanguage(s string) (language.Tag, error) {
 	tag, err := language.Parse(s)
 	if err != nil {
@@ -314,7 +316,7 @@ func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 	})
 }
 
-// parseWord returns s if it is a single word of the characters that a cookie's name may have.
+// parseWord returns s if it is a word of letters, digits, hyphens and underscores.
 func parseWord(s string) (string, error) {
 	if !word.MatchString(s) {
 		return "", valueError(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
@@ -322,7 +324,8 @@ func parseWord(s string) (string, error) {
 	return s, nil
 }
 
-// readCommands reads which commands of the origin the room obeys; revoke is one.
+// readCommands reads which commands the room accepts from the origin, and returns whether the command that revokes a session is
+// one.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
 	values(r, &commands, func(s string) (string, error) {
@@ -414,6 +417,7 @@ func (r *reader) subresources(n *yaml.Node, name string, room *Room) {
 	})
 }
 
+// parseSubresources parses how many requests for parts of pages may pass in a minute; -1 for "pass", without a limit.
 func parseSubresources(s string) (int, error) {
 	if s == "pass" {
 		return -1, nil
@@ -454,6 +458,7 @@ func (r *reader) readRule(n *yaml.Node) Rule {
 	return rule
 }
 
+// parseMethod parses an HTTP method.
 func parseMethod(s string) (string, error) {
 	if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
 		return "", valueError(s, "must be a method such as GET, in capitals")

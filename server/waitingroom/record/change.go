@@ -183,6 +183,7 @@ func (o owner) base(ctx context.Context, number int64) (configstore.Version, err
 	return v, nil
 }
 
+// Set creates a version with fields of a room changed. It implements [Changer] in the process that owns the record.
 func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
@@ -207,6 +208,7 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
+// Apply creates a version from a file of rooms. It implements [Changer] in the process that owns the record.
 func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version, err error) {
 	base, err := o.base(ctx, 0)
 	if err != nil {
@@ -234,6 +236,7 @@ func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
+// Undo creates a version that restores an older one. It implements [Changer] in the process that owns the record.
 func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
@@ -276,5 +279,5 @@ func (r *Record) originOf(given, what string) string {
 	if given == "" {
 		given = what + " on " + r.node
 	}
-	return cutText(text.Plain(given))
+	return limitText(text.Plain(given))
 }

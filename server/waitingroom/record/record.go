@@ -244,7 +244,7 @@ func (r *Record) Revision() waitingroom.Revision {
 	defer r.mu.Unlock()
 	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
 	if state.Problem != nil {
-		v.Problem = cutText(errors.Join(toError(v.Problem), state.Problem).Error())
+		v.Problem = limitText(errors.Join(toError(v.Problem), state.Problem).Error())
 	}
 	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
 		v.Confirmed = state.Confirmed
@@ -271,7 +271,7 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.problem
-	if r.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
+	if r.problem = limitText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
 		r.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
 	}
 	return err
@@ -298,7 +298,8 @@ func toError(text string) error {
 // maxOrigin bounds the origin and the problem that are stored and displayed, in bytes.
 const maxOrigin = 500
 
-func cutText(s string) string { return text.Cut(s, maxOrigin) }
+// limitText cuts a text to the length of a stored origin.
+func limitText(s string) string { return text.Cut(s, maxOrigin) }
 
 // Versions returns all versions, newest first.
 func (r *Record) Versions() []waitingroom.Version {
