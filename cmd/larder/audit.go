@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// newAudit returns the command larder audit.
 func newAudit(a *cli) *cobra.Command {
 	var o audit.FollowOptions
 	var every time.Duration
@@ -62,13 +63,13 @@ proven.`,
 		if o.Verify.Trust.Key, err = verify.ReadKey(o.Verify.Trust.Key); err != nil {
 			return fmt.Errorf("--key: %w", err)
 		}
-		if o.Verify.Trust.Root, err = readRoot(o.Verify.Trust.Root, o.Verify.Trust.Key); err != nil {
+		if o.Verify.Trust.Root, err = readRootKey(o.Verify.Trust.Root, o.Verify.Trust.Key); err != nil {
 			return err
 		}
 		if err := a.settings.Load(a.environ); err != nil {
 			return err
 		}
-		if err := a.audit(cmd.Context(), o, every, asJSON); err != nil {
+		if err := a.runAudit(cmd.Context(), o, every, asJSON); err != nil {
 			if !errors.As(err, new(verdict)) {
 				err = failure{err}
 			}
@@ -79,8 +80,8 @@ proven.`,
 	return cmd
 }
 
-// audit audits once, or every interval until ctx ends.
-func (a *cli) audit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
+// runAudit audits a log once, or at an interval until ctx ends if every is over 0, and prints the results.
+func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
 	upstream, end, err := app.OpenAuditor(a.settings, a.quiet())
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ what replaces FILE.` + environmentNote,
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		var err error
 		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {
-			m.Trust.Root, err = readRoot(m.Trust.Root, m.Trust.Key)
+			m.Trust.Root, err = readRootKey(m.Trust.Root, m.Trust.Key)
 		}
 		if err == nil {
 			m.Trust.Witnesses, err = verify.ReadWitnessKeys(m.Trust.Witnesses)

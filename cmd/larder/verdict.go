@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// writeSessionLog describes a log, before its files.
+// writeSessionLog describes a server's log for people.
 func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
@@ -49,7 +49,7 @@ func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	}
 }
 
-// writeEvidence describes what a file of evidence proves.
+// writeEvidence describes for people what a file of evidence proves.
 func writeEvidence(w io.Writer, e verify.Evidence) {
 	if e.Outcome != verify.Forked {
 		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
@@ -61,12 +61,12 @@ func writeEvidence(w io.Writer, e verify.Evidence) {
 	}
 	fmt.Fprintf(w, "  %s\n", text.Plain(e.Key))
 	for _, head := range e.Heads {
-		fmt.Fprintf(w, "One head:\n%s\n", quoted(head))
+		fmt.Fprintf(w, "One head:\n%s\n", quoteText(head))
 	}
 }
 
-// quoted makes an untrusted text of many lines safe for a terminal.
-func quoted(said string) string {
+// quoteText returns an untrusted text of several lines in a form that is safe for terminals.
+func quoteText(said string) string {
 	lines := strings.Split(strings.TrimRight(said, "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = "  " + text.Plain(line)
@@ -82,7 +82,7 @@ type fileVerdict struct {
 	Printed bool `json:"-"` // Problem has been printed, because it is the log's
 }
 
-// Print describes it.
+// Print describes the verdict about a file for people.
 func (f fileVerdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
 	if f.Problem != "" && !f.Printed {
@@ -97,7 +97,7 @@ func (f fileVerdict) Print(w io.Writer) {
 		fmt.Fprintf(w, ", %s\n", f.SRI)
 	}
 	if p := f.Published; p != nil {
-		fmt.Fprintf(w, "  published by entry %d on %s%s\n", p.Entry, p.Time.Local().Format(time.DateTime), f.from())
+		fmt.Fprintf(w, "  published by entry %d on %s%s\n", p.Entry, p.Time.Local().Format(time.DateTime), f.describeUpstream())
 	}
 	if u := f.Upstream; u != nil {
 		printComparison(w, f)
@@ -118,7 +118,7 @@ func (f fileVerdict) Print(w io.Writer) {
 	}
 }
 
-// writeAuditVerdict describes what an auditor says of a file.
+// writeAuditVerdict describes for people what an auditor found about a file.
 func writeAuditVerdict(w io.Writer, v verify.AuditVerdict) {
 	switch v.Outcome {
 	case verify.Proven:
@@ -130,7 +130,7 @@ func writeAuditVerdict(w io.Writer, v verify.AuditVerdict) {
 	}
 }
 
-// writeAudit describes what an audit found.
+// writeAudit describes the result of an audit for people.
 func writeAudit(w io.Writer, r audit.AuditResult) {
 	fmt.Fprintf(w, "Audited %s of %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"),
 		text.Count(int(r.Compared), "release is", "releases are"), text.Count(len(r.Differences), "differs", "differ"), text.Count(len(r.Uncompared), "was not", "were not"))
@@ -145,7 +145,7 @@ func writeAudit(w io.Writer, r audit.AuditResult) {
 	}
 }
 
-// printComparison says what comparing the release with its upstream came to.
+// printComparison describes for people how the file's release compares with its upstream.
 func printComparison(w io.Writer, f fileVerdict) {
 	u := f.Upstream
 	if u.Outcome == verify.Proven {
@@ -172,13 +172,13 @@ func printComparison(w io.Writer, f fileVerdict) {
 	}
 }
 
-// from says which upstream the bytes come from.
-func (f fileVerdict) from() string {
+// describeUpstream says which upstream the bytes of a file come from.
+func (f fileVerdict) describeUpstream() string {
 	if f.SRI == (logs.SRI{}) {
 		return ""
 	}
 	if m := f.Mirror; m != nil {
-		return f.fromMirror(m)
+		return f.describeMirror(m)
 	}
 	if f.Source == nil {
 		return ""
@@ -196,8 +196,8 @@ func (f fileVerdict) from() string {
 	return from
 }
 
-// fromMirror says which other origin the bytes were taken from, and who vouches for them.
-func (f fileVerdict) fromMirror(m *logs.Mirror) string {
+// describeMirror says which other origin the bytes of a file were copied from, and who vouches for them.
+func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {
 	case m.Proof == logs.ProofLog:
@@ -210,7 +210,7 @@ func (f fileVerdict) fromMirror(m *logs.Mirror) string {
 	return ", self-asserted by " + source
 }
 
-// writePageReport describes what was found of a page.
+// writePageReport describes the result of verifying a page for people.
 func writePageReport(w io.Writer, r *verify.PageReport) {
 	if r.Outcome == verify.Nothing {
 		fmt.Fprintf(w, "%s: the page loads no script, style sheet or frame and runs no code\n", r.Outcome)
@@ -241,7 +241,7 @@ func writePageReport(w io.Writer, r *verify.PageReport) {
 	}
 }
 
-// describeWatched is an event of a watched log in a line.
+// describeWatched describes an event of a watched log in a line.
 func describeWatched(e verify.WatchEvent) string {
 	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
 	if e.Entry != nil {
@@ -253,5 +253,5 @@ func describeWatched(e verify.WatchEvent) string {
 	return line
 }
 
-// describeNote is a line for standard error about what is worth knowing.
+// describeNote returns a notice as a line for standard error.
 func describeNote(note string) string { return "larder: " + text.Plain(note) }

@@ -48,6 +48,7 @@ var exitOf = map[verify.Outcome]int{
 // maxMemory is what the garbage collector keeps to where a server makes larder verify take more than usual.
 const maxMemory = 160 << 20
 
+// newVerify returns the command larder verify.
 func newVerify(a *cli) *cobra.Command {
 	v := verification{maxAge: verify.DefaultMaxAge}
 	cmd := &cobra.Command{
@@ -165,13 +166,13 @@ larder fsck. See docs/audit-log.md.`,
 		}
 		switch {
 		case v.evidence != "":
-			err = a.checkEvidence(v)
+			err = a.verifyEvidence(v)
 		case v.proof != "":
-			err = a.checkProof(v, args[0])
+			err = a.verifyProof(v, args[0])
 		case page:
 			err = a.verifyPage(cmd.Context(), v, args[0])
 		default:
-			err = a.verify(cmd.Context(), v, subjects)
+			err = a.verifySubjects(cmd.Context(), v, subjects)
 		}
 		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 			err = errors.New("interrupted")
@@ -190,7 +191,7 @@ type subject struct {
 	verify.Subject
 }
 
-// prepare reads the arguments and the keys, and returns mistakes in the command line.
+// prepare parses the arguments of larder verify and reads the keys. The error is a mistake in the command line.
 func (v *verification) prepare(args []string) ([]subject, error) {
 	as := v.as
 	if v.proof != "" {
@@ -246,13 +247,13 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	return subjects, nil
 }
 
-// prepareTrust reads the keys that count.
+// prepareTrust reads the keys in the flags and checks that enough witnesses are given.
 func (v *verification) prepareTrust() error {
 	var err error
 	if v.key, err = verify.ReadKey(v.key); err != nil {
 		return fmt.Errorf("--key: %w", err)
 	}
-	if v.root, err = readRoot(v.root, v.key); err != nil {
+	if v.root, err = readRootKey(v.root, v.key); err != nil {
 		return err
 	}
 	if v.root != "" && (v.proof != "" || v.evidence != "") {
@@ -270,8 +271,9 @@ func (v *verification) prepareTrust() error {
 // rootFlag describes --root.
 const rootFlag = "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key"
 
-// readRoot reads the root key that an argument is or names; key is that of the log.
-func readRoot(argument, key string) (string, error) {
+// readRootKey returns the root key that an argument is, or that is in the file whose path it is. Giving the log's key too is
+// an error.
+func readRootKey(argument, key string) (string, error) {
 	root, err := verify.ReadKey(argument)
 	switch {
 	case err != nil:
@@ -282,7 +284,7 @@ func readRoot(argument, key string) (string, error) {
 	return root, nil
 }
 
-// prepareAuditors reads the auditors. All of them are required unless --auditors is given.
+// prepareAuditors parses the auditors in the flags. All of them are required unless --auditors is given.
 func (v *verification) prepareAuditors(given bool) error {
 	for _, argument := range v.auditors {
 		auditor, err := verify.ParseAuditor(argument)
@@ -301,9 +303,9 @@ func (v *verification) prepareAuditors(given bool) error {
 	return nil
 }
 
-// verify verifies the subjects and prints the outcome.
-func (a *cli) verify(ctx context.Context, v verification, subjects []subject) error {
-	session, done, err := a.session(v)
+// verifySubjects verifies URLs and files, and prints the verdicts.
+func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []subject) error {
+	session, done, err := a.newSession(v)
 	if err != nil {
 		return err
 	}
@@ -340,13 +342,13 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 	return nil
 }
 
-// trust says whose signatures count, and how old they may be.
+// trust returns whose signatures count, and how old they may be, by the flags.
 func (v verification) trust() verify.Trust {
 	return verify.Trust{Key: v.key, Root: v.root, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
 }
 
-// session returns what verifies by the flags, and what ends it.
-func (a *cli) session(v verification) (*verify.Session, func(), error) {
+// newSession returns a session that verifies by the flags, and a function that closes what it uses.
+func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	debug.SetMemoryLimit(maxMemory)
 	known, err := verify.ReadKnown(v.known)
 	if err != nil {

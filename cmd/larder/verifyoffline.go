@@ -12,8 +12,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// checkProof says what a file's proof proves of the file.
-func (a *cli) checkProof(v verification, file string) error {
+// verifyProof verifies a file offline by its proof, and prints the verdict.
+func (a *cli) verifyProof(v verification, file string) error {
 	var name verify.Name
 	var err error
 	if len(v.as) > 0 {
@@ -43,6 +43,7 @@ type checkedProof struct {
 	verify.Result
 }
 
+// print describes the verdict for people.
 func (p checkedProof) print(w io.Writer) {
 	if p.Outcome != verify.Published {
 		fmt.Fprintf(w, "%s: %s: %s\n", p.Outcome, p.Subject, text.Plain(p.Problem))
@@ -55,8 +56,8 @@ func (p checkedProof) print(w io.Writer) {
 	fmt.Fprintln(w, "  whether it was withdrawn since, only the log's server tells: larder verify URL")
 }
 
-// checkEvidence says what the evidence that was kept of a fork proves.
-func (a *cli) checkEvidence(v verification) error {
+// verifyEvidence verifies a file of evidence offline, and prints what it proves.
+func (a *cli) verifyEvidence(v verification) error {
 	found, err := verify.VerifyEvidence(v.evidence, v.key)
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 // exitAdvice is the exit code where all is proven, and something about the page is wrong all the same.
 const exitAdvice = 8
 
-// verifyPage verifies what a page loads.
+// verifyPage verifies what a web page loads, and prints the report.
 func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
-	session, done, err := a.session(v)
+	session, done, err := a.newSession(v)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// newWatch returns the command larder watch.
 func newWatch(a *cli) *cobra.Command {
 	var w app.Watch
 	var once, asJSON bool
@@ -62,7 +63,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		if w.Trust.Key, err = verify.ReadKey(w.Trust.Key); err != nil {
 			return fmt.Errorf("--key: %w", err)
 		}
-		if w.Trust.Root, err = readRoot(w.Trust.Root, w.Trust.Key); err != nil {
+		if w.Trust.Root, err = readRootKey(w.Trust.Root, w.Trust.Key); err != nil {
 			return err
 		}
 		if w.Trust.Witnesses, err = verify.ReadWitnessKeys(w.Trust.Witnesses); err != nil {

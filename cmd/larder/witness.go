@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// newWitness returns the command larder witness.
 func newWitness(a *cli) *cobra.Command {
 	w := app.WitnessServer{Settings: a.settings}
 	cmd := &cobra.Command{

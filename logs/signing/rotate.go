@@ -309,8 +309,8 @@ func announceLoss(o Options, next *Succession, signed Signed, now time.Time) err
 	})
 }
 
-// archiveFiles moves the files of a log into a folder in the key folder, and returns its path. The files that say what was
-// signed are moved last, so a crash never leaves a signed checkpoint with the wrong key.
+// archiveFiles moves the files of a log into a folder in the key folder, and returns its path. The key is moved before the last signed
+// checkpoint, so a crash never leaves a key without its checkpoint.
 func (f *folder) archiveFiles(name string) (string, error) {
 	aside := f.path(name)
 	if err := disk.MakeFolder(f.fs, aside); err != nil {
