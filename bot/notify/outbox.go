@@ -43,7 +43,7 @@ type keys struct {
 // stored returns where a store has its outbox: objects, and purges of caches.
 func stored() (all []keys) {
 	for _, class := range []string{"request", "webhooks", "webhook-message"} {
-		for _, prefix := range durable.Prefixes(class) {
+		for _, prefix := range durable.RowPrefixes(class) {
 			all = append(all, keys{kvstore.Durable, prefix})
 		}
 	}

@@ -96,7 +96,7 @@ func TestOutboxTravels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	webhooks := string(durable.Prefixes("webhooks")[0]) + "all"
+	webhooks := string(durable.RowPrefixes("webhooks")[0]) + "all"
 	set(from, kvstore.Durable, webhooks, "new")
 	set(from, kvstore.Queue, "p1", "purge")
 	set(from, kvstore.Queue, "t1", "squeeze")

@@ -76,19 +76,20 @@ func checkKey(key string) error {
 		return fmt.Errorf("%q cannot be the key of an object", key)
 	}
 	for part := range strings.SplitSeq(key, "/") {
-		if part == "" || part[0] == '.' || strings.ContainsFunc(part, oddRune) {
+		if part == "" || part[0] == '.' || strings.ContainsFunc(part, isInvalidRune) {
 			return fmt.Errorf("%q cannot be the key of an object", key)
 		}
 	}
 	return nil
 }
 
-func oddRune(r rune) bool {
+// isInvalidRune reports whether a key cannot have this character.
+func isInvalidRune(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_=", r))
 }
 
-// object says which object an error is about.
-func object(b Bucket, key string, err error) error {
+// objectError adds to an error which object it is about.
+func objectError(b Bucket, key string, err error) error {
 	if err == nil {
 		return nil
 	}

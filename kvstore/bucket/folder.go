@@ -54,12 +54,12 @@ func (f *folder) decidedByKernel() {}
 func (f *folder) String() string { return "file://" + f.dir }
 
 func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {
-	return f.write(ctx, key, data, disk.Create)
+	return f.writeWith(ctx, key, data, disk.Create)
 }
 
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
-	return f.write(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
-		return f.locked(ctx, func() error {
+	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
+		return f.withLock(ctx, func() error {
 			if have, err := versionAt(path); err != nil {
 				return err
 			} else if have != old {
@@ -71,11 +71,12 @@ func (f *folder) Replace(ctx context.Context, key string, data []byte, old Versi
 }
 
 func (f *folder) Put(ctx context.Context, key string, data []byte) error {
-	_, err := f.write(ctx, key, data, disk.Replace)
+	_, err := f.writeWith(ctx, key, data, disk.Replace)
 	return err
 }
 
-func (f *folder) write(ctx context.Context, key string, data []byte, how func(path string, data []byte, mode fs.FileMode) error) (Version, error) {
+// writeWith writes an object by calling how, and returns its version.
+func (f *folder) writeWith(ctx context.Context, key string, data []byte, how func(path string, data []byte, mode fs.FileMode) error) (Version, error) {
 	path, err := f.path(key), errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
 		err = disk.MakeFolder(vfs.Default, filepath.Dir(path))
@@ -87,17 +88,17 @@ func (f *folder) write(ctx context.Context, key string, data []byte, how func(pa
 		err = ErrExists
 	}
 	if err != nil {
-		return "", object(f, key, err)
+		return "", objectError(f, key, err)
 	}
-	return version(data), nil
+	return versionOf(data), nil
 }
 
 // lockRest is how long a writer waits before it looks at the lock again.
 const lockRest = 5 * time.Millisecond
 
-// locked calls fn while no other process, and no other goroutine, replaces an object. The system
-// releases the lock with the process that has it.
-func (f *folder) locked(ctx context.Context, fn func() error) error {
+// withLock calls fn while no other process, and no other goroutine, replaces an object. The system releases the lock with the process that
+// has it.
+func (f *folder) withLock(ctx context.Context, fn func() error) error {
 	lock, err := os.OpenFile(filepath.Join(f.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -126,15 +127,16 @@ func (f *folder) Get(ctx context.Context, key string, most int64) ([]byte, Versi
 func (f *folder) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	data, err := f.read(ctx, key, most)
 	if err != nil {
-		return nil, "", object(f, key, err)
+		return nil, "", objectError(f, key, err)
 	}
-	v := version(data)
+	v := versionOf(data)
 	if v == known {
 		return nil, v, nil
 	}
 	return data, v, nil
 }
 
+// read returns the bytes of an object, of which there may be at most most.
 func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, error) {
 	if err := errors.Join(checkKey(key), ctx.Err()); err != nil {
 		return nil, err
@@ -181,7 +183,7 @@ func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Objec
 			}
 		}
 		if err != nil {
-			yield(Object{}, object(f, prefix, err))
+			yield(Object{}, objectError(f, prefix, err))
 		}
 	}
 }
@@ -194,12 +196,13 @@ func (f *folder) Delete(ctx context.Context, key string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return object(f, key, err)
+	return objectError(f, key, err)
 }
 
+// path returns the path of the file of an object.
 func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
 
-// versionAt returns that of the object in a file, "" for none.
+// versionAt returns the version of the object in a file, "" if there is none.
 func versionAt(path string) (Version, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -208,15 +211,16 @@ func versionAt(path string) (Version, error) {
 	if err != nil {
 		return "", err
 	}
-	return version(data), nil
+	return versionOf(data), nil
 }
 
-func version(data []byte) Version {
+// versionOf returns the version of an object with these bytes.
+func versionOf(data []byte) Version {
 	sum := sha256.Sum256(data)
 	return Version(hex.EncodeToString(sum[:]))
 }
 
-// readUpTo reads all that there is, or returns ErrTooLarge.
+// readUpTo reads at most most bytes; if there are more it returns [ErrTooLarge].
 func readUpTo(r io.Reader, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {

@@ -87,7 +87,8 @@ func probeOnce(ctx context.Context, b Bucket, key string) error {
 // busyRounds is how often a store may decide nothing between competing writers.
 const busyRounds = 10
 
-// compete has writers do one thing at once that one of them may do, and returns what it made.
+// compete has writers do one thing at once that only one of them may do, and returns the version that it wrote. It tries again while the
+// store decides nothing.
 func compete(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	for range busyRounds {
 		v, err := competeOnce(ctx, b, key, write)
@@ -98,7 +99,7 @@ func compete(ctx context.Context, b Bucket, key string, write func([]byte) (Vers
 	return "", fmt.Errorf("%s: object %s: %w, however often it is tried", b, key, errBusy)
 }
 
-// competeOnce returns no version where the store has not decided.
+// competeOnce is one attempt of compete. It returns no version if the store has not decided.
 func competeOnce(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	var (
 		running  sync.WaitGroup

@@ -97,6 +97,7 @@ func OpenS3(o S3Options) (Bucket, error) {
 	return &s3{s3Client{core.PutObject, core.GetObject, client.ListObjects, client.RemoveObject}, o.Name, o.Prefix, where}, nil
 }
 
+// newTransport returns the transport for requests to the store.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
@@ -115,7 +116,7 @@ func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, erro
 	if failedCondition(err) {
 		err = ErrExists
 	}
-	return v, object(s, key, noStore(err))
+	return v, objectError(s, key, noStore(err))
 }
 
 func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
@@ -125,14 +126,15 @@ func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) 
 	if failedCondition(err) || isMissing(err) {
 		err = ErrChanged
 	}
-	return v, object(s, key, err)
+	return v, objectError(s, key, err)
 }
 
 func (s *s3) Put(ctx context.Context, key string, data []byte) error {
 	_, err := s.put(ctx, key, data, minio.PutObjectOptions{})
-	return object(s, key, noStore(err))
+	return objectError(s, key, noStore(err))
 }
 
+// put writes an object under the conditions in o, and returns its version.
 func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObjectOptions) (Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return "", err
@@ -163,7 +165,7 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 	var o minio.GetObjectOptions
 	if known != "" {
 		if err := o.SetMatchETagExcept(string(known)); err != nil {
-			return nil, "", object(s, key, err)
+			return nil, "", objectError(s, key, err)
 		}
 	}
 	data, v, err := s.get(ctx, key, most, o)
@@ -171,11 +173,12 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 		return nil, known, nil
 	}
 	if err != nil {
-		return nil, "", object(s, key, err)
+		return nil, "", objectError(s, key, err)
 	}
 	return data, v, nil
 }
 
+// get returns an object of at most most bytes and its version.
 func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err
@@ -220,7 +223,7 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 			inner, cancel := within(ctx, 0)
 			for item := range s.client.listObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
 				if item.Err != nil {
-					yield(Object{}, object(s, prefix, s.explain(item.Err)))
+					yield(Object{}, objectError(s, prefix, s.explain(item.Err)))
 					cancel()
 					return
 				}
@@ -252,7 +255,7 @@ func (s *s3) Delete(ctx context.Context, key string) error {
 	if isMissing(err) {
 		err = nil
 	}
-	return object(s, key, s.explain(err))
+	return objectError(s, key, s.explain(err))
 }
 
 // within bounds a request that sends that many bytes.

@@ -122,11 +122,11 @@ func encode(c Coding, e Effort, src []byte) ([]byte, error) {
 	case Brotli:
 		switch e {
 		case Quick:
-			return write(quickBrotli, src)
+			return encodeWith(quickBrotli, src)
 		case Fast:
-			return write(fastBrotli, src)
+			return encodeWith(fastBrotli, src)
 		}
-		return write(bestBrotli[window(int64(len(src)))], src)
+		return encodeWith(bestBrotli[windowBits(int64(len(src)))], src)
 	case Gzip:
 		return encodeGzip(e, src)
 	}
@@ -177,9 +177,9 @@ const (
 	maxWindow = 24
 )
 
-// window returns the smallest window that spans size bytes, as Google's command
-// does. A larger one only costs memory.
-func window(size int64) int {
+// windowBits returns the base 2 logarithm of the smallest window that spans size bytes, as Google's command does. A larger one only costs
+// memory.
+func windowBits(size int64) int {
 	w := minWindow
 	for w < maxWindow && size > 1<<w-16 {
 		w++
@@ -193,12 +193,13 @@ type pooledEncoder struct {
 	out bytes.Buffer
 }
 
+// newPool returns a pool of encoders that newEncoder makes.
 func newPool(newEncoder func() encoder) *sync.Pool {
 	return &sync.Pool{New: func() any { return &pooledEncoder{encoder: newEncoder()} }}
 }
 
-// write encodes src with an encoder of the pool.
-func write(pool *sync.Pool, src []byte) ([]byte, error) {
+// encodeWith encodes src with an encoder of the pool.
+func encodeWith(pool *sync.Pool, src []byte) ([]byte, error) {
 	w := pool.Get().(*pooledEncoder)
 	w.Reset(&w.out)
 	if _, err := w.Write(src); err != nil {
@@ -226,7 +227,7 @@ func encodeGzip(e Effort, src []byte) ([]byte, error) {
 		0xff, // unknown operating system
 	}
 	if e != Best {
-		stream, err := write(quickDeflate, src)
+		stream, err := encodeWith(quickDeflate, src)
 		if err != nil {
 			return nil, err
 		}
@@ -257,7 +258,7 @@ func Memory(c Coding, e Effort, size int64) int64 {
 		return 20*mib + 64*min(size, 1<<18) + 3*size
 	default:
 		// What is found in a block grows with it up to 256 KiB; the window's tables and the commands do beyond that.
-		return 18*mib + 48*min(size, 1<<18) + 4*(1<<window(size)-1<<minWindow) + 12*size
+		return 18*mib + 48*min(size, 1<<18) + 4*(1<<windowBits(size)-1<<minWindow) + 12*size
 	}
 }
 
@@ -345,14 +346,14 @@ type decoder interface {
 }
 
 var (
-	brotliReaders = sync.Pool{New: func() any { return &brotliReader{in: lumps{bufio.NewReaderSize(nil, 64<<10)}} }}
+	brotliReaders = sync.Pool{New: func() any { return &brotliReader{in: lumpReader{bufio.NewReaderSize(nil, 64<<10)}} }}
 	gzipReaders   = sync.Pool{New: func() any { return new(gzip.Reader) }}
 )
 
 // A brotliReader hands the library its input in lumps.
 type brotliReader struct {
 	brotli.Reader
-	in lumps
+	in lumpReader
 }
 
 func (r *brotliReader) Reset(coded io.Reader) error {
@@ -360,18 +361,18 @@ func (r *brotliReader) Reset(coded io.Reader) error {
 	return r.Reader.Reset(r.in)
 }
 
-// lumps is a reader that never delivers less than lump bytes as its last
+// lumpReader is a reader that never delivers less than lump bytes as its last
 // piece, unless the whole is less.
 //
 // brotli.Reader needs that: where a symbol spans its last two pieces of input
 // and the last is just enough to complete it, it reports "excessive input" for
 // a good stream. With a last piece of one byte it does for 9 in 239 files, and
 // it reads 32 KiB at a time, so one length in 32768 has such a piece.
-type lumps struct{ buffer *bufio.Reader }
+type lumpReader struct{ buffer *bufio.Reader }
 
 const lump = 16
 
-func (l lumps) Read(p []byte) (int, error) {
+func (l lumpReader) Read(p []byte) (int, error) {
 	ahead, err := l.buffer.Peek(min(len(p)+lump, l.buffer.Size()))
 	n := min(len(p), len(ahead))
 	if rest := len(ahead) - n; rest > 0 && rest < lump && n > lump {

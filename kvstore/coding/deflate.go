@@ -47,7 +47,7 @@ func (e *deflater) Append(dst, src []byte) []byte {
 	}
 	for start := 0; start < len(src); start += e.chunk {
 		end := min(start+e.chunk, len(src))
-		e.finder.find(src, start, end)
+		e.finder.findMatches(src, start, end)
 		blocks := e.parser.parse(&e.finder, src[start:end])
 		for i, b := range blocks {
 			last := end == len(src) && i == len(blocks)-1
@@ -63,7 +63,7 @@ func (e *deflater) Append(dst, src []byte) []byte {
 func appendMatches(dst []matchfinder.Match, tokens []token) []matchfinder.Match {
 	literals := 0
 	for _, t := range tokens {
-		if t.literal() {
+		if t.isLiteral() {
 			literals++
 			continue
 		}
@@ -104,7 +104,7 @@ func split(src []byte, tokens []token) []block {
 		start, tokens = s.end, tokens[n:]
 	}
 	for i := range segments {
-		measure(segments, i)
+		setGain(segments, i)
 	}
 	for len(segments) > 1 {
 		best := 0
@@ -116,7 +116,7 @@ func split(src []byte, tokens []token) []block {
 		if segments[best].gain <= 0 {
 			break
 		}
-		segments = join(segments, best)
+		segments = joinSegments(segments, best)
 	}
 	blocks := make([]block, len(segments))
 	for i, s := range segments {
@@ -125,8 +125,8 @@ func split(src []byte, tokens []token) []block {
 	return blocks
 }
 
-// measure sets the gain of joining segment i with the next.
-func measure(segments []segment, i int) {
+// setGain sets the gain of joining segment i with the next.
+func setGain(segments []segment, i int) {
 	if i < 0 || i+1 >= len(segments) {
 		return
 	}
@@ -134,16 +134,16 @@ func measure(segments []segment, i int) {
 	a.gain = a.size + b.size - a.symbols.plus(b.symbols).size()
 }
 
-// join makes segments i and i+1 one.
-func join(segments []segment, i int) []segment {
+// joinSegments joins segments i and i+1.
+func joinSegments(segments []segment, i int) []segment {
 	a, b := &segments[i], segments[i+1]
 	a.end = b.end
 	a.tokens = a.tokens[:len(a.tokens)+len(b.tokens)] // they are neighbours in one slice
 	a.symbols = a.symbols.plus(b.symbols)
 	a.size += b.size - a.gain
 	segments = append(segments[:i+1], segments[i+2:]...)
-	measure(segments, i)
-	measure(segments, i-1)
+	setGain(segments, i)
+	setGain(segments, i-1)
 	return segments
 }
 
@@ -165,7 +165,8 @@ const (
 // A token is a literal, which has length 1, or a match. The distance is less one.
 type token struct{ length, distance uint16 }
 
-func (t token) literal() bool { return t.length == 1 }
+// isLiteral reports whether the token is a literal.
+func (t token) isLiteral() bool { return t.length == 1 }
 
 // A block is a stretch of a chunk with one set of codes.
 type block struct {
@@ -182,21 +183,20 @@ type parser struct {
 
 // parse returns the blocks of a chunk.
 func (p *parser) parse(f *finder, src []byte) []block {
-	p.model.learn(prior(src))
-	tokens := p.path(f, src, 0, len(src))
-	p.model.learn(count(src, tokens))
-	tokens = p.path(f, src, 0, len(src))
+	p.model.setCosts(priorHistogram(src))
+	tokens := p.cheapestPath(f, src, 0, len(src))
+	p.model.setCosts(count(src, tokens))
+	tokens = p.cheapestPath(f, src, 0, len(src))
 
 	blocks := split(src, tokens)
 	for i := range blocks {
-		p.improve(f, src, &blocks[i])
+		p.improveBlock(f, src, &blocks[i])
 	}
 	return blocks
 }
 
-// prior is what the symbols are taken to be before the first pass: literals as
-// in src, and all lengths and distances alike.
-func prior(src []byte) *histogram {
+// priorHistogram returns what the symbols are taken to be before the first pass: literals as in src, and all lengths and distances alike.
+func priorHistogram(src []byte) *histogram {
 	h := new(histogram)
 	for _, b := range src {
 		h.lit[b]++
@@ -210,14 +210,14 @@ func prior(src []byte) *histogram {
 	return h
 }
 
-// improve parses a block again until that gains little.
-func (p *parser) improve(f *finder, src []byte, b *block) {
+// improveBlock parses a block again until that gains little.
+func (p *parser) improveBlock(f *finder, src []byte, b *block) {
 	own := src[b.start:b.end]
 	h := count(own, b.tokens)
 	size := h.size()
 	for range passes {
-		p.model.learn(h)
-		tokens := p.path(f, src, b.start, b.end)
+		p.model.setCosts(h)
+		tokens := p.cheapestPath(f, src, b.start, b.end)
 		h = count(own, tokens)
 		gain := size - h.size()
 		if gain <= 0 {
@@ -231,16 +231,15 @@ func (p *parser) improve(f *finder, src []byte, b *block) {
 	}
 }
 
-// path returns the cheapest tokens for src[start:end]: a shortest path,
-// computed from the end backwards.
-func (p *parser) path(f *finder, src []byte, start, end int) []token {
+// cheapestPath returns the cheapest tokens for src[start:end]: a shortest path, computed from the end backwards.
+func (p *parser) cheapestPath(f *finder, src []byte, start, end int) []token {
 	n := end - start
 	cost, step, m := p.cost[:n+1], p.step[:n], &p.model
 	cost[n] = 0
 	for i := n - 1; i >= 0; i-- {
 		low, best := cost[i+1]+m.lit[src[start+i]], token{length: 1}
 		length := minMatch
-		for _, found := range f.at(start + i) {
+		for _, found := range f.matchesAt(start + i) {
 			longest := min(found.length(), n-i)
 			if longest < length {
 				break

@@ -37,6 +37,7 @@ func distanceSymbol(d uint16) int {
 	return 2*(n-1) + int(d>>(n-2)&1)
 }
 
+// distanceExtra returns how many bits follow the symbol of a distance.
 func distanceExtra(symbol int) int { return max(0, symbol/2-1) }
 
 // A histogram counts the symbols of a block.
@@ -50,7 +51,7 @@ func count(src []byte, tokens []token) *histogram {
 	h := new(histogram)
 	pos := 0
 	for _, t := range tokens {
-		if t.literal() {
+		if t.isLiteral() {
 			h.lit[src[pos]]++
 		} else {
 			h.lit[lengthSymbol[t.length]]++
@@ -62,7 +63,7 @@ func count(src []byte, tokens []token) *histogram {
 	return h
 }
 
-// plus returns the histogram of two blocks made one.
+// plus returns the histogram of two blocks that are joined.
 func (h *histogram) plus(o *histogram) *histogram {
 	sum := *h
 	for i, n := range o.lit {
@@ -92,7 +93,7 @@ func (h *histogram) size() float64 {
 // entropy returns the bits that the counted symbols take, and fills in about
 // how long their codes are.
 func entropy(counts []uint32, lengths []uint8) float64 {
-	total := sum(counts)
+	total := sumCounts(counts)
 	if total == 0 {
 		return 0
 	}
@@ -107,7 +108,8 @@ func entropy(counts []uint32, lengths []uint8) float64 {
 	return size
 }
 
-func sum(counts []uint32) float64 {
+// sumCounts returns the sum of counts.
+func sumCounts(counts []uint32) float64 {
 	total := 0.0
 	for _, n := range counts {
 		total += float64(n)
@@ -161,24 +163,24 @@ type model struct {
 
 const costScale = 32
 
-// learn sets the costs to those of a block with the given symbols.
-func (m *model) learn(h *histogram) {
-	logTotal := math.Log2(max(sum(h.lit[:]), 2))
+// setCosts sets the costs to those of a block with the given symbols.
+func (m *model) setCosts(h *histogram) {
+	logTotal := math.Log2(max(sumCounts(h.lit[:]), 2))
 	for i := range m.lit {
-		m.lit[i] = cost(logTotal, h.lit[i], 0)
+		m.lit[i] = symbolCost(logTotal, h.lit[i], 0)
 	}
 	for i := minMatch; i <= maxMatch; i++ {
-		m.length[i] = cost(logTotal, h.lit[lengthSymbol[i]], int(lengthExtra[i]))
+		m.length[i] = symbolCost(logTotal, h.lit[lengthSymbol[i]], int(lengthExtra[i]))
 	}
-	logTotal = math.Log2(max(sum(h.dis[:]), 2))
+	logTotal = math.Log2(max(sumCounts(h.dis[:]), 2))
 	for i, n := range h.dis {
-		m.dis[i] = cost(logTotal, n, distanceExtra(i))
+		m.dis[i] = symbolCost(logTotal, n, distanceExtra(i))
 	}
 }
 
-// cost is that of a symbol that occurs n times. One that does not occur is as
-// dear as one that does once, so that it may come to be used.
-func cost(logTotal float64, n uint32, extra int) uint32 {
+// symbolCost returns the cost of a symbol that occurs n times and is followed by extra bits. A symbol that does not occur costs as much as
+// one that does once, so that it may come to be used.
+func symbolCost(logTotal float64, n uint32, extra int) uint32 {
 	b := logTotal - math.Log2(float64(max(n, 1)))
 	return uint32((max(b, 1)+float64(extra))*costScale + 0.5)
 }
@@ -215,23 +217,28 @@ type node struct{ smaller, larger uint32 }
 // symbol (5).
 type match uint32
 
+// newMatch packs a match.
 func newMatch(length, distance int) match {
 	d := uint16(distance - 1)
 	return match(d) | match(length)<<15 | match(distanceSymbol(d))<<24
 }
 
+// distance returns the distance less one.
 func (m match) distance() uint16 { return uint16(m & (windowSize - 1)) } // less one
-func (m match) length() int      { return int(m >> 15 & (1<<9 - 1)) }
-func (m match) symbol() int      { return int(m >> 24) }
+// length returns the length of the match.
+func (m match) length() int { return int(m >> 15 & (1<<9 - 1)) }
 
+// symbol returns the symbol of the distance.
+func (m match) symbol() int { return int(m >> 24) }
+
+// reset forgets all positions.
 func (f *finder) reset() {
 	clear(f.head3[:])
 	clear(f.head4[:])
 }
 
-// find collects the matches of the positions from start to end, which continue
-// those of the call before.
-func (f *finder) find(src []byte, start, end int) {
+// findMatches collects the matches of the positions from start to end, which continue those of the call before.
+func (f *finder) findMatches(src []byte, start, end int) {
 	f.matches, f.first = f.matches[:0], f.first[:0]
 	quiet := 0
 	for pos := start; pos < end; pos++ {
@@ -250,9 +257,8 @@ func (f *finder) find(src []byte, start, end int) {
 	f.first = append(f.first, uint32(len(f.matches)))
 }
 
-// at returns the matches at a position, counted from the chunk's start: longer
-// ones later, each the nearest of its length.
-func (f *finder) at(pos int) []match {
+// matchesAt returns the matches at a position, counted from the chunk's start: longer ones later, each the nearest of its length.
+func (f *finder) matchesAt(pos int) []match {
 	return f.matches[f.first[pos]:f.first[pos+1]]
 }
 

@@ -26,11 +26,11 @@ type Alarm struct {
 // up to [Limits].LongestRetry, and up to a quarter longer, until it succeeds. An alarm
 // that is set or deleted meanwhile, by the handler or another event, ends that.
 func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
-	t, err := nanos(at)
+	t, err := toNanoseconds(at)
 	if err != nil {
 		return err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.object.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
 
 // DeleteAlarm removes the object's alarm, if it has one.
 func (s *State) DeleteAlarm(ctx context.Context) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.object.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *State) DeleteAlarm(ctx context.Context) error {
 // GetAlarm returns when the object's alarm fires next, and whether it has one. While
 // an alarm is handled it has none, unless one was set since.
 func (s *State) GetAlarm(ctx context.Context) (time.Time, bool, error) {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return time.Time{}, false, err
 	}
 	defer s.object.mu.Unlock()
@@ -92,14 +92,15 @@ type hold struct {
 	retry uint32
 }
 
+// init creates the channels and maps.
 func (a *alarms) init() {
 	a.wake = make(chan struct{}, 1)
 	a.running = make(map[string]struct{})
 	a.held = make(map[string]hold)
 }
 
-// changed is told that an object's alarm in the store is another one, or none.
-func (a *alarms) changed(name string, to *alarm) {
+// alarmChanged handles that an object's alarm in the store was replaced by another one, or by none.
+func (a *alarms) alarmChanged(name string, to *alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.held, name)
@@ -111,12 +112,12 @@ func (a *alarms) changed(name string, to *alarm) {
 		a.low = key
 	}
 	if to.next < a.until {
-		a.look()
+		a.wakeLoop()
 	}
 }
 
-// look has the loop look again. The caller holds a.mu.
-func (a *alarms) look() {
+// wakeLoop has the loop read the alarms again. The caller holds a.mu.
+func (a *alarms) wakeLoop() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -131,8 +132,8 @@ const (
 	pauseAfterError = time.Second
 )
 
-// watch fires alarms until the runtime closes.
-func (c *class) watch() {
+// fireAlarms fires alarms when they are due, until the runtime closes.
+func (c *class) fireAlarms() {
 	a := &c.alarms
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -143,14 +144,14 @@ func (c *class) watch() {
 		case <-a.wake:
 		case <-timer.C:
 		}
-		names, next, err := c.due()
+		names, next, err := c.dueAlarms()
 		if err != nil {
 			c.runtime.logger.Error("alarms couldn't be read", "class", c.name, "err", err)
 			timer.Reset(pauseAfterError)
 			continue
 		}
 		for _, name := range names {
-			c.runtime.users.Go(func() { c.fire(name) })
+			c.runtime.users.Go(func() { c.fireAlarm(name) })
 		}
 		if next < math.MaxInt64 {
 			timer.Reset(min(time.Duration(next-c.runtime.now().UnixNano()), longestSleep))
@@ -160,9 +161,8 @@ func (c *class) watch() {
 	}
 }
 
-// due returns the objects whose alarm is to fire now, which count as running, and
-// when to look again.
-func (c *class) due() (names []string, next int64, err error) {
+// dueAlarms returns the objects whose alarm is to fire now, which count as running, and the time in nanoseconds at which to look again.
+func (c *class) dueAlarms() (names []string, next int64, err error) {
 	a := &c.alarms
 	a.mu.Lock()
 	low, changes, room := a.low, a.changes, c.limits.Alarms-len(a.running)
@@ -213,26 +213,26 @@ func (c *class) due() (names []string, next int64, err error) {
 	if a.changes == changes {
 		a.low = first
 	} else {
-		a.look()
+		a.wakeLoop()
 	}
 	a.until = next
 	return names, next, nil
 }
 
-// fire has an object handle its alarm.
-func (c *class) fire(name string) {
+// fireAlarm has an object handle its alarm.
+func (c *class) fireAlarm(name string) {
 	a := &c.alarms
 	a.mu.Lock()
 	held := a.held[name]
 	a.mu.Unlock()
 	c.counts.alarms.Add(1)
 	var failed alarm
-	err := c.event(c.runtime.ctx, name, func(ctx context.Context, s *State, instance any) error {
+	err := c.deliverEvent(c.runtime.ctx, name, func(ctx context.Context, s *State, instance any) error {
 		var err error
-		failed, err = s.object.ring(ctx, s, instance, held.retry)
+		failed, err = s.object.handleAlarm(ctx, s, instance, held.retry)
 		return err
 	}, false)
-	if err != nil && !c.runtime.closed() {
+	if err != nil && !c.runtime.isClosed() {
 		c.counts.failures.Add(1)
 		c.runtime.logger.Warn("an alarm failed and is tried again", "class", c.name, "object", name, "retry", failed.retry, "err", err)
 		err = c.postpone(name)
@@ -244,12 +244,11 @@ func (c *class) fire(name string) {
 		retry := max(failed.retry, held.retry)
 		a.held[name] = hold{until: c.retryAt(retry), retry: retry + 1}
 	}
-	a.look()
+	a.wakeLoop()
 }
 
-// ring calls the handler, if the alarm is still due, and writes down what became of
-// it. What it returns is the alarm that was handled.
-func (o *object) ring(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
+// handleAlarm calls the handler if the alarm is still due, and records the result. It returns the alarm that was handled.
+func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
 	o.mu.Lock()
 	if o.alarm == nil || o.alarm.next > s.Now().UnixNano() {
 		o.mu.Unlock()
@@ -266,7 +265,7 @@ func (o *object) ring(ctx context.Context, s *State, instance any, retry uint32)
 	case o.failed != nil || o.replaced:
 	case err == nil:
 		o.setAlarm(nil)
-	case o.class.runtime.closed():
+	case o.class.runtime.isClosed():
 		o.alarm = &was // and so has the store
 	default:
 		o.setAlarm(o.class.later(was))
@@ -293,7 +292,7 @@ func (c *class) retryAt(before uint32) int64 {
 // because it was stopped.
 func (c *class) postpone(name string) error {
 	ctx := c.runtime.ctx
-	return c.deliver(name, func(o *object) error {
+	return c.withInstance(name, func(o *object) error {
 		st := &strand{object: o}
 		if err := o.enter(ctx, st, true); err != nil {
 			return err
@@ -304,6 +303,6 @@ func (c *class) postpone(name string) error {
 			o.setAlarm(c.later(*o.alarm))
 		}
 		o.mu.Unlock()
-		return o.finish(ctx, st, err)
+		return o.finishEvent(ctx, st, err)
 	})
 }

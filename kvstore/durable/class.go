@@ -65,7 +65,8 @@ type Limits struct {
 	LongestRetry time.Duration
 }
 
-func (l *Limits) defaults() {
+// setDefaults sets the limits that are zero to their defaults.
+func (l *Limits) setDefaults() {
 	l.Events = cmp.Or(l.Events, 1000)
 	l.Idle = cmp.Or(l.Idle, 10*time.Second)
 	l.Live = cmp.Or(l.Live, 10_000)
@@ -103,9 +104,9 @@ func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 			return instance.(Handler[Q, A]).Alarm(ctx, s, a)
 		},
 	}
-	core.limits.defaults()
+	core.limits.setDefaults()
 	core.alarms.init()
-	if err := r.add(core); err != nil {
+	if err := r.addClass(core); err != nil {
 		return nil, fmt.Errorf("durable: class %s: %w", c.Name, err)
 	}
 	return &Namespace[Q, A]{core}, nil
@@ -197,27 +198,27 @@ type class struct {
 	sweeper *time.Timer        // set while idle is not empty
 }
 
-// send delivers an event from wherever ctx is from.
+// send delivers an event to an object. If ctx is that of an event of another object, it is a call of that object's.
 func (c *class) send(ctx context.Context, name string, f handle) error {
 	if s, ok := ctx.Value(stateKey{}).(*State); ok {
-		switch s.place() {
+		switch s.currentPlace() {
 		case ended:
 			return ErrOutside
 		case inside:
-			return s.Call(ctx, func(ctx context.Context) error { return c.event(ctx, name, f, true) })
+			return s.Call(ctx, func(ctx context.Context) error { return c.deliverEvent(ctx, name, f, true) })
 		}
 	}
-	return c.event(ctx, name, f, true)
+	return c.deliverEvent(ctx, name, f, true)
 }
 
-// acquire returns the object in memory, for one user more. Release has to follow.
+// acquire returns the object with a name, in memory, and adds a user. Release has to follow.
 func (c *class) acquire(name string) (*object, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.runtime.closed() {
+	if c.runtime.isClosed() {
 		return nil, ErrClosed
 	}
 	o := c.objects[name]
@@ -226,14 +227,14 @@ func (c *class) acquire(name string) (*object, error) {
 		c.objects[name] = o
 	}
 	if o.users == 0 {
-		c.use(o)
+		c.removeIdle(o)
 	}
 	o.users++
 	c.runtime.users.Add(1)
 	return o, nil
 }
 
-// retain adds a user of an object that has one.
+// retain adds a user to an object that has one.
 func (c *class) retain(o *object) {
 	c.mu.Lock()
 	o.users++
@@ -241,8 +242,7 @@ func (c *class) retain(o *object) {
 	c.mu.Unlock()
 }
 
-// release ends what acquire or retain began. An object without users is idle, and
-// leaves memory after a while.
+// release removes a user. An object without users is idle, and leaves memory after a while.
 func (c *class) release(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,7 +251,7 @@ func (c *class) release(o *object) {
 	if o.users > 0 || c.objects[o.name] != o {
 		return
 	}
-	if c.runtime.closed() {
+	if c.runtime.isClosed() {
 		c.evict(o)
 		return
 	}
@@ -261,35 +261,34 @@ func (c *class) release(o *object) {
 		c.evict(c.idle.Front().Value.(*object))
 	}
 	if c.idle.Len() > 0 && c.sweeper == nil {
-		c.sweeper = time.AfterFunc(c.limits.Idle, c.sweep)
+		c.sweeper = time.AfterFunc(c.limits.Idle, c.evictIdle)
 	}
 }
 
-// sweep has objects leave memory that have been idle for long.
-func (c *class) sweep() {
+// evictIdle evicts objects that have been idle for long.
+func (c *class) evictIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweeper = nil
 	now := time.Now()
 	for e := c.idle.Front(); e != nil; e = c.idle.Front() {
 		o := e.Value.(*object)
-		if wait := c.limits.Idle - now.Sub(o.since); wait > 0 && !c.runtime.closed() {
-			c.sweeper = time.AfterFunc(wait, c.sweep)
+		if wait := c.limits.Idle - now.Sub(o.since); wait > 0 && !c.runtime.isClosed() {
+			c.sweeper = time.AfterFunc(wait, c.evictIdle)
 			return
 		}
 		c.evict(o)
 	}
 }
 
-// evict takes an object that has no users out of memory. The caller holds c.mu.
+// evict removes an object without users from memory. The caller holds c.mu.
 func (c *class) evict(o *object) {
-	c.use(o)
+	c.removeIdle(o)
 	delete(c.objects, o.name)
 	o.cache.clear()
 }
 
-// replace puts a fresh instance into the place of o, which was stopped and has
-// writes under way or not. The caller holds o.mu.
+// replace puts a new instance into the place of o, which was stopped. The caller holds o.mu.
 func (c *class) replace(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,8 +306,8 @@ func (c *class) replace(o *object) {
 	c.objects[o.name] = o.next
 }
 
-// use takes an object off the list of idle ones. The caller holds c.mu.
-func (c *class) use(o *object) {
+// removeIdle removes an object from the list of idle objects. The caller holds c.mu.
+func (c *class) removeIdle(o *object) {
 	if o.idle != nil {
 		c.idle.Remove(o.idle)
 		o.idle = nil

@@ -19,6 +19,7 @@ type change struct {
 	write            *write
 }
 
+// size returns the bytes of the key and the value.
 func (c *change) size() int { return len(c.key) + len(c.value) }
 
 // A write is what happens to an object atomically: first it is the object's pending
@@ -34,8 +35,7 @@ type write struct {
 	err      error         // set before
 }
 
-// wait returns once the write is durable or failed, or ctx ends. A nil write is
-// durable.
+// wait returns when the write is durable or has failed, or ctx ends. A nil write is durable.
 func (w *write) wait(ctx context.Context) error {
 	if w == nil {
 		return nil
@@ -53,24 +53,25 @@ func (w *write) wait(ctx context.Context) error {
 	}
 }
 
-func checkWrite(bytes, more int, deleted bool) error {
+// checkWriteSize returns an error if a write of so many bytes may not grow by more. A deletion is always allowed.
+func checkWriteSize(bytes, more int, deleted bool) error {
 	if !deleted && bytes+more > MaxWriteBytes {
 		return fmt.Errorf("%w: more than %d MiB would be written at once", ErrTooLarge, MaxWriteBytes>>20)
 	}
 	return nil
 }
 
-// grow returns the pending write. The caller holds o.mu, as for all below.
-func (o *object) grow() *write {
+// pendingWrite returns the pending write, which it creates if there is none. The caller holds o.mu, as for all below.
+func (o *object) pendingWrite() *write {
 	if o.pending == nil {
 		o.pending = &write{object: o, done: make(chan struct{})}
 	}
 	return o.pending
 }
 
-// add makes a change, which is visible at once and durable with the pending write.
-func (o *object) add(c change) error {
-	w := o.grow()
+// addChange makes a change, which is visible at once and durable with the pending write.
+func (o *object) addChange(c change) error {
+	w := o.pendingWrite()
 	old := o.dirty[c.key]
 	if old != nil && old.write != w {
 		old = nil
@@ -79,7 +80,7 @@ func (o *object) add(c change) error {
 	if old != nil {
 		size -= old.size()
 	}
-	if err := checkWrite(w.bytes, size, c.deleted); err != nil {
+	if err := checkWriteSize(w.bytes, size, c.deleted); err != nil {
 		return err
 	}
 	o.changes++
@@ -102,7 +103,7 @@ func (o *object) add(c change) error {
 // setAlarm changes the alarm with the pending write.
 func (o *object) setAlarm(a *alarm) {
 	o.alarm, o.replaced = a, true
-	w := o.grow()
+	w := o.pendingWrite()
 	w.alarmed, w.confirm = true, true
 }
 
@@ -127,7 +128,7 @@ func (o *object) seal() {
 	o.class.runtime.commits.add(w)
 }
 
-// finish tells an object how a write went.
+// finish tells the object whether the write is durable, and wakes those that wait for it.
 func (w *write) finish(err error) {
 	o := w.object
 	o.mu.Lock()
@@ -160,7 +161,7 @@ func (w *write) finish(err error) {
 		o.settle()
 	}
 	if err == nil && w.alarmed {
-		o.class.alarms.changed(o.name, w.to)
+		o.class.alarms.alarmChanged(o.name, w.to)
 	}
 	close(w.done)
 	o.mu.Unlock()
@@ -177,6 +178,7 @@ type committer struct {
 	done   chan struct{} // closed when run has returned
 }
 
+// add queues a write.
 func (c *committer) add(w *write) {
 	c.mu.Lock()
 	c.queue = append(c.queue, w)
@@ -190,8 +192,8 @@ func (c *committer) add(w *write) {
 // batchBytes bounds what is committed together, if it is more than one write.
 const batchBytes = 4 * MaxWriteBytes
 
-// take returns the next writes, or none once the committer is closed and empty.
-func (c *committer) take() []*write {
+// nextWrites waits for writes and returns as many as one batch has room for; none once the committer is closed and empty.
+func (c *committer) nextWrites() []*write {
 	for {
 		c.mu.Lock()
 		n, bytes := 0, 0
@@ -212,19 +214,20 @@ func (c *committer) take() []*write {
 	}
 }
 
-// run commits until close.
+// run commits writes until close.
 func (c *committer) run(store *kvstore.Store, commit func(*kvstore.Batch) error) {
 	defer close(c.done)
 	for {
-		writes := c.take()
+		writes := c.nextWrites()
 		if len(writes) == 0 {
 			return
 		}
-		c.commit(store, writes, commit)
+		c.commitWrites(store, writes, commit)
 	}
 }
 
-func (c *committer) commit(store *kvstore.Store, writes []*write, commit func(*kvstore.Batch) error) {
+// commitWrites writes one batch. Writes that follow a failed write of the same object fail, too.
+func (c *committer) commitWrites(store *kvstore.Store, writes []*write, commit func(*kvstore.Batch) error) {
 	batch := store.NewBatch()
 	defer batch.Close()
 	var good []*write
@@ -239,7 +242,7 @@ func (c *committer) commit(store *kvstore.Store, writes []*write, commit func(*k
 			continue
 		}
 		good = append(good, w)
-		w.fill(batch)
+		w.addTo(batch)
 	}
 	err := commit(batch)
 	if err != nil {
@@ -250,7 +253,7 @@ func (c *committer) commit(store *kvstore.Store, writes []*write, commit func(*k
 	}
 }
 
-// close has run return once it has written what there is. Callers must not add any more.
+// close returns when all queued writes are done. Nothing may be added any more.
 func (c *committer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -262,8 +265,8 @@ func (c *committer) close() {
 	<-c.done
 }
 
-// fill adds a write to a batch.
-func (w *write) fill(b *kvstore.Batch) {
+// addTo adds the write to a batch.
+func (w *write) addTo(b *kvstore.Batch) {
 	class, name := w.object.class.name, w.object.name
 	prefix := valuePrefix(class, name)
 	for _, c := range w.changes {
@@ -304,9 +307,10 @@ type cached struct {
 	ok    bool // whether there is a value
 }
 
-// size is about what an entry takes, in bytes.
+// size returns about how many bytes of memory an entry takes.
 func (e *cached) size() int64 { return int64(len(e.key) + len(e.value) + 192) }
 
+// get returns the value of a key; ok reports whether it has one, known whether the cache knows.
 func (c *cache) get(key string) (value []byte, ok, known bool) {
 	at := c.entries[key]
 	if at == nil {
@@ -317,8 +321,7 @@ func (c *cache) get(key string) (value []byte, ok, known bool) {
 	return e.value, e.ok, true
 }
 
-// put keeps an entry if there is room for it, once the object's own older ones are
-// gone.
+// put stores an entry, if there is room for it after the object's older entries are removed.
 func (c *cache) put(key string, value []byte, ok bool) {
 	c.remove(key)
 	e := &cached{key: key, value: value, ok: ok}
@@ -336,6 +339,7 @@ func (c *cache) put(key string, value []byte, ok bool) {
 	c.entries[key] = c.order.PushBack(e)
 }
 
+// remove removes an entry.
 func (c *cache) remove(key string) {
 	if e := c.entries[key]; e != nil {
 		delete(c.entries, key)
@@ -343,6 +347,7 @@ func (c *cache) remove(key string) {
 	}
 }
 
+// clear removes all entries.
 func (c *cache) clear() {
 	for e := c.order.Front(); e != nil; e = e.Next() {
 		c.total.Add(-e.Value.(*cached).size())

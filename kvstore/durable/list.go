@@ -40,12 +40,12 @@ func (s *State) List(ctx context.Context, o ListOptions, options ...Option) ([]E
 	if o.Limit < 0 {
 		return nil, errors.New("a list can't have a negative limit")
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
-	changes := s.overlay(o)
+	changes := s.changesInOrder(o)
 	var entries []Entry
-	err := s.read(join(options), func(r kvstore.Reader) (err error) {
+	err := s.read(joinOptions(options), func(r kvstore.Reader) (err error) {
 		entries, err = s.merge(r, o, changes)
 		return err
 	}, func() {
@@ -67,6 +67,7 @@ func (o ListOptions) selects(key string) bool {
 	return strings.HasPrefix(key, o.Prefix) && key >= o.Start && (o.StartAfter == "" || key > o.StartAfter) && (o.End == "" || key < o.End)
 }
 
+// compare compares two keys in the order of the list.
 func (o ListOptions) compare(a, b string) int {
 	if o.Reverse {
 		a, b = b, a
@@ -74,9 +75,8 @@ func (o ListOptions) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// overlay returns what was changed and may not be in the store yet, in the order of
-// the list. The caller holds o.mu.
-func (s *State) overlay(o ListOptions) []*change {
+// changesInOrder returns the selected changes that may not be in the store yet, in the order of the list. The caller holds o.mu.
+func (s *State) changesInOrder(o ListOptions) []*change {
 	newest := make(map[string]*change)
 	for key, c := range s.object.dirty {
 		if o.selects(key) {
@@ -99,7 +99,7 @@ func (s *State) overlay(o ListOptions) []*change {
 	return changes
 }
 
-// merge returns what a store has, with changes on top.
+// merge returns the selected entries of a store, with changes on top.
 func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entries []Entry, err error) {
 	full := func() bool { return o.Limit > 0 && len(entries) >= o.Limit }
 	add := func(c *change) {
@@ -160,7 +160,7 @@ const (
 
 var className = lazyregexp.New(`^[a-z][a-z0-9-]{0,63}$`)
 
-// checkName refuses names that cannot be part of a row's key.
+// checkName returns an error if an object cannot have this name.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -173,6 +173,7 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkKey returns an error if a value cannot have this key.
 func checkKey(key string) error {
 	if key == "" {
 		return fmt.Errorf("a key has to have at least one byte")
@@ -183,6 +184,7 @@ func checkKey(key string) error {
 	return nil
 }
 
+// checkValue returns an error if a value is too large.
 func checkValue(key string, value []byte) error {
 	if len(value) > MaxValueBytes {
 		return fmt.Errorf("%w: the value of %q has %d bytes, %d are allowed", ErrTooLarge, key, len(value), MaxValueBytes)
@@ -190,16 +192,16 @@ func checkValue(key string, value []byte) error {
 	return nil
 }
 
-// valuePrefix is what the keys of an object's values begin with.
+// valuePrefix returns what the keys of an object's values begin with.
 func valuePrefix(class, name string) []byte { return kvstore.Prefix("o", class, name) }
 
-// alarmKey is the key of an object's alarm.
+// alarmKey returns the key of an object's alarm.
 func alarmKey(class, name string) []byte { return kvstore.Key("t", class, name) }
 
-// duePrefix is what the keys of a class's alarms, in order of time, begin with.
+// duePrefix returns what the keys of a class's alarms in the order of time begin with.
 func duePrefix(class string) []byte { return kvstore.Prefix("a", class) }
 
-// dueKey is the key that says when an object's alarm is to fire next.
+// dueKey returns the key that says when an object's alarm fires next.
 func dueKey(class, name string, at int64) []byte {
 	return append(binary.BigEndian.AppendUint64(duePrefix(class), uint64(at)), name...)
 }
@@ -222,6 +224,7 @@ type alarm struct {
 
 const alarmFormat = 1
 
+// encode returns the row of an alarm.
 func (a alarm) encode() []byte {
 	b := []byte{alarmFormat}
 	b = binary.BigEndian.AppendUint64(b, uint64(a.scheduled))
@@ -229,6 +232,7 @@ func (a alarm) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, a.retry)
 }
 
+// decodeAlarm is the inverse of [alarm.encode].
 func decodeAlarm(b []byte) (alarm, error) {
 	if len(b) != 21 || b[0] != alarmFormat {
 		return alarm{}, fmt.Errorf("%w: an alarm is %x", kvstore.ErrCorrupt, b)
@@ -243,8 +247,8 @@ func decodeAlarm(b []byte) (alarm, error) {
 // lastTime is the last second that fits into a row.
 var lastTime = time.Date(2262, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// nanos returns a time as rows have it. What lies before 1970 has passed, too.
-func nanos(t time.Time) (int64, error) {
+// toNanoseconds returns a time in nanoseconds since 1970, 0 for an earlier one. A time after [lastTime] is an error.
+func toNanoseconds(t time.Time) (int64, error) {
 	if t.After(lastTime) {
 		return 0, fmt.Errorf("an alarm cannot be set for %s: the last possible time is %s", t.Format(time.RFC3339), lastTime.Format(time.RFC3339))
 	}
@@ -254,8 +258,8 @@ func nanos(t time.Time) (int64, error) {
 	return t.UnixNano(), nil
 }
 
-// Prefixes are what the keys of all rows begin with, in [kvstore.Durable], that objects of a class have:
-// for who moves them to another store, where no runtime has them open.
-func Prefixes(class string) [][]byte {
+// RowPrefixes returns what the keys of all rows of a class begin with, in [kvstore.Durable]: for a copy to another store while no runtime
+// has the class open.
+func RowPrefixes(class string) [][]byte {
 	return [][]byte{kvstore.Prefix("o", class), kvstore.Prefix("t", class), duePrefix(class)}
 }

@@ -59,6 +59,7 @@ type object struct {
 	replaced bool          // whether the alarm was set or deleted since a handler was called for it
 }
 
+// newObject returns an object that is not loaded.
 func newObject(c *class, name string) *object {
 	o := &object{class: c, name: name, line: list.New(), settled: make(chan struct{}), stopped: make(chan struct{})}
 	o.cache.total, o.cache.limit = &c.cached, c.limits.CacheBytes
@@ -73,8 +74,8 @@ type waiter struct {
 	err    error // set before ready is closed
 }
 
-// enter waits until the strand has the turn. A fresh one does no longer once ctx
-// ends, or with errStale where the instance stops; any other has to come back.
+// enter waits until the strand has the turn. A fresh strand gives up if ctx ends, and with errStale if the instance stops; any other has to
+// come back.
 func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	o.mu.Lock()
 	if fresh && o.failed != nil {
@@ -86,7 +87,7 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 		return ErrOutside
 	}
 	if o.active == 0 && o.line.Len() == 0 {
-		o.begin(st)
+		o.giveTurn(st)
 		o.mu.Unlock()
 		return nil
 	}
@@ -115,8 +116,8 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	return context.Cause(ctx)
 }
 
-// begin gives a strand the turn. The caller holds o.mu.
-func (o *object) begin(st *strand) {
+// giveTurn gives a strand the turn. The caller holds o.mu.
+func (o *object) giveTurn(st *strand) {
 	o.active, st.place = 1, inside
 	o.turn++
 	if o.failed != nil { // it only finishes
@@ -126,11 +127,11 @@ func (o *object) begin(st *strand) {
 	if o.limit != nil {
 		o.limit.Stop()
 	}
-	o.limit = time.AfterFunc(o.class.limits.Turn, func() { o.expire(turn) })
+	o.limit = time.AfterFunc(o.class.limits.Turn, func() { o.stopIfTurn(turn) })
 }
 
-// expire stops the instance if a turn is not over.
-func (o *object) expire(turn uint64) {
+// stopIfTurn stops the instance if a turn is not over: the handler has kept it for too long.
+func (o *object) stopIfTurn(turn uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.turn == turn && o.failed == nil {
@@ -139,7 +140,7 @@ func (o *object) expire(turn uint64) {
 	}
 }
 
-// leave gives a strand's turn away. The caller holds o.mu.
+// leave takes the turn from a strand, and gives it to the next in line if no other strand has it. The caller holds o.mu.
 func (o *object) leave(st *strand) {
 	st.place = outside
 	if o.active--; o.active > 0 {
@@ -151,14 +152,14 @@ func (o *object) leave(st *strand) {
 	for e := o.line.Front(); e != nil && o.active == 0; e = o.line.Front() {
 		p := o.line.Remove(e).(*waiter)
 		if p.strand.place != ended {
-			o.begin(p.strand)
+			o.giveTurn(p.strand)
 		}
 		close(p.ready)
 	}
 }
 
-// fail stops the instance: what it has not handed over is dropped, events that wait
-// go to the next one. The caller holds o.mu.
+// fail stops the instance because of an error: writes that it has not handed over are dropped, and events that wait go to the next
+// instance. The caller holds o.mu.
 func (o *object) fail(err error) {
 	if o.failed != nil {
 		return
@@ -182,7 +183,7 @@ func (o *object) fail(err error) {
 	}
 }
 
-// settle lets the next instance begin. The caller holds o.mu.
+// settle lets the next instance begin, because the writes of this one are done. The caller holds o.mu.
 func (o *object) settle() {
 	close(o.settled)
 	o.cache.clear()
@@ -194,15 +195,14 @@ func (o *object) settle() {
 // A handle is what an event does with an instance.
 type handle func(ctx context.Context, s *State, instance any) error
 
-// event delivers an event to the object with a name, and returns when what it has
-// to tell may be told.
-func (c *class) event(ctx context.Context, name string, f handle, limited bool) error {
-	return c.deliver(name, func(o *object) error { return o.event(ctx, f, limited) })
+// deliverEvent delivers an event to the object with a name, and returns when its response may leave. limited says that the limit of events
+// applies.
+func (c *class) deliverEvent(ctx context.Context, name string, f handle, limited bool) error {
+	return c.withInstance(name, func(o *object) error { return o.handleEvent(ctx, f, limited) })
 }
 
-// deliver calls f with the object's instance, again with the next one where that
-// stopped before.
-func (c *class) deliver(name string, f func(*object) error) error {
+// withInstance calls f with the object, and again with the next instance if that one has stopped before.
+func (c *class) withInstance(name string, f func(*object) error) error {
 	for {
 		o, err := c.acquire(name)
 		if err != nil {
@@ -218,7 +218,8 @@ func (c *class) deliver(name string, f func(*object) error) error {
 	}
 }
 
-func (o *object) event(ctx context.Context, f handle, limited bool) error {
+// handleEvent runs an event and returns its error once everything that it wrote is durable.
+func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error {
 	o.mu.Lock()
 	if limited && o.events >= o.class.limits.Events {
 		o.mu.Unlock()
@@ -248,12 +249,12 @@ func (o *object) event(ctx context.Context, f handle, limited bool) error {
 				err := fmt.Errorf("%w: its goroutine ended", ErrReset)
 				o.mu.Lock()
 				o.fail(err)
-				o.end(st)
+				o.endStrand(st)
 				o.mu.Unlock()
 				result <- err
 			}
 		}()
-		err := o.finish(ctx, st, o.run(ctx, st, f))
+		err := o.finishEvent(ctx, st, o.runStrand(ctx, st, f))
 		finished = true
 		result <- err
 	}()
@@ -274,8 +275,8 @@ func (o *object) event(ctx context.Context, f handle, limited bool) error {
 // grace is how long an event whose instance was stopped may take to say what came of it.
 const grace = time.Second
 
-// run has a strand that has the turn do its work.
-func (o *object) run(ctx context.Context, st *strand, f handle) (err error) {
+// runStrand calls f with the object's instance for a strand that has the turn.
+func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error) {
 	s := &State{strand: st}
 	defer o.recover(&err)
 	if err := o.load(ctx, s); err != nil {
@@ -288,8 +289,8 @@ func (o *object) run(ctx context.Context, st *strand, f handle) (err error) {
 	return err
 }
 
-// finish ends a strand that is an event, and waits until what it tells may leave.
-func (o *object) finish(ctx context.Context, st *strand, err error) error {
+// finishEvent ends a strand that is an event, and waits until its response may leave.
+func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	o.mu.Lock()
 	o.seal()
 	if last := o.last; last != nil && o.bytes > MaxWriteBytes {
@@ -299,10 +300,10 @@ func (o *object) finish(ctx context.Context, st *strand, err error) error {
 		o.mu.Lock()
 	}
 	gate, failed := o.gate, o.failed
-	o.end(st)
+	o.endStrand(st)
 	o.mu.Unlock()
 	if failed != nil {
-		return stopped(failed, err)
+		return errorOfStopped(failed, err)
 	}
 	if e := gate.wait(ctx); e != nil {
 		return e
@@ -310,24 +311,23 @@ func (o *object) finish(ctx context.Context, st *strand, err error) error {
 	return err
 }
 
-// end ends a strand. The caller holds o.mu.
-func (o *object) end(st *strand) {
+// endStrand ends a strand. The caller holds o.mu.
+func (o *object) endStrand(st *strand) {
 	if st.place == inside {
 		o.leave(st)
 	}
 	st.place = ended
 }
 
-// stopped returns the error of an event whose instance has stopped.
-func stopped(failed, err error) error {
+// errorOfStopped returns the error of an event whose instance has stopped: failed is why, err what the event returned.
+func errorOfStopped(failed, err error) error {
 	if errors.Is(err, failed) {
 		return err
 	}
 	return failed
 }
 
-// recover stops an instance whose code has panicked: its state in memory cannot be
-// trusted.
+// recover stops an instance whose code has panicked, because its state in memory cannot be trusted, and sets err.
 func (o *object) recover(err *error) {
 	p := recover()
 	if p == nil {
@@ -340,7 +340,7 @@ func (o *object) recover(err *error) {
 	o.mu.Unlock()
 }
 
-// load brings an object that was not in memory there.
+// load creates the instance of an object that was not in memory.
 func (o *object) load(ctx context.Context, s *State) error {
 	if o.instance != nil {
 		return nil
@@ -358,8 +358,7 @@ func (o *object) load(ctx context.Context, s *State) error {
 	})
 }
 
-// loadAlarm reads the object's alarm, which is known from then on, once what the
-// instance before had under way is settled.
+// loadAlarm reads the object's alarm once the writes of the instance before are done.
 func (o *object) loadAlarm() error {
 	if o.loaded {
 		return nil

@@ -139,11 +139,11 @@ func New(store *kvstore.Store, o Options) *Runtime {
 	return r
 }
 
-// add begins with a class.
-func (r *Runtime) add(c *class) error {
+// addClass starts to run a class.
+func (r *Runtime) addClass(c *class) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed() {
+	if r.isClosed() {
 		return ErrClosed
 	}
 	if r.classes[c.name] != nil {
@@ -151,12 +151,13 @@ func (r *Runtime) add(c *class) error {
 	}
 	r.classes[c.name] = c
 	if !r.quiet {
-		r.users.Go(c.watch)
+		r.users.Go(c.fireAlarms)
 	}
 	return nil
 }
 
-func (r *Runtime) closed() bool { return r.ending.Load() }
+// isClosed reports whether Close was called.
+func (r *Runtime) isClosed() bool { return r.ending.Load() }
 
 // Close delivers no more events, ends the contexts of alarms that are being handled,
 // and waits until all events are over and their writes durable. An alarm that fails
@@ -234,16 +235,17 @@ func (r *Runtime) Collector() prometheus.Collector { return collector{r} }
 type collector struct{ runtime *Runtime }
 
 var (
-	eventsDesc    = describe("events_total", "Events delivered to durable objects, without alarms.")
-	overloadsDesc = describe("overloads_total", "Events refused because an object's queue was full.")
-	resetsDesc    = describe("resets_total", "Restarts of objects from storage after a failed write or a panic.")
-	alarmsDesc    = describe("alarms_total", "Fired alarms.")
-	failuresDesc  = describe("alarm_failures_total", "Failed alarms, which are fired again.")
-	liveDesc      = describe("live", "Durable objects in memory.")
-	lateDesc      = describe("alarm_late_seconds", "Delay of the oldest due alarm; 0 if none is late.")
+	eventsDesc    = newDescription("events_total", "Events delivered to durable objects, without alarms.")
+	overloadsDesc = newDescription("overloads_total", "Events refused because an object's queue was full.")
+	resetsDesc    = newDescription("resets_total", "Restarts of objects from storage after a failed write or a panic.")
+	alarmsDesc    = newDescription("alarms_total", "Fired alarms.")
+	failuresDesc  = newDescription("alarm_failures_total", "Failed alarms, which are fired again.")
+	liveDesc      = newDescription("live", "Durable objects in memory.")
+	lateDesc      = newDescription("alarm_late_seconds", "Delay of the oldest due alarm; 0 if none is late.")
 )
 
-func describe(name, help string) *prometheus.Desc {
+// newDescription returns the description of a metric by class.
+func newDescription(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("larder_objects_"+name, help, []string{"class"}, nil)
 }
 
@@ -273,7 +275,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		live := len(class.objects)
 		class.mu.Unlock()
 		send(liveDesc, prometheus.GaugeValue, float64(live))
-		if late, err := class.late(); err != nil {
+		if late, err := class.oldestDelay(); err != nil {
 			to <- prometheus.NewInvalidMetric(lateDesc, err)
 		} else {
 			send(lateDesc, prometheus.GaugeValue, late.Seconds())
@@ -281,9 +283,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// late returns for how long the oldest alarm has been due that is neither being handled
-// nor held back.
-func (c *class) late() (time.Duration, error) {
+// oldestDelay returns for how long the oldest alarm has been due that is neither being handled nor held back.
+func (c *class) oldestDelay() (time.Duration, error) {
 	a := &c.alarms
 	a.mu.Lock()
 	low := slices.Clone(a.low)

@@ -23,7 +23,8 @@ const (
 	NoCache
 )
 
-func join(options []Option) (all Option) {
+// joinOptions returns all options as one.
+func joinOptions(options []Option) (all Option) {
 	for _, o := range options {
 		all |= o
 	}
@@ -33,7 +34,7 @@ func join(options []Option) (all Option) {
 // Get returns the value of a key, and whether there is one. The value is the
 // caller's.
 func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
-	value, ok, err := s.get(ctx, key, join(options))
+	value, ok, err := s.get(ctx, key, joinOptions(options))
 	return bytes.Clone(value), ok, err
 }
 
@@ -42,22 +43,22 @@ func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (m
 	if len(keys) > MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys were asked for at once, %d are allowed", ErrTooLarge, len(keys), MaxKeys)
 	}
-	found, err := s.getAll(ctx, keys, join(options))
+	found, err := s.getAll(ctx, keys, joinOptions(options))
 	for key, value := range found {
 		found[key] = bytes.Clone(value)
 	}
 	return found, err
 }
 
-// get is Get, but the value is shared.
+// get is Get, but the value is shared with the cache.
 func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
 	if err := checkKey(key); err != nil {
 		return nil, false, err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return nil, false, err
 	}
-	if value, ok, known := s.known(key); known {
+	if value, ok, known := s.lookupMemory(key); known {
 		s.object.mu.Unlock()
 		return value, ok, nil
 	}
@@ -65,7 +66,7 @@ func (s *State) get(ctx context.Context, key string, option Option) ([]byte, boo
 	var ok bool
 	o := s.object
 	err := s.read(option, func(r kvstore.Reader) (err error) {
-		value, ok, err = o.stored(r, key)
+		value, ok, err = o.readStored(r, key)
 		return err
 	}, func() { o.cache.put(key, value, ok) })
 	if err != nil {
@@ -74,20 +75,21 @@ func (s *State) get(ctx context.Context, key string, option Option) ([]byte, boo
 	return value, ok, nil
 }
 
+// getAll is GetAll, but the values are shared with the cache.
 func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[string][]byte, error) {
 	for _, key := range keys {
 		if err := checkKey(key); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
 	o := s.object
 	found := make(map[string][]byte, len(keys))
 	var missing []string
 	for _, key := range keys {
-		switch value, ok, known := s.known(key); {
+		switch value, ok, known := s.lookupMemory(key); {
 		case !known:
 			missing = append(missing, key)
 		case ok:
@@ -100,7 +102,7 @@ func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[s
 	}
 	err := s.read(option, func(r kvstore.Reader) error {
 		for _, key := range missing {
-			value, ok, err := o.stored(r, key)
+			value, ok, err := o.readStored(r, key)
 			if err != nil {
 				return err
 			}
@@ -121,8 +123,9 @@ func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[s
 	return found, nil
 }
 
-// known returns the value of a key if it is in memory. The caller holds o.mu.
-func (s *State) known(key string) (value []byte, ok, known bool) {
+// lookupMemory returns the value of a key if it is in memory; ok reports whether the key has a value, known whether that is known. The
+// caller holds o.mu.
+func (s *State) lookupMemory(key string) (value []byte, ok, known bool) {
 	if s.tx != nil {
 		if c := s.tx.changes[key]; c != nil {
 			return c.value, !c.deleted, true
@@ -134,8 +137,8 @@ func (s *State) known(key string) (value []byte, ok, known bool) {
 	return s.object.cache.get(key)
 }
 
-// stored returns what the store has of a key.
-func (o *object) stored(r kvstore.Reader, key string) ([]byte, bool, error) {
+// readStored returns the value of a key in the store, and whether there is one.
+func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) {
 	value, err := r.Get(kvstore.Durable, append(valuePrefix(o.class.name, o.name), key...))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, false, nil
@@ -143,8 +146,8 @@ func (o *object) stored(r kvstore.Reader, key string) ([]byte, bool, error) {
 	return value, err == nil, err
 }
 
-// read runs f with the store as it is now, and then keep, unless the option says not
-// to or something was written meanwhile. The caller holds o.mu, which is unlocked.
+// read calls f with a snapshot of the store, and then keep, unless an option forbids that or something was written meanwhile. The caller
+// holds o.mu, which read unlocks.
 func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
 	o := s.object
 	o.seal()
@@ -154,7 +157,7 @@ func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) e
 	snapshot := o.class.runtime.store.Snapshot()
 	err := func() error {
 		if option&AllowConcurrency != 0 && !s.blocking && s.tx == nil {
-			defer s.away()()
+			defer s.yield()()
 		} else {
 			o.mu.Unlock()
 		}
@@ -180,11 +183,11 @@ func (s *State) Put(ctx context.Context, key string, value []byte, options ...Op
 	if err := errors.Join(checkKey(key), checkValue(key, value)); err != nil {
 		return err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.object.mu.Unlock()
-	return s.write(change{key: key, value: append([]byte{}, value...)}, join(options))
+	return s.write(change{key: key, value: append([]byte{}, value...)}, joinOptions(options))
 }
 
 // Delete removes a key, if it is there. It does not wait for the disk.
@@ -192,26 +195,26 @@ func (s *State) Delete(ctx context.Context, key string, options ...Option) error
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.object.mu.Unlock()
-	return s.write(change{key: key, deleted: true}, join(options))
+	return s.write(change{key: key, deleted: true}, joinOptions(options))
 }
 
 // DeleteAll removes every key and the alarm, so that nothing is left of the object:
 // in one atomic write with those before and after it.
 func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.object.mu.Unlock()
-	entries, err := s.merge(s.object.class.runtime.store, ListOptions{}, s.overlay(ListOptions{}))
+	entries, err := s.merge(s.object.class.runtime.store, ListOptions{}, s.changesInOrder(ListOptions{}))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := s.write(change{key: e.Key, deleted: true}, join(options)); err != nil {
+		if err := s.write(change{key: e.Key, deleted: true}, joinOptions(options)); err != nil {
 			return err
 		}
 	}
@@ -226,13 +229,13 @@ func (s *State) write(c change, option Option) error {
 	if s.tx != nil {
 		return s.tx.add(c)
 	}
-	return s.object.add(c)
+	return s.object.addChange(c)
 }
 
 // Sync waits until every write of the object is durable, those with
 // [AllowUnconfirmed] too. It keeps the turn.
 func (s *State) Sync(ctx context.Context) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	o := s.object
@@ -245,7 +248,7 @@ func (s *State) Sync(ctx context.Context) error {
 // GetJSON returns what [PutJSON] put, and whether there is something.
 func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
 	var v T
-	data, ok, err := s.get(ctx, key, join(options))
+	data, ok, err := s.get(ctx, key, joinOptions(options))
 	if err != nil || !ok {
 		return v, false, err
 	}
@@ -280,7 +283,7 @@ type transaction struct {
 //
 // F has to use the state that it is given. It cannot call out.
 func (s *State) Transaction(ctx context.Context, f func(context.Context, *State) error) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	o := s.object
@@ -307,11 +310,11 @@ func (s *State) Transaction(ctx context.Context, f func(context.Context, *State)
 	tx.end(o)
 	switch {
 	case o.failed != nil:
-		return stopped(o.failed, err)
+		return errorOfStopped(o.failed, err)
 	case err != nil:
 		return err
 	}
-	return o.apply(tx)
+	return o.applyTransaction(tx)
 }
 
 // end closes the transaction. The caller holds o.mu.
@@ -326,7 +329,7 @@ func (tx *transaction) add(c change) error {
 	if old := tx.changes[c.key]; old != nil {
 		size -= old.size()
 	}
-	if err := checkWrite(tx.bytes, size, c.deleted); err != nil {
+	if err := checkWriteSize(tx.bytes, size, c.deleted); err != nil {
 		return err
 	}
 	tx.bytes += size
@@ -334,13 +337,13 @@ func (tx *transaction) add(c change) error {
 	return nil
 }
 
-// apply makes the changes of a transaction. The caller holds o.mu.
-func (o *object) apply(tx *transaction) error {
+// applyTransaction makes the changes of a transaction. The caller holds o.mu.
+func (o *object) applyTransaction(tx *transaction) error {
 	if o.pending != nil && o.pending.bytes > 0 && o.pending.bytes+tx.bytes > MaxWriteBytes {
 		o.seal()
 	}
 	for _, c := range tx.changes {
-		if err := o.add(*c); err != nil {
+		if err := o.addChange(*c); err != nil {
 			return err
 		}
 	}

@@ -54,9 +54,11 @@ func (c stateContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
+// context returns a context that belongs to the state: with it, sending to another object is a call of this one's.
 func (s *State) context(ctx context.Context) context.Context { return stateContext{ctx, s} }
 
-func (s *State) place() where {
+// currentPlace returns what the strand of the state may do now.
+func (s *State) currentPlace() where {
 	s.object.mu.Lock()
 	defer s.object.mu.Unlock()
 	return s.strand.place
@@ -68,8 +70,8 @@ func (s *State) Name() string { return s.object.name }
 // Now returns the time by the runtime's clock.
 func (s *State) Now() time.Time { return s.object.class.runtime.now() }
 
-// begin locks the object for an operation, unless that is refused.
-func (s *State) begin(ctx context.Context) error {
+// lock locks the object for an operation. It returns an error if the state may not be used now.
+func (s *State) lock(ctx context.Context) error {
 	o := s.object
 	o.mu.Lock()
 	for {
@@ -100,16 +102,15 @@ func (s *State) begin(ctx context.Context) error {
 	}
 }
 
-// away gives the turn away, unless the state keeps it, and unlocks the object. What
-// it returns takes the turn again.
-func (s *State) away() (back func()) {
+// yield gives the turn away, unless the state keeps it, and unlocks the object. The function that it returns takes the turn again.
+func (s *State) yield() (back func()) {
 	o := s.object
 	if s.blocking || s.tx != nil {
 		s.strand.place = outside
 		o.mu.Unlock()
 		return func() {
 			o.mu.Lock()
-			s.comeBack()
+			s.resume()
 			o.mu.Unlock()
 		}
 	}
@@ -118,9 +119,8 @@ func (s *State) away() (back func()) {
 	return func() { _ = o.enter(context.Background(), s.strand, false) }
 }
 
-// comeBack undoes what away did to a state that keeps the turn, whose event may have
-// ended meanwhile.
-func (s *State) comeBack() {
+// resume lets a strand that kept the turn go on, unless its event has ended meanwhile.
+func (s *State) resume() {
 	if s.strand.place == outside {
 		s.strand.place = inside
 	}
@@ -134,7 +134,7 @@ func (s *State) comeBack() {
 // F must not use the state, nor touch what belongs to the object without a lock.
 // In a transaction, whose writes must not be seen outside yet, a call is refused.
 func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	o := s.object
@@ -145,7 +145,7 @@ func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 	o.seal()
 	gate := o.gate
 	err := func() error {
-		defer s.away()()
+		defer s.yield()()
 		if err := gate.wait(ctx); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.failed != nil {
-		return stopped(o.failed, err)
+		return errorOfStopped(o.failed, err)
 	}
 	return err
 }
@@ -169,18 +169,18 @@ func (s *State) Client() *http.Client {
 			client.Transport = http.DefaultTransport
 		}
 	}
-	client.Transport = gated{s, client.Transport}
+	client.Transport = gatedTransport{s, client.Transport}
 	return &client
 }
 
-// gated sends requests through the output gate.
-type gated struct {
+// gatedTransport sends requests through the output gate.
+type gatedTransport struct {
 	state *State
 	base  http.RoundTripper
 }
 
 // RoundTrip implements [http.RoundTripper].
-func (g gated) RoundTrip(r *http.Request) (response *http.Response, err error) {
+func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if g.base == nil {
 		return nil, fmt.Errorf("objects of class %s have no HTTP client: give their class one", g.state.object.class.name)
 	}
@@ -200,7 +200,7 @@ func (g gated) RoundTrip(r *http.Request) (response *http.Response, err error) {
 // turn of its own. The event ends when all of them have.
 func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	o, parent := s.object, s.strand
-	err := s.begin(ctx)
+	err := s.lock(ctx)
 	if err == nil && s.tx != nil {
 		o.mu.Unlock()
 		err = errors.New("a transaction cannot begin a task")
@@ -216,7 +216,7 @@ func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	parent.tasks++
 	o.mu.Unlock()
 	go func() {
-		err := task.run(ctx, f)
+		err := task.runTask(ctx, f)
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if task.strand.place == inside {
@@ -231,7 +231,8 @@ func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	}()
 }
 
-func (s *State) run(ctx context.Context, f func(context.Context, *State) error) (err error) {
+// runTask runs a task and waits for those that it has begun.
+func (s *State) runTask(ctx context.Context, f func(context.Context, *State) error) (err error) {
 	defer s.object.recover(&err)
 	ctx = s.context(ctx)
 	return errors.Join(f(ctx, s), s.Wait(ctx))
@@ -251,7 +252,7 @@ func (s *State) Wait(context.Context) error {
 			o.mu.Unlock()
 			<-done
 		} else {
-			back := s.away()
+			back := s.yield()
 			<-done
 			back()
 		}
@@ -270,7 +271,7 @@ const longestBlock = 30 * time.Second
 // not even while it calls out. If f fails, or takes longer than 30 seconds, the object is
 // stopped and starts again from its storage. It is how [Class].New runs.
 func (s *State) BlockConcurrencyWhile(ctx context.Context, f func(context.Context, *State) error) error {
-	if err := s.begin(ctx); err != nil {
+	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	o := s.object
