@@ -59,6 +59,7 @@ func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, b.guard.checkRead(err)
 }
 
+// isBlobFile reports whether a file with this name has the bytes of contents.
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
 
 // tableFile is a table that is open for reading. Where a block does not have its checksum,

@@ -51,6 +51,7 @@ type badChunk struct {
 
 func (b *badChunk) Error() string { return "there is no chunk" }
 
+// newChunkReader returns a reader of the log with a number, or of a MANIFEST if log is 0.
 func newChunkReader(r io.Reader, log uint64) *chunkReader {
 	return &chunkReader{r: r, log: uint32(log)}
 }

@@ -72,7 +72,7 @@ var ErrUndecided = errors.New("there are two versions of a row, and nothing says
 // scratch, by default the system's folder for temporary files, which Close removes. It returns [ErrLocked] where another process has the store open. With [Options.ReadOnly]
 // this process has it open, read-only.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
-	o.defaults()
+	o.setDefaults()
 	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
 	for _, ns := range rows {
 		s.rows[ns] = true

@@ -78,7 +78,7 @@ func (e *DamageError) Unwrap() error { return ErrCorrupt }
 // It changes nothing, and reads no table and no blob file: what is damaged inside of those is [ErrCorrupt] to the caller that reads it. No
 // process may have the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
 func Inspect(dir string, o Options) error {
-	o.defaults()
+	o.setDefaults()
 	l, err := inspect(dir, o)
 	if err != nil {
 		return err
@@ -397,7 +397,7 @@ func (l *inspection) inspectOptions(name string, o Options) {
 // whatever is written above it. Blob files are not read: [Store.RestoreContent] takes the place of
 // what is damaged in them. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
-	o.defaults()
+	o.setDefaults()
 	l, err := inspect(dir, o)
 	if err != nil {
 		return err

@@ -18,37 +18,37 @@ type metric struct {
 }
 
 var metrics = []metric{
-	gauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 {
+	newGauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.DiskSpaceUsage())
 	}),
-	gauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 {
+	newGauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.LiveCount)
 	}),
-	gauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 {
+	newGauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.ValueSize)
 	}),
-	gauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 {
+	newGauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.ReferencedValueSize)
 	}),
-	gauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 {
+	newGauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlockCache.Size)
 	}),
-	counter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 {
+	newCounter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlockCache.Hits)
 	}),
-	counter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 {
+	newCounter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlockCache.Misses)
 	}),
-	gauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 {
+	newGauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 {
 		return float64(m.MemTable.Size)
 	}),
-	gauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 {
+	newGauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.WAL.PhysicalSize)
 	}),
-	gauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 {
+	newGauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 {
 		return float64(m.Compact.EstimatedDebt)
 	}),
-	gauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 {
+	newGauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 {
 		return float64(m.ReadAmp())
 	}),
 }
@@ -62,11 +62,13 @@ var (
 	lostDesc     = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
 )
 
-func gauge(name, help string, value func(*pebble.Metrics) float64) metric {
+// newGauge returns the description of a gauge.
+func newGauge(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.GaugeValue, value}
 }
 
-func counter(name, help string, value func(*pebble.Metrics) float64) metric {
+// newCounter returns the description of a counter.
+func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
 }
 

@@ -62,7 +62,8 @@ type Options struct {
 	rewriteAge   time.Duration // how old a blob file is before it is rewritten
 }
 
-func (o *Options) defaults() {
+// setDefaults sets the fields that have a default.
+func (o *Options) setDefaults() {
 	if o.CacheBytes <= 0 {
 		o.CacheBytes = 128 << 20
 	}
@@ -188,7 +189,7 @@ func (o Options) HeapBytes() int64 {
 	if !inGoHeap {
 		return 0
 	}
-	o.defaults()
+	o.setDefaults()
 	return o.CacheBytes + memTables*o.MemTableBytes
 }
 

@@ -218,6 +218,7 @@ const maxLost = 1 << 20
 // codings again.
 var Repaired = []byte("m")
 
+// repairedKey returns the key of the row that queues a repaired content for recompression.
 func repairedKey(h Hash) []byte { return append(bytes.Clone(Repaired), h[:]...) }
 
 // OnRepaired has notify called after a row was added below [Repaired]. It must not block. There

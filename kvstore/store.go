@@ -46,7 +46,7 @@ var formatKey, programKey = []byte("format"), []byte("program")
 // [ErrLocked] if another process, or this one, has it open already, and a
 // [*DamageError] if [Inspect] finds damage, unless Options.ReadOnly is set.
 func Open(dir string, o Options) (*Store, error) {
-	o.defaults()
+	o.setDefaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
 		return nil, openError(dir, ErrNoStore)
 	}

@@ -113,7 +113,7 @@ func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, erro
 	var o minio.PutObjectOptions
 	o.SetMatchETagExcept("*")
 	v, err := s.put(ctx, key, data, o)
-	if failedCondition(err) {
+	if isFailedCondition(err) {
 		err = ErrExists
 	}
 	return v, objectError(s, key, noStore(err))
@@ -123,7 +123,7 @@ func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) 
 	var o minio.PutObjectOptions
 	o.SetMatchETag(string(old))
 	v, err := s.put(ctx, key, data, o)
-	if failedCondition(err) || isMissing(err) {
+	if isFailedCondition(err) || isMissing(err) {
 		err = ErrChanged
 	}
 	return v, objectError(s, key, err)
@@ -263,11 +263,13 @@ func within(ctx context.Context, bytes int64) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
 
+// bodyTime returns how long the body of a request or response with so many bytes may take.
 func bodyTime(bytes int64) time.Duration {
 	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }
 
-func failedCondition(err error) bool {
+// isFailedCondition reports whether an error says that the condition of a write did not hold.
+func isFailedCondition(err error) bool {
 	return err != nil && minio.ToErrorResponse(err).StatusCode == http.StatusPreconditionFailed
 }
 

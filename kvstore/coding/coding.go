@@ -112,6 +112,7 @@ var (
 	errEffort  = errors.New("unknown effort")
 )
 
+// encode encodes src without checking the result.
 func encode(c Coding, e Effort, src []byte) ([]byte, error) {
 	if e < Quick || e > Fast {
 		return nil, errEffort

@@ -17,6 +17,7 @@ const (
 // a match's length and how many bits follow it.
 var lengthSymbol, lengthExtra = lengthTables()
 
+// lengthTables returns the symbol of each length of a match, and how many bits follow it.
 func lengthTables() (symbol [maxMatch + 1]uint16, extra [maxMatch + 1]uint8) {
 	for length := minMatch; length < maxMatch; length++ {
 		n := length - minMatch

@@ -98,10 +98,12 @@ func readEntry(store *kvstore.Store, index int64) []byte {
 // A folderLog is the log of a store that is a source.
 type folderLog struct{ store *kvstore.Store }
 
+// belongs implements [ownLog].
 func (s folderLog) belongs(index int64, raw []byte) bool {
 	return logs.MatchesTree(s.store, index, raw)
 }
 
+// size implements [ownLog].
 func (s folderLog) size() int64 {
 	had, err := logs.ReadCheckpoint(s.store)
 	if err != nil { // then those count that are there

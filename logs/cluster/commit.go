@@ -57,11 +57,13 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s has format %d, which this release of Larder does not know: update this node; it serves what it has until then", e.What, e.Format)
 }
 
+// newNonce returns a text that no other commit, epoch or bucket has.
 func newNonce() string { return rand.Text() }
 
 // commitKey returns the key of a commit.
 func commitKey(number int64) string { return fmt.Sprintf("commit/%020d", number) }
 
+// encode returns the commit in JSON. A commit that is too large is an error.
 func (c *Commit) encode() ([]byte, error) {
 	c.Format = CommitFormat
 	data, err := json.Marshal(c)
