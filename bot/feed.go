@@ -71,7 +71,7 @@ const (
 func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	f := &feed{url: address}
 	if at, err := url.Parse(address); err == nil {
-		f.state.URL = fetch.Show(at)
+		f.state.URL = fetch.Redact(at)
 	}
 	var err error
 	f.sequences, err = durable.Open(r, durable.Class[string, string]{

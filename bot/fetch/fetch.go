@@ -1,25 +1,25 @@
-// Package fetch gets over HTTP what strangers name: tarballs, packuments, repositories.
+// Package fetch downloads what strangers name over HTTP: tarballs, packuments, repositories.
 //
-// What it guarantees:
+// It guarantees:
 //
 //   - https only, and never from an address that is private, loopback, link-local, multicast or
-//     otherwise special. The address is checked when it is dialled, after name resolution, for every
-//     redirect anew; no spelling of a host and no change of the DNS gets around it. Only what the
+//     otherwise special. The address is checked right before each connection, after name resolution, and
+//     for every redirect. No spelling of a host and no change of the DNS evades that. Only what the
 //     operator allows is exempt ([Options].Allow, [Request].Trusted), and may then use http too.
-//   - Credentials are never sent to a place they are not meant for: they are asked for each URL, and
-//     not at all once a redirect has left the first URL's origin.
-//   - No answer is longer than the caller's limit, and none may stall or trickle: it has to keep up a
-//     rate of 4 KiB a second, so even the longest one ends.
+//   - Credentials are sent only where they belong: they are looked up for each URL, and never sent after a
+//     redirect has left the first URL's origin.
+//   - No response is longer than the caller's limit, and none may stall or trickle: its rate must be at least
+//     4 KiB a second, so even the longest one ends.
 //   - Network failures, 5xx and 429 are tried again with exponential backoff and full jitter, no
 //     sooner than the server asks for with Retry-After. Only GET exists, but for protocols over HTTP
 //     that need more: what they send through [Client.Transport] is sent once, under the same rules.
 //   - Every failure is an [Error] that says whether trying again later can help; URLs in errors carry no
 //     credentials and no query.
 //
-// A proxy from the environment (HTTPS_PROXY, HTTP_PROXY, NO_PROXY) or from [Network] is the operator's word and
-// is used, whatever its address. The address dialled is then the proxy's, so the target's name is resolved
-// and checked here before the proxy is asked, unless the operator allows the host. The proxy resolves the name
-// again: only its own rules can keep a changing name out.
+// A proxy from the environment (HTTPS_PROXY, HTTP_PROXY, NO_PROXY) or from [Network] is configured by the operator
+// and may have any address. The connection is then to the proxy, so the target's name is resolved and checked
+// here before the request goes to the proxy, unless the operator allows the host. The proxy resolves the name
+// again: only its own rules can exclude a name that changes.
 //
 // The package must not know what a package or a registry is.
 package fetch
@@ -45,29 +45,29 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 )
 
-// Options says how a [Client] behaves. The zero value is good for use.
+// Options configures a [Client]. The zero value is valid.
 type Options struct {
 	// UserAgent is sent with every request; default "larder".
 	UserAgent string
 	// Allow names hosts that the operator trusts, as "host" (any port) or "host:port". They may have any
-	// address and may be asked over http.
+	// address, and http is allowed.
 	Allow []string
-	// Concurrency is the most requests under way at once, their bodies included; default 8.
+	// Concurrency limits the requests at once, including their bodies; default 8.
 	Concurrency int
 	// Tries is how often a request is made before its failure is reported; default 4.
 	Tries int
 	// Pause is the longest pause before the second try, doubled for each further one up to MaxPause; the
 	// pause taken is a random part of it. Defaults 1 s and 1 min.
 	Pause, MaxPause time.Duration
-	// Stall is how long a request may go without an answer, and a body without bringing what 4 KiB a
-	// second would bring in that time; default 1 min. So a body may pause, but not trickle.
+	// Stall limits how long a request waits for a response, and for as many bytes of the body as 4 KiB a second
+	// are in that time; default 1 min. So a body may pause, but not trickle.
 	Stall time.Duration
 	// Network is how hosts are reached.
 	Network
 	// Logger gets failed tries that will be repeated; default none.
 	Logger *slog.Logger
 
-	// Now, Random (in [0, 1)) and Sleep stand in for the clock and chance; the defaults are the real ones.
+	// Now, Random (in [0, 1)) and Sleep replace the clock and randomness in tests. The defaults are the real ones.
 	Now    func() time.Time
 	Random func() float64
 	Sleep  func(context.Context, time.Duration) error
@@ -77,45 +77,45 @@ type Options struct {
 
 // Network is how a [Client] reaches hosts.
 type Network struct {
-	// Proxy chooses the proxy for a request, nil for none; default http.ProxyFromEnvironment. It is the operator's
-	// word: a proxy may have any address.
+	// Proxy chooses the proxy for a request, nil for none; default http.ProxyFromEnvironment. A proxy
+	// may have any address.
 	Proxy func(*http.Request) (*url.URL, error)
 	// RootCAs are the certificate authorities to trust; default the system's.
 	RootCAs *x509.CertPool
-	// Unverified accepts every certificate where it is not empty. It names the setting that says so, for a warning
-	// in the log, given once.
+	// Unverified is not empty if every certificate is accepted. It names the setting that says so, for one warning in
+	// the log.
 	Unverified string
 }
 
-// minRate is what a body must bring on average, in bytes a second, so that no server holds one of the few
-// slots for long with little. Eight requests at once keep it up on a line of 256 kbit/s.
+// minRate is the least average rate of a body, in bytes a second, so that no slow server occupies one of the few slots for
+// long. Eight requests at once reach it on a line of 256 kbit/s.
 const minRate = 4 << 10
 
-// Request is what to get.
+// Request is a request for one URL.
 type Request struct {
 	URL string
 	// Header is sent along, to redirect targets too. It must not hold credentials.
 	Header http.Header
-	// Authorization gives the Authorization header's value for a URL, or "". It may be nil.
+	// Authorization returns the Authorization header's value for a URL, or "". It may be nil.
 	Authorization func(*url.URL) string
 	// Trusted says whether a URL is one that the operator named, as Options.Allow does for hosts. It may
 	// be nil.
 	Trusted func(*url.URL) bool
-	// Limit is the most bytes the body may have, after any Content-Encoding is undone; default 64 MiB.
+	// Limit limits the bytes of the decoded body; default 64 MiB.
 	Limit int64
 }
 
-// Response is an answer: 2xx, or 304 to a conditional request.
+// Response is a response with status 2xx, or 304 to a conditional request.
 type Response struct {
 	Status int
 	Header http.Header
-	// URL is where the answer came from, after redirects.
+	// URL is the URL that responded, after redirects.
 	URL *url.URL
-	// Body gives the body's bytes; a short or stalled one fails with an error that is tried again.
+	// Body is the body. A short or stalled one fails with an error after which the request is tried again.
 	Body io.Reader
 }
 
-// Client gets things. It is safe for concurrent use.
+// Client sends requests. It is safe for concurrent use.
 type Client struct {
 	o     Options
 	guard *guard
@@ -125,7 +125,7 @@ type Client struct {
 	derived []*Client // that Close closes, too
 }
 
-// New makes a client; the only errors are about what o says.
+// New returns a client. It returns an error only if the options are invalid.
 func New(o Options) (*Client, error) {
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Concurrency = cmp.Or(o.Concurrency, 8)
@@ -156,8 +156,8 @@ func New(o Options) (*Client, error) {
 	return &Client{o: o, guard: guard, slots: make(chan struct{}, o.Concurrency)}, nil
 }
 
-// With returns a client that reaches hosts in the way n says, and as c does where n says nothing. Both together have
-// no more requests under way than c may have alone, and c's Close closes both.
+// With returns a client that reaches hosts as n says, and as c does where n has no setting. Both clients share the limit of concurrent
+// requests. Closing c closes both.
 func (c *Client) With(n Network) *Client {
 	o := c.o
 	if n.Proxy != nil {
@@ -176,7 +176,7 @@ func (c *Client) With(n Network) *Client {
 	return derived
 }
 
-// Reconnect closes idle connections, so that the next requests open others: to another server of a pool, perhaps.
+// Reconnect closes idle connections, so that the next requests open new ones, perhaps to another server of a pool.
 func (c *Client) Reconnect() { c.guard.close() }
 
 // Close closes idle connections.
@@ -189,10 +189,9 @@ func (c *Client) Close() {
 	}
 }
 
-// Get makes the request and hands the answer to read, which must return before the answer's body is
-// over and done with. A body that breaks off is a failed try like any other, so read may be called
-// several times and has to start again each time. Any other error of read's ends the request and is
-// returned as it is; the client's own are *[Error].
+// Get sends the request and passes the response to read, which must not use its body after it has returned. If the body breaks off, the try
+// has failed like any other, so Get may call read several times, each time with a complete new response. Any other error of read ends the
+// request and is returned unchanged. Errors of the client are *[Error].
 func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error) error {
 	r.Limit = cmp.Or(r.Limit, 64<<20)
 	target, err := url.Parse(r.URL)
@@ -201,7 +200,7 @@ func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error)
 		return &Error{URL: "a malformed URL", Err: errMalformed}
 	}
 	for try := 1; ; try++ {
-		err := c.try(ctx, &r, target, read)
+		err := c.tryOnce(ctx, &r, target, read)
 		if err == nil {
 			return nil
 		}
@@ -225,13 +224,13 @@ func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error)
 	}
 }
 
-// try makes the request once, within the bound on concurrency.
-func (c *Client) try(ctx context.Context, r *Request, target *url.URL, read func(*Response) error) error {
+// tryOnce sends the request once, within the limit of concurrent requests.
+func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read func(*Response) error) error {
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	case <-ctx.Done():
-		return c.failure(target, context.Cause(ctx))
+		return c.newError(target, context.Cause(ctx))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -240,24 +239,24 @@ func (c *Client) try(ctx context.Context, r *Request, target *url.URL, read func
 	})
 	defer stall.Stop()
 
-	response, err := c.follow(ctx, r, target)
+	response, err := c.followRedirects(ctx, r, target)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
 	at := response.Request.URL
 	if response.StatusCode/100 != 2 && response.StatusCode != http.StatusNotModified {
-		return c.statusFailure(at, response)
+		return c.newStatusError(at, response)
 	}
 	if response.ContentLength > r.Limit {
-		return c.failure(at, tooLarge(r.Limit))
+		return c.newError(at, newSizeError(r.Limit))
 	}
 	body := &body{ctx: ctx, r: response.Body, limit: r.Limit, stall: stall, timeout: c.o.Stall}
 	body.step = int64(minRate * c.o.Stall.Seconds())
 	stall.Reset(c.o.Stall) // the answer is there
 	err = read(&Response{Status: response.StatusCode, Header: response.Header, URL: at, Body: body})
 	if body.err != nil {
-		return c.failure(at, body.err)
+		return c.newError(at, body.err)
 	}
 	return err
 }
@@ -283,7 +282,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.read += int64(n)
 	switch {
 	case b.read > b.limit:
-		b.err = tooLarge(b.limit)
+		b.err = newSizeError(b.limit)
 		return 0, b.err
 	case err != nil && err != io.EOF:
 		b.err = err
@@ -332,8 +331,7 @@ func (e *Error) Error() string { return fmt.Sprintf("couldn't get %s: %v", e.URL
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// RetryAt gives the time before which a server does not want to be asked again, as far as err says so: a
-// day ahead at most, whatever the server says.
+// RetryAt returns the time before which a server does not accept another request, if err contains one. It is at most one day ahead.
 func RetryAt(err error) (time.Time, bool) {
 	var e *Error
 	if errors.As(err, &e) && !e.RetryAt.IsZero() {
@@ -342,25 +340,26 @@ func RetryAt(err error) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func tooLarge(limit int64) error { return fmt.Errorf("%w: over %d bytes", ErrTooLarge, limit) }
+// newSizeError returns the error of a body with over limit bytes.
+func newSizeError(limit int64) error { return fmt.Errorf("%w: over %d bytes", ErrTooLarge, limit) }
 
-// Show writes a URL for people: without user, password, query and fragment, any of which may be a secret.
-func Show(u *url.URL) string {
+// Redact returns a URL without user, password, query and fragment, which may contain secrets.
+func Redact(u *url.URL) string {
 	shown := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
 	return shown.String()
 }
 
-// failure makes an Error of a try that got no answer, or no whole one.
-func (c *Client) failure(at *url.URL, err error) error {
+// newError returns the *Error of a try that received no complete response.
+func (c *Client) newError(at *url.URL, err error) error {
 	var certificate *tls.CertificateVerificationError
 	permanent := errors.Is(err, ErrForbidden) || errors.Is(err, ErrTooLarge) || errors.Is(err, errRedirect) ||
 		errors.As(err, &certificate)
-	return &Error{URL: Show(at), Temporary: !permanent, Err: err}
+	return &Error{URL: Redact(at), Temporary: !permanent, Err: err}
 }
 
-// statusFailure makes an Error of an answer that is none.
-func (c *Client) statusFailure(at *url.URL, r *http.Response) error {
-	e := &Error{URL: Show(at), Status: r.StatusCode}
+// newStatusError returns the *Error of a response whose status is a failure.
+func (c *Client) newStatusError(at *url.URL, r *http.Response) error {
+	e := &Error{URL: Redact(at), Status: r.StatusCode}
 	text := fmt.Sprintf("%d %s", r.StatusCode, http.StatusText(r.StatusCode))
 	e.Err = errors.New(text)
 	switch r.StatusCode {
@@ -375,7 +374,7 @@ func (c *Client) statusFailure(at *url.URL, r *http.Response) error {
 		e.Temporary = r.StatusCode >= 500
 	}
 	if e.Temporary {
-		e.RetryAt = retryAt(r.Header.Get("Retry-After"), c.o.Now())
+		e.RetryAt = parseRetryAfter(r.Header.Get("Retry-After"), c.o.Now())
 	}
 	return e
 }
@@ -383,8 +382,8 @@ func (c *Client) statusFailure(at *url.URL, r *http.Response) error {
 // longestWait bounds what a server may ask for, so that a mistake of its own does not lock it out for years.
 const longestWait = 24 * time.Hour
 
-// retryAt reads a Retry-After header: seconds or a date (RFC 9110 §10.2.3).
-func retryAt(value string, now time.Time) time.Time {
+// parseRetryAfter parses a Retry-After header: seconds or a date (RFC 9110 §10.2.3). It returns the zero time if there is none.
+func parseRetryAfter(value string, now time.Time) time.Time {
 	latest := now.Add(longestWait)
 	seconds, err := strconv.ParseUint(value, 10, 64)
 	switch {
@@ -403,17 +402,16 @@ func retryAt(value string, now time.Time) time.Time {
 	return at
 }
 
-// cause prefers why a context ended over that it ended.
-func cause(ctx context.Context, err error) error {
+// causeOf returns the cause for which a context ended if it has ended, else err.
+func causeOf(ctx context.Context, err error) error {
 	if because := context.Cause(ctx); because != nil {
 		return because
 	}
 	return err
 }
 
-// LocalError says that a download could not be written down. The fault is this machine's, not the
-// server's: the disk is full or broken (errors.Is tells which, as with syscall.ENOSPC), and other
-// downloads fail like this one until the operator repairs that.
+// LocalError is the error of a download that could not be written to the disk. The disk is full or broken (errors.Is with
+// syscall.ENOSPC and so on tells which), and other downloads fail too until the operator repairs that.
 type LocalError struct {
 	// Err is the cause, without the file's name.
 	Err error
@@ -423,8 +421,8 @@ func (e *LocalError) Error() string { return fmt.Sprintf("couldn't write the dow
 
 func (e *LocalError) Unwrap() error { return e.Err }
 
-// NewLocalError leaves out the name of the file: what becomes of a release is published, this machine's
-// folders are not.
+// NewLocalError returns err as a *LocalError without the name of the file. The outcome of a release is published, and the folders of this
+// machine are not.
 func NewLocalError(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -433,7 +431,7 @@ func NewLocalError(err error) error {
 	return &LocalError{Err: err}
 }
 
-// LocalWriter marks the errors of a file being written, among those of the body being read.
+// LocalWriter returns a writer whose errors are *LocalError, so that they differ from errors of reading the body.
 func LocalWriter(w io.Writer) io.Writer { return localWriter{w} }
 
 type localWriter struct{ io.Writer }

@@ -37,6 +37,7 @@ type guard struct {
 	agent    string
 }
 
+// newGuard returns the guard with the rules and the network of options.
 func newGuard(o *Options) (*guard, error) {
 	allow := make(map[string]bool)
 	for _, host := range o.Allow {
@@ -55,7 +56,7 @@ func newGuard(o *Options) (*guard, error) {
 // unverified are the settings of which the log has said that they accept every certificate.
 var unverified sync.Map
 
-// with returns a guard with the same rules that reaches hosts in the way o says.
+// with returns a guard with the same rules that reaches hosts as the options say.
 func (g *guard) with(o *Options) *guard {
 	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {
 		if _, said := unverified.LoadOrStore(o.Unverified, true); !said {
@@ -84,21 +85,22 @@ func (g *guard) with(o *Options) *guard {
 	return made
 }
 
+// close closes idle connections.
 func (g *guard) close() {
 	g.strict.CloseIdleConnections()
 	g.trusted.CloseIdleConnections()
 	g.proxied.CloseIdleConnections()
 }
 
-// follow makes the request and follows redirects. It does so itself, not with http.Client, which keeps
-// credentials on the way to subdomains, other ports and plain http.
-func (c *Client) follow(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
+// followRedirects sends the request and follows redirects. An http.Client would keep credentials on the way to subdomains, other ports and
+// plain http.
+func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
 	at := target
 	atHome := true // no redirect has left the first origin yet
 	for range maxRedirects + 1 {
 		response, err := c.guard.get(ctx, r, at, atHome)
 		if err != nil {
-			return nil, c.failure(at, cause(ctx, err))
+			return nil, c.newError(at, causeOf(ctx, err))
 		}
 		switch response.StatusCode {
 		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
@@ -109,15 +111,15 @@ func (c *Client) follow(ctx context.Context, r *Request, target *url.URL) (*http
 		response.Body.Close()
 		next, err := at.Parse(response.Header.Get("Location"))
 		if err != nil || response.Header.Get("Location") == "" {
-			return nil, c.failure(at, fmt.Errorf("%w: no usable Location", errRedirect))
+			return nil, c.newError(at, fmt.Errorf("%w: no usable Location", errRedirect))
 		}
 		at = next
 		atHome = atHome && SameOrigin(at, target)
 	}
-	return nil, c.failure(target, fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects))
+	return nil, c.newError(target, fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects))
 }
 
-// get makes one request to one place.
+// get sends one request to one URL. atHome says that the URL has the origin of the request's own URL, so that credentials may be sent.
 func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -130,10 +132,10 @@ func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (
 			request.Header.Set("Authorization", value)
 		}
 	}
-	return g.send(request, g.allowed(at) || r.Trusted != nil && r.Trusted(at))
+	return g.send(request, g.allowsHost(at) || r.Trusted != nil && r.Trusted(at))
 }
 
-// send sends a request where the address rules let it.
+// send sends a request if the rules allow the address. trusted says that the operator named the URL.
 func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error) {
 	at := request.URL
 	switch {
@@ -163,11 +165,12 @@ func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error
 	return g.strict.RoundTrip(request)
 }
 
-func (g *guard) allowed(u *url.URL) bool {
-	return g.allow[hostKey(u.Hostname(), "")] || g.allow[hostKey(u.Hostname(), port(u))]
+// allowsHost reports whether the operator allows the host of a URL to have any address.
+func (g *guard) allowsHost(u *url.URL) bool {
+	return g.allow[hostKey(u.Hostname(), "")] || g.allow[hostKey(u.Hostname(), portOf(u))]
 }
 
-// checkHost checks a host that a proxy is going to resolve: each of its addresses has to pass.
+// checkHost checks a host that a proxy will resolve: the rules must allow each of its addresses.
 func (g *guard) checkHost(ctx context.Context, host string) error {
 	if address, err := netip.ParseAddr(host); err == nil {
 		return checkAddress(address)
@@ -184,7 +187,7 @@ func (g *guard) checkHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// checkDial is a net.Dialer's Control: it sees the address as it is about to be connected to.
+// checkDial is the Control function of a net.Dialer. It checks the address right before the connection.
 func checkDial(network, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !strings.HasPrefix(network, "tcp") {
@@ -197,6 +200,7 @@ func checkDial(network, address string, _ syscall.RawConn) error {
 // number, but inside one large cloud it is the machine's own metadata service.
 var public = ssrf.New(ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("168.63.129.16/32")))
 
+// checkAddress returns an error unless an address is on the public Internet.
 func checkAddress(address netip.Addr) error {
 	inner := address.Unmap()
 	if ssrf.IPv6NAT64Prefix.Contains(inner) {
@@ -212,10 +216,11 @@ func checkAddress(address netip.Addr) error {
 
 // SameOrigin reports whether two URLs have the same scheme, host and port (RFC 6454).
 func SameOrigin(a, b *url.URL) bool {
-	return a.Scheme == b.Scheme && hostKey(a.Hostname(), port(a)) == hostKey(b.Hostname(), port(b))
+	return a.Scheme == b.Scheme && hostKey(a.Hostname(), portOf(a)) == hostKey(b.Hostname(), portOf(b))
 }
 
-func port(u *url.URL) string {
+// portOf returns the port of a URL, the default one of its scheme if it names none.
+func portOf(u *url.URL) string {
 	switch port := u.Port(); {
 	case port != "":
 		return port
@@ -227,7 +232,7 @@ func port(u *url.URL) string {
 	return ""
 }
 
-// hostKey writes host and port in one way.
+// hostKey returns a host and a port in one canonical form.
 func hostKey(host, port string) string {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if port == "" {
@@ -253,10 +258,10 @@ type TransportOptions struct {
 	Limit int64
 }
 
-// Transport returns a transport for clients of protocols over HTTP that need more than Get. It has the
-// client's address rules, for each request anew and so for each redirect that its caller follows; its
-// bounds on how slow an answer may be, and its bound on how many are under way, until a body is closed.
-// A request is sent once, with no credentials but those of o. Errors of a body are an [*Error], too.
+// Transport returns a transport for clients of protocols over HTTP that Get does not support. It applies the client's rules for addresses
+// to each request, and so to each redirect that its caller follows. It also applies the limits of slow responses and of concurrent
+// requests, which last until the body is closed. It sends a request once, with no credentials but those of o. Errors of a body are an
+// [*Error], too.
 func (c *Client) Transport(o TransportOptions) http.RoundTripper {
 	o.Limit = cmp.Or(o.Limit, 64<<20)
 	return &transport{client: c, o: o}
@@ -274,7 +279,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, c.failure(r.URL, err)
+		return nil, c.newError(r.URL, err)
 	}
 	select {
 	case c.slots <- struct{}{}:
@@ -298,16 +303,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			sent.Header.Set("Authorization", value)
 		}
 	}
-	response, err := c.guard.send(sent, c.guard.allowed(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
+	response, err := c.guard.send(sent, c.guard.allowsHost(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
 	if err != nil {
-		err = cause(ctx, err)
+		err = causeOf(ctx, err)
 		end()
 		return abandon(err)
 	}
 	if response.ContentLength > t.o.Limit {
 		response.Body.Close()
 		end()
-		return nil, c.failure(r.URL, tooLarge(t.o.Limit))
+		return nil, c.newError(r.URL, newSizeError(t.o.Limit))
 	}
 	bounded := &body{ctx: ctx, r: response.Body, limit: t.o.Limit, stall: stall, timeout: c.o.Stall}
 	bounded.step = int64(minRate * c.o.Stall.Seconds())
@@ -329,7 +334,7 @@ type transportBody struct {
 func (b *transportBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if err != nil && err != io.EOF {
-		err = b.client.failure(b.at, err)
+		err = b.client.newError(b.at, err)
 	}
 	return n, err
 }
@@ -344,5 +349,5 @@ func (b *transportBody) Close() error {
 	return err
 }
 
-// StatusError makes an [*Error] of an answer that is none, for users of a [Client.Transport].
-func (c *Client) StatusError(r *http.Response) error { return c.statusFailure(r.Request.URL, r) }
+// StatusError returns the [*Error] of a response whose status is a failure, for users of [Client.Transport].
+func (c *Client) StatusError(r *http.Response) error { return c.newStatusError(r.Request.URL, r) }

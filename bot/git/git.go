@@ -317,7 +317,7 @@ func (r Remote) access() access {
 // [fetch.ErrNotFound].
 func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
 	_, head, err := c.openBranch(ctx, r)
-	return head, nameRepository(fetch.Show(r.URL), err)
+	return head, nameRepository(fetch.Redact(r.URL), err)
 }
 
 // Snapshot gets the files of the last commit of a remote's branch into dst, as an archive.
@@ -327,10 +327,10 @@ func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *R
 	}
 	s, head, err := c.openBranch(ctx, r)
 	if err != nil {
-		return Head{}, nil, nameRepository(fetch.Show(r.URL), err)
+		return Head{}, nil, nameRepository(fetch.Redact(r.URL), err)
 	}
 	release, err := c.fetchCommit(ctx, s, plumbing.NewHash(head.Commit), head.Commit, nil, dst)
-	return head, release, nameRepository(fetch.Show(r.URL), err)
+	return head, release, nameRepository(fetch.Redact(r.URL), err)
 }
 
 // openBranch opens a remote and finds the last commit of its branch.

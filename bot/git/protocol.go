@@ -77,7 +77,7 @@ func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, e
 	if now := response.Request.URL; !fetch.SameOrigin(now, home) || now.Path != home.Path {
 		s.at = now.JoinPath("..", "..")
 		s.at.RawQuery = ""
-		s.moved = fetch.Show(s.at)
+		s.moved = fetch.Redact(s.at)
 	}
 	if err := s.readAdvertisement(response.Body); err != nil {
 		return nil, protocolError(ctx, err)
@@ -98,11 +98,11 @@ func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http
 	switch {
 	case response.StatusCode == http.StatusUnauthorized:
 		// Hosts respond so for a private repository, and for one that does not exist.
-		err = &fetch.Error{URL: fetch.Show(response.Request.URL), Status: response.StatusCode, Err: fmt.Errorf("%w, or it is not public", fetch.ErrNotFound)}
+		err = &fetch.Error{URL: fetch.Redact(response.Request.URL), Status: response.StatusCode, Err: fmt.Errorf("%w, or it is not public", fetch.ErrNotFound)}
 	case response.StatusCode != http.StatusOK:
 		err = c.o.Fetch.StatusError(response)
 	case !strings.HasPrefix(response.Header.Get("Content-Type"), serviceType+kind):
-		err = &fetch.Error{URL: fetch.Show(response.Request.URL), Status: response.StatusCode, Err: errors.New("there is no git repository (smart HTTP) at this address")}
+		err = &fetch.Error{URL: fetch.Redact(response.Request.URL), Status: response.StatusCode, Err: errors.New("there is no git repository (smart HTTP) at this address")}
 	}
 	if err != nil {
 		response.Body.Close()

@@ -15,10 +15,10 @@ func TestAnonymous(t *testing.T) {
 		t.Fatal(err)
 	}
 	anonymous := c.Anonymous()
-	if got := anonymous.authorization(at); got != "" {
+	if got := anonymous.authorizationFor(at); got != "" {
 		t.Errorf("the anonymous configuration sends %q", got)
 	}
-	if c.authorization(at) == "" || anonymous.Registry("jquery") != c.Registry("jquery") {
+	if c.authorizationFor(at) == "" || anonymous.Registry("jquery") != c.Registry("jquery") {
 		t.Error("the configuration itself was changed, or the registry is another")
 	}
 }

@@ -15,12 +15,12 @@ import (
 // maxAttestations bounds the answer with a version's attestations, in bytes; npm's have some 15,000.
 const maxAttestations = 1 << 20
 
-// Attestations gets what the registry has of attestations about a version, as it answers; nothing of it is verified. A
-// registry that has none is [ErrNotFound].
+// Attestations gets the registry's response about the attestations of a version, without verifying it. The error is [ErrNotFound] if the
+// registry has none.
 func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, err error) {
 	at, err := c.config.attestationsURL(v.Package, v.Version)
 	if err == nil {
-		err = c.fetch.Get(ctx, c.request(at, http.Header{"Accept": {"application/json"}}, maxAttestations), func(r *fetch.Response) error {
+		err = c.fetch.Get(ctx, c.newRequest(at, http.Header{"Accept": {"application/json"}}, maxAttestations), func(r *fetch.Response) error {
 			if r.Status != http.StatusOK {
 				return fmt.Errorf("the registry answers %d instead of attestations", r.Status)
 			}
@@ -39,8 +39,8 @@ func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, er
 	return answer, nil
 }
 
-// attestationsURL is where the registry for a package has the attestations of a version. It is not taken from the
-// packument, as npm does not take the host from there either.
+// attestationsURL returns where the registry of a package has the attestations of a version. As in npm, the host in the packument does not
+// count.
 func (c *Config) attestationsURL(name, version string) (*url.URL, error) {
 	if !ValidName(name) {
 		return nil, &NameError{Name: name}

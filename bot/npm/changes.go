@@ -30,15 +30,11 @@ const changesWait = 30 * time.Second
 // errEnough ends the reading of an answer with more changes than are taken at once.
 var errEnough = errors.New("enough")
 
-// Changes asks a change feed, CouchDB's _changes at that address, for what has changed since a sequence, and waits a while
-// where nothing has. It gives take the names of packages, and returns the sequence after them, which is opaque. An answer
-// that breaks off counts as far as it came: the sequence is there beside the error then, else it is "". With "" as since
-// nothing is taken: the sequence is that of now.
-//
-// npm's own feed knows since and limit only, and answers anything else with 400; after that nothing else is asked of it, and
-// the sequence of now comes from the database itself.
-//
-// The address is the operator's word, and may have any host.
+// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while if there is none.
+// It calls take with the name of each changed package, and returns the sequence after them, which is opaque. If the response breaks off, it
+// returns the sequence that it reached with the error; after other errors the sequence is "". With an empty since it calls take for nothing
+// and returns the current sequence. npm's own feed knows since and limit only and answers anything else with 400. After that the client
+// uses no other parameter, and gets the current sequence from the database itself. The operator configures feed, so it may have any host.
 func (c *Client) Changes(ctx context.Context, feed, since string, take func(name string)) (last string, err error) {
 	at, err := url.Parse(feed)
 	if err != nil {
@@ -48,7 +44,7 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 		at = at.JoinPath("_changes")
 	}
 	ask := func(at *url.URL, read func(d *decoder) error) error {
-		request := c.request(at, http.Header{"Accept": {"application/json"}}, changesBytes)
+		request := c.newRequest(at, http.Header{"Accept": {"application/json"}}, changesBytes)
 		trusted := request.Trusted
 		request.Trusted = func(u *url.URL) bool { return fetch.SameOrigin(u, at) || trusted(u) }
 		return c.fetch.Get(ctx, request, func(r *fetch.Response) error {
@@ -63,7 +59,7 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 		asked.RawQuery = query.Encode()
 		return ask(&asked, func(d *decoder) error {
 			last = ""
-			return d.changes(func(sequence, name string) {
+			return d.readChanges(func(sequence, name string) {
 				if last = sequence; since != "" && name != "" {
 					take(name)
 				}
@@ -75,7 +71,7 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 		root := *at
 		root.Path = cmp.Or(strings.TrimSuffix(at.Path, "/_changes"), "/")
 		err = ask(&root, func(d *decoder) (err error) {
-			last, err = d.updateSequence()
+			last, err = d.readUpdateSequence()
 			return err
 		})
 	case plain:
@@ -101,40 +97,40 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 	return last, nil
 }
 
-// updateSequence reads the sequence of now out of what a database says of itself.
-func (d *decoder) updateSequence() (sequence string, err error) {
-	err = d.object("", func(key string) error {
+// readUpdateSequence reads the current sequence from what a database reports about itself.
+func (d *decoder) readUpdateSequence() (sequence string, err error) {
+	err = d.readObject("", func(key string) error {
 		if key != "update_seq" {
-			return d.value(key, new(skipped))
+			return d.readValue(key, new(skipped))
 		}
 		var raw json.RawMessage
-		if err := d.value(key, &raw); err != nil {
+		if err := d.readValue(key, &raw); err != nil {
 			return err
 		}
-		sequence, err = d.sequence(key, raw)
+		sequence, err = d.parseSequence(key, raw)
 		return err
 	})
 	if err == nil && sequence == "" {
-		return "", d.malformed("update_seq", "missing")
+		return "", d.newMalformedError("update_seq", "missing")
 	}
 	return sequence, err
 }
 
-// changes reads the answer of a change feed. It calls change for each, and in the end without a name.
-func (d *decoder) changes(change func(sequence, name string)) error {
+// readChanges reads the response of a change feed. It calls change for each change, and at the end with the last sequence and no name.
+func (d *decoder) readChanges(change func(sequence, name string)) error {
 	found := false
-	err := d.object("", func(key string) error {
+	err := d.readObject("", func(key string) error {
 		switch key {
 		case "results":
-			return d.array(key, func() error {
+			return d.readArray(key, func() error {
 				var one struct {
 					Seq json.RawMessage `json:"seq"`
 					ID  string          `json:"id"`
 				}
-				if err := d.value(key, &one); err != nil {
+				if err := d.readValue(key, &one); err != nil {
 					return err
 				}
-				sequence, err := d.sequence("results.seq", one.Seq)
+				sequence, err := d.parseSequence("results.seq", one.Seq)
 				if err == nil {
 					change(sequence, one.ID)
 				}
@@ -142,48 +138,48 @@ func (d *decoder) changes(change func(sequence, name string)) error {
 			})
 		case "last_seq":
 			var raw json.RawMessage
-			if err := d.value(key, &raw); err != nil {
+			if err := d.readValue(key, &raw); err != nil {
 				return err
 			}
 			found = true
-			sequence, err := d.sequence(key, raw)
+			sequence, err := d.parseSequence(key, raw)
 			if err == nil {
 				change(sequence, "")
 			}
 			return err
 		}
-		return d.value(key, new(skipped))
+		return d.readValue(key, new(skipped))
 	})
 	if err == nil && !found {
-		return d.malformed("last_seq", "missing")
+		return d.newMalformedError("last_seq", "missing")
 	}
 	return err
 }
 
-// sequence reads what stands for a place in a feed: a number, a string, or anything else, which goes back as it came.
-func (d *decoder) sequence(field string, raw json.RawMessage) (string, error) {
+// parseSequence returns a sequence as text: a number, a string, or any other JSON unchanged.
+func (d *decoder) parseSequence(field string, raw json.RawMessage) (string, error) {
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
 		text = string(raw)
 	}
 	if text == "" || text == "null" || len(text) > maxSequence {
-		return "", d.malformed(field, "no sequence")
+		return "", d.newMalformedError(field, "no sequence")
 	}
 	return text, nil
 }
 
-// array reads an array, calling member to read each value.
-func (d *decoder) array(field string, member func() error) error {
-	d.in.allow(d.json)
+// readArray reads an array. It calls member to read each value.
+func (d *decoder) readArray(field string, member func() error) error {
+	d.in.allowValue(d.json)
 	token, err := d.json.Token()
 	if err != nil {
-		return d.syntax(field, err)
+		return d.newSyntaxError(field, err)
 	}
 	if token != json.Delim('[') {
-		return d.malformed(field, "not an array")
+		return d.newMalformedError(field, "not an array")
 	}
 	for n := 0; ; n++ {
-		d.in.allow(d.json)
+		d.in.allowValue(d.json)
 		if !d.json.More() {
 			break
 		}
@@ -195,7 +191,7 @@ func (d *decoder) array(field string, member func() error) error {
 		}
 	}
 	if _, err := d.json.Token(); err != nil {
-		return d.syntax(field, err)
+		return d.newSyntaxError(field, err)
 	}
 	return nil
 }

@@ -27,10 +27,9 @@ type Config struct {
 	public string
 }
 
-// LoadConfig reads npm's configuration as npm run in the folder dir would: npm_config_… variables (in any
-// case), then .npmrc of the folder, of the user, and the global and built-in ones, the first that has
-// a setting deciding. npm itself need not be there; without any configuration the registry is npm's own.
-// Errors name the file and the key, and never quote a value.
+// LoadConfig reads npm's configuration as npm does in the folder dir: npm_config_… variables (in any case), then the .npmrc files of the
+// folder, of the user, the global and the built-in one. The first that has a setting decides. npm need not be installed. Without any
+// configuration the registry is npm's own. Errors name the file and the key, and never quote a value.
 func LoadConfig(dir string) (*Config, error) {
 	settings, err := loadSettings(dir)
 	if err != nil {
@@ -39,13 +38,13 @@ func LoadConfig(dir string) (*Config, error) {
 	return newConfig(settings)
 }
 
-// newConfig makes a Config of settings, of which the last for a key decides.
+// newConfig returns the configuration of settings. The last setting of a key decides.
 func newConfig(settings []setting) (*Config, error) {
 	decisive := make(map[string]setting)
 	for _, s := range settings {
 		key := s.key
 		if key == "cafile" {
-			if isNone(s) {
+			if isReset(s) {
 				continue
 			}
 			key = "ca" // the later of both decides
@@ -67,15 +66,15 @@ func newConfig(settings []setting) (*Config, error) {
 	return c, err
 }
 
-// invalid says that a setting cannot be what it has to be. It does not quote the value, which may hold a password.
-func invalid(s setting, why string) error {
+// newSettingError returns the error of an invalid setting. It does not quote the value, which may contain a password.
+func newSettingError(s setting, why string) error {
 	return fmt.Errorf("npm's configuration: %s: %q is %s", s.origin, s.key, why)
 }
 
-// isNone reports whether a setting takes back what another one said.
-func isNone(s setting) bool { return s.last() == "" || s.last() == "null" }
+// isReset reports whether a setting resets an earlier one, with the value "null" or an empty one.
+func isReset(s setting) bool { return s.last() == "" || s.last() == "null" }
 
-// cutKey splits the key of a setting for one registry: //host/path/:key or @scope:key.
+// cutKey splits the key of a setting of one registry, //host/path/:key or @scope:key. of is "" for other keys.
 func cutKey(key string) (of, name string) {
 	at := strings.LastIndexByte(key, ':')
 	if at < 0 {
@@ -84,6 +83,7 @@ func cutKey(key string) (of, name string) {
 	return key[:at], key[at+1:]
 }
 
+// setAuths sets the credentials of registries from the settings that decide.
 func (c *Config) setAuths(decisive map[string]setting) error {
 	c.auths = make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(decisive)) {
@@ -105,25 +105,27 @@ func (c *Config) setAuths(decisive map[string]setting) error {
 			}
 			password, err := decodePassword(value)
 			if err != nil {
-				return invalid(decisive[key], "not base64")
+				return newSettingError(decisive[key], "not base64")
 			}
-			c.auths[of] = basic(user.last(), password)
+			c.auths[of] = basicAuth(user.last(), password)
 		}
 	}
 	return nil
 }
 
-func basic(user, password string) string {
+// basicAuth returns the value of an Authorization header for a user and a password.
+func basicAuth(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// decodePassword decodes base64 in either alphabet, padded or not, as npm takes it.
+// decodePassword decodes base64 in either alphabet, with or without padding, as npm does.
 func decodePassword(text string) (string, error) {
 	text = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(text, "="))
 	password, err := base64.RawStdEncoding.DecodeString(text)
 	return string(password), err
 }
 
+// setRegistries sets the registries of all packages and of scopes from the settings that decide.
 func (c *Config) setRegistries(decisive map[string]setting) error {
 	for _, key := range slices.Sorted(maps.Keys(decisive)) {
 		scope, name := cutKey(key)
@@ -132,7 +134,7 @@ func (c *Config) setRegistries(decisive map[string]setting) error {
 		}
 		registry, err := url.Parse(decisive[key].last())
 		if err != nil || registry.Scheme != "https" && registry.Scheme != "http" || registry.Hostname() == "" {
-			return invalid(decisive[key], "no http or https URL")
+			return newSettingError(decisive[key], "no http or https URL")
 		}
 		c.moveUserinfo(registry)
 		if scope == "" {
@@ -144,8 +146,8 @@ func (c *Config) setRegistries(decisive map[string]setting) error {
 	return nil
 }
 
-// moveUserinfo takes user and password out of a registry's URL and keeps them where npm's configuration
-// keeps credentials, so that they travel under the same rules and no URL has them.
+// moveUserinfo removes user and password from the URL of a registry and stores them with the other credentials, so that the same rules
+// apply and no URL contains them.
 func (c *Config) moveUserinfo(registry *url.URL) {
 	if registry.User == nil {
 		return
@@ -153,21 +155,22 @@ func (c *Config) moveUserinfo(registry *url.URL) {
 	password, _ := registry.User.Password()
 	key := "//" + registry.Host + strings.TrimSuffix(registry.EscapedPath(), "/") + "/"
 	if _, ok := c.auths[key]; !ok && registry.User.Username() != "" && password != "" {
-		c.auths[key] = basic(registry.User.Username(), password)
+		c.auths[key] = basicAuth(registry.User.Username(), password)
 	}
 	registry.User = nil
 }
 
-// Anonymous returns the configuration without its credentials, for what every client may ask for.
+// Anonymous returns the configuration without its credentials, for requests that anonymous clients cause.
 func (c *Config) Anonymous() *Config {
 	anonymous := *c
 	anonymous.auths = nil
 	return &anonymous
 }
 
-// Registry gives the address of the registry for a package, for people to read.
-func (c *Config) Registry(name string) string { return fetch.Show(c.registryFor(name)) }
+// Registry returns the address of a package's registry without credentials, to display.
+func (c *Config) Registry(name string) string { return fetch.Redact(c.registryFor(name)) }
 
+// registryFor returns the URL of a package's registry.
 func (c *Config) registryFor(name string) *url.URL {
 	if scope, _, scoped := strings.Cut(name, "/"); scoped {
 		if registry, ok := c.scopes[scope]; ok {
@@ -177,8 +180,8 @@ func (c *Config) registryFor(name string) *url.URL {
 	return c.registry
 }
 
-// trusted reports whether a URL is on the origin of a configured registry.
-func (c *Config) trusted(u *url.URL) bool {
+// isTrusted reports whether a URL has the origin of a configured registry.
+func (c *Config) isTrusted(u *url.URL) bool {
 	if fetch.SameOrigin(u, c.registry) {
 		return true
 	}
@@ -190,10 +193,10 @@ func (c *Config) trusted(u *url.URL) bool {
 	return false
 }
 
-// authorization gives the Authorization header for a URL: what the configuration holds for its host and
-// the nearest path above it. They never go over plain http, except to a registry that is configured so.
-func (c *Config) authorization(u *url.URL) string {
-	if u.Scheme != "https" && !c.trusted(u) {
+// authorizationFor returns the Authorization header for a URL: the credentials of its host and the nearest path above it, "" for none. It
+// sends credentials over plain http only to a registry that is configured so.
+func (c *Config) authorizationFor(u *url.URL) string {
+	if u.Scheme != "https" && !c.isTrusted(u) {
 		return ""
 	}
 	at := *u
@@ -224,17 +227,17 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("%q is not the name of an npm package: want name or @scope/name, of letters, digits and -._~", e.Name)
 }
 
-// ValidName reports whether npm could have a package of that name, by the rules for old names, which are
-// wider than those for new ones.
+// ValidName reports whether npm could have a package of that name, by the rules for old names, which allow more than those for new ones.
 func ValidName(name string) bool {
 	if scoped, ok := strings.CutPrefix(name, "@"); ok {
 		scope, rest, _ := strings.Cut(scoped, "/")
-		return len(name) <= 214 && validPart(scope) && validPart(rest)
+		return len(name) <= 214 && isValidPart(scope) && isValidPart(rest)
 	}
-	return len(name) <= 214 && validPart(name)
+	return len(name) <= 214 && isValidPart(name)
 }
 
-func validPart(part string) bool {
+// isValidPart reports whether a scope or a name without scope is valid.
+func isValidPart(part string) bool {
 	if part == "" || part[0] == '.' || part[0] == '_' {
 		return false
 	}
@@ -249,7 +252,7 @@ func validPart(part string) bool {
 	return true
 }
 
-// packumentURL is where a package's packument is. The slash of a scoped name is written as npm writes it.
+// packumentURL returns the URL of a package's packument. It encodes the slash of a scoped name as npm does.
 func (c *Config) packumentURL(name string) (*url.URL, error) {
 	if !ValidName(name) {
 		return nil, &NameError{Name: name}
@@ -259,15 +262,15 @@ func (c *Config) packumentURL(name string) (*url.URL, error) {
 	return url.Parse(strings.TrimRight(base.String(), "/") + "/" + strings.Replace(name, "/", "%2f", 1))
 }
 
-// keysURL is where the registry for a package publishes the keys that it signs with.
+// keysURL returns where the registry of a package publishes its signing keys.
 func (c *Config) keysURL(name string) *url.URL {
 	base := *c.registryFor(name)
 	base.RawQuery, base.Fragment = "", ""
 	return base.JoinPath("-/npm/v1/keys")
 }
 
-// tarballURL gives the place to get a tarball from. A mirror may pass on packuments that name npm's own
-// registry: those tarballs are asked from the configured one, as npm does (replace-registry-host).
+// tarballURL returns the URL to download a tarball from. A mirror may forward packuments that name npm's own registry. Those tarballs are
+// requested from the configured registry, as npm does (replace-registry-host).
 func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {
 	target, err := url.Parse(tarball)
 	if err != nil || target.Host == "" {
@@ -284,22 +287,22 @@ func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {
 	return target, nil
 }
 
-// newNetwork takes from the settings how registries and the places of tarballs are reached.
+// newNetwork returns how registries and tarballs are reached according to the settings.
 func newNetwork(decisive map[string]setting) (fetch.Network, error) {
 	var n fetch.Network
 	var err error
-	if n.Unverified, err = unverified(decisive["strict-ssl"]); err != nil {
+	if n.Unverified, err = parseUnverified(decisive["strict-ssl"]); err != nil {
 		return n, err
 	}
-	if n.RootCAs, err = authorities(decisive["ca"]); err != nil {
+	if n.RootCAs, err = parseAuthorities(decisive["ca"]); err != nil {
 		return n, err
 	}
 	n.Proxy, err = newProxy(decisive)
 	return n, err
 }
 
-// unverified names the setting that has every certificate accepted, if there is one.
-func unverified(s setting) (string, error) {
+// parseUnverified returns the name of a setting that disables the verification of certificates, "" if it does not.
+func parseUnverified(s setting) (string, error) {
 	if s.key == "" {
 		return "", nil
 	}
@@ -309,17 +312,17 @@ func unverified(s setting) (string, error) {
 	case "true", "null", "":
 		return "", nil
 	}
-	return "", invalid(s, "neither true nor false")
+	return "", newSettingError(s, "neither true nor false")
 }
 
-// authorities are those that ca holds or cafile names. As with npm, no others count then.
-func authorities(s setting) (*x509.CertPool, error) {
-	if s.key == "" || isNone(s) {
+// parseAuthorities returns the certificate authorities of the setting ca or cafile. As in npm, no others count then.
+func parseAuthorities(s setting) (*x509.CertPool, error) {
+	if s.key == "" || isReset(s) {
 		return nil, nil
 	}
 	texts := s.values
 	if s.key == "cafile" {
-		text, err := os.ReadFile(homePath(s.last()))
+		text, err := os.ReadFile(expandHome(s.last()))
 		if err != nil {
 			return nil, fmt.Errorf("npm's configuration: %s: %q: %w", s.origin, s.key, err)
 		}
@@ -328,39 +331,39 @@ func authorities(s setting) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	for _, text := range texts {
 		if !pool.AppendCertsFromPEM([]byte(text)) {
-			return nil, invalid(s, "no certificate in PEM format")
+			return nil, newSettingError(s, "no certificate in PEM format")
 		}
 	}
 	return pool, nil
 }
 
-// newProxy gives what chooses a proxy. As with npm, https-proxy decides, else proxy, for both kinds of URLs; else the
-// environment, where npm knows HTTPS_PROXY for both kinds, and HTTP_PROXY and PROXY for http.
+// newProxy returns the function that chooses the proxy for a request. As in npm, https-proxy decides, else proxy, for both kinds of URLs;
+// else the environment, where npm uses HTTPS_PROXY for both kinds, and HTTP_PROXY and PROXY for http.
 func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error), error) {
 	var configured *url.URL
 	for _, key := range []string{"proxy", "https-proxy"} {
 		s, ok := decisive[key]
-		if !ok || isNone(s) || s.last() == "false" {
+		if !ok || isReset(s) || s.last() == "false" {
 			continue
 		}
 		proxy, err := url.Parse(s.last())
 		if err != nil || proxy.Hostname() == "" {
-			return nil, invalid(s, "no URL of a proxy")
+			return nil, newSettingError(s, "no URL of a proxy")
 		}
 		switch proxy.Scheme {
 		case "http", "https", "socks5", "socks5h":
 		default:
-			return nil, invalid(s, "no URL of a proxy over http, https or socks5")
+			return nil, newSettingError(s, "no URL of a proxy over http, https or socks5")
 		}
 		configured = proxy
 	}
 	direct := strings.Join(decisive["noproxy"].values, ",")
 	if direct == "" {
-		direct = variable("no_proxy")
+		direct = lookUpVariable("no_proxy")
 	}
 	environment := (&httpproxy.Config{
-		HTTPSProxy: variable("https_proxy"),
-		HTTPProxy:  variable("https_proxy", "http_proxy", "proxy"),
+		HTTPSProxy: lookUpVariable("https_proxy"),
+		HTTPProxy:  lookUpVariable("https_proxy", "http_proxy", "proxy"),
 		NoProxy:    direct,
 	}).ProxyFunc()
 	return func(r *http.Request) (*url.URL, error) {
@@ -374,8 +377,8 @@ func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error
 	}, nil
 }
 
-// variable gives the first variable that is set, in small letters or capitals.
-func variable(names ...string) string {
+// lookUpVariable returns the value of the first environment variable that is set, in lower or upper case.
+func lookUpVariable(names ...string) string {
 	for _, name := range names {
 		for _, name := range []string{name, strings.ToUpper(name)} {
 			if value := os.Getenv(name); value != "" {
@@ -386,7 +389,7 @@ func variable(names ...string) string {
 	return ""
 }
 
-// isDirect reports whether a list of domains has a host or a domain above it. A dot before a domain means nothing.
+// isDirect reports whether a list of domains contains a host or a domain above it. A dot before a domain has no meaning.
 func isDirect(host, domains string) bool {
 	host = "." + strings.ToLower(strings.TrimSuffix(host, "."))
 	for domain := range strings.SplitSeq(domains, ",") {

@@ -90,7 +90,7 @@ func TestConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.authorization(u); got != want {
+		if got := c.authorizationFor(u); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}
 	}
@@ -99,7 +99,7 @@ func TestConfig(t *testing.T) {
 		"http://mirror.example/": false, "https://localhost:4873/": false, "http://localhost/": false, "https://tarballs.example/": false,
 	} {
 		u, _ := url.Parse(address)
-		if c.trusted(u) != want {
+		if c.isTrusted(u) != want {
 			t.Errorf("%s: trusted %v, want %v", address, !want, want)
 		}
 	}
@@ -254,10 +254,10 @@ func TestUserinfo(t *testing.T) {
 		t.Errorf("the registry shows as %s", got)
 	}
 	u, _ := c.packumentURL("x")
-	if got := c.authorization(u); got != "Basic bWU6c2VjcmV0" {
+	if got := c.authorizationFor(u); got != "Basic bWU6c2VjcmV0" {
 		t.Errorf("%s: %q", u, got)
 	}
-	if u, _ = url.Parse("https://mirror.example/x"); c.authorization(u) != "" {
+	if u, _ = url.Parse("https://mirror.example/x"); c.authorizationFor(u) != "" {
 		t.Errorf("%s: credentials go beyond their path", u)
 	}
 }

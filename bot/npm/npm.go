@@ -59,8 +59,7 @@ type Client struct {
 	plainFeed atomic.Bool
 }
 
-// NewClient makes a client for the registries of config, which asks through f, but with the certificates and
-// proxies of config.
+// NewClient returns a client for the registries of config. It sends requests through f, with the certificates and proxies of config.
 func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	o.PackumentBytes = cmp.Or(o.PackumentBytes, 256<<20)
 	o.TarballBytes = cmp.Or(o.TarballBytes, 512<<20)
@@ -70,17 +69,15 @@ func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	return &Client{config: config, fetch: f.With(config.network), o: o}
 }
 
-// Registry names the registry of the package of that name, for people.
+// Registry returns the address of a package's registry, to display.
 func (c *Client) Registry(name string) string { return c.config.Registry(name) }
 
 // Validators are package fetch's.
 type Validators = fetch.Validators
 
-// Packument gets the packument of the package of that name, scope included, unless it is still the one
-// that known describes: then the error is [ErrNotModified]. The validators returned describe the new one.
-//
-// Other errors are [ErrNotFound] and the rest of package fetch's, a *[NameError] and a
-// *[MalformedError].
+// Packument gets the packument of a package, whose name includes the scope, unless known describes the current one: then the error is
+// [ErrNotModified]. The returned validators describe the new packument. Other errors are [ErrNotFound] and others of package fetch, a
+// *[NameError] and a *[MalformedError].
 func (c *Client) Packument(ctx context.Context, name string, known Validators) (*Packument, Validators, error) {
 	target, err := c.config.packumentURL(name)
 	if err != nil {
@@ -88,7 +85,7 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 	}
 	var packument *Packument
 	var validators Validators
-	err = c.fetch.Get(ctx, c.request(target, conditional(known), c.o.PackumentBytes), func(r *fetch.Response) error {
+	err = c.fetch.Get(ctx, c.newRequest(target, conditionalHeader(known), c.o.PackumentBytes), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {
 			return ErrNotModified
 		}
@@ -102,8 +99,8 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 	return packument, validators, nil
 }
 
-// conditional asks for JSON that is not the one that known describes.
-func conditional(known Validators) http.Header {
+// conditionalHeader returns the header of a request for JSON other than the one that known describes.
+func conditionalHeader(known Validators) http.Header {
 	header := http.Header{"Accept": {"application/json"}}
 	if known.ETag != "" {
 		header.Set("If-None-Match", known.ETag)
@@ -114,19 +111,18 @@ func conditional(known Validators) http.Header {
 	return header
 }
 
-// request is what all requests to registries have in common.
-func (c *Client) request(target *url.URL, header http.Header, limit int64) fetch.Request {
+// newRequest returns a request to a registry.
+func (c *Client) newRequest(target *url.URL, header http.Header, limit int64) fetch.Request {
 	return fetch.Request{
 		URL:           target.String(),
 		Header:        header,
-		Authorization: c.config.authorization,
-		Trusted:       c.config.trusted,
+		Authorization: c.config.authorizationFor,
+		Trusted:       c.config.isTrusted,
 		Limit:         limit,
 	}
 }
 
-// publicRegistry is the registry that npm asks where nothing is configured. A library knows where its access
-// tokens are checked, so that no host has to stand here.
+// publicRegistry returns the URL of the registry that npm uses by default. A library knows it, so the host is not written here.
 func publicRegistry() string {
 	at, err := url.Parse(npmjsaccesstoken.NewValidator().Endpoint)
 	if err != nil {

@@ -36,10 +36,10 @@ func compare(t *testing.T, text string, settings []setting, want map[string][]st
 	}
 	got := make(map[string][]string)
 	for _, s := range settings {
-		key := expand(s.key, lookup)
+		key := expandReferences(s.key, lookup)
 		got[key] = nil
 		for _, value := range s.values {
-			got[key] = append(got[key], expand(value, lookup))
+			got[key] = append(got[key], expandReferences(value, lookup))
 		}
 	}
 	for key := range want {

@@ -70,10 +70,10 @@ func (e *MalformedError) Error() string {
 	return fmt.Sprintf("malformed packument%s: %s (is the configured registry an npm registry?)", where, e.Reason)
 }
 
-// decodePackument reads the packument of the package called name. Only what is needed is kept; never
-// more than about maxValue bytes of the rest are in memory.
+// decodePackument decodes the packument of a package. It stores only what is needed, and holds at most about maxValue bytes of the rest in
+// memory.
 func decodePackument(name string, r io.Reader) (*Packument, error) {
-	return newDecoder(name, r).packument()
+	return newDecoder(name, r).readPackument()
 }
 
 // decoder reads JSON in pieces, remembering where it is for errors.
@@ -84,12 +84,14 @@ type decoder struct {
 	members int // the most members of an object that is read in pieces
 }
 
+// newDecoder returns a decoder of the JSON about a package that r reads.
 func newDecoder(name string, r io.Reader) *decoder {
 	in := &meter{r: r, value: maxValue}
 	return &decoder{name: name, in: in, json: json.NewDecoder(in), members: maxVersions}
 }
 
-func (d *decoder) packument() (*Packument, error) {
+// readPackument reads a packument.
+func (d *decoder) readPackument() (*Packument, error) {
 	p := &Packument{
 		Name:     d.name,
 		DistTags: make(map[string]string),
@@ -97,41 +99,41 @@ func (d *decoder) packument() (*Packument, error) {
 		Time:     make(map[string]time.Time),
 	}
 	var found, unpublished bool
-	err := d.object("", func(key string) error {
+	err := d.readObject("", func(key string) error {
 		switch key {
 		case "name":
 			var got string
-			if err := d.value("name", &got); err != nil {
+			if err := d.readValue("name", &got); err != nil {
 				return err
 			}
 			if got != d.name {
-				return d.malformed("name", "it is the one of %.200q", got)
+				return d.newMalformedError("name", "it is the one of %.200q", got)
 			}
 			return nil
 		case "dist-tags":
-			return d.object(key, func(tag string) error {
+			return d.readObject(key, func(tag string) error {
 				var version string
-				err := d.value(key+"."+tag, &version)
+				err := d.readValue(key+"."+tag, &version)
 				p.DistTags[tag] = version
 				return err
 			})
 		case "versions":
 			found = true
-			return d.object(key, func(version string) (err error) {
-				p.Versions[version], err = d.version(version)
+			return d.readObject(key, func(version string) (err error) {
+				p.Versions[version], err = d.readVersion(version)
 				return err
 			})
 		case "time":
-			return d.object(key, func(of string) error {
+			return d.readObject(key, func(of string) error {
 				if of == "unpublished" {
 					unpublished = true
 					var how struct{ Time string }
-					err := d.value("time.unpublished", &how)
+					err := d.readValue("time.unpublished", &how)
 					p.Unpublished = parseTime(how.Time)
 					return err
 				}
 				var at string
-				if err := d.value("time."+of, &at); err != nil {
+				if err := d.readValue("time."+of, &at); err != nil {
 					return err
 				}
 				if at := parseTime(at); !at.IsZero() && of != "created" && of != "modified" {
@@ -140,16 +142,16 @@ func (d *decoder) packument() (*Packument, error) {
 				return nil
 			})
 		}
-		return d.value(key, new(skipped))
+		return d.readValue(key, new(skipped))
 	})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := d.json.Token(); err != io.EOF {
-		return nil, d.syntax("", errors.New("more after its end"))
+		return nil, d.newSyntaxError("", errors.New("more after its end"))
 	}
 	if !found && !unpublished {
-		return nil, d.malformed("versions", "missing")
+		return nil, d.newMalformedError("versions", "missing")
 	}
 	for key, version := range p.Versions {
 		version.Published = p.Time[key]
@@ -158,50 +160,50 @@ func (d *decoder) packument() (*Packument, error) {
 	return p, nil
 }
 
-// object reads an object, calling member for each key to read its value. null passes for an empty one.
-func (d *decoder) object(field string, member func(key string) error) error {
-	d.in.allow(d.json)
+// readObject reads an object. It calls member for each key to read its value. null counts as an empty object.
+func (d *decoder) readObject(field string, member func(key string) error) error {
+	d.in.allowValue(d.json)
 	token, err := d.json.Token()
 	if err != nil {
-		return d.syntax(field, err)
+		return d.newSyntaxError(field, err)
 	}
 	if token == nil && field != "" {
 		return nil
 	}
 	if token != json.Delim('{') {
-		return d.malformed(field, "not an object")
+		return d.newMalformedError(field, "not an object")
 	}
 	for n := 0; d.json.More(); n++ {
 		if n == d.members {
-			return d.malformed(field, "more than %d members", d.members)
+			return d.newMalformedError(field, "more than %d members", d.members)
 		}
-		d.in.allow(d.json)
+		d.in.allowValue(d.json)
 		key, err := d.json.Token()
 		if err != nil {
-			return d.syntax(field, err)
+			return d.newSyntaxError(field, err)
 		}
 		if err := member(key.(string)); err != nil {
 			return err
 		}
 	}
-	d.in.allow(d.json)
+	d.in.allowValue(d.json)
 	if _, err := d.json.Token(); err != nil {
-		return d.syntax(field, err)
+		return d.newSyntaxError(field, err)
 	}
 	return nil
 }
 
-// value reads one value.
-func (d *decoder) value(field string, into any) error {
-	d.in.allow(d.json)
+// readValue reads one value of a field.
+func (d *decoder) readValue(field string, into any) error {
+	d.in.allowValue(d.json)
 	if err := d.json.Decode(into); err != nil {
-		return d.syntax(field, err)
+		return d.newSyntaxError(field, err)
 	}
 	return nil
 }
 
-// version reads the manifest of a version. What is wrong inside it is that version's fault alone.
-func (d *decoder) version(key string) (Version, error) {
+// readVersion reads the manifest of a version. An error inside the manifest is part of the result and affects that version only.
+func (d *decoder) readVersion(key string) (Version, error) {
 	var manifest struct {
 		Version    string          `json:"version"`
 		Deprecated json.RawMessage `json:"deprecated"` // a message, though false and true occur
@@ -216,11 +218,11 @@ func (d *decoder) version(key string) (Version, error) {
 		} `json:"dist"`
 	}
 	field := "versions." + key
-	d.in.allow(d.json)
+	d.in.allowValue(d.json)
 	err := d.json.Decode(&manifest)
 	var wrong *json.UnmarshalTypeError
 	if err != nil && !errors.As(err, &wrong) {
-		return Version{}, d.syntax(field, err)
+		return Version{}, d.newSyntaxError(field, err)
 	}
 	v := Version{Package: d.name, Version: key}
 	var message string
@@ -232,21 +234,21 @@ func (d *decoder) version(key string) (Version, error) {
 	}
 	if dist := manifest.Dist; dist != nil {
 		v.Tarball, v.Integrity, v.Shasum = dist.Tarball, dist.Integrity, dist.Shasum
-		v.Signatures, v.Attested = dist.Signatures, attested(dist.Attestations)
-		v.UnpackedSize, v.FileCount = claim(dist.UnpackedSize), int(claim(dist.FileCount))
+		v.Signatures, v.Attested = dist.Signatures, hasProvenance(dist.Attestations)
+		v.UnpackedSize, v.FileCount = toCount(dist.UnpackedSize), int(toCount(dist.FileCount))
 	}
 	switch {
 	case wrong != nil && wrong.Field != "":
-		v.Err = d.malformed(field+"."+wrong.Field, "unexpected %s", wrong.Value)
+		v.Err = d.newMalformedError(field+"."+wrong.Field, "unexpected %s", wrong.Value)
 	case wrong != nil:
-		v.Err = d.malformed(field, "unexpected %s", wrong.Value)
+		v.Err = d.newMalformedError(field, "unexpected %s", wrong.Value)
 	case manifest.Version != "" && manifest.Version != key:
-		v.Err = d.malformed(field+".version", "it says %.200q", manifest.Version)
+		v.Err = d.newMalformedError(field+".version", "it says %.200q", manifest.Version)
 	case v.Tarball == "":
-		v.Err = d.malformed(field+".dist.tarball", "missing")
+		v.Err = d.newMalformedError(field+".dist.tarball", "missing")
 	case len(key)+len(v.Tarball)+len(v.Integrity)+len(v.Shasum)+len(v.Signatures) > maxKept:
-		v = Version{Package: d.name, Version: shorten(key)}
-		v.Err = d.malformed(field, "more than %d bytes of what is kept for a version", maxKept)
+		v = Version{Package: d.name, Version: shortenField(key)}
+		v.Err = d.newMalformedError(field, "more than %d bytes of what is kept for a version", maxKept)
 	}
 	if len(v.Deprecated) > maxKept {
 		v.Deprecated = strings.ToValidUTF8(v.Deprecated[:maxKept], "")
@@ -254,8 +256,8 @@ func (d *decoder) version(key string) (Version, error) {
 	return v, nil
 }
 
-// attested reports whether what a packument says of attestations names one of provenance.
-func attested(said json.RawMessage) bool {
+// hasProvenance reports whether the attestations in a packument include one of provenance.
+func hasProvenance(said json.RawMessage) bool {
 	var named struct {
 		Provenance struct {
 			PredicateType string `json:"predicateType"`
@@ -264,15 +266,15 @@ func attested(said json.RawMessage) bool {
 	return len(said) > 0 && json.Unmarshal(said, &named) == nil && named.Provenance.PredicateType != ""
 }
 
-// claim makes a count of what a stranger gave as a number.
-func claim(n float64) int64 {
+// toCount returns an untrusted number as a count.
+func toCount(n float64) int64 {
 	if n < 0 || n > 1<<53 {
 		return 0
 	}
 	return int64(n)
 }
 
-// parseTime reads a time, zero if it is none.
+// parseTime parses a time. It returns the zero time if the text is none.
 func parseTime(text string) time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -281,28 +283,30 @@ func parseTime(text string) time.Time {
 	return at.UTC()
 }
 
-func (d *decoder) malformed(field, reason string, args ...any) error {
-	return &MalformedError{Package: d.name, Field: shorten(field), Reason: fmt.Sprintf(reason, args...)}
+// newMalformedError returns the *MalformedError of a field.
+func (d *decoder) newMalformedError(field, reason string, args ...any) error {
+	return &MalformedError{Package: d.name, Field: shortenField(field), Reason: fmt.Sprintf(reason, args...)}
 }
 
-// syntax makes an error of what the JSON decoder says. What the reader below said comes through, for
-// the body of an answer tells apart what is worth another try.
-func (d *decoder) syntax(field string, err error) error {
+// newSyntaxError returns the error for an error of the JSON decoder. It returns a read error unchanged, because the caller decides by it
+// whether to try again.
+func (d *decoder) newSyntaxError(field string, err error) error {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case d.in.err != nil:
 		return d.in.err
 	case errors.Is(err, errLongValue):
-		return d.malformed(field, "a value of more than %d bytes", d.in.value)
+		return d.newMalformedError(field, "a value of more than %d bytes", d.in.value)
 	case err == io.EOF, err == io.ErrUnexpectedEOF:
-		return d.malformed(field, "it ends too early")
+		return d.newMalformedError(field, "it ends too early")
 	case errors.As(err, &wrong):
-		return d.malformed(field, "unexpected %s", wrong.Value)
+		return d.newMalformedError(field, "unexpected %s", wrong.Value)
 	}
-	return d.malformed(field, "%.200v", err)
+	return d.newMalformedError(field, "%.200v", err)
 }
 
-func shorten(field string) string {
+// shortenField returns the name of a field, cut to a length for errors.
+func shortenField(field string) string {
 	const most = 200
 	if len(field) > most {
 		return field[:most] + "…"
@@ -326,8 +330,8 @@ type meter struct {
 	err   error // what the reader said, other than io.EOF
 }
 
-// allow lets d read its next value.
-func (m *meter) allow(d *json.Decoder) { m.most = d.InputOffset() + m.value }
+// allowValue lets d read up to maxValue bytes for its next value.
+func (m *meter) allowValue(d *json.Decoder) { m.most = d.InputOffset() + m.value }
 
 func (m *meter) Read(p []byte) (int, error) {
 	if m.most <= m.read {

@@ -51,7 +51,7 @@ func TestDecodePackument(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDecoder("a", strings.NewReader(test.in))
 			d.in.value, d.members = testValue, testMembers
-			_, err := d.packument()
+			_, err := d.readPackument()
 			var malformed *MalformedError
 			switch {
 			case test.field == "-" && err != nil:

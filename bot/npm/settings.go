@@ -14,31 +14,31 @@ import (
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
-// loadSettings gives npm's settings, those that decide last: of the file beside npm, the global one, the user's, the
-// project's, and the environment.
+// loadSettings returns npm's settings, those that decide last: of the file beside npm, the global one, the user's, the project's, and the
+// environment.
 func loadSettings(dir string) ([]setting, error) {
 	environment := environmentSettings(os.Environ())
-	builtin, err := readFile(builtinFile())
+	builtin, err := readNpmrc(builtinFile())
 	if err != nil {
 		return nil, err
 	}
-	project, err := readFile(filepath.Join(dir, ".npmrc"))
+	project, err := readNpmrc(filepath.Join(dir, ".npmrc"))
 	if err != nil {
 		return nil, err
 	}
-	userFile, ok := find("userconfig", builtin, project, environment)
+	userFile, ok := findPath("userconfig", builtin, project, environment)
 	if !ok {
 		if home, err := os.UserHomeDir(); err == nil {
 			userFile = filepath.Join(home, ".npmrc")
 		}
 	}
-	user, err := readFile(userFile)
+	user, err := readNpmrc(userFile)
 	if err != nil {
 		return nil, err
 	}
-	globalFile, ok := find("globalconfig", builtin, user, project, environment)
+	globalFile, ok := findPath("globalconfig", builtin, user, project, environment)
 	if !ok {
-		prefix, ok := find("prefix", builtin, user, project, environment)
+		prefix, ok := findPath("prefix", builtin, user, project, environment)
 		if !ok {
 			prefix = os.Getenv("PREFIX")
 		}
@@ -46,7 +46,7 @@ func loadSettings(dir string) ([]setting, error) {
 			globalFile = filepath.Join(prefix, "etc", "npmrc")
 		}
 	}
-	global, err := readFile(globalFile)
+	global, err := readNpmrc(globalFile)
 	if err != nil {
 		return nil, err
 	}
@@ -57,20 +57,20 @@ func loadSettings(dir string) ([]setting, error) {
 	return all, nil
 }
 
-// find gives the file or folder that a key names in the last source that has it.
-func find(key string, sources ...[]setting) (name string, ok bool) {
+// findPath returns the path that the last source with the key has for it.
+func findPath(key string, sources ...[]setting) (name string, ok bool) {
 	for _, source := range sources {
 		for _, s := range source {
 			if s.key == key && s.last() != "" {
-				name, ok = homePath(s.last()), true
+				name, ok = expandHome(s.last()), true
 			}
 		}
 	}
 	return name, ok
 }
 
-// homePath puts the home folder in place of ~.
-func homePath(name string) string {
+// expandHome replaces ~ at the start of a path by the home folder.
+func expandHome(name string) string {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {
 			return filepath.Join(home, rest)
@@ -79,8 +79,8 @@ func homePath(name string) string {
 	return name
 }
 
-// readFile reads an .npmrc file, which need not exist.
-func readFile(name string) ([]setting, error) {
+// readNpmrc reads an .npmrc file. It returns no settings if there is no file.
+func readNpmrc(name string) ([]setting, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -95,12 +95,12 @@ func readFile(name string) ([]setting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read npm's configuration: %w", err)
 	}
-	expandAll(settings)
+	expandVariables(settings)
 	return settings, nil
 }
 
-// environmentSettings are the variables that begin with npm_config_, in any case. Of those for one registry's
-// credentials the rest of the name is the key; in others _ stands for -, and case does not matter.
+// environmentSettings returns the settings in variables that start with npm_config_, in any case. The rest of the name is the key. In the
+// credentials of one registry it is taken literally; in others _ means -, and case does not matter.
 func environmentSettings(environ []string) []setting {
 	const prefix = "npm_config_"
 	var settings []setting
@@ -116,20 +116,21 @@ func environmentSettings(environ []string) []setting {
 		// Several values are separated as npm separates them for the programs that it runs.
 		settings = append(settings, setting{key: key, values: strings.Split(trim(value), "\n\n"), origin: "the variable " + name})
 	}
-	expandAll(settings)
+	expandVariables(settings)
 	return settings
 }
 
-func expandAll(settings []setting) {
+// expandVariables expands the variables in all keys and values.
+func expandVariables(settings []setting) {
 	for i, s := range settings {
-		settings[i].key = expand(s.key, os.LookupEnv)
+		settings[i].key = expandReferences(s.key, os.LookupEnv)
 		for n, value := range s.values {
-			s.values[n] = expand(value, os.LookupEnv)
+			s.values[n] = expandReferences(value, os.LookupEnv)
 		}
 	}
 }
 
-// builtinFile is where the npm that would be run keeps its own configuration.
+// builtinFile returns the path of the configuration file that npm ships with.
 func builtinFile() string {
 	program, err := exec.LookPath("npm")
 	if err != nil {
@@ -149,13 +150,12 @@ type setting struct {
 	origin string   // for errors: the file and line, or the variable
 }
 
-// last gives the value of a setting that is no list.
+// last returns the last value of a setting. A setting that is no list has one.
 func (s setting) last() string { return s.values[len(s.values)-1] }
 
-// parseNpmrc reads the dialect of ini that npm's own reader knows: key = value, key[] = value for lists, quotes as in
-// JSON, comments after ; and # unless escaped by a backslash. Settings below a [section] are none of npm's. Unlike
-// npm it refuses a line without "=", which would otherwise be a setting of that name. An error does not quote
-// the file, which may hold a token.
+// parseNpmrc parses the ini dialect of npm: key = value, key[] = value for lists, quotes as in JSON, comments after ; and # unless escaped
+// by a backslash. It ignores settings below a [section], as npm does. Unlike npm it refuses a line without "=", which would be a setting of
+// that name. Errors do not quote the file, which may contain a token.
 func parseNpmrc(name, text string) ([]setting, error) {
 	var settings []setting
 	index := make(map[string]int)
@@ -192,6 +192,7 @@ func parseNpmrc(name, text string) ([]setting, error) {
 
 var section = lazyregexp.New(`^\[[^\]]*\]\s*$`)
 
+// cutBrackets cuts [] off the end of a key, and reports whether it was there.
 func cutBrackets(key string) (string, bool) {
 	if name, ok := strings.CutSuffix(key, "[]"); ok && name != "" {
 		return name, true
@@ -199,7 +200,7 @@ func cutBrackets(key string) (string, bool) {
 	return key, false
 }
 
-// unquote undoes quotes, or escapes, and takes a comment away.
+// unquote removes quotes, or escapes, and a comment from a value.
 func unquote(text string) string {
 	text = trim(text)
 	for _, quote := range []string{`"`, `'`} {
@@ -236,16 +237,16 @@ func unquote(text string) string {
 	return trim(out.String())
 }
 
-// trim takes away what JavaScript calls space, a byte order mark included.
+// trim removes what JavaScript calls space from both ends of a text, including a byte order mark.
 func trim(text string) string {
 	return strings.TrimFunc(text, func(c rune) bool { return c == '\ufeff' || c != '\u0085' && unicode.IsSpace(c) })
 }
 
 var reference = lazyregexp.New(`(\\*)\$\{([^${}?]+)(\?)?\}`)
 
-// expand replaces ${NAME} by the variable's value. Where it is not set, ${NAME} stays and ${NAME?} is nothing; an odd
-// number of backslashes before it keeps it as it is.
-func expand(text string, lookup func(string) (string, bool)) string {
+// expandReferences replaces ${NAME} by the value of a variable. If the variable is not set, ${NAME} stays and ${NAME?} is removed. An odd
+// number of backslashes before it prevents the replacement.
+func expandReferences(text string, lookup func(string) (string, bool)) string {
 	return reference.ReplaceAllStringFunc(text, func(whole string) string {
 		parts := reference.FindStringSubmatch(whole)
 		backslashes, name := len(parts[1]), parts[2]

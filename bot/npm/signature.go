@@ -65,19 +65,19 @@ func (e *SignatureError) Error() string {
 	return fmt.Sprintf("registry signature by key %q invalid: %s", e.KeyID, e.Reason)
 }
 
-// Verify checks what the registry has signed of v. A version without a signature is no error, nor is a
-// registry without keys, whose packuments may carry the signatures of the one that it mirrors. A signature
-// that is wrong is a *[SignatureError]. One by a key that the registry does not publish is another error,
-// because its keys may be older than its packuments for a while.
+// Verify checks the registry's signature of v. It accepts a version without a signature, and a registry without keys, whose packuments may
+// contain signatures of the registry that it mirrors. The error of a wrong signature is a *[SignatureError]. If the registry does not
+// publish the signing key, that is another error, because its keys may be older than its packuments for a while.
 func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
-	signed, err := c.verify(ctx, v)
+	signed, err := c.verifySignatures(ctx, v)
 	if err != nil {
 		return Signed{}, fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
 	}
 	return signed, nil
 }
 
-func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
+// verifySignatures is Verify. Its errors do not name the package.
+func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
 	if v.Err != nil {
 		return Signed{}, v.Err
 	}
@@ -104,22 +104,22 @@ func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
 		if !ok {
 			return Signed{}, fmt.Errorf("its registry signature is by key %.200q, which the registry does not publish", s.KeyID)
 		}
-		if err := key.verify(v, s.Sig); err != "" {
+		if err := key.check(v, s.Sig); err != "" {
 			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
 		}
 		if i == 0 {
-			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signed(), Sig: plainBase64(s.Sig), PublicKey: key.text}
+			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signedText(), Sig: plainBase64(s.Sig), PublicKey: key.text}
 		}
 	}
 	return signed, nil
 }
 
-// plainBase64 is what was decoded without the line ends that decoding does not mind.
+// plainBase64 returns a signature without the line ends that decoding ignores.
 func plainBase64(sig string) string {
 	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
 }
 
-// Publishes reports whether the registry for a package publishes a key, in base64, under an id.
+// Publishes reports whether the registry of a package publishes a key, in base64, under an id.
 func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
 	keys, err := c.keyring(name).get(ctx, c, keysFresh)
 	if err != nil {
@@ -137,7 +137,7 @@ type RegistryKey struct {
 	Expires time.Time        // zero for never
 }
 
-// Key returns the key that the registry for a package publishes under an id. ok is false if it publishes none.
+// Key returns the key that the registry of a package publishes under an id. ok is false if it publishes none.
 func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
 	found, ok, err := c.keyring(name).find(ctx, c, id)
 	if err != nil {
@@ -163,8 +163,8 @@ type publicKey struct {
 	expires string // as the registry has it, "" for never
 }
 
-// verify returns what is wrong, or "".
-func (k publicKey) verify(v Version, signature string) string {
+// check returns what is wrong with the signature of v, "" if it is valid.
+func (k publicKey) check(v Version, signature string) string {
 	if k.key == nil {
 		return "the key is no ECDSA key that Larder can read"
 	}
@@ -181,17 +181,17 @@ func (k publicKey) verify(v Version, signature string) string {
 	if err != nil {
 		return "it is not in base64"
 	}
-	sum := sha256.Sum256([]byte(v.signed()))
+	sum := sha256.Sum256([]byte(v.signedText()))
 	if !ecdsa.VerifyASN1(k.key, sum[:], sig) {
 		return "it does not fit name, version and integrity; this version may have been tampered with"
 	}
 	return ""
 }
 
-// signed is the text that registries sign of a version.
-func (v Version) signed() string { return v.Package + "@" + v.Version + ":" + v.Hash() }
+// signedText returns the text that registries sign for a version.
+func (v Version) signedText() string { return v.Package + "@" + v.Version + ":" + v.Hash() }
 
-// Hash is the integrity of v's tarball as npm understands it: dist.integrity, or dist.shasum in its form.
+// Hash returns the integrity of v's tarball in npm's form: dist.integrity, or dist.shasum in the same form.
 func (v Version) Hash() string {
 	if v.Integrity != "" {
 		return strings.Join(strings.Fields(v.Integrity), " ")
@@ -218,7 +218,7 @@ type keyrings struct {
 	byURL map[string]*keyring
 }
 
-// keyring returns that of the registry for a package.
+// keyring returns the keyring of a package's registry.
 func (c *Client) keyring(name string) *keyring {
 	at := c.config.keysURL(name)
 	c.keys.mu.Lock()
@@ -235,8 +235,8 @@ func (c *Client) keyring(name string) *keyring {
 	return ring
 }
 
-// get returns the registry's keys by id, as they were no longer than age ago; none where it publishes none.
-// What it returns is not changed later.
+// get returns the registry's keys by id, from the cache unless they are older than age; none if it publishes none. The map does not change
+// later.
 func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]publicKey, error) {
 	select {
 	case <-k.turn:
@@ -248,7 +248,7 @@ func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[st
 	if !k.asked.IsZero() && now.Sub(k.asked) < age {
 		return k.keys, nil
 	}
-	keys, validators, err := c.registryKeys(ctx, k.url, k.validators)
+	keys, validators, err := c.requestKeys(ctx, k.url, k.validators)
 	switch {
 	case errors.Is(err, ErrNotModified):
 		keys, validators = k.keys, k.validators
@@ -259,7 +259,7 @@ func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[st
 	return keys, nil
 }
 
-// find returns the key with an id. If it is unknown, it may be new, so find requests the keys again unless that was done recently.
+// find returns the key with an id. If the key is unknown, it may be new, so find requests the keys again unless it did so recently.
 func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey, ok bool, err error) {
 	for _, age := range []time.Duration{keysFresh, keysAgain} {
 		keys, err := k.get(ctx, c, age)
@@ -273,9 +273,9 @@ func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey
 	return key, ok, nil
 }
 
-// registryKeys asks a registry for its keys.
-func (c *Client) registryKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
-	err = c.fetch.Get(ctx, c.request(at, conditional(known), maxKeys), func(r *fetch.Response) error {
+// requestKeys requests the keys of a registry, unless known describes the current ones.
+func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
+	err = c.fetch.Get(ctx, c.newRequest(at, conditionalHeader(known), maxKeys), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {
 			return ErrNotModified
 		}
@@ -295,8 +295,8 @@ func (c *Client) registryKeys(ctx context.Context, at *url.URL, known Validators
 	return keys, validators, err
 }
 
-// parseKeys reads the answer of a registry that has something there. Those that show a page for people
-// wherever they have nothing publish no keys.
+// parseKeys parses the registry's response about its keys. A registry that responds with a page for people where it has nothing publishes
+// no keys.
 func parseKeys(data []byte) (map[string]publicKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, nil

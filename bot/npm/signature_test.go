@@ -257,7 +257,7 @@ func FuzzParseKeys(f *testing.F) {
 		}
 		v := Version{Package: "venv", Version: "0.1.0", Integrity: realIntegrity}
 		for id, key := range keys {
-			if key.verify(v, "AAAA") == "" {
+			if key.check(v, "AAAA") == "" {
 				t.Errorf("key %q of %q verifies anything", id, data)
 			}
 		}

@@ -39,18 +39,18 @@ func (e *IntegrityError) Error() string {
 	return fmt.Sprintf("integrity mismatch: the packument says %s, the tarball has %s", e.Want, e.Got)
 }
 
-// Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
-// packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match or
-// is missing, the error is an *[IntegrityError]; where dst cannot be written, it is a *[fetch.LocalError].
-// After any error dst's content is worth nothing.
+// Tarball downloads the tarball of v into dst, which it truncates first, and compares it with the hash in the packument: the strongest of
+// dist.integrity, else dist.shasum. If there is no hash or it differs, the error is an *[IntegrityError]. If dst cannot be written, the
+// error is a *[fetch.LocalError]. After any error the content of dst is undefined.
 func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
-	if err := c.tarball(ctx, v, dst); err != nil {
+	if err := c.download(ctx, v, dst); err != nil {
 		return fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
 	}
 	return nil
 }
 
-func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
+// download is Tarball. Its errors do not name the package.
+func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 	if v.Err != nil {
 		return v.Err
 	}
@@ -60,11 +60,11 @@ func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
 	}
 	target, err := c.config.tarballURL(v.Package, v.Tarball)
 	if err != nil {
-		return &MalformedError{Package: v.Package, Field: "versions." + shorten(v.Version), Reason: err.Error()}
+		return &MalformedError{Package: v.Package, Field: "versions." + shortenField(v.Version), Reason: err.Error()}
 	}
 	// Some servers call the tarball's own gzip a Content-Encoding. The bytes are wanted as they are.
 	header := http.Header{"Accept-Encoding": {"identity"}}
-	return c.fetch.Get(ctx, c.request(target, header, c.o.TarballBytes), func(r *fetch.Response) error {
+	return c.fetch.Get(ctx, c.newRequest(target, header, c.o.TarballBytes), func(r *fetch.Response) error {
 		if r.Status != http.StatusOK {
 			return fmt.Errorf("the registry answers %d instead of a tarball", r.Status)
 		}
@@ -82,8 +82,8 @@ func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
 	})
 }
 
-// Release gets the tarball of v into dst and opens it, once what the registry has signed of v is verified. Errors are
-// those of [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] for a tarball that is none.
+// Release downloads the tarball of v into dst and opens it after the registry's signature of v is verified. Errors are those of
+// [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is no archive.
 func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.Source, Signed, error) {
 	signed, err := c.Verify(ctx, v)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.
 	return opened.StripRoot(), signed, nil
 }
 
-// Reconnect has the next requests open connections anew.
+// Reconnect makes the next requests open new connections.
 func (c *Client) Reconnect() { c.fetch.Reconnect() }
 
 // algorithm is a hash that subresource integrity knows.
@@ -126,7 +126,7 @@ type hashes struct {
 	hex       bool   // shasum's notation
 }
 
-// parseHashes returns the hashes that a version's tarball must have.
+// parseHashes returns the hashes of a version's tarball.
 func parseHashes(v Version) (hashes, error) {
 	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
 	switch {
@@ -144,8 +144,8 @@ func parseHashes(v Version) (hashes, error) {
 	return hashes{}, none
 }
 
-// parseIntegrity reads integrity metadata (W3C Subresource Integrity §3.5): of several hashes only those
-// of the strongest algorithm count, and one that matches is enough.
+// parseIntegrity parses integrity metadata (W3C Subresource Integrity §3.5). Only the hashes of the strongest algorithm count, and one
+// that matches is enough.
 func parseIntegrity(integrity string) (hashes, bool) {
 	for _, algorithm := range algorithms {
 		if want := parseIntegrityOf(algorithm, integrity); len(want.sums) > 0 {
@@ -155,7 +155,7 @@ func parseIntegrity(integrity string) (hashes, bool) {
 	return hashes{}, false
 }
 
-// parseIntegrityOf reads the hashes of one algorithm.
+// parseIntegrityOf parses the hashes of one algorithm in integrity metadata.
 func parseIntegrityOf(algorithm algorithm, integrity string) hashes {
 	want := hashes{algorithm: algorithm}
 	var kept []string
@@ -172,8 +172,8 @@ func parseIntegrityOf(algorithm algorithm, integrity string) hashes {
 	return want
 }
 
-// SameTarball compares what the packument says of v's tarball with the Hash of a version that was seen
-// before. Known is false where they have no algorithm in common.
+// SameTarball reports whether the packument's hash of v's tarball equals the Hash of an earlier version record. known is false if they have
+// no algorithm in common.
 func (v Version) SameTarball(hash string) (same, known bool) {
 	for _, algorithm := range algorithms {
 		have := parseIntegrityOf(algorithm, v.Integrity).sums
@@ -193,6 +193,7 @@ func (v Version) SameTarball(hash string) (same, known bool) {
 	return false, false
 }
 
+// check returns an *IntegrityError unless got is the content's digest by the hashes' algorithm.
 func (h hashes) check(v Version, got []byte) error {
 	if slices.ContainsFunc(h.sums, func(sum []byte) bool { return string(sum) == string(got) }) {
 		return nil
@@ -206,13 +207,11 @@ func (h hashes) check(v Version, got []byte) error {
 	return e
 }
 
-// IsPermanent reports whether err, of Packument or Tarball, is about the package or release itself, so
-// that it comes again however often that is tried: no usable hash, a signature that is wrong, a malformed
-// packument, an impossible name, too many bytes, an address that the rules forbid.
-//
-// Everything else may pass and is not permanent. Bytes that break their promise may be a proxy's error page.
-// [ErrNotFound] is permanent least of all: a mirror or a cache may not have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
-// or of a registry's mood), certificates, redirects and a *[fetch.LocalError].
+// IsPermanent reports whether an error of Packument or Tarball is about the package or release itself, so that trying again gives the same:
+// no usable hash, a wrong signature, a malformed packument, an invalid name, too many bytes, a forbidden address. Other errors are not
+// permanent. Wrong bytes may be the error page of a proxy. [ErrNotFound] may change, because a mirror or a cache may lack what the
+// packument lists. So may other statuses (401 and 403 depend on credentials or on the registry's state), certificates, redirects and a
+// *[fetch.LocalError].
 func IsPermanent(err error) bool {
 	var integrity *IntegrityError
 	var signature *SignatureError

@@ -1,21 +1,21 @@
-// Package archive reads archives that come from strangers: .tar.gz, .tar, .zip, plain folders, and lists of files whose
-// contents come separately.
+// Package archive reads untrusted archives: .tar.gz, .tar, .zip, plain folders, and lists of files whose contents come
+// separately.
 //
-// What it guarantees, whatever the bytes are:
+// It guarantees for any bytes:
 //
 //   - Nothing is ever written to disk, and no link is ever followed.
-//   - Every name handed out is a clean relative path: UTF-8, slashes only, no empty, "." or ".."
+//   - Every name that it returns is a clean relative path: UTF-8, slashes only, no empty, "." or ".."
 //     component, no control character, no name twice, no name that is a file and a folder at once.
-//   - An archive that breaks a rule is refused as a whole with a [RefusedError]: absolute names, "..",
+//   - An archive that breaks a rule is refused with a [RefusedError]: absolute names, "..",
 //     backslashes or NUL in a name, a name given twice, too many bytes or entries, a compression bomb,
 //     sparse files, encrypted, truncated or corrupt data.
-//   - Links, devices and other special files, and files whose names cannot stand in a URL or a log (not UTF-8,
-//     control characters), are left out and reported through [Entry].Skipped.
+//   - Links, devices and other special files, and files whose names cannot be in a URL or a log (not UTF-8,
+//     control characters), are skipped and reported with [Entry].Skipped.
 //   - Memory is bounded by [Limits], never by what an archive claims.
 //
-// The limits count the bytes that really come out, also of the entries a caller does not read. When
-// [Walk] returns nil the whole archive has been read and was sound; before that its entries are only
-// candidates, so a caller that must not act on half a bad archive walks it twice.
+// The limits count the bytes that are really unpacked, also of entries that a caller does not read. When [Walk] returns nil,
+// the complete archive has been read and is valid. Before that, its entries are only candidates, so a caller that must not
+// act on half of an invalid archive walks it twice.
 //
 // The package must not know what a release or a package is, nor where archives come from.
 package archive
@@ -41,30 +41,29 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// Entry is one file of an archive, or one thing in it that is left out.
+// Entry is one file of an archive, or an entry that is skipped.
 type Entry struct {
-	// Name is the entry's clean path. For a skipped entry it is only good for showing to people:
-	// bytes that are not UTF-8 are replaced.
+	// Name is the entry's clean path. For a skipped entry it is for display only: bytes that are not
+	// UTF-8 are replaced.
 	Name string
 	// Size is the file's length in bytes, 0 for skipped entries.
 	Size int64
 	// Modified is when the file was last changed; zero for one that is not in a [Folder].
 	Modified time.Time
-	// Skipped says why the entry is left out ("symbolic link", "hard link", "device"…). It is empty
-	// for a file to be used.
+	// Skipped says why the entry is skipped ("symbolic link", "hard link", "device"…). It is empty for a file.
 	Skipped string
 }
 
-// Limits bound what an archive may cost. A zero field means its default.
+// Limits limit the cost of an archive. A zero field means its default.
 type Limits struct {
-	// Unpacked is the most bytes that all files together may have; default 1 GiB.
+	// Unpacked limits the bytes of all files together; default 1 GiB.
 	Unpacked int64
-	// Entries is the most entries, of any kind, and also the most folders; default 50,000.
+	// Entries limits the entries of any kind, and the folders; default 50,000.
 	Entries int
-	// NameLength is the longest name in bytes; default 1024.
+	// NameLength limits a name, in bytes; default 1024.
 	NameLength int
-	// Ratio is how many times larger than its compressed form an archive may be, once it is over
-	// 16 MiB; default 200. Text reaches 20, a bomb 1000.
+	// Ratio limits how many times larger than its compressed form an archive of over 16 MiB may be; default 200. Text reaches
+	// 20, a bomb 1000.
 	Ratio int64
 }
 
@@ -74,12 +73,13 @@ var DefaultLimits = Limits{Unpacked: 1 << 30, Entries: 50_000, NameLength: 1024,
 const (
 	// ratioFrom is the size below which a high ratio is not refused.
 	ratioFrom = 16 << 20
-	// maxDepth bounds the components of a name, and with them the folders one entry can bring in.
+	// maxDepth limits the components of a name, and with them the folders that one entry adds.
 	maxDepth = 100
-	// entryOverhead is what a tar may spend on headers and padding for each entry.
+	// entryOverhead is the bytes of a tar that may be headers and padding for each entry.
 	entryOverhead = 4096
 )
 
+// withDefaults returns the limits with the default in place of each zero.
 func (l Limits) withDefaults() Limits {
 	l.Unpacked = cmp.Or(l.Unpacked, DefaultLimits.Unpacked)
 	l.Entries = cmp.Or(l.Entries, DefaultLimits.Entries)
@@ -101,22 +101,17 @@ func (e *RefusedError) Error() string {
 	if e.Entry == "" {
 		return "archive refused: " + e.Reason
 	}
-	return fmt.Sprintf("archive refused: entry %s: %s", quote(e.Entry), e.Reason)
+	return fmt.Sprintf("archive refused: entry %s: %s", quoteName(e.Entry), e.Reason)
 }
 
-// quote makes a stranger's name safe and short enough for a log line.
-func quote(name string) string { return strconv.Quote(text.Short(name, 200)) }
+// quoteName returns a stranger's name in a form that is safe and short enough for a log line.
+func quoteName(name string) string { return strconv.Quote(text.Short(name, 200)) }
 
-// Walk reads src from beginning to end and calls fn for each file and each thing left out, in the
-// archive's order (a folder's: sorted by name). Folders themselves are not reported.
-//
-// The reader gives the file's bytes; it is good until fn returns and gives nothing for skipped
-// entries. fn need not read it. Walk reads the rest, so that the limits and checksums cover all of
-// it; only a folder's unread files stay unread.
-//
-// An error from fn ends the walk and is returned as it is, except [fs.SkipAll], which ends it without
-// one and leaves the rest of the archive unchecked. Other errors are a *[RefusedError], ctx's error,
-// or the source's own read error.
+// Walk reads src from beginning to end and calls fn for each file and each skipped entry, in the order of the archive, or sorted by name in
+// a folder. It does not report folders. The reader returns the bytes of a file, none for a skipped entry. It is valid until fn returns. fn
+// need not read it: Walk reads the rest itself, so that limits and checksums cover all of it. Only the unread files of a folder stay
+// unread. An error from fn ends the walk and is returned unchanged, except [fs.SkipAll], which ends the walk without an error and leaves
+// the rest of the archive unchecked. Other errors are a *[RefusedError], the error of ctx, or a read error of the source.
 func Walk(ctx context.Context, src Source, limits Limits, fn func(Entry, io.Reader) error) error {
 	if src.walk == nil {
 		return errors.New("archive: walking a Source that nothing was opened for")
@@ -141,10 +136,9 @@ func Walk(ctx context.Context, src Source, limits Limits, fn func(Entry, io.Read
 // can be there, since ".." is never admitted from an archive.
 const outside = "../"
 
-// name checks the name of an entry, cleans it and claims it for the entry. It returns "" for the
-// archive's own top ("./", or the top folder where that is stripped). odd says why a file of that
-// name can only be left out.
-func (w *walker) name(raw string, k kind) (name, odd string, err error) {
+// cleanName checks and cleans the name of an entry, and reserves it for the entry. It returns "" for the archive's own top: "./", or the
+// top folder where that is stripped. odd says why a file of that name must be skipped.
+func (w *walker) cleanName(raw string, k kind) (name, odd string, err error) {
 	switch {
 	case raw == "":
 		return "", "", w.refuse("", "an entry without a name")
@@ -183,22 +177,22 @@ func (w *walker) name(raw string, k kind) (name, odd string, err error) {
 		if k == folder {
 			return "", "", nil // the top folder itself
 		}
-		return parts[0], "outside the top folder", w.claim(raw, outside+parts[0], k)
+		return parts[0], "outside the top folder", w.claimName(raw, outside+parts[0], k)
 	}
 	if w.strip {
 		parts = parts[1:]
 	}
 	name = strings.Join(parts, "/")
-	return name, odd, w.claim(raw, name, k)
+	return name, odd, w.claimName(raw, name, k)
 }
 
-// hasDrive reports whether a name is absolute where drives have letters.
+// hasDrive reports whether a name is an absolute path on systems with drive letters.
 func hasDrive(name string) bool {
 	return len(name) >= 3 && name[1] == ':' && name[2] == '/' &&
 		('a' <= name[0]|0x20 && name[0]|0x20 <= 'z')
 }
 
-// walkTar reads a tar in any of its dialects: long names and PAX records are archive/tar's business.
+// walkTar walks a tar of any dialect. Package archive/tar handles long names and PAX records.
 func walkTar(w *walker, r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {
@@ -207,7 +201,7 @@ func walkTar(w *walker, r io.Reader) error {
 			return w.err
 		}
 		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // insecure names get our own reasons
-			return w.corrupt("", err)
+			return w.refuseCorrupt("", err)
 		}
 		if err := walkTarEntry(w, tr, header); err != nil {
 			return err
@@ -215,33 +209,33 @@ func walkTar(w *walker, r io.Reader) error {
 	}
 }
 
+// walkTarEntry checks one entry of a tar, and passes it to the walk's function.
 func walkTarEntry(w *walker, tr *tar.Reader, header *tar.Header) error {
-	if sparse(header) {
+	if isSparse(header) {
 		return w.refuse(header.Name, "a sparse file")
 	}
 	switch header.Typeflag {
 	case tar.TypeReg, tar.TypeCont:
-		return w.file(header.Name, header.Size, "", true, func() (io.Reader, error) { return tr, nil })
+		return w.addFile(header.Name, header.Size, "", true, func() (io.Reader, error) { return tr, nil })
 	case tar.TypeDir:
-		return w.folder(header.Name)
+		return w.addFolder(header.Name)
 	case tar.TypeXGlobalHeader:
-		return w.count() // a forge's comment, for instance
+		return w.countEntry() // a forge's comment, for instance
 	case tar.TypeSymlink:
-		return w.skip(header.Name, "symbolic link")
+		return w.skipEntry(header.Name, "symbolic link")
 	case tar.TypeLink:
-		return w.skip(header.Name, "hard link")
+		return w.skipEntry(header.Name, "hard link")
 	case tar.TypeChar, tar.TypeBlock:
-		return w.skip(header.Name, "device")
+		return w.skipEntry(header.Name, "device")
 	case tar.TypeFifo:
-		return w.skip(header.Name, "named pipe")
+		return w.skipEntry(header.Name, "named pipe")
 	}
-	return w.skip(header.Name, "unknown kind of entry")
+	return w.skipEntry(header.Name, "unknown kind of entry")
 }
 
-// sparse reports whether a file has holes, which archive/tar fills: gigabytes of a few hundred bytes.
-// Nothing that packs releases writes such files. Without them, no more bytes come out of a tar than went
-// in, so that only the compression around it needs a limit.
-func sparse(header *tar.Header) bool {
+// isSparse reports whether a file of a tar has holes, which archive/tar fills: gigabytes from a few hundred bytes. No program that packs
+// releases writes such files. Without them a tar is at least as large as its content, so only the compression around it needs a limit.
+func isSparse(header *tar.Header) bool {
 	if header.Typeflag == tar.TypeGNUSparse {
 		return true
 	}
@@ -253,8 +247,7 @@ func sparse(header *tar.Header) bool {
 	return false
 }
 
-// isTar reports whether head begins like a tar. A tar has no mark of its own before the ustar format,
-// so archive/tar is asked: it verifies the first header's checksum.
+// isTar reports whether head starts like a tar. Old tars have no magic number, so archive/tar verifies the checksum of the first header.
 func isTar(head []byte) bool {
 	_, err := tar.NewReader(bytes.NewReader(head)).Next()
 	return len(head) == 512 && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrInsecurePath))
@@ -264,12 +257,12 @@ func isTar(head []byte) bool {
 // limits allow. It bounds the memory for the list, which archive/zip builds whole.
 const directoryBytes = 512
 
-// walkZip reads a zip by its central directory, as other readers do.
+// walkZip walks a zip by its central directory, as other readers do.
 func walkZip(w *walker, r io.ReaderAt, size int64) error {
 	source := &sourceReaderAt{w: w, r: r, size: size, left: int64(w.limits.Entries)*directoryBytes + 128<<10}
 	zr, err := zip.NewReader(source, size)
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // insecure names get our own reasons
-		return w.corrupt("", err)
+		return w.refuseCorrupt("", err)
 	}
 	source.left = -1
 	zr.RegisterDecompressor(zip.Deflate, func(r io.Reader) io.ReadCloser { return flate.NewReader(r) })
@@ -282,6 +275,7 @@ func walkZip(w *walker, r io.ReaderAt, size int64) error {
 	return w.err
 }
 
+// walkZipEntry checks one entry of a zip, and passes it to the walk's function. size is the size of the zip, and total the unpacked bytes of its entries so far.
 func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	const encrypted = 0x1
 	mode := f.Mode()
@@ -289,13 +283,13 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	case f.Flags&encrypted != 0:
 		return w.refuse(f.Name, "encrypted")
 	case mode.IsDir():
-		return w.folder(f.Name)
+		return w.addFolder(f.Name)
 	case mode&fs.ModeSymlink != 0:
-		return w.skip(f.Name, "symbolic link")
+		return w.skipEntry(f.Name, "symbolic link")
 	case mode&fs.ModeNamedPipe != 0:
-		return w.skip(f.Name, "named pipe")
+		return w.skipEntry(f.Name, "named pipe")
 	case !mode.IsRegular():
-		return w.skip(f.Name, "device")
+		return w.skipEntry(f.Name, "device")
 	case f.UncompressedSize64 > uint64(w.limits.Unpacked):
 		return w.refuse("", "over %d bytes unpacked", w.limits.Unpacked)
 	}
@@ -314,7 +308,7 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 			opened.Close()
 		}
 	}()
-	return w.file(f.Name, int64(f.UncompressedSize64), "", true, func() (io.Reader, error) {
+	return w.addFile(f.Name, int64(f.UncompressedSize64), "", true, func() (io.Reader, error) {
 		var err error
 		opened, err = f.Open()
 		return opened, err

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// List gives the entries of a list, in its order, with the rules and limits of an archive. It reads an entry's bytes through
-// open, and only where the walk's fn reads them. The bytes of entries[i] are open(i).
+// List returns the source that consists of entries, in their order, under the rules and limits of an archive. It reads the bytes of
+// entries[i] through open(i), and only if the walk's function reads them.
 func List(entries []Entry, open func(i int) (io.ReadCloser, error)) Source {
 	return Source{walk: func(w *walker) error {
 		for i, e := range entries {
-			if err := walkListed(w, e, func() (io.ReadCloser, error) { return open(i) }); err != nil {
+			if err := walkListEntry(w, e, func() (io.ReadCloser, error) { return open(i) }); err != nil {
 				return err
 			}
 		}
@@ -22,9 +22,10 @@ func List(entries []Entry, open func(i int) (io.ReadCloser, error)) Source {
 	}}
 }
 
-func walkListed(w *walker, e Entry, open func() (io.ReadCloser, error)) error {
+// walkListEntry checks one entry of a list, and passes it to the walk's function.
+func walkListEntry(w *walker, e Entry, open func() (io.ReadCloser, error)) error {
 	if e.Skipped != "" {
-		return w.skip(e.Name, e.Skipped)
+		return w.skipEntry(e.Name, e.Skipped)
 	}
 	var opened io.ReadCloser
 	defer func() {
@@ -32,15 +33,15 @@ func walkListed(w *walker, e Entry, open func() (io.ReadCloser, error)) error {
 			opened.Close()
 		}
 	}()
-	return w.file(e.Name, e.Size, "", false, func() (r io.Reader, err error) {
+	return w.addFile(e.Name, e.Size, "", false, func() (r io.Reader, err error) {
 		if opened, err = open(); err != nil {
-			return nil, w.fail(fmt.Errorf("couldn't read the content of %s: %w", quote(e.Name), err))
+			return nil, w.fail(fmt.Errorf("couldn't read the content of %s: %w", quoteName(e.Name), err))
 		}
 		return &sourceReader{w: w, r: opened}, nil
 	})
 }
 
-// SingleFile gives the one file at path, under the last component of path.
+// SingleFile returns the source that consists of the file at path, under the last component of path.
 func SingleFile(path string) Source {
 	return Source{walk: func(w *walker) error {
 		f, err := os.Open(path)
@@ -55,7 +56,7 @@ func SingleFile(path string) Source {
 		if !info.Mode().IsRegular() {
 			return w.fail(fmt.Errorf("couldn't open %s: not a regular file", path))
 		}
-		return w.file(filepath.Base(path), info.Size(), "", false, func() (io.Reader, error) {
+		return w.addFile(filepath.Base(path), info.Size(), "", false, func() (io.Reader, error) {
 			// A file that grows meanwhile is read up to the size it had.
 			return io.LimitReader(&sourceReader{w: w, r: f}, info.Size()), nil
 		})
@@ -75,8 +76,8 @@ var otherForms = []struct{ begins, name string }{
 	{"Rar!\x1a\x07", "rar"},
 }
 
-// unknownForm returns the error for a file with these first bytes.
-func unknownForm(head []byte) error {
+// newFormError returns the error for a file that is no archive and has these first bytes.
+func newFormError(head []byte) error {
 	for _, other := range otherForms {
 		if bytes.HasPrefix(head, []byte(other.begins)) {
 			return fmt.Errorf("a file compressed with %s; a .tar.gz, a .tar or a .zip is expected", other.name)

@@ -19,27 +19,26 @@ import (
 type Source struct {
 	walk  func(*walker) error
 	strip bool
-	below int64 // size of the files that leave judges
+	below int64 // leave decides about files smaller than that, in bytes
 	leave func(data []byte) (reason string)
 }
 
-// StripRoot returns the source with the first component of every name dropped, whatever it is called:
-// npm's tarballs keep all below "package/", a forge's below "name-commit/". A file that lies beside
-// the top folder is left out and reported.
+// StripRoot returns the source without the first component of every name. npm's tarballs have all files below "package/", those of git
+// hosts below "name-commit/". A file beside the top folder is skipped.
 func (s Source) StripRoot() Source {
 	s.strip = true
 	return s
 }
 
-// LeaveOut returns the source without the files for whose bytes why has a reason; they are reported with
-// it. Only files of less than below bytes are asked about, as they are held in memory for that.
+// LeaveOut returns the source without the files for whose content why returns a reason. They are skipped with that reason. It calls why
+// only for files smaller than below, in bytes, because they are held in memory for that.
 func (s Source) LeaveOut(below int64, why func(data []byte) (reason string)) Source {
 	s.below, s.leave = below, why
 	return s
 }
 
-// OpenFile gives the archive or folder at path. Its content, not its name, decides whether it is a folder, a .tar.gz, a .tar
-// or a .zip; the error for another file is [ErrNotArchive]. Every walk opens the file again.
+// OpenFile opens the archive or folder at path. The content, not the name, decides whether it is a folder, a .tar.gz, a .tar or a .zip. The
+// error for any other file is [ErrNotArchive]. Every walk opens the file again.
 func OpenFile(path string) (Source, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func OpenFile(path string) (Source, error) {
 		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
 	}
 	defer f.Close()
-	form, err := detect(f, info.Size())
+	form, err := detectForm(f, info.Size())
 	if err != nil {
 		return Source{}, fmt.Errorf("couldn't open %s: %w", path, err)
 	}
@@ -74,18 +73,16 @@ func OpenFile(path string) (Source, error) {
 	}}, nil
 }
 
-// Open gives the archive, .tar.gz, .tar or .zip, in the first size bytes of r, which must stay
-// readable for as long as the source is walked.
+// Open opens the archive (.tar.gz, .tar or .zip) in the first size bytes of r, which must stay readable while the source is walked.
 func Open(r io.ReaderAt, size int64) (Source, error) {
-	form, err := detect(r, size)
+	form, err := detectForm(r, size)
 	if err != nil {
 		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
 	}
 	return Source{walk: func(w *walker) error { return form(w, r, size) }}, nil
 }
 
-// OpenDownload gives the archive in a file that was just written, and must stay open for as long as
-// the source is walked.
+// OpenDownload opens the archive in a file that was just written and must stay open while the source is walked.
 func OpenDownload(f *os.File) (Source, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -97,8 +94,8 @@ func OpenDownload(f *os.File) (Source, error) {
 // form is one way an archive is written down.
 type form func(w *walker, r io.ReaderAt, size int64) error
 
-// detect tells an archive's form from its first bytes.
-func detect(r io.ReaderAt, size int64) (form, error) {
+// detectForm detects the form of an archive by its first bytes.
+func detectForm(r io.ReaderAt, size int64) (form, error) {
 	head := make([]byte, min(size, 512))
 	if _, err := r.ReadAt(head, 0); err != nil && err != io.EOF {
 		return nil, err
@@ -113,7 +110,7 @@ func detect(r io.ReaderAt, size int64) (form, error) {
 			return walkTar(w, &sourceReader{w: w, r: io.NewSectionReader(r, 0, size)})
 		}, nil
 	}
-	return nil, unknownForm(head)
+	return nil, newFormError(head)
 }
 
 // sourceReader reads a walk's source and records what goes wrong below the decoders, so that a broken
@@ -158,6 +155,7 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// checkRatio refuses the archive if it has unpacked to too many bytes for so many packed ones.
 func (w *walker) checkRatio(unpacked, packed int64) error {
 	if unpacked > ratioFrom && unpacked/w.limits.Ratio > packed {
 		return w.refuse("", "a compression bomb: %d bytes became more than %d", packed, unpacked)
@@ -165,12 +163,13 @@ func (w *walker) checkRatio(unpacked, packed int64) error {
 	return nil
 }
 
+// walkTarGz walks a compressed tar.
 func walkTarGz(w *walker, r io.Reader) error {
 	source := &sourceReader{w: w, r: r}
 	// The buffer is a gzip.Reader's own, only larger: fewer reads of the file below.
 	unzip, err := gzip.NewReader(bufio.NewReaderSize(source, 64<<10))
 	if err != nil {
-		return w.corrupt("", err)
+		return w.refuseCorrupt("", err)
 	}
 	defer unzip.Close()
 	out := &unpacked{w: w, r: unzip, source: source}
@@ -181,24 +180,25 @@ func walkTarGz(w *walker, r io.Reader) error {
 	// What follows a tar's end is padding, but the gzip checksum comes after it. Bytes behind the last
 	// gzip stream are not the archive's: gzip ignores them too.
 	if _, err := io.Copy(io.Discard, out); err != nil && !errors.Is(err, gzip.ErrHeader) {
-		return w.corrupt("", err)
+		return w.refuseCorrupt("", err)
 	}
 	return w.err
 }
 
-// Folder gives the files below a folder, hidden ones included, sorted by name. Links are reported, not
-// followed, also where they are swapped in during the walk: everything is opened relative to the
-// folder's own descriptor, and what was opened must be what was listed.
+// Folder returns the source that consists of the files below a folder, sorted by name, hidden ones included. Links are skipped, not
+// followed, also if one replaces a file during the walk: everything is opened relative to the descriptor of the folder, and an opened file
+// must be the listed one.
 func Folder(name string) Source {
-	return folderOf(func() (*os.Root, error) { return os.OpenRoot(name) })
+	return folderSource(func() (*os.Root, error) { return os.OpenRoot(name) })
 }
 
-// FolderIn is Folder for a folder below root, outside of which nothing is opened.
+// FolderIn is like Folder, for a folder below root. It opens nothing outside of root.
 func FolderIn(root *os.Root, name string) Source {
-	return folderOf(func() (*os.Root, error) { return root.OpenRoot(name) })
+	return folderSource(func() (*os.Root, error) { return root.OpenRoot(name) })
 }
 
-func folderOf(open func() (*os.Root, error)) Source {
+// folderSource returns the source of the folder that open opens.
+func folderSource(open func() (*os.Root, error)) Source {
 	return Source{walk: func(w *walker) error {
 		root, err := open()
 		if err != nil {
@@ -209,15 +209,16 @@ func folderOf(open func() (*os.Root, error)) Source {
 	}}
 }
 
+// walkFolder walks the files below a folder of root.
 func walkFolder(w *walker, root *os.Root, dir string) error {
-	entries, err := list(root, dir)
+	entries, err := listFolder(root, dir)
 	if err != nil {
 		return w.fail(fmt.Errorf("couldn't read the folder: %w", err))
 	}
 	for _, entry := range entries {
 		name := path.Join(dir, entry.Name())
 		if entry.IsDir() {
-			if err := w.folder(name); err != nil {
+			if err := w.addFolder(name); err != nil {
 				return err
 			}
 			if err := walkFolder(w, root, name); err != nil {
@@ -232,8 +233,8 @@ func walkFolder(w *walker, root *os.Root, dir string) error {
 	return nil
 }
 
-// list reads one folder, sorted by name. A link in its place is not followed.
-func list(root *os.Root, dir string) ([]fs.DirEntry, error) {
+// listFolder returns the entries of one folder, sorted by name. It does not follow a link in place of the folder.
+func listFolder(root *os.Root, dir string) ([]fs.DirEntry, error) {
 	before, err := root.Lstat(dir)
 	if err != nil {
 		return nil, err
@@ -243,7 +244,7 @@ func list(root *os.Root, dir string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if err := same(before, f); err != nil {
+	if err := checkSame(before, f); err != nil {
 		return nil, err
 	}
 	entries, err := f.ReadDir(-1)
@@ -254,16 +255,17 @@ func list(root *os.Root, dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
+// walkFolderEntry checks one entry of a folder, and passes it to the walk's function.
 func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) error {
 	switch {
 	case mode&fs.ModeSymlink != 0:
-		return w.skip(name, "symbolic link")
+		return w.skipEntry(name, "symbolic link")
 	case mode&fs.ModeNamedPipe != 0:
-		return w.skip(name, "named pipe")
+		return w.skipEntry(name, "named pipe")
 	case mode&fs.ModeSocket != 0:
-		return w.skip(name, "socket")
+		return w.skipEntry(name, "socket")
 	case !mode.IsRegular():
-		return w.skip(name, "device")
+		return w.skipEntry(name, "device")
 	}
 	info, err := root.Lstat(name)
 	if err != nil {
@@ -279,12 +281,12 @@ func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) er
 		}
 	}()
 	w.modified = info.ModTime()
-	return w.file(name, info.Size(), "", false, func() (io.Reader, error) {
+	return w.addFile(name, info.Size(), "", false, func() (io.Reader, error) {
 		var err error
 		// O_NONBLOCK: opening must not hang where a pipe has taken the file's place.
 		f, err = root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
-			err = same(info, f)
+			err = checkSame(info, f)
 		}
 		if err != nil {
 			return nil, w.fail(fmt.Errorf("couldn't read the folder: %w", err))
@@ -296,8 +298,8 @@ func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) er
 
 var errChanged = errors.New("changed while it was read")
 
-// same makes sure that f is what was listed as info.
-func same(info fs.FileInfo, f *os.File) error {
+// checkSame returns an error unless f is the file that was listed as info.
+func checkSame(info fs.FileInfo, f *os.File) error {
 	opened, err := f.Stat()
 	if err != nil {
 		return err

@@ -13,11 +13,11 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// kind is what a name was seen as.
+// kind is the kind of entry that has a name.
 type kind uint8
 
 const (
-	file kind = iota + 1 // or link, device: whatever is not a folder
+	file kind = iota + 1 // or link, device: anything but a folder
 	folder
 )
 
@@ -30,19 +30,19 @@ type walker struct {
 	below  int64
 	leave  func(data []byte) (reason string)
 
-	modified time.Time // of the file at hand
+	modified time.Time // of the current file
 
 	names    map[string]kind
 	entries  int
 	folders  int
 	unpacked int64
 
-	// err is the first failure. It is kept because a caller's fn may swallow or reword what its
-	// reader returned, and a refused archive must stay refused.
+	// err is the first failure. The walker stores it because fn may hide or change an error of its reader, and a refused
+	// archive must stay refused.
 	err error
 }
 
-// fail records err as the walk's outcome unless there is one already, and returns the outcome.
+// fail records err as the outcome of the walk unless there is one already, and returns the outcome.
 func (w *walker) fail(err error) error {
 	if w.err == nil {
 		w.err = err
@@ -50,21 +50,22 @@ func (w *walker) fail(err error) error {
 	return w.err
 }
 
+// refuse ends the walk with a *RefusedError about an entry.
 func (w *walker) refuse(entry, format string, args ...any) error {
 	return w.fail(&RefusedError{Entry: entry, Reason: fmt.Sprintf(format, args...)})
 }
 
-// corrupt turns a decoder's error into a refusal. Where the error came from below the decoder, from
-// the source or the context, it was recorded first and stands.
-func (w *walker) corrupt(entry string, err error) error {
+// refuseCorrupt ends the walk with a refusal for a decoder's error. If the source or the context caused the error, that was recorded first
+// and stays the outcome.
+func (w *walker) refuseCorrupt(entry string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return w.refuse(entry, "truncated")
 	}
 	return w.refuse(entry, "corrupt: %v", err)
 }
 
-// count is called once for every entry of any kind.
-func (w *walker) count() error {
+// countEntry counts an entry of any kind, and refuses the archive if it has too many. It also ends the walk when the context ends.
+func (w *walker) countEntry() error {
 	if err := w.ctx.Err(); err != nil {
 		return w.fail(err)
 	}
@@ -75,28 +76,27 @@ func (w *walker) count() error {
 	return nil
 }
 
-// folder admits a folder entry.
-func (w *walker) folder(raw string) error {
-	if err := w.count(); err != nil {
+// addFolder checks an entry that is a folder.
+func (w *walker) addFolder(raw string) error {
+	if err := w.countEntry(); err != nil {
 		return err
 	}
-	_, _, err := w.name(raw, folder)
+	_, _, err := w.cleanName(raw, folder)
 	return err
 }
 
-// skip reports an entry that is left out.
-func (w *walker) skip(raw, why string) error {
-	return w.file(raw, 0, why, false, nil)
+// skipEntry passes an entry that is skipped to the walk's function, with the reason.
+func (w *walker) skipEntry(raw, why string) error {
+	return w.addFile(raw, 0, why, false, nil)
 }
 
-// file admits an entry that is no folder and hands it to fn. A regular file of size bytes comes with
-// open for its bytes; drain says that they must all be read even where fn does not. For anything else
-// skipped says what it is.
-func (w *walker) file(raw string, size int64, skipped string, drain bool, open func() (io.Reader, error)) error {
-	if err := w.count(); err != nil {
+// addFile checks an entry that is no folder, and passes it to the walk's function. A regular file has size bytes, which open opens. drain
+// says that all of them are to be read even if the function does not. skipped says why any other entry is skipped.
+func (w *walker) addFile(raw string, size int64, skipped string, drain bool, open func() (io.Reader, error)) error {
+	if err := w.countEntry(); err != nil {
 		return err
 	}
-	name, odd, err := w.name(raw, file)
+	name, odd, err := w.cleanName(raw, file)
 	if err != nil {
 		return err
 	}
@@ -139,9 +139,9 @@ func (w *walker) file(raw string, size int64, skipped string, drain bool, open f
 	return nil
 }
 
-// claim takes name for an entry and refuses what no file system could hold: the same name twice, or a
-// file that is also a folder. Links count as files here, so that nothing can be put behind one.
-func (w *walker) claim(raw, name string, k kind) error {
+// claimName reserves a name for an entry. It refuses names that no file system could hold together: the same name twice, or a file that is
+// also a folder. Links count as files, so that nothing can be put behind one.
+func (w *walker) claimName(raw, name string, k kind) error {
 	switch seen := w.names[name]; {
 	case seen == file && k == file:
 		return w.refuse(raw, "the same name twice")
@@ -163,7 +163,7 @@ func (w *walker) claim(raw, name string, k kind) error {
 		case folder:
 			return nil // and so are all above it
 		case file:
-			return w.refuse(raw, "it lies below %s, which is a file", quote(parent))
+			return w.refuse(raw, "it lies below %s, which is a file", quoteName(parent))
 		default:
 			w.names[parent] = folder
 			if err := w.countFolder(); err != nil {
@@ -174,6 +174,7 @@ func (w *walker) claim(raw, name string, k kind) error {
 	return nil
 }
 
+// countFolder counts a folder, and refuses the archive if it has too many.
 func (w *walker) countFolder() error {
 	w.folders++
 	if w.folders > w.limits.Entries {
@@ -198,7 +199,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.r == nil {
 		r, err := b.open()
 		if err != nil {
-			return 0, b.w.corrupt(b.entry, err)
+			return 0, b.w.refuseCorrupt(b.entry, err)
 		}
 		b.r = r
 	}
@@ -210,7 +211,7 @@ func (b *body) Read(p []byte) (int, error) {
 	case err == io.EOF && b.left > 0:
 		return n, b.w.refuse(b.entry, "truncated")
 	case err != nil && err != io.EOF:
-		return n, b.w.corrupt(b.entry, err)
+		return n, b.w.refuseCorrupt(b.entry, err)
 	}
 	return n, err
 }
