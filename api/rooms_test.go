@@ -136,7 +136,7 @@ func TestRoomStream(t *testing.T) {
 func TestRooms(t *testing.T) {
 	s := newService(t, func(o *PublicOptions) { o.Rooms = house{} })
 	const status = `{"name":"shop","status":"queueing","event_id":"sale","estimated_queued_users":7,"estimated_total_active_users":3,"max_estimated_time_minutes":2,` +
-		`"total_active_users":3,"new_users_per_minute":2,"queueing_method":"fifo","routes":["/shop"],"settings":{"version":2,"time":"2027-01-15T08:00:00Z","origin":"larder room undo on a"}}`
+		`"total_active_users":3,"new_users_per_minute":2,"session_duration":0,"queueing_method":"fifo","routes":["/shop"],"settings":{"version":2,"time":"2027-01-15T08:00:00Z","origin":"larder room undo on a"}}`
 	for target, want := range map[string]string{
 		"/rooms/shop/status": status, "/rooms/shop/status/": status, "/rooms/other/status": errorText(404, "Waiting room not found"),
 		"/rooms/other/analytics": errorText(404, "Waiting room not found"), "/rooms/shop/analytics?minutes=0": errorText(400, badMinutes.Message),

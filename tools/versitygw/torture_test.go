@@ -300,7 +300,7 @@ func compareNodes(t *testing.T, endpoint string, candidates []*candidate, acked 
 		}
 		if i == 0 {
 			first = m.log.Checkpoint()
-			number, _ := m.Number()
+			number, _ := m.NextCommit()
 			t.Logf("%d commits, %d entries, %d acknowledged", number, first.Size, len(acked))
 		}
 		if got := m.log.Checkpoint(); got != first {
