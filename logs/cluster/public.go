@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
@@ -114,7 +113,7 @@ func (n *Node) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 		case bytes.Equal(have, signed.Note):
 			return nil
 		default:
-			size, bad := replication.CheckpointSize(have)
+			size, bad := signing.CheckpointSize(have)
 			if bad != nil {
 				return fmt.Errorf("%s: %s: %w", n.Bucket, key, bad)
 			}
@@ -162,7 +161,11 @@ func tilePaths(t tlog.Tile) []string {
 
 // readLog returns what a Larder with this node's store serves at a path of the log.
 func (s *publication) readLog(path string) ([]byte, error) {
-	return replication.FromStore(s.Store, "the log of this node").Get(s.ctx, path, tiles.Width*(2+logs.MaxEntry))
+	data, err := tiles.ReadLog(s.Store, path)
+	if err != nil {
+		return nil, fmt.Errorf("the log of this node: %s: %w", path, err)
+	}
+	return data, nil
 }
 
 // putContents puts the contents that the entries from one index to another name, and deletes those that no live release has by now.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
@@ -183,21 +181,11 @@ func logSize(ctx context.Context, l Log) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := CheckpointSize(data)
+	n, err := signing.CheckpointSize(data)
 	if err != nil {
 		err = fmt.Errorf("%s%s: %w", l.Name(), checkpointPath, err)
 	}
 	return n, err
-}
-
-// CheckpointSize returns how many entries a signed checkpoint has according to its text. Nothing of it is verified.
-func CheckpointSize(checkpoint []byte) (int64, error) {
-	if lines := strings.SplitN(string(checkpoint), "\n", 3); len(lines) == 3 {
-		if n, err := strconv.ParseInt(lines[1], 10, 64); err == nil && n >= 0 && n <= signing.MaxSize {
-			return n, nil
-		}
-	}
-	return 0, errors.New("it is not a checkpoint")
 }
 
 // How sources are requested over a network.

@@ -2,19 +2,15 @@ package replication
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -55,36 +51,12 @@ func (s *Store) Close() error { return s.store.Close() }
 
 // Get implements [Log]. It returns what a Larder serves at a path. The checkpoint is the last one that was signed of the entries in the store.
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
-	switch path {
-	case checkpointPath:
-		if data = s.note; data == nil {
-			data, err = signing.StoredNote(s.store)
-		}
-	case keyPath:
-		var key string
-		if key, err = signing.SignedBy(s.store); key != "" {
-			data = []byte(key + "\n")
-		}
-	case keysPath:
-		keys := tiles.Keys{Changes: []signing.KeyChange{}}
-		changes, unread := signing.KeyChanges(s.store)
-		keys.Changes = append(keys.Changes, changes...)
-		if keys.Key, err = signing.SignedBy(s.store); err == nil && unread == nil {
-			keys.Origin, _, _ = strings.Cut(keys.Key, "+")
-			data, err = json.Marshal(keys)
-		}
-		err = errors.Join(err, unread)
-	default:
-		if data, err = tiles.ReadTile(s.store, path); err != nil {
-			err = fmt.Errorf("%s: %s: %w: %w", s.name, path, fs.ErrNotExist, err)
-		}
+	if path == checkpointPath && s.note != nil {
+		data = s.note
+	} else if data, err = tiles.ReadLog(s.store, path); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", s.name, path, err)
 	}
-	switch {
-	case err != nil:
-		return nil, err
-	case len(data) == 0:
-		return nil, fmt.Errorf("%s: %s: %w", s.name, path, fs.ErrNotExist)
-	case int64(len(data)) > limit:
+	if int64(len(data)) > limit {
 		return nil, fmt.Errorf("%s: %s has over %d bytes", s.name, path, limit)
 	}
 	return data, nil

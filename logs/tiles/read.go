@@ -2,13 +2,18 @@ package tiles
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
+	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // read reads a tile, a bundle of entries or a content.
@@ -19,13 +24,43 @@ func (h *handler) read(t target) ([]byte, error) {
 	return readTile(h.Store, t)
 }
 
-// ReadTile returns the tile or the bundle of entries at a path of the log in a store, signed or not.
-func ReadTile(store kvstore.Reader, path string) ([]byte, error) {
-	t := parsePath(path)
-	if t.kind != hashes && t.kind != entries {
-		return nil, errors.New("the log has no such tile")
+// ReadLog returns what a Larder serves at a path of the log in a store: the signed checkpoint, the key, the key's changes, or a tile or a
+// bundle of entries, signed or not. The error is [fs.ErrNotExist] if the store has nothing at the path.
+func ReadLog(store kvstore.Reader, path string) (data []byte, err error) {
+	switch t := parsePath(path); t.kind {
+	case checkpoint:
+		data, err = signing.StoredNote(store)
+	case key:
+		var verifier string
+		if verifier, err = signing.SignedBy(store); verifier != "" {
+			data = []byte(verifier + "\n")
+		}
+	case keys:
+		data, err = readKeys(store)
+	case hashes, entries:
+		if data, err = readTile(store, t); err != nil {
+			err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		}
 	}
-	return readTile(store, t)
+	if err == nil && len(data) == 0 {
+		err = fs.ErrNotExist
+	}
+	return data, err
+}
+
+// readKeys returns the log's key and its changes in a store, as [Keys] in JSON.
+func readKeys(store kvstore.Reader) ([]byte, error) {
+	body := Keys{Changes: []signing.KeyChange{}}
+	changes, err := signing.KeyChanges(store)
+	if err != nil {
+		return nil, err
+	}
+	body.Changes = append(body.Changes, changes...)
+	if body.Key, err = signing.SignedBy(store); err != nil {
+		return nil, err
+	}
+	body.Origin, _, _ = strings.Cut(body.Key, "+")
+	return json.Marshal(body)
 }
 
 // readTile reads a tile or a bundle of entries.
