@@ -79,7 +79,7 @@ func (s Signature) HasText() bool { return s.Sig != "" }
 // registry signs again.
 func (s Signature) WithoutText() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
 
-// Check verifies the signature itself.
+// Check verifies the registry's signature Sig of Text by PublicKey. It does not check whether the key is the registry's.
 func (s Signature) Check() error {
 	der, err := base64.StdEncoding.DecodeString(s.PublicKey)
 	if err != nil {
@@ -147,6 +147,7 @@ func SumSRI(data []byte) SRI { return sha512.Sum512(data) }
 
 const sriPrefix = "sha512-"
 
+// String returns the hash as Subresource Integrity has it: sha512- and the base64.
 func (s SRI) String() string {
 	return sriPrefix + base64.StdEncoding.EncodeToString(s[:])
 }

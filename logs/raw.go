@@ -24,7 +24,7 @@ func Hashes(r kvstore.Reader) tlog.HashReader {
 }
 
 // RawEntries returns the bytes of n entries from an index on, without decoding them: they may have a format that only a newer
-// Larder knows.
+// Larder knows. It returns an error if one is missing.
 func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	out := make([][]byte, 0, n)
 	for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from), To: indexKey(from + int64(n))}) {

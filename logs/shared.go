@@ -19,8 +19,8 @@ type Growth struct {
 	Batch *kvstore.Batch
 }
 
-// Share marks the log as one that other nodes append to. From now on, each Update calls commit, and writes nothing unless that
-// returns nil. Updates of different packages that wait during a call share the next one.
+// Share marks the log as one that other nodes append to. From now on each Update passes what it adds to commit, by which the other nodes
+// agree, and writes nothing unless commit returns nil. Updates of different packages that wait during a call share the next one.
 func (l *Log) Share(commit func(Growth) error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()

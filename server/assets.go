@@ -227,7 +227,8 @@ func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "follower", Run: parts.RunUntilDone(f.Run)}
 }
 
-// Run updates the caches by the entries of the log until ctx ends.
+// Run has the caches read rows again, by [Assets.Forget], when the log has an entry that withdraws, restores, erases or confirms a
+// release, or one that cannot be read, until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
 	for seen := f.seen; ; {
 		checkpoint, err := f.log.Wait(ctx, seen)

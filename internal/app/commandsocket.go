@@ -67,6 +67,7 @@ func (e *lockedError) Error() string {
 	return fmt.Sprintf("another larder process has %s open; wait until it is done, stop it, or choose another folder with --data", e.data)
 }
 
+// Unwrap returns [kvstore.ErrLocked], by which callers see that another process has the data folder open.
 func (e *lockedError) Unwrap() error { return kvstore.ErrLocked }
 
 // A process has the folder open and no admin socket for a moment when it starts and when it ends.

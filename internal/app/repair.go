@@ -142,15 +142,15 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	})
 }
 
-// addRebuild adds the operation that builds a new store beside the damaged one. The two are swapped between this run of the role
-// and the next one.
-func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
+// addRebuild adds the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or lost. The two
+// are swapped between this run of the role and the next one.
+func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
 			if err := os.MkdirAll(o.Temp, 0o700); err != nil {
 				return err
 			}
-			result, err = check.Rebuild(ctx, missing, o)
+			result, err = check.Rebuild(ctx, shortfall, o)
 			if err == nil {
 				r.requestRestart(restart{before: func() error {
 					kept, err := check.Swap(o)

@@ -167,7 +167,7 @@ type signalHandlers struct {
 	by map[os.Signal]func(context.Context)
 }
 
-// set replaces the functions that are called for signals.
+// set replaces the functions that are called for SIGHUP, SIGUSR1 and SIGUSR2. A signal without a function has no effect.
 func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -86,6 +86,7 @@ type ApplyError struct {
 	Err    error
 }
 
+// Error says which version is stored and not applied by this process, and why.
 func (e *ApplyError) Error() string {
 	return fmt.Sprintf("version %d is stored, but this process cannot apply it and goes on with the one before; it tries again: %v", e.Number, e.Err)
 }

@@ -309,11 +309,11 @@ func announceLoss(o Options, next *Succession, signed Signed, now time.Time) err
 	})
 }
 
-// archiveFiles moves the files of a log into a folder in the key folder, and returns its path. The key is moved before the last signed
-// checkpoint, so a crash never leaves a key without its checkpoint.
-func (f *folder) archiveFiles(name string) (string, error) {
-	aside := f.path(name)
-	if err := disk.MakeFolder(f.fs, aside); err != nil {
+// archiveFiles moves the key folder's files of its log into a subfolder, and returns the subfolder's path. The private keys are moved
+// before the checkpoint, so a crash never leaves a key without the checkpoint that it has signed.
+func (f *folder) archiveFiles(subfolder string) (path string, err error) {
+	folder := f.path(subfolder)
+	if err := disk.MakeFolder(f.fs, folder); err != nil {
 		return "", err
 	}
 	names, err := f.list(oldKeyPattern)
@@ -330,9 +330,9 @@ func (f *folder) archiveFiles(name string) (string, error) {
 		} else if data == nil {
 			continue
 		}
-		if err := f.fs.Rename(f.path(file), filepath.Join(aside, file)); err != nil {
+		if err := f.fs.Rename(f.path(file), filepath.Join(folder, file)); err != nil {
 			return "", err
 		}
 	}
-	return aside, errors.Join(disk.SyncFolder(f.fs, aside), disk.SyncFolder(f.fs, f.dir))
+	return folder, errors.Join(disk.SyncFolder(f.fs, folder), disk.SyncFolder(f.fs, f.dir))
 }

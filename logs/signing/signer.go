@@ -362,7 +362,8 @@ func (s *Signer) storeCosignatures(w *witness, signed Signed, lines []byte) erro
 	return s.publishIfMet()
 }
 
-// isPublished reports whether the last signed checkpoint is confirmed and published.
+// isPublished reports whether the last signed checkpoint is published, and confirmed: no newer one was signed elsewhere, by the word of
+// the witnesses.
 func (s *Signer) isPublished() bool {
 	return s.confirmed && s.published.Load().signed.Checkpoint == s.last.Checkpoint
 }

@@ -194,7 +194,7 @@ func (l *Log) verifyFile(ctx context.Context, name Name, check func(r *Result, l
 	return r
 }
 
-// withError returns the result with the outcome and the text of an error.
+// withError returns a copy of the result with the error's text as its problem, and [OutcomeOf] the error as its outcome.
 func (r Result) withError(err error) Result {
 	r.Outcome, r.Problem = OutcomeOf(err), err.Error()
 	return r

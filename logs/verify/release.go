@@ -201,7 +201,7 @@ func applyToMap(live *livemap.Map, e logs.Indexed) error {
 // isProvisional reports whether only another origin, and not upstream, vouches for the release's files.
 func (r *Release) isProvisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
 
-// isPublished reports whether an entry was applied that publishes the release.
+// isPublished reports whether an entry was read that publishes the release, even if a later one withdrew it.
 func (r *Release) isPublished() bool { return r.Published.Manifest != (kvstore.Hash{}) }
 
 // applyEntry applies the next entry about the release. It returns a [Difference] if the entry contradicts the ones before it.

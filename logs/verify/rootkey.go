@@ -45,7 +45,8 @@ func (k *Known) StoreKeyList(root string, signed []byte) error {
 	})
 }
 
-// isNewerList reports whether a list of keys has a larger version than the stored one of the same root key.
+// isNewerList reports whether a list of keys has a larger version than the stored one of the same root key. It
+// returns true if none is stored, or the stored one is invalid.
 func (k *Known) isNewerList(root string, list *signing.KeyList) bool {
 	before, err := signing.OpenKeyList(k.KeyList(root), root)
 	return err != nil || before.Version < list.Version

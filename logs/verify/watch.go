@@ -125,7 +125,7 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	if o.OnNotice == nil {
 		o.OnNotice = func(string) {}
 	}
-	o.Packages, o.Repository = sortUnique(o.Packages), normalizeRepository(o.Repository)
+	o.Packages, o.Repository = sortUnique(o.Packages), trimRepositoryURL(o.Repository)
 	w := &Watcher{options: o}
 	info, err := os.Stat(o.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -370,8 +370,9 @@ func (w *Watcher) newEvent(e logs.Indexed) (WatchEvent, bool) {
 	return event, true
 }
 
-// normalizeRepository returns the URL of a repository as browsers display it, from npm's or git's spelling.
-func normalizeRepository(repository string) string {
+// trimRepositoryURL returns the URL of a repository without git+ before it and / or .git after it, for comparing. It leaves other
+// spellings, such as git@github.com:a/b, as they are.
+func trimRepositoryURL(repository string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(repository, "git+"), "/"), ".git")
 }
 
@@ -380,7 +381,7 @@ func (w *Watcher) unexpectedReason(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
 	}
-	if want := w.options.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.AttestationVerified || !strings.EqualFold(normalizeRepository(e.Provenance.Repository), want)) {
+	if want := w.options.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.AttestationVerified || !strings.EqualFold(trimRepositoryURL(e.Provenance.Repository), want)) {
 		return "nothing proves that it was built from " + want
 	}
 	before, ok := w.state.Last[e.Package]

@@ -384,8 +384,8 @@ func (g *gatherer) Read(p []byte) (int, error) {
 	return g.of.receiveNow(p)
 }
 
-// send writes bytes to the socket.
-func (g *gatherer) send(p []byte) (int, error) {
+// writeThrough sends bytes to the client without gathering them, and returns how many were sent.
+func (g *gatherer) writeThrough(p []byte) (int, error) {
 	c := g.of
 	if c == nil {
 		return g.Conn.Write(p)
@@ -402,10 +402,10 @@ func (g *gatherer) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if g.kept == nil {
-		return g.send(p)
+		return g.writeThrough(p)
 	}
 	if len(*g.kept)+len(p) > cap(*g.kept) {
-		if _, err := g.send(*g.kept); err != nil {
+		if _, err := g.writeThrough(*g.kept); err != nil {
 			return 0, err
 		}
 		*g.kept = (*g.kept)[:0]

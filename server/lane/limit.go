@@ -220,7 +220,8 @@ func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
 // releaseSlot records that a connection was closed.
 func (l *limited) releaseSlot() { l.slots.release() }
 
-// Accept waits for a slot, and accepts a connection. It closes a connection whose client has too many.
+// Accept waits for a slot and accepts a connection. Near the limit it evicts a connection of the client with the most; if that is the new
+// one, Accept closes it and accepts the next.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		if err := l.acquireSlot(); err != nil {

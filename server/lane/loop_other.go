@@ -12,33 +12,80 @@ type loop struct{}
 
 type arrival struct{}
 
+// newLoop returns an error: only Linux has event loops.
 func newLoop() (*loop, error) { return nil, errors.ErrUnsupported }
-func (*loop) run()            {}
+
+// run is a stub for systems without event loops, where nothing calls it.
+func (*loop) run() {}
+
+// add is a stub for systems without event loops, where nothing calls it.
 func (*loop) add(*conn) error { return errors.ErrUnsupported }
-func (*loop) addNew(*conn)    {}
-func (*loop) forget(*conn)    {}
-func (*loop) close()          {}
 
-func (*limited) prepareListener() error                     { return errors.ErrUnsupported }
+// addNew is a stub for systems without event loops, where nothing calls it.
+func (*loop) addNew(*conn) {}
+
+// forget is a stub for systems without event loops, where nothing calls it.
+func (*loop) forget(*conn) {}
+
+// close is a stub for systems without event loops, where nothing calls it.
+func (*loop) close() {}
+
+// prepareListener is a stub for systems without event loops, where nothing calls it.
+func (*limited) prepareListener() error { return errors.ErrUnsupported }
+
+// acceptDescriptor is a stub for systems without event loops, where nothing calls it.
 func (*limited) acceptDescriptor() (int, *connEntry, error) { return -1, nil, errors.ErrUnsupported }
-func (*limitedConn) takeDescriptor() (int, error)           { return -1, errors.ErrUnsupported }
 
+// takeDescriptor is a stub for systems without event loops, where nothing calls it.
+func (*limitedConn) takeDescriptor() (int, error) { return -1, errors.ErrUnsupported }
+
+// shutdownDescriptor is a stub for systems without event loops, where nothing calls it.
 func shutdownDescriptor(int) {}
 
-func (*conn) moveToPoller() error            { return nil }
-func (*conn) prepareToWait() error           { return nil }
-func (*conn) closeDescriptor() error         { return nil }
-func (*conn) shutDown()                      {}
-func (*conn) allowBlocking()                 {}
-func (*conn) endBlocking()                   {}
-func (*conn) leaveLoop()                     {}
-func (*conn) serveReady(time.Time) bool      { return false }
-func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
-func (*conn) sendNow() error                 { return errors.ErrUnsupported }
+// moveToPoller is a stub for systems without event loops, where nothing calls it.
+func (*conn) moveToPoller() error { return nil }
 
-func (*conn) serveAgain()                    {}
-func (*multiplexer) shutWrite()              {}
-func (*conn) peerAddress() string            { return "" }
-func (*multiplexer) addRecord([]byte)        {}
-func (*multiplexer) closeNow()               {}
+// prepareToWait is a stub for systems without event loops, where nothing calls it.
+func (*conn) prepareToWait() error { return nil }
+
+// closeDescriptor is a stub for systems without event loops, where nothing calls it.
+func (*conn) closeDescriptor() error { return nil }
+
+// shutDown is a stub for systems without event loops, where nothing calls it.
+func (*conn) shutDown() {}
+
+// allowBlocking is a stub for systems without event loops, where nothing calls it.
+func (*conn) allowBlocking() {}
+
+// endBlocking is a stub for systems without event loops, where nothing calls it.
+func (*conn) endBlocking() {}
+
+// leaveLoop is a stub for systems without event loops, where nothing calls it.
+func (*conn) leaveLoop() {}
+
+// serveReady is a stub for systems without event loops, where nothing calls it.
+func (*conn) serveReady(time.Time) bool { return false }
+
+// receiveNow is a stub for systems without event loops, where nothing calls it.
+func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// sendNow is a stub for systems without event loops, where nothing calls it.
+func (*conn) sendNow() error { return errors.ErrUnsupported }
+
+// serveAgain is a stub for systems without event loops, where nothing calls it.
+func (*conn) serveAgain() {}
+
+// shutWrite is a stub for systems without event loops, where nothing calls it.
+func (*multiplexer) shutWrite() {}
+
+// peerAddress is a stub for systems without event loops, where nothing calls it.
+func (*conn) peerAddress() string { return "" }
+
+// addRecord is a stub for systems without event loops, where nothing calls it.
+func (*multiplexer) addRecord([]byte) {}
+
+// closeNow is a stub for systems without event loops, where nothing calls it.
+func (*multiplexer) closeNow() {}
+
+// sendNow is a stub for systems without event loops, where nothing calls it.
 func (*multiplexer) sendNow(time.Time) error { return errors.ErrUnsupported }

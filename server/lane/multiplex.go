@@ -227,8 +227,8 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	return true
 }
 
-// Await implements h2.Server.
-func (m *multiplexer) Await(*h2.Stream) h2.Peer { return newHandled(m) }
+// ReceiveBody implements h2.Server.
+func (m *multiplexer) ReceiveBody(*h2.Stream) h2.Peer { return newHandled(m) }
 
 // startHandler has an http.Handler respond in a goroutine. loads says that the handler of the lane would have to wait.
 func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {

@@ -221,12 +221,12 @@ func (c *centre) syncWorker(now time.Time) {
 	}
 }
 
-// requestGrants requests grants from the global object.
+// requestGrants requests grants from the global object, of this process or another node.
 func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	if c.global != nil {
 		return c.report(ctx, s)
 	}
-	err := c.remote.requestGrants(ctx, s, c)
+	err := c.remote.reportForGrants(ctx, s, c)
 	if err == nil && c.stopped { // meanwhile
 		return errStopped
 	}

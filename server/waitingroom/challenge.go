@@ -34,8 +34,8 @@ const (
 	mostUnread = 4 << 10
 )
 
-// newChallenge returns a client of the challenge at a URL.
-func newChallenge(at *url.URL, logger *slog.Logger) *challenge {
+// newChallengeClient returns a client of the operator's service at a URL, which decides whether a new visitor of a room may have a ticket.
+func newChallengeClient(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
 	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
 		Transport: transport, Timeout: challengeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

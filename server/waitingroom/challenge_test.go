@@ -241,7 +241,7 @@ func checksAt(t *testing.T, server *httptest.Server) *challenge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newChallenge(at, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return newChallengeClient(at, slog.New(slog.NewTextHandler(t.Output(), nil)))
 }
 
 // TestChallengeSlowVisitors has as many visitors as there are places take nothing of their answers: others get theirs.

@@ -93,8 +93,9 @@ type remote struct {
 	revoked []nodes.Revocation // of this node
 }
 
-// requestGrants waits until a report that started after the call has returned with grants.
-func (r *remote) requestGrants(ctx context.Context, s *durable.State, c *centre) error {
+// reportForGrants reports the data centre c to the room's global object on another node, and waits until a report that started after
+// the call is settled. If the other node does not respond, there are no new grants, and no error.
+func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centre) error {
 	r.asked++
 	for mine := r.asked; r.settled < mine && !c.stopped; {
 		if err := r.report(ctx, s, c); err != nil {

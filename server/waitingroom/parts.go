@@ -60,7 +60,7 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 		return true, 0
 	}
 	from, _ := client.Of(req.RemoteAddr)
-	vouched := from.IsValid() && room.parts.hasUser(from, now, &room.revoked)
+	vouched := from.IsValid() && room.parts.hasSessionAt(from, now, &room.revoked)
 	if !vouched && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
 		return false, time.Minute
 	}
@@ -115,8 +115,8 @@ func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time)
 	p.vouches[from] = vouch{t.ID, t.Ends}
 }
 
-// hasUser reports whether a user with a session, which is not revoked, has an address.
-func (p *parts) hasUser(from netip.Prefix, now time.Time, revoked *revocations) bool {
+// hasSessionAt reports whether a user who was admitted from a client's address has a session that has neither ended nor been revoked.
+func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v, ok := p.vouches[from]

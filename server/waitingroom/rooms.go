@@ -229,7 +229,7 @@ func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, er
 			made.upstream = newUpstream(c, r.options.Logger, r.options.Now)
 		}
 		if c.Challenge != nil {
-			made.checks = newChallenge(c.Challenge, r.options.Logger.With("room", c.Name))
+			made.checks = newChallengeClient(c.Challenge, r.options.Logger.With("room", c.Name))
 		}
 		l.rooms, l.byName[c.Name] = append(l.rooms, made), made
 	}

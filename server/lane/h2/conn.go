@@ -26,8 +26,9 @@ type Server interface {
 	// Serve is called when it is a stream's turn to be answered: it calls Send, Head, Park,
 	// Delegate or Reset. A request with a body it sees as soon as the head is there.
 	Serve(s *Stream)
-	// Await returns the peer of a stream that has a body, which may come at once.
-	Await(s *Stream) Peer
+	// ReceiveBody is called when the head of a request with a body has come. It returns the peer that receives the body,
+	// which may come before Serve is called.
+	ReceiveBody(s *Stream) Peer
 }
 
 // Options are the same for many connections.

@@ -484,7 +484,7 @@ func (q *quick) Serve(s *Stream) {
 	q.served++
 	s.Send(q.head, nil, zeros[:1000], q)
 }
-func (q *quick) Await(*Stream) Peer { return nil }
+func (q *quick) ReceiveBody(*Stream) Peer { return nil }
 func (q *quick) Scarce() bool       { return false }
 func (q *quick) Release(int64)      {}
 

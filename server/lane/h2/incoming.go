@@ -156,7 +156,7 @@ func (c *Conn) onHeaderBlock(block []byte) {
 	}
 	c.streams = append(c.streams, s)
 	if !s.ended {
-		s.Peer = c.o.Server.Await(s)
+		s.Peer = c.o.Server.ReceiveBody(s)
 	}
 	c.schedule.put(s)
 }

@@ -36,7 +36,7 @@ func (p *peer) Sent()                  { p.sent++ }
 func (p *peer) Broken(code Code)       { p.broken = code }
 func (s *shop) Scarce() bool           { return false }
 func (s *shop) Release(sent int64)     { s.held, s.released = s.held-1, s.released+sent }
-func (s *shop) Await(stream *Stream) Peer {
+func (s *shop) ReceiveBody(stream *Stream) Peer {
 	p := &peer{broken: 99}
 	s.peers = append(s.peers, p)
 	return p
@@ -54,7 +54,7 @@ func (s *shop) Serve(stream *Stream) {
 	case stream.Peer != nil || path == "/later":
 		p, ok := stream.Peer.(*peer)
 		if !ok {
-			p = s.Await(stream).(*peer)
+			p = s.ReceiveBody(stream).(*peer)
 		}
 		stream.Delegate(p)
 	case err == nil:

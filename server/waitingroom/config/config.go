@@ -462,8 +462,8 @@ func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field 
 	}
 }
 
-// parseText returns any text unchanged.
-func parseText(s string) (string, error) { return s, nil }
+// acceptText parses fields that may have any text: it returns the text, and no error.
+func acceptText(s string) (string, error) { return s, nil }
 
 func parseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {

@@ -95,7 +95,7 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 // the other fields.
 func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]field {
 	return map[string]field{
-		"name":                      value(r, &room.Name, parseText),
+		"name":                      value(r, &room.Name, acceptText),
 		"host":                      value(r, &room.Routes[0].Host, parseHost),
 		"path":                      value(r, &room.Routes[0].Path, parsePath),
 		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.readRoutes(n, name)...) },
@@ -444,7 +444,7 @@ func (r *reader) readRule(n *yaml.Node) Rule {
 	action, enabled := "", true
 	r.readFields(n, "rules", map[string]field{
 		"action":      value(r, &action, oneOf("bypass_waiting_room")),
-		"description": value(r, &rule.Description, parseText),
+		"description": value(r, &rule.Description, acceptText),
 		"enabled":     value(r, &enabled, parseBool),
 		"path":        values(r, &rule.Paths, parsePath),
 		"method":      values(r, &rule.Methods, parseMethod),
@@ -509,7 +509,7 @@ func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 		e := Event{Settings: room.Settings, Template: room.Template}
 		settings := &e.Settings
 		ok := r.readFields(m, "events", map[string]field{
-			"name":                    value(r, &e.Name, parseText),
+			"name":                    value(r, &e.Name, acceptText),
 			"event_start_time":        value(r, &e.Start, parseTime),
 			"event_end_time":          value(r, &e.End, parseTime),
 			"prequeue_start_time":     value(r, &e.Prequeue, parseTime),

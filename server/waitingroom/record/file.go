@@ -58,7 +58,7 @@ func (r *Record) Reload(ctx context.Context, file config.File) error {
 
 // offer creates a version from a rooms file if the file is new. when says at which occasion, for the origin of the change.
 func (r *Record) offer(ctx context.Context, file config.File, when string) error {
-	offer, err := r.isNewFile(file)
+	offer, err := r.needsOffer(file)
 	if err == nil && offer {
 		base, _ := r.store.Get()
 		_, err = r.offers.Apply(ctx, ApplyRequest{
@@ -71,9 +71,9 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 	return err
 }
 
-// isNewFile reports whether this node has to offer its rooms file. It returns a [*SupersededError] if the file is that of an older
-// version.
-func (r *Record) isNewFile(file config.File) (offer bool, err error) {
+// needsOffer reports whether the rooms file has changed since this node last read it and is not in force, so that the node offers it as
+// the next version. It returns a [*SupersededError] if the file is that of an older version.
+func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	hash, last := file.Hash(), r.lastReadFile()
 	current, ok := r.store.Get()
 	switch {
