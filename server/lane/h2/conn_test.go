@@ -485,8 +485,8 @@ func (q *quick) Serve(s *Stream) {
 	s.Send(q.head, nil, zeros[:1000], q)
 }
 func (q *quick) ReceiveBody(*Stream) Peer { return nil }
-func (q *quick) Scarce() bool       { return false }
-func (q *quick) Release(int64)      {}
+func (q *quick) Scarce() bool             { return false }
+func (q *quick) Release(int64)            {}
 
 // FuzzConn has a client send anything, in pieces of any size. What the server sends are frames, and
 // the same ones however the bytes come; it keeps to the windows and to its bounds.
