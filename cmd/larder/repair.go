@@ -38,8 +38,8 @@ Sources are used in the order of --from:
 
 Where tables, the MANIFEST or the write-ahead log are damaged, repair reads every file of the store and builds a new
 store of what is intact, beside the damaged one. Repair checks the new store like fsck --all does, and puts it in
-place. The damaged one is kept as store.damaged-TIME in the data folder; a start removes it after a month. So the disk needs
-room for a second store. Where the whole data folder is lost, but not the key folder, this builds the store from URL,
+place. The damaged one stays in the data folder as store.damaged-TIME; a start removes it after a month. So the disk
+needs room for a second store. Where the whole data folder is lost, but not the key folder, this builds the store from URL,
 DIR or bucket.
 
 If no source has some of the signed log entries, repair lists these and replaces nothing. With --accept-loss it goes on
