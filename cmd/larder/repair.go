@@ -39,8 +39,8 @@ Sources are used in the order of --from:
 Where tables, the MANIFEST or the write-ahead log are damaged, repair reads every file of the store and builds a new
 store of what is intact, beside the damaged one. Repair checks the new store like fsck --all does, and puts it in
 place. The damaged one stays in the data folder as store.damaged-TIME; a start removes it after a month. So the disk
-needs room for a second store. Where the whole data folder is lost, but not the key folder, this builds the store from URL,
-DIR or bucket.
+needs room for a second store. Where the whole data folder is lost, but not the key folder, this builds the store
+from URL, DIR or bucket.
 
 If no source has some of the signed log entries, repair lists these and replaces nothing. With --accept-loss it goes on
 without them: the log gets a new origin and a new key, which clients that verify must pin. Its first entry lists what

@@ -227,7 +227,7 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	return true
 }
 
-// ReceiveBody implements h2.Server.
+// ReceiveBody implements h2.Server: it returns the peer that receives the body of a request.
 func (m *multiplexer) ReceiveBody(*h2.Stream) h2.Peer { return newHandled(m) }
 
 // startHandler has an http.Handler respond in a goroutine. loads says that the handler of the lane would have to wait.
