@@ -25,7 +25,7 @@ var resultFields = vocabulary{
 // alwaysInResults are the bits of "name" and "latest".
 const alwaysInResults fieldSet = 1<<0 | 1<<1
 
-// latestURL is where the main file of the latest version is, nil where there is none.
+// latestURL is where the main file of the latest version is, or nil.
 func latestURL(l *library.Library, assetBase string) any {
 	if !l.HasFile() {
 		return nil

@@ -20,7 +20,7 @@ import (
 type Rooms interface {
 	// Statuses returns the state of all rooms.
 	Statuses() []waitingroom.Status
-	// Status returns the state of a room, false where there is none of that name.
+	// Status returns the state of a room, or false for an unknown name.
 	Status(name string) (waitingroom.Status, bool)
 	// Analytics returns what happened in a room in the last so many minutes, false where
 	// there is none of that name.

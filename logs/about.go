@@ -19,7 +19,7 @@ type About struct {
 	Peers        map[string]string `json:"peerDependencies,omitempty"`
 }
 
-// DecodeAbout decodes the part of a manifest beside its files, nil if there is none. It does not decode the files.
+// DecodeAbout decodes the part of a manifest beside its files, without the files. It returns nil for a manifest without that part.
 func DecodeAbout(manifest []byte) (*About, error) {
 	if len(manifest) > MaxManifest {
 		return nil, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(manifest), MaxManifest)

@@ -227,7 +227,7 @@ type head struct {
 	stop  func()
 }
 
-// newHead returns an iterator over the indexes in a span of entries of one kind, at its first one; nil if there is none.
+// newHead returns an iterator over the indexes in a span of entries of one kind, at its first one, or nil.
 func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	prefix := kindPrefix(scopeOf(q.Package, q.Version), kind)
 	h := new(head)

@@ -159,7 +159,7 @@ type filePage struct {
 	Versions      []views.Version
 	Crumbs        []crumb
 	Use           string // address of its tags
-	Compare       string // address of what changed in it since the version before, "" where there is none
+	Compare       string // address of what changed in it since the version before, or ""
 	Previous      string
 
 	Lines     []template.HTML // what is shown of its source

@@ -121,7 +121,7 @@ func firstPart(name string) string {
 	return part
 }
 
-// pairOf returns the tags of a chosen script or style sheet and its companion, the style sheet first; "" where there is none.
+// pairOf returns the tags of a chosen script or style sheet and its companion, the style sheet first, or "".
 func pairOf(q *request, r *library.Release, chosen views.PublishedFile) string {
 	if k := library.KindOf(chosen.Path, chosen.Module); k == library.Other {
 		return ""

@@ -290,7 +290,7 @@ func (page *releasePage) addFiles(q *request) {
 	}
 }
 
-// ascii writes paths so that those which look the same can be told apart.
+// ascii writes paths so that those which look the same can be distinguished.
 func ascii(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {

@@ -21,7 +21,7 @@ import (
 type Rooms interface {
 	// Statuses returns the state of all rooms.
 	Statuses() []waitingroom.Status
-	// Status returns the state of one, false where there is none of that name.
+	// Status returns the state of one, or false for an unknown name.
 	Status(name string) (waitingroom.Status, bool)
 	// Analytics returns what happened in one in the last so many minutes, the present one
 	// last.

@@ -382,7 +382,7 @@ func (c *Client) newStatusError(at *url.URL, r *http.Response) error {
 // longestWait bounds what a server may ask for, so that a mistake of its own does not lock it out for years.
 const longestWait = 24 * time.Hour
 
-// parseRetryAfter parses a Retry-After header: seconds or a date (RFC 9110 §10.2.3). It returns the zero time if there is none.
+// parseRetryAfter parses a Retry-After header: seconds or a date (RFC 9110 §10.2.3). It returns the zero time for any other value.
 func parseRetryAfter(value string, now time.Time) time.Time {
 	latest := now.Add(longestWait)
 	seconds, err := strconv.ParseUint(value, 10, 64)

@@ -76,7 +76,7 @@ func (all sockets) public() (public []*socket) {
 	return slices.DeleteFunc(slices.Clone(all), func(s *socket) bool { return s.For != forPublic })
 }
 
-// find returns the socket for a purpose, nil if there is none.
+// find returns the socket for a purpose, or nil.
 func (all sockets) find(p purpose) *socket {
 	if i := slices.IndexFunc(all, func(s *socket) bool { return s.For == p }); i >= 0 {
 		return all[i]

@@ -67,7 +67,7 @@ func (p *Cache[K, V]) Len() int {
 	return len(p.entries)
 }
 
-// addEntry returns the entry of key, a new one if there is none, and makes it the most recently used one.
+// addEntry returns the entry of key, a new one if necessary, and makes it the most recently used one.
 func (p *Cache[K, V]) addEntry(key K) *entry[K, V] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Cache[K, V]) addEntry(key K) *entry[K, V] {
 	return e
 }
 
-// index returns the index of the entry of key, -1 if there is none.
+// index returns the index of the entry of key, or -1.
 func (p *Cache[K, V]) index(key K) int {
 	return slices.IndexFunc(p.entries, func(e *entry[K, V]) bool { return e.key == key })
 }

@@ -30,7 +30,7 @@ const lockName = ".lock"
 // the place of another, and replaced under a lock.
 type folder struct{ dir string }
 
-// OpenFolder returns a bucket in a folder, which is made where there is none.
+// OpenFolder returns a bucket in a folder, which it creates if necessary.
 func OpenFolder(dir string) (Bucket, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -202,7 +202,7 @@ func (f *folder) Delete(ctx context.Context, key string) error {
 // path returns the path of the file of an object.
 func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
 
-// versionAt returns the version of the object in a file, "" if there is none.
+// versionAt returns the version of the object in a file, or "".
 func versionAt(path string) (Version, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

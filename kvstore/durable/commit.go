@@ -61,7 +61,7 @@ func checkWriteSize(bytes, more int, deleted bool) error {
 	return nil
 }
 
-// pendingWrite returns the pending write, which it creates if there is none. The caller holds o.mu, as for all below.
+// pendingWrite returns the pending write, and creates it if necessary. The caller holds o.mu, as for all below.
 func (o *object) pendingWrite() *write {
 	if o.pending == nil {
 		o.pending = &write{object: o, done: make(chan struct{})}

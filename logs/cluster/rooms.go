@@ -31,7 +31,7 @@ func roomsKey(name string) string {
 	return roomedPrefix + kvstore.Sum([]byte(name)).String()[:roomedID]
 }
 
-// Leader reads from the bucket the latest epoch, 0 if there is none, and the URL of the node that leads in it.
+// Leader reads from the bucket the latest epoch, or 0, and the URL of the node that leads in it.
 func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) {
 	if epoch, err = n.latestEpoch(ctx); err != nil {
 		return 0, "", err

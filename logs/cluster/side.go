@@ -131,7 +131,7 @@ func (n *Node) deleteSide(ctx context.Context, number int64) {
 	}
 }
 
-// LoadSide returns the last version of the side state, nil if there is none. Versions that a replaced leader wrote late do not count.
+// LoadSide returns the last version of the side state, or nil. Versions that a replaced leader wrote late do not count.
 func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 	var best sealed
 	var state []byte
@@ -168,7 +168,7 @@ func (n *Node) LoadSide(ctx context.Context, key *SideKey) ([]byte, error) {
 	return state, nil
 }
 
-// lastSide returns the greatest number of a version of the side state, 0 if there is none.
+// lastSide returns the greatest number of a version of the side state, or 0.
 func (n *Node) lastSide(ctx context.Context) (last int64, err error) {
 	for o, err := range n.Bucket.List(ctx, sidePrefix, "") {
 		if err != nil {

@@ -29,7 +29,7 @@ type Change struct {
 
 // A Position is how far a repository has come.
 type Position struct {
-	Index int64  `json:"index"` // of the last entry, -1 where there is none
+	Index int64  `json:"index"` // of the last entry, or -1
 	Hash  string `json:"hash"`
 }
 

@@ -18,7 +18,7 @@ import (
 // A tip is the last commit of the branch, or one that is to be.
 type tip struct {
 	position Position
-	commit   string // hash; "" where there is none
+	commit   string // hash, or ""
 	tree     string // its hash
 	// empty says that the repository has nothing at all: then GitHub makes objects of no
 	// kind, and the first commit in another way.

@@ -44,7 +44,7 @@ type folder struct {
 	lock io.Closer
 }
 
-// openFolder opens and locks a key folder, which it creates if there is none.
+// openFolder opens and locks a key folder, and creates it if necessary.
 func openFolder(fs vfs.FS, dir string) (*folder, error) {
 	if err := disk.MakeFolder(fs, dir); err != nil {
 		return nil, fmt.Errorf("couldn't create the key folder: %w", err)

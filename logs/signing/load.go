@@ -153,7 +153,7 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 }
 
 // readCheckpoints reads what was signed and published before, and publishes the newest checkpoint that clients have seen. It
-// returns the content of the key folder's checkpoint file, nil if there is none, and why it cannot be verified.
+// returns the content of the key folder's checkpoint file, or nil, and why it cannot be verified.
 func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {
@@ -344,7 +344,7 @@ func (s *Signer) loadFrozen(refused *RefusedError) error {
 // signedByKey is the row of LogState that says which key signs the log in the store.
 var signedByKey = kvstore.Key("signed-by")
 
-// StoredNote returns the last signed checkpoint in a store, unverified; nil if there is none.
+// StoredNote returns the last signed checkpoint in a store, unverified, or nil.
 func StoredNote(store kvstore.Getter) ([]byte, error) {
 	data, err := store.Get(kvstore.LogState, signedKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {

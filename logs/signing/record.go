@@ -24,7 +24,7 @@ type Record struct {
 	close  func() error
 }
 
-// OpenRecord opens the key folder of a follower, and creates it if there is none. A folder with a private key is an error.
+// OpenRecord opens the key folder of a follower, and creates it if necessary. A folder with a private key is an error.
 func OpenRecord(dir string, store *kvstore.Store) (*Record, error) {
 	return openRecord(dir, store, func(r *Record) error {
 		for _, name := range []string{keyFile, nextKeyFile} {

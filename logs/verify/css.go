@@ -49,7 +49,7 @@ type styleScanner struct{ rest string }
 
 const styleSpace = " \t\r\n\f"
 
-// readIdentifier reads the identifier at the scanner's position and returns it, "" if there is none.
+// readIdentifier reads the identifier at the scanner's position and returns it, or "".
 func (s *styleScanner) readIdentifier() string {
 	var b strings.Builder
 	for s.rest != "" {

@@ -135,7 +135,7 @@ func (m *importMap) resolve(name, from string) string {
 }
 
 // lookupAddress returns the address of a name in a part of an import map, by the name itself or its longest prefix that ends
-// with a slash; "" if there is none.
+// with a slash, or "".
 func lookupAddress(in map[string]string, name string) string {
 	if at, ok := in[name]; ok {
 		return at

@@ -93,7 +93,7 @@ func (k *Known) ByKey(key string) (KnownLog, bool) {
 	return k.Logs[i], true
 }
 
-// indexByKey returns the index of the log that is, or was, signed with a key, -1 if there is none.
+// indexByKey returns the index of the log that is, or was, signed with a key, or -1.
 func (k *Known) indexByKey(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }

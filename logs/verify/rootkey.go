@@ -17,7 +17,7 @@ type KnownList struct {
 	List string `json:"list"` // the signed list
 }
 
-// KeyList returns the newest list of keys, signed with a root key, that earlier runs have seen; nil if there is none.
+// KeyList returns the newest list of keys, signed with a root key, that earlier runs have seen, or nil.
 func (k *Known) KeyList(root string) []byte {
 	for _, l := range k.Lists {
 		if l.Root == root {

@@ -37,7 +37,7 @@ type folder struct {
 	replace func(path string, data []byte, mode fs.FileMode) error
 }
 
-// openFolder opens and locks the folder of a witness, which it creates if there is none.
+// openFolder opens and locks the folder of a witness, and creates it if necessary.
 func openFolder(dir string) (*folder, error) {
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
 		return nil, fmt.Errorf("couldn't create the witness's folder: %w", err)

@@ -180,7 +180,7 @@ func (w *Witness) serveCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	_, _ = rw.Write(cosigned)
 }
 
-// lastCosignedNote returns the last cosigned checkpoint of the log in a request's path as a note, nil if there is none.
+// lastCosignedNote returns the last cosigned checkpoint of the log in a request's path as a note, or nil.
 func (w *Witness) lastCosignedNote(path string) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
