@@ -142,8 +142,8 @@ const (
 	maxStreams = 256
 	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
 	heartbeat = 15 * time.Second
-	// streamPatience is how long a client may take for what a stream sends it at once.
-	streamPatience = 30 * time.Second
+	// streamTimeout is how long a client may take for what a stream sends it at once.
+	streamTimeout = 30 * time.Second
 	// reconnect is how long a client is to wait before it comes again.
 	reconnect = 5 * time.Second
 )
@@ -261,7 +261,7 @@ func (s *eventWriter) send(text []byte) {
 		return
 	}
 	// Writers that know no deadlines belong to tests. Between two events there is none: it would end an HTTP/2 stream.
-	_ = s.c.SetWriteDeadline(time.Now().Add(streamPatience))
+	_ = s.c.SetWriteDeadline(time.Now().Add(streamTimeout))
 	if _, s.err = s.w.Write(text); s.err == nil {
 		s.err = s.c.Flush()
 	}

@@ -212,13 +212,13 @@ func (p *public) tag(r *request, name, version string) {
 	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
 
-// patience is how long a request waits for the libraries to be read after a start.
-const patience = 10 * time.Second
+// libraryTimeout is how long a request waits for the libraries to be read after a start.
+const libraryTimeout = 10 * time.Second
 
 // answering makes a handler of a function that returns the answer.
 func (p *public) answering(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)
+		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
 		defer cancel()
 		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)})
 		if err != nil {

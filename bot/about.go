@@ -15,7 +15,7 @@ import (
 
 // The bounds of what is kept of what upstream says about a release.
 const (
-	maxTold         = 512 << 10 // bytes of a file that says it
+	maxDescription  = 512 << 10 // bytes of a file that says it
 	maxReadme       = 64 << 10  // bytes of what is kept
 	maxDependencies = 200
 	maxDependency   = 214 // bytes of a name, which is npm's limit, and of a range
@@ -23,7 +23,7 @@ const (
 
 // tells reports whether a file in an archive says something about the release as a whole.
 func tells(e archive.Entry) bool {
-	return e.Skipped == "" && e.Size > 0 && e.Size <= maxTold && describesRelease(e.Name)
+	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && describesRelease(e.Name)
 }
 
 // describesRelease reports whether a file of that name is read for what it says about the release, published or not.

@@ -133,7 +133,7 @@ func (a *assembly) read(ctx context.Context) error {
 			return nil
 		}
 		if len(paths) == 0 {
-			data, err := io.ReadAll(io.LimitReader(r, maxTold))
+			data, err := io.ReadAll(io.LimitReader(r, maxDescription))
 			if err != nil {
 				return fmt.Errorf("couldn't read %s: %w", e.Name, err)
 			}

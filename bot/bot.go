@@ -415,7 +415,7 @@ func (b *Bot) Run(ctx context.Context) error {
 	g.Go(func() error { return b.drain(groupCtx, queue, true) })
 	g.Go(func() error { return b.squeezeForever(groupCtx) })
 	g.Go(func() error { b.collect(groupCtx); return nil })
-	g.Go(func() error { return b.heed(groupCtx, queue) })
+	g.Go(func() error { return b.pollNamed(groupCtx, queue) })
 	g.Go(func() error { return b.auditForever(groupCtx) })
 	if b.feed != nil {
 		g.Go(func() error { return b.followFeed(groupCtx) })

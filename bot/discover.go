@@ -78,7 +78,7 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	if errors.Is(err, fetch.ErrNotFound) && len(upstream.Seen) > 0 {
 		err = vanishedError{error: err}
 	}
-	b.outages.told(upstreamOf(p), p.Name, err)
+	b.outages.record(upstreamOf(p), p.Name, err)
 	down := b.outages.down(upstreamOf(p))
 	now := b.options.Now()
 	upstream.Checked, upstream.Outage, upstream.Missing = now, isOutage(err), errors.Is(err, fetch.ErrNotFound)

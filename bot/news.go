@@ -139,8 +139,8 @@ func (b *Bot) Announce(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// heed looks at the packages that events name, until ctx ends.
-func (b *Bot) heed(ctx context.Context, q *queue) error {
+// pollNamed polls the packages that events name, until ctx ends.
+func (b *Bot) pollNamed(ctx context.Context, q *queue) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range namedAtOnce {
 		g.Go(func() error {

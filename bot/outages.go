@@ -120,8 +120,8 @@ func packageOf(id string) string {
 	return name
 }
 
-// told takes note of how a request for a package ended.
-func (o *outages) told(upstream, pkg string, err error) {
+// record counts how a request for a package ended.
+func (o *outages) record(upstream, pkg string, err error) {
 	if isNeither(err) {
 		return
 	}

@@ -33,11 +33,11 @@ func TestOutage(t *testing.T) {
 					if now := time.Since(begun); now >= length {
 						served.Add(1)
 						last.Store(int64(now))
-						o.told("registry", who, nil)
+						o.record("registry", who, nil)
 						return
 					}
 					asked.Add(1)
-					o.told("registry", who, errDown)
+					o.record("registry", who, errDown)
 					time.AfterFunc(minWait, func() { ask(who) })
 				}
 				for i := range 200 {
@@ -60,21 +60,21 @@ func TestWhatIsNoOutage(t *testing.T) {
 	o := newOutages(time.Now, slog.New(slog.DiscardHandler))
 	for _, err := range []error{nil, fetch.ErrNotFound, errors.New("its own fault"), &fetch.Error{Err: fetch.ErrTooLarge}, context.Canceled} {
 		for range 2 * failuresDown {
-			o.told("a", "p", err)
+			o.record("a", "p", err)
 		}
 		if down := o.down("a"); down {
 			t.Errorf("%v takes it down", err)
 		}
 	}
 	for range 3 * failuresDown { // one package's own 503, between others that are served
-		o.told("a", "p", errDown)
-		o.told("a", "q", nil)
+		o.record("a", "p", errDown)
+		o.record("a", "q", nil)
 	}
 	if down := o.down("a"); down {
 		t.Error("it is down although it answers every other request")
 	}
 	for i := range failuresDown {
-		o.told("a", strconv.Itoa(i), errDown)
+		o.record("a", strconv.Itoa(i), errDown)
 	}
 	if down := o.down("a"); !down {
 		t.Error("it is up although it answers nothing")
@@ -82,7 +82,7 @@ func TestWhatIsNoOutage(t *testing.T) {
 	if down := o.down("b"); down {
 		t.Error("another one is down, too")
 	}
-	o.told("a", "p", fetch.ErrNotFound)
+	o.record("a", "p", fetch.ErrNotFound)
 	if down := o.down("a"); down {
 		t.Error("it is down although it answers")
 	}
@@ -98,7 +98,7 @@ func TestPrivatePackagesAreNoOutage(t *testing.T) {
 		if !o.admit("a", name, func() {}) {
 			return false
 		}
-		o.told("a", name, err)
+		o.record("a", name, err)
 		return true
 	}
 	for hour := range 10 { // each time the registry is down for a minute at most, and then knows three more of them
@@ -138,7 +138,7 @@ func TestProbesChooseWell(t *testing.T) {
 	o := newOutages(func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	defer o.close()
 	for i := range 20 {
-		o.told("a", "private"+strconv.Itoa(i), errDown)
+		o.record("a", "private"+strconv.Itoa(i), errDown)
 	}
 	var asked []string
 	for i := range 20 {

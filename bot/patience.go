@@ -81,7 +81,7 @@ func (b *Bot) fetchRight(ctx context.Context, t task, file *os.File, came *views
 		}
 		words := wrongWords(err)
 		if words == "" || errors.Is(err, fetch.ErrForbidden) {
-			b.outages.told(archivesOf(t.pkg), t.pkg.Name, err)
+			b.outages.record(archivesOf(t.pkg), t.pkg.Name, err)
 		}
 		hash := wrong(err)
 		if hash == "" {

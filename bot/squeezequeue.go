@@ -25,7 +25,7 @@ type squeezeQueue struct {
 	waiting int                       // rows that no goroutine has begun
 	hot     []kvstore.Hash            // asked for meanwhile, latest last
 	busy    map[kvstore.Hash]struct{} // that a goroutine has in hand
-	lent    []queueRow                // that other nodes have in hand, as far as is known; latest last
+	offered []queueRow                // that other nodes have in hand, as far as is known; latest last
 	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
 	speed   speed
 }
@@ -202,7 +202,7 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 		return nil, err
 	}
 	if len(rows) == 0 {
-		rows, q.lent = q.lent, nil
+		rows, q.offered = q.offered, nil
 		rows = slices.DeleteFunc(rows, func(row queueRow) bool { _, busy := q.busy[row.hash]; return busy })
 	}
 	for _, row := range rows {
@@ -224,7 +224,7 @@ func (b *Bot) freeRows(most int, suits func(queueRow) bool) (rows []queueRow, er
 				continue
 			}
 			row := queueRow{key: bytes.Clone(item.Key), hash: kvstore.Hash(item.Key[keys.size-len(kvstore.Hash{}):]), turn: decodeTurn(item.Value)}
-			if _, busy := b.squeeze.busy[row.hash]; busy || b.squeeze.lentAt(row.hash) >= 0 || !suits(row) {
+			if _, busy := b.squeeze.busy[row.hash]; busy || b.squeeze.offeredIndex(row.hash) >= 0 || !suits(row) {
 				continue
 			}
 			if rows = append(rows, row); len(rows) == most {

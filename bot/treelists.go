@@ -136,7 +136,7 @@ func (t *treeImport) askDates(ctx context.Context, p *treePackage) error {
 		return fmt.Errorf("the registry does not answer (%s)", name)
 	}
 	listed, err := t.source(p.Package).list(ctx, p.Autoupdate.Target, fetch.Validators{})
-	t.outages.told(name, p.Package.Name, err)
+	t.outages.record(name, p.Package.Name, err)
 	if err != nil {
 		return err
 	}

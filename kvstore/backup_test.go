@@ -291,7 +291,7 @@ func TestBackupFails(t *testing.T) {
 				}))
 				o := small(fs)
 				o.MemTableBytes = 128 << 10
-				o.patience = time.Hour // nobody waits for the backup's disk
+				o.fullDiskTimeout = time.Hour // nobody waits for the backup's disk
 				s, err := Open("store", o)
 				if err != nil {
 					t.Fatal(err)
@@ -435,7 +435,7 @@ func TestBackupToAPlaceThatWillNotDo(t *testing.T) {
 func TestBackupOfAFailedStore(t *testing.T) {
 	disk, _ := newBadDisk(syscall.EIO, []string{"*.log"}, errorfs.OpFileWrite, errorfs.OpFileSync)
 	o := small(disk)
-	o.patience = time.Millisecond
+	o.fullDiskTimeout = time.Millisecond
 	s, err := Open("store", o)
 	if err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ func TestDiskFails(t *testing.T) {
 			disk, mem := newBadDisk(test.cause, test.files, test.kinds...)
 			o := small(disk)
 			o.MemTableBytes = 256 << 10
-			o.patience = time.Millisecond
+			o.fullDiskTimeout = time.Millisecond
 			s, err := Open("store", o)
 			if err != nil {
 				t.Fatal(err)
@@ -168,7 +168,7 @@ func TestDiskFails(t *testing.T) {
 func TestFullDiskHoldsTablesUp(t *testing.T) {
 	disk, _ := newBadDisk(syscall.ENOSPC, []string{"*.sst", "*.blob"}, errorfs.OpCreate, errorfs.OpFileWrite, errorfs.OpFileSync)
 	o := small(disk)
-	o.patience = time.Millisecond
+	o.fullDiskTimeout = time.Millisecond
 	s := open(t, "store", o)
 	disk.failing.Store(true)
 	for n := range 10 {
@@ -191,7 +191,7 @@ func TestFullDiskHoldsTablesUp(t *testing.T) {
 func TestWriteWaitsForSpace(t *testing.T) {
 	disk, mem := newBadDisk(syscall.ENOSPC, []string{"*.log"}, errorfs.OpFileWrite)
 	o := small(disk)
-	o.patience = time.Second
+	o.fullDiskTimeout = time.Second
 	o.MinFreeBytes = -1
 	s := open(t, "store", o)
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 0, TotalBytes: 1 << 30})

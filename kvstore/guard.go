@@ -73,10 +73,10 @@ func (g *guard) waitForSpace() {
 	if !g.opened.Load() {
 		return
 	}
-	g.opts.Logger.Error("the disk is full: waiting for space", "dir", g.dir, "for", g.opts.patience)
-	deadline := time.NewTimer(g.opts.patience)
+	g.opts.Logger.Error("the disk is full: waiting for space", "dir", g.dir, "for", g.opts.fullDiskTimeout)
+	deadline := time.NewTimer(g.opts.fullDiskTimeout)
 	defer deadline.Stop()
-	tick := time.NewTicker(max(g.opts.patience/40, time.Millisecond))
+	tick := time.NewTicker(max(g.opts.fullDiskTimeout/40, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -101,7 +101,7 @@ func (g *guard) checkWrite(name string, err error) error {
 	}
 	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
 		select {
-		case <-time.After(min(pause, g.opts.patience)):
+		case <-time.After(min(pause, g.opts.fullDiskTimeout)):
 		case <-g.closing:
 		}
 		if g.reason() == nil {

@@ -56,10 +56,10 @@ type Options struct {
 	// pass in a moment.
 	VirtualTime bool
 
-	patience     time.Duration // how long a write waits for room on a full disk
-	markEvery    time.Duration // how old a mark may be
-	reclaimBytes int64         // see reclaimBytes
-	rewriteAge   time.Duration // how old a blob file is before it is rewritten
+	fullDiskTimeout time.Duration // how long a write waits for room on a full disk
+	markEvery       time.Duration // how old a mark may be
+	reclaimBytes    int64         // see reclaimBytes
+	rewriteAge      time.Duration // how old a blob file is before it is rewritten
 }
 
 // setDefaults sets the fields that have a default.
@@ -79,8 +79,8 @@ func (o *Options) setDefaults() {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	if o.patience == 0 {
-		o.patience = 20 * time.Second
+	if o.fullDiskTimeout == 0 {
+		o.fullDiskTimeout = 20 * time.Second
 	}
 	if o.markEvery == 0 {
 		o.markEvery = time.Second

@@ -226,9 +226,9 @@ type releasePage struct {
 const (
 	releaseEntries  = 100
 	madeFilesShown  = 200
-	leftOutsToldOf  = 200
+	maxLeftOuts     = 200
 	manifestNotesOf = 50
-	alikeToldOf     = 50
+	maxAlikeGroups  = 50
 	alikeInGroup    = 10
 )
 
@@ -283,9 +283,9 @@ func (page *releasePage) addFiles(q *request) {
 			page.Minified++
 		}
 	}
-	page.LeftOut = m.LeftOut[:min(leftOutsToldOf, len(m.LeftOut))]
+	page.LeftOut = m.LeftOut[:min(maxLeftOuts, len(m.LeftOut))]
 	page.Notes = m.Notes[:min(manifestNotesOf, len(m.Notes))]
-	for _, group := range m.Alike[:min(alikeToldOf, len(m.Alike))] {
+	for _, group := range m.Alike[:min(maxAlikeGroups, len(m.Alike))] {
 		page.Alike = append(page.Alike, ascii(group[:min(alikeInGroup, len(group))]))
 	}
 }

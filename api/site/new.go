@@ -94,9 +94,9 @@ const (
 
 // A gate lets only so many in: at once, client after client, and of each client in a while.
 type gate struct {
-	now      func() time.Time
-	turns    *client.Shares
-	patience time.Duration // for a turn
+	now     func() time.Time
+	turns   *client.Shares
+	timeout time.Duration // for a turn
 
 	mu      sync.Mutex
 	since   time.Time            // when counting began
@@ -109,7 +109,7 @@ func (g *gate) enter(ctx context.Context, remote string) (leave func(), err erro
 	if err := g.count(remote); err != nil {
 		return nil, err
 	}
-	_, leave, err = g.turns.Enter(ctx, remote, g.patience)
+	_, leave, err = g.turns.Enter(ctx, remote, g.timeout)
 	if errors.Is(err, client.ErrNoPlace) {
 		err = refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
 	}

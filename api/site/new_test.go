@@ -81,7 +81,7 @@ func TestNewIsBounded(t *testing.T) {
 	})
 	now := time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
 	s.drafting.now = func() time.Time { return now }
-	s.drafting.patience = 0
+	s.drafting.timeout = 0
 	ended := make(chan int)
 	for range draftsAtOnce {
 		go func() { ended <- get(t, s, "/new?npm=wait").Code }()

@@ -346,7 +346,7 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	f.mu.Lock()
 	flying := f.under[key]
 	if flying == nil {
-		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), libraryTimeout)
 		flying = &flight{done: newSignal(), cancel: cancel}
 		if f.under == nil {
 			f.under = map[flightKey]*flight{}

@@ -98,7 +98,7 @@ func New(o Options) (*Site, error) {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {
@@ -241,9 +241,9 @@ func soughtAt(path string) string {
 	return ""
 }
 
-// patience is how long a page waits for the libraries to have been read, after a
+// libraryTimeout is how long a page waits for the libraries to have been read, after a
 // start.
-const patience = 10 * time.Second
+const libraryTimeout = 10 * time.Second
 
 // ServeHTTP answers a request for a path that the site owns, and any other with a
 // page that says so.
@@ -253,7 +253,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		sendFile(w, r, f)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), libraryTimeout)
 	defer cancel()
 	q := &request{Request: r.WithContext(ctx)}
 	p, err := s.page(q, path)

@@ -53,7 +53,7 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		h, ok, err := b.Lend()
+		h, ok, err := b.OfferContent()
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusInternalServerError)

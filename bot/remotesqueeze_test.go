@@ -33,7 +33,7 @@ func TestSqueezingIsLent(t *testing.T) {
 	left(4)
 	var lent []kvstore.Hash
 	for range 3 {
-		h, ok, err := r.bot.Lend()
+		h, ok, err := r.bot.OfferContent()
 		if err != nil || !ok {
 			t.Fatal(h, ok, err)
 		}
@@ -42,7 +42,7 @@ func TestSqueezingIsLent(t *testing.T) {
 	if lent[0] == lent[1] || lent[1] == lent[2] || lent[0] == lent[2] {
 		t.Errorf("lent twice: %v", lent)
 	}
-	if h, ok, err := r.bot.Lend(); ok || err != nil {
+	if h, ok, err := r.bot.OfferContent(); ok || err != nil {
 		t.Errorf("lent besides: %v, %v", h, err)
 	}
 	for range 2 { // the answer of the node that writes may be lost
@@ -98,7 +98,7 @@ func TestLentIsBounded(t *testing.T) {
 	r.once()
 	last, again := map[kvstore.Hash]int{}, 0
 	for i := range 150 {
-		h, ok, err := r.bot.Lend()
+		h, ok, err := r.bot.OfferContent()
 		if err != nil || !ok {
 			t.Fatal(h, ok, err)
 		}
