@@ -176,7 +176,7 @@ func New(o Options) (*Assets, error) {
 	return a, nil
 }
 
-// checkMemory returns an error unless both sizes are positive and in range.
+// checkMemory returns an error unless cacheBytes is large enough and sendBytes is not negative.
 func checkMemory(cacheBytes, sendBytes int64) error {
 	if cacheBytes < leastCache || sendBytes < 0 {
 		return fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", cacheBytes, sendBytes, leastCache)
@@ -195,8 +195,8 @@ func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// Forget removes a version from the caches. It is called after a withdrawal is committed: no later request gets a file of the
-// version. Bytes may stay in memory until they are evicted, because other versions may have the same ones.
+// Forget makes all cached rows stale, so that they are read again. It is called after the withdrawal of a version is committed: no
+// later request gets a file of it. Bytes may stay in memory until they are evicted, because other versions may have the same ones.
 func (a *Assets) Forget(pkg, version string) {
 	a.rows.generation.Add(1)
 	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
@@ -257,7 +257,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Wait waits until the caches are updated by the first entries of the log.
+// Wait waits until the follower has read that many first entries of the log, so that the caches follow them.
 func (f *Follower) Wait(ctx context.Context, entries int64) error {
 	for {
 		f.mu.Lock()

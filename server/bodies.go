@@ -225,9 +225,9 @@ func (b *bodies) onEviction(x *body) {
 	}
 }
 
-// chargeLoose counts a body that has left the cache while it is being sent for the client that it was read for. The sending
-// continues over the limit; later clients wait. The calls may come in another order than the changes of the body's state, so the
-// map follows the present state.
+// chargeLoose counts a body that is being sent and is not in the cache, in the share of the client for which it was read. The
+// sending continues over the limit; later clients wait. The calls may come in another order than the changes of the body's state,
+// so the map follows the present state.
 func (b *bodies) chargeLoose(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -26,9 +26,9 @@ func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
 	return &completer{store, make(chan struct{}, 1), logger}
 }
 
-// complete returns how a content is stored, after it has made its gzip form if that is missing. A large content gets the form in
-// the background. If another content is being completed, have is returned: the next time that the asset is read, a minute later,
-// tries again.
+// complete returns how a content is stored, after it has made the gzip form of a content that has Brotli only. A large content gets
+// the form in the background. If another content is being completed, complete returns have: the next read of the asset, a minute
+// later, tries again.
 func (c *completer) complete(h kvstore.Hash, have kvstore.Content) kvstore.Content {
 	_, brotli := have.Find(coding.Brotli)
 	_, gzip := have.Find(coding.Gzip)

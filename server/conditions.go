@@ -205,8 +205,8 @@ func parseSpan(member string, size int64) (span, bool) {
 	return span{start, max(0, end-start+1)}, true
 }
 
-// parsePosition parses a decimal number; false if it is malformed. A number that is too large becomes the greatest int64, which is
-// beyond the end of any file.
+// parsePosition parses a decimal number; false if it is malformed. A number that does not fit becomes one that is beyond the end of
+// any file.
 func parsePosition(digits string) (int64, bool) {
 	if digits == "" {
 		return 0, false

@@ -45,7 +45,7 @@ func newConnections(most int) *connections {
 	return &connections{most: most, open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
-// scarce reports whether a lane has almost no connections left.
+// scarce reports whether connections are scarce in a lane.
 func (c *connections) scarce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,7 +38,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 	return true
 }
 
-// logRequest writes a request to the access log, when its whole response was sent.
+// logRequest writes a request to the access log. If the body is sent later, the delivery does that after the body was sent.
 func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	e := accesslog.Entry{
 		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",

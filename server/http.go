@@ -268,7 +268,7 @@ type handlers struct {
 	settled chan struct{} // closed when there are none of them any more
 }
 
-// start counts a handler that may have started before Leave. The caller calls done when the handler has ended.
+// start counts a handler that starts before Leave. The caller calls done when the handler has ended.
 func (h *handlers) start() (done func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -284,7 +284,7 @@ func (h *handlers) start() (done func()) {
 	}
 }
 
-// leave makes each connection end after its next response.
+// leave makes each HTTP/1.1 connection of net/http end after its next response. From now on no handler is counted for Settled.
 func (h *handlers) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +299,7 @@ func (h *handlers) checkSettled() {
 	}
 }
 
-// ServeHTTP passes a request to the handler of the server, or if that has stopped, to its successor.
+// ServeHTTP passes a valid request to the handler of the server, or after Relinquish to its successor. It refuses other requests.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f := checkRequest(r); f != nil {
 		if r.ProtoMajor == 1 {

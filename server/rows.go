@@ -62,14 +62,14 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 // package compiles them once more.
 func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
-// getCached returns the cached asset of a target. ok is false if it is stale, or nil because the cache has none.
+// getCached returns the cached asset of a target, nil if the cache has none. ok is false if there is none or it is stale.
 func (r *rows) getCached(t target, now time.Time) (*asset, bool) {
 	f, ok := assetCache(r).GetIfPresent(t.key)
 	return f, ok && r.isCurrent(f, now)
 }
 
-// load reads the asset of a target into the cache, in place of a stale one, nil for none. It returns errNoFile, a *withdrawnError,
-// or an error of the store. It does not cache absence: a published file is available at once.
+// load reads the asset of a target into the cache, in place of a stale one, nil for none. It returns errNoFile, errUnknown, a
+// *withdrawnError, or an error of the store. It does not cache absence: a published file is available at once.
 func (r *rows) load(t target, stale *asset) (*asset, error) {
 	r.metrics.misses.Inc()
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
@@ -127,7 +127,7 @@ func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
 }
 
 // recoverFrom returns what to continue with after an error with f: f without its damaged coding, or nil if the asset has to be read
-// again because a coding was replaced. retry is false after other errors.
+// again because a coding was replaced. goesOn is false after other errors, and if no other coding is left.
 func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn bool) {
 	var damaged *damagedError
 	if errors.As(err, &damaged) {

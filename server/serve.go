@@ -324,7 +324,7 @@ func decoderBytes(r *representation, size int64) int64 {
 }
 
 // sendInflated sends identity, inflated from a stored coding while it is sent, so that a few large files do not evict everything
-// else from memory. mustHurry reports whether the client has less time.
+// else from memory. hurries reports whether the client has less time.
 func (a *Assets) sendInflated(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
 	from := f.encodedSource()
 	x, err := a.acquire(f, from, client)

@@ -47,7 +47,7 @@ func resemblesAsset(decoded string) bool {
 }
 
 // parseTarget parses a path, percent-encoded as the client sent it. It returns [requests.ErrMalformed] for a path that could lead
-// out of its version, and errNoFile for one that has too few parts.
+// out of its version, and errNoFile for any other path that cannot name a file.
 func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {

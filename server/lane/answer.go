@@ -84,11 +84,12 @@ func (x *Exchange) SendHeld(block, body []byte, held h2.Held) {
 	x.stream.Send(block, x.c.listener.clock.dateField(x.c.now), body, held)
 }
 
-// Held returns what SendHeld was called with, nil for nothing: the body is sent later.
+// Held returns the Held that SendHeld was called with, nil if it was not called: the body is sent later.
 func (x *Exchange) Held() h2.Held { return x.held }
 
-// Send sends a response over HTTP/1.1, and returns how many bytes of the body were sent; if not all, the connection ends. Each 64
-// KiB of the body have a deadline. If held, which may be nil, reports memory pressure, the deadlines are earlier.
+// Send sends a response, and returns how many bytes of the body were sent; if not all, the connection ends. A body of more than 64
+// KiB is sent in chunks of 64 KiB, each with its own deadline. If held, which may be nil, reports memory pressure, these deadlines
+// are earlier. Over HTTP/2, where head is a header block, the body is sent later and counts as sent.
 func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	if x.stream != nil {
 		x.SendHeld(head, body, nil)
@@ -146,8 +147,9 @@ func (x *Exchange) write() int {
 	return x.c.clearParts()
 }
 
-// Writer returns an http.ResponseWriter for a response that is not prepared. It supports the deadlines of http.ResponseController.
-// The response must have a Content-Length or no body.
+// Writer returns an http.ResponseWriter for a response that is not prepared. The response must have a Content-Length or no body.
+// Over HTTP/1.1 the writer supports the write deadlines of http.ResponseController; over HTTP/2 it buffers the response until the
+// handler returns.
 func (x *Exchange) Writer() http.ResponseWriter {
 	if x.stream != nil {
 		if x.brief == nil {
@@ -203,7 +205,8 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, x.err
 }
 
-// finish sends the head if the handler has written no body.
+// finish sends the head if the handler has written no body. If the handler has written less than Content-Length says, the
+// connection ends.
 func (w *writer) finish() {
 	x := w.x
 	if w.head != nil {
@@ -256,7 +259,7 @@ func (c *clock) headEnd(now time.Time, closes bool) []byte {
 // dateField returns the Date field of a header block that is sent at a time.
 func (c *clock) dateField(now time.Time) []byte { return c.stamp(now).block }
 
-// stamp returns the formatted time of a second, which it caches.
+// stamp returns the formatted second of now. It caches the last one.
 func (c *clock) stamp(now time.Time) *stamp {
 	s := c.now.Load()
 	if second := now.Unix(); s == nil || s.second != second {
@@ -306,15 +309,15 @@ func (c *conn) clearParts() int {
 	return left
 }
 
-// joinParts returns the parts in one buffer, which is returned to the pool copies after use.
+// joinParts returns a copy of all parts in one buffer, which the caller puts back into the pool copies.
 func (c *conn) joinParts() *[]byte {
 	b := copies.Get().(*[]byte)
 	*b = append(append(append((*b)[:0], c.parts[0]...), c.parts[1]...), c.parts[2]...)
 	return b
 }
 
-// send writes the parts. On a loop it writes what the system takes at once, and continues in a goroutine of its own, which may wait
-// for the client.
+// send writes the parts, and waits for the client if it must. On a loop it first writes what the system takes at once. Only if
+// something is left, it gives the loop to another goroutine and waits.
 func (c *conn) send() error {
 	if c.loop != nil && (c.socket == nil || c.state() != alone) {
 		if err := c.sendNow(); err != nil || c.unsent() == 0 {

@@ -77,7 +77,8 @@ var errAgain = os.ErrDeadlineExceeded
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// serve performs the handshake, and serves a connection that does not wait on a loop.
+// serve performs the TLS handshake of a connection that was accepted as a net.Conn. Then it serves the connection in this
+// goroutine, unless a loop or net/http takes it over.
 func (c *conn) serve() {
 	o := &c.listener.o
 	as, next := c.handshake()
@@ -156,7 +157,7 @@ func (c *conn) moveToLoop(next state) bool {
 }
 
 // enterState acts on the state after a response: it starts HTTP/2, hands the connection over, or closes it. It reports whether the
-// lane still has the connection, which then waits.
+// state is idle, so that the connection has to wait for the next request.
 func (c *conn) enterState(next state) bool {
 	switch next {
 	case busy:
@@ -196,7 +197,7 @@ func (c *conn) waitForRequest() bool {
 	return false
 }
 
-// respondToRead responds to all requests in the buffer, which were read at a time, and returns the next state: idle (or fresh),
+// respondToRead responds to all requests in the buffer, which were read at now, and returns the next state: idle, busy for HTTP/2,
 // handed or closing.
 func (c *conn) respondToRead(now time.Time) state {
 	for c.now = now; ; c.now = time.Now() {
@@ -221,8 +222,9 @@ func (c *conn) respondToRead(now time.Time) state {
 // clearPreface is as much of the beginning of HTTP/2 as tells it from HTTP/1.1.
 const clearPreface = "PRI "
 
-// readHead reads the head of a request of which the first bytes are in the buffer. It returns its length and idle, or the next
-// state.
+// readHead reads the head of a request of which the first bytes are in the buffer. It returns the length of the head and idle. If
+// the lane cannot parse the request, it returns the state in which the connection continues or ends: busy for HTTP/2, handed or
+// closing.
 func (c *conn) readHead() (int, state) {
 	o := &c.listener.o
 	clear := c.secure == nil && !c.opened.IsZero() && o.allowsH2C()
@@ -290,7 +292,7 @@ func needsNewDeadline(deadline, now time.Time, limit time.Duration) bool {
 	return left > limit || left < limit-limit/slack
 }
 
-// setReadDeadline sets the deadline for reads. If that fails, the connection is closed, and the next read fails.
+// setReadDeadline sets the deadline for reads. It fails only on a closed connection, of which the next read fails, too.
 func (c *conn) setReadDeadline(t time.Time) {
 	if c.readBy != t {
 		c.readBy = t
@@ -305,7 +307,7 @@ func (c *conn) extendWriteDeadline(now time.Time, limit time.Duration) {
 	}
 }
 
-// setWriteDeadline sets the deadline for writes that wait. Without a socket it is only stored, for leaveSet to set.
+// setWriteDeadline sets the deadline for writes that wait. Without a socket it only stores the deadline, which moveToPoller sets.
 func (c *conn) setWriteDeadline(t time.Time) {
 	c.writeBy = t
 	if c.socket != nil {
@@ -381,8 +383,9 @@ func (c *conn) stream() net.Conn {
 	return c.socket
 }
 
-// handOver hands a connection over to net/http, as the connection as or if that is nil as c itself, with the bytes that were read
-// and not responded to. Only the owner may call it.
+// handOver passes the connection to net/http, which reads first the bytes that the lane has read and not responded to. If as is not
+// nil, net/http gets as instead, without these bytes. If net/http accepts no more connections, handOver closes the connection. Only
+// the owner may call it.
 func (c *conn) handOver(as net.Conn) {
 	c.listener.countHandOver(1)
 	defer c.listener.countHandOver(-1)
@@ -411,7 +414,7 @@ func (c *conn) handOver(as net.Conn) {
 	}
 }
 
-// unansweredConn returns the connection for net/http, from which it reads the first byte without a response first.
+// unansweredConn returns the connection for net/http. Its reads begin with the bytes that the lane has read and not responded to.
 func (c *conn) unansweredConn() net.Conn {
 	h := &handedOffConn{Conn: c.stream()}
 	if c.end > c.start {
@@ -448,7 +451,7 @@ func (c *handedOffConn) CloseWrite() error {
 	return nil
 }
 
-// A handedOffTLSConn tells net/http that it is one.
+// A handedOffTLSConn is a handedOffConn over TLS. It gives net/http the state of TLS.
 type handedOffTLSConn struct {
 	*handedOffConn
 	state tls.ConnectionState

@@ -33,8 +33,9 @@ type clientGroup struct {
 	link[*clientGroup]
 }
 
-// A connEntry is a connection in a connLimit. It stays the same while the connection is open, whichever goroutine owns that, and whether it
-// is a descriptor or a connection of package net. The methods of nil do nothing.
+// A connEntry is a connection in a connLimit. It stays the same while the connection is open, whichever goroutine owns that, and
+// whether it is a descriptor or a connection of package net. A nil entry may set a descriptor or a connection and leave: that does
+// nothing.
 type connEntry struct {
 	room  *connLimit
 	group *clientGroup // nil where it is not counted for a client
@@ -58,8 +59,8 @@ func newConnLimit(most int) *connLimit {
 	return &connLimit{bounded: most > 0, most: most, ample: most * 9 / 10, groups: make(map[netip.Prefix]*clientGroup), bySize: make([]ring[*clientGroup], 1)}
 }
 
-// admit adds a new connection of a client, and evicts another one if there are too many. counts says that the connection counts for
-// its client. It returns false if this connection has to be closed.
+// admit adds a new connection of a client, and evicts a connection if there are too many. counts says that the new one counts for
+// its client. admit returns false if the new connection is the evicted one, which the caller closes.
 func (r *connLimit) admit(p *connEntry, of netip.Prefix, counts bool) bool {
 	if !r.bounded {
 		return true
@@ -69,8 +70,8 @@ func (r *connLimit) admit(p *connEntry, of netip.Prefix, counts bool) bool {
 	return r.makeRoom(p)
 }
 
-// moveToClient counts a connection for the client of, which was not known before or differs from the one before. If the client has
-// too many, it closes the connection and returns false.
+// moveToClient counts a connection for a client, if it counted for none or for another one before. It returns false if the
+// connection was evicted before, or is evicted now because the client has too many; then the connection is shut down.
 func (r *connLimit) moveToClient(p *connEntry, of netip.Prefix) bool {
 	if !r.bounded {
 		return true
@@ -100,7 +101,8 @@ func (r *connLimit) shutDown(p *connEntry) {
 	r.mu.Unlock()
 }
 
-// setLimit changes the limit. Beyond a lower one the clients with the most connections lose some.
+// setLimit changes the limit. If more connections are open than a lower limit allows, the clients with the most connections lose
+// some.
 func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
 	r.most, r.ample = most, most*9/10
@@ -113,7 +115,8 @@ func (r *connLimit) setLimit(most int) {
 	}
 }
 
-// makeRoom evicts a connection if p is one too many; false if that is p itself. The caller holds mu, which makeRoom releases.
+// makeRoom evicts a connection if there are too many now that p counts. It returns false if that connection is p, which the caller
+// closes. The caller holds mu, which makeRoom releases.
 func (r *connLimit) makeRoom(p *connEntry) bool {
 	evicted := r.evictionCandidate(p)
 	if evicted == nil {
@@ -203,7 +206,7 @@ func (r *connLimit) isFair() bool {
 	return r.largest <= few
 }
 
-// add counts a connection. The caller holds mu.
+// add counts a connection, and with counts also counts it for the client. The caller holds mu.
 func (r *connLimit) add(p *connEntry, of netip.Prefix, counts bool) {
 	p.in = true
 	r.addOpen(1)

@@ -49,8 +49,8 @@ func (d Deadlines) At(p Phase, since, ending time.Time) time.Time {
 	return time.Time{}
 }
 
-// phaseDeadline returns the deadline of a phase: allowed after its start, and in a server that ends at the latest atEnd after
-// ending.
+// phaseDeadline returns the deadline of a phase: allowed after its start. In a server that ends it is at the latest atEnd after
+// ending, or after the start of the phase if that is later.
 func phaseDeadline(since time.Time, allowed time.Duration, ending time.Time, atEnd time.Duration) time.Time {
 	at, from := since.Add(allowed), since
 	if from.Before(ending) {

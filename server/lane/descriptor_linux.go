@@ -40,7 +40,7 @@ func (l *limited) prepareListener() error {
 }
 
 // acceptDescriptor accepts a connection as a descriptor, which Go's poller does not know. The goroutine that closes the descriptor
-// must call leave.
+// must call connEntry.leave before, and releaseSlot.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	for {
 		if err := l.acceptNext(); err != nil {
@@ -57,7 +57,7 @@ func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	}
 }
 
-// acceptNext waits for a connection and accepts it.
+// acceptNext waits for a slot and for a connection, and accepts that into next.
 func (l *limited) acceptNext() error {
 	if err := l.acquireSlot(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func networkOrder(n uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
 }
 
-// shutdownDescriptor makes reading and writing of a descriptor fail.
+// shutdownDescriptor makes reading and writing of a descriptor fail. What is not sent yet is dropped.
 func shutdownDescriptor(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)

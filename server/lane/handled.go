@@ -61,7 +61,7 @@ type limit struct {
 	over   bool
 }
 
-// setDeadline moves a deadline and calls end when it passes; a zero time never does.
+// setDeadline moves a deadline, and calls end when it passes. A zero time removes the deadline.
 func (w *handled) setDeadline(l *limit, t time.Time, end func()) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -127,7 +127,7 @@ func (w *handled) Ended(trailer []h2.Field) {
 	w.change.Broadcast()
 }
 
-// Sent implements h2.Peer: the client has received what was written.
+// Sent implements h2.Peer: what was written has been copied to the connection's output.
 func (w *handled) Sent() {
 	w.sending = false
 	if l := &w.writeTime; l.timer != nil && w.s.SentByOthers() > l.others {
@@ -204,7 +204,7 @@ func (w *handled) start(s *h2.Stream) {
 	}
 }
 
-// newTrailer returns the trailer with the fields that a Trailer field announces.
+// newTrailer adds to a trailer, which may be nil, the fields that a Trailer field announces, and returns the trailer.
 func newTrailer(trailer http.Header, value string) http.Header {
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = http.CanonicalHeaderKey(textproto.TrimString(name)); name {
@@ -396,7 +396,7 @@ func (w *handled) FlushError() error {
 	return w.failure()
 }
 
-// waitSent waits until the client has taken what was sent.
+// waitSent empties the buffer after send has sent it. It does not wait, and never fails.
 func (w *handled) waitSent() error {
 	w.buffer = w.buffer[:0]
 	return nil
@@ -413,7 +413,8 @@ func (w *handled) failure() error {
 	return nil
 }
 
-// send sends the head, if it was not sent, and p, and waits until the client has taken them unless last is set.
+// send sends the head, if it was not sent, and p. Unless last is set, it waits until p was copied to the connection's output, which
+// the client's windows may delay.
 func (w *handled) send(p []byte, last bool) error {
 	var head []byte
 	if !w.sentHead {
@@ -453,7 +454,7 @@ func (w *handled) send(p []byte, last bool) error {
 	return w.failure()
 }
 
-// headerBlock returns the header block of the response. p is the part of the body that is known, all that it is complete.
+// headerBlock returns the header block of the response. p is the beginning of the body, and with all the complete body.
 func (w *handled) headerBlock(p []byte, all bool) []byte {
 	h := w.snapshot
 	if w.length < 0 && all && hasBody(w.status) && (len(p) > 0 || w.request.Method != http.MethodHead) {
@@ -471,7 +472,7 @@ func (w *handled) headerBlock(p []byte, all bool) []byte {
 // connectionFields are those that HTTP/2 does not have.
 var connectionFields = map[string]bool{"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Transfer-Encoding": true, "Upgrade": true}
 
-// appendFields appends the fields of h in their order, without those that HTTP/2 does not allow.
+// appendFields appends the fields of h to a header block, sorted by name, without trailers and fields that HTTP/2 does not allow.
 func appendFields(b []byte, h http.Header) []byte {
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		if connectionFields[name] || strings.HasPrefix(name, http.TrailerPrefix) {
@@ -482,7 +483,7 @@ func appendFields(b []byte, h http.Header) []byte {
 	return b
 }
 
-// appendField appends a field with each of its values to a header block.
+// appendField appends a field with each of its values to a header block. It omits invalid names and values.
 func appendField(b []byte, name string, values []string) []byte {
 	lower := strings.ToLower(name)
 	if !h2.IsName(lower) {
@@ -509,7 +510,8 @@ func (w *handled) trailerBlock() (block []byte) {
 	return block
 }
 
-// finish sends the rest of the response after the handler has returned.
+// finish sends the rest of the response after the handler has returned. If the handler has written less than Content-Length says,
+// finish panics, so that done resets the stream.
 func (w *handled) finish() {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)

@@ -32,8 +32,8 @@ const (
 
 var errIntroduction = errors.New("lane: a trusted proxy does not begin with the PROXY protocol")
 
-// readProxyHeader reads a header of the PROXY protocol and returns the client's address, nil if the connection is the proxy's own.
-// It reads no byte beyond the header.
+// readProxyHeader reads a header of the PROXY protocol and returns the client's address, nil if the connection is the proxy's own
+// or the header names no TCP address. It reads no byte beyond the header.
 func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	b := make([]byte, leastIntroduction, longestLine)
 	if _, err := io.ReadFull(r, b); err != nil {

@@ -66,7 +66,8 @@ func (l *Listener) CloseIdle(before time.Time) bool {
 	return l.closeCandidate(idle.withStart(before))
 }
 
-// closeCandidate closes the first connection of the last look that still waits in its state.
+// closeCandidate closes the first connection of the last look that still waits in its state, if it has been waiting since before
+// the time in before. It reports whether it has closed one.
 func (l *Listener) closeCandidate(before state) bool {
 	for len(l.idlers) > 0 {
 		longest := l.idlers[0]
@@ -243,7 +244,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// newEntry returns the entry of a connection in the limit, nil if nothing is limited.
+// newEntry returns the entry of a connection in the limit, nil if there is neither a limit nor a trusted proxy.
 func (l *limited) newEntry(fd int, tcp *net.TCPConn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
 		return nil
@@ -305,7 +306,7 @@ type limitedConn struct {
 	once  sync.Once
 }
 
-// RemoteAddr returns the address of the client, which a proxy may have told.
+// RemoteAddr returns the address of the peer, or of the client that the PROXY protocol names.
 func (c *limitedConn) RemoteAddr() net.Addr {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote

@@ -150,8 +150,8 @@ func New(inner net.Listener, o Options) *Listener {
 	return l
 }
 
-// startLoops starts the event loops, before there is any connection. Without loops, or without a handler, each connection has a
-// goroutine.
+// startLoops starts the event loops, before there is any connection. Without loops each connection has a goroutine. It starts none
+// if the lane would serve no request: without a handler, and without HTTP/2.
 func (l *Listener) startLoops() {
 	if l.source == nil || l.o.Handler == nil && (l.o.Requests == nil || l.o.TLS == nil && !l.o.Clear) {
 		return
@@ -294,7 +294,7 @@ func (l *Listener) closeInner() (err error) {
 	return err
 }
 
-// forget removes c, which was closed or handed over.
+// forget removes a connection that is being closed or handed over from its loop and from the list of open ones.
 func (l *Listener) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -316,7 +316,7 @@ func (l *Listener) notifyHandOver(n int) {
 	}
 }
 
-// remove removes a connection from the list. The caller holds mu.
+// remove removes a connection from its loop and from the list of open ones. The caller holds mu.
 func (l *Listener) remove(c *conn) {
 	if c.loop != nil {
 		c.loop.forget(c)
@@ -328,7 +328,7 @@ func (l *Listener) remove(c *conn) {
 	l.checkNone()
 }
 
-// checkNone wakes Wait if there is no connection. The caller holds mu.
+// checkNone wakes Wait if the listener was stopped and has no connection left. The caller holds mu.
 func (l *Listener) checkNone() {
 	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
 		l.ended.Do(func() { close(l.none) })
@@ -387,7 +387,8 @@ func (l *Listener) Stop() {
 	l.mu.Unlock()
 }
 
-// closeWaitingNow closes all connections that wait for a request. From now on none waits.
+// closeWaitingNow closes the HTTP/1.1 connections that wait for a request and those in the TLS handshake, and shuts down those that
+// have yet to send the header of the PROXY protocol. From now on no HTTP/1.1 connection waits.
 func (l *Listener) closeWaitingNow() {
 	l.aborted.Store(true)
 	l.mu.Lock()
@@ -428,8 +429,8 @@ func (l *Listener) Abort() {
 	}
 }
 
-// shutDownAll makes reading and writing of all connections fail, so that their owners close them. Connections that have started to
-// wait after closeWaitingNow close themselves.
+// shutDownAll makes reading and writing of the HTTP/1.1 connections fail that do not wait for a request, so that their owners close
+// them. Connections that have started to wait after closeWaitingNow close themselves.
 func (l *Listener) shutDownAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

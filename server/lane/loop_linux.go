@@ -221,7 +221,8 @@ func (l *loop) waitForLoop() bool {
 	}
 }
 
-// doPoll requests ready connections from the system without waiting; false if there are none.
+// doPoll requests ready connections from the system without waiting; false if there are none, or if the loop has run for so long
+// that other goroutines get their turn first.
 func (l *loop) doPoll(epoll uintptr) bool {
 	if l.now.Sub(l.begun) > turn {
 		// The set is ready at once. The sum in the eventfd is never read: ones do not fill it.
@@ -358,7 +359,7 @@ func (l *loop) takeOver() {
 	}
 }
 
-// leaveLoop makes this goroutine the connection's own. Another goroutine takes the loop over.
+// leaveLoop makes this goroutine serve this connection only. If it ran a loop, another goroutine takes that over.
 func (c *conn) leaveLoop() {
 	c.endBlocking()
 	if c.state() != onLoop {

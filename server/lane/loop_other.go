@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// On systems other than Linux there are no event loops, and Go's poller has all descriptors: newLoop fails, and nothing calls the methods.
+// On systems other than Linux there are no event loops: prepareListener fails, and each connection has a goroutine that Go's poller
+// wakes. Then most methods are not called, and those that are have nothing to do.
 type loop struct{}
 
 type arrival struct{}
@@ -30,7 +31,7 @@ func (*loop) forget(*conn) {}
 // close is a stub for systems without event loops, where nothing calls it.
 func (*loop) close() {}
 
-// prepareListener is a stub for systems without event loops, where nothing calls it.
+// prepareListener returns an error: only Linux has event loops.
 func (*limited) prepareListener() error { return errors.ErrUnsupported }
 
 // acceptDescriptor is a stub for systems without event loops, where nothing calls it.
@@ -45,7 +46,7 @@ func shutdownDescriptor(int) {}
 // moveToPoller is a stub for systems without event loops, where nothing calls it.
 func (*conn) moveToPoller() error { return nil }
 
-// prepareToWait is a stub for systems without event loops, where nothing calls it.
+// prepareToWait does nothing: each connection has a goroutine, which may wait.
 func (*conn) prepareToWait() error { return nil }
 
 // closeDescriptor is a stub for systems without event loops, where nothing calls it.
@@ -54,13 +55,13 @@ func (*conn) closeDescriptor() error { return nil }
 // shutDown is a stub for systems without event loops, where nothing calls it.
 func (*conn) shutDown() {}
 
-// allowBlocking is a stub for systems without event loops, where nothing calls it.
+// allowBlocking does nothing: each connection has a goroutine, which may block.
 func (*conn) allowBlocking() {}
 
-// endBlocking is a stub for systems without event loops, where nothing calls it.
+// endBlocking does nothing, as allowBlocking.
 func (*conn) endBlocking() {}
 
-// leaveLoop is a stub for systems without event loops, where nothing calls it.
+// leaveLoop does nothing: each connection has a goroutine.
 func (*conn) leaveLoop() {}
 
 // serveReady is a stub for systems without event loops, where nothing calls it.

@@ -101,7 +101,7 @@ func isSafeForHTTP2(s *tls.ConnectionState) bool {
 	return s.Version >= tls.VersionTLS13
 }
 
-// own makes the connection busy; false if another goroutine closes it.
+// own makes the connection busy, and reports whether it is; false if it has ended or another goroutine is closing it.
 func (m *multiplexer) own() bool {
 	for {
 		switch s := m.c.state(); {
@@ -117,7 +117,8 @@ func (m *multiplexer) own() bool {
 	}
 }
 
-// receive processes bytes that the client has sent. Like all methods below, it is called with mu held and the connection busy.
+// receive processes bytes that the client has sent. Like the methods below that do not lock mu themselves, it is called with mu
+// held and the connection busy.
 func (m *multiplexer) receive(b []byte, now time.Time) {
 	if m.c.now = now; m.lingers.IsZero() && len(b) > 0 {
 		m.h.Receive(b, now)
@@ -183,7 +184,8 @@ func (m *multiplexer) gather(now time.Time) *h2.Out {
 	return out
 }
 
-// Serve implements h2.Server. The lane's handler responds at once if it can; otherwise an http.Handler responds in a goroutine.
+// Serve implements h2.Server. The lane's handler responds at once if it can. Otherwise the response is postponed, or an
+// http.Handler responds in a goroutine.
 func (m *multiplexer) Serve(s *h2.Stream) {
 	x, loads := &m.c.exchange, false
 	if h := m.c.listener.o.Handler; h != nil && !m.c.listener.bypassed.Load() && s.Peer == nil && x.readRequest(&s.Request) {

@@ -79,8 +79,8 @@ func (m *multiplexer) isFull() bool {
 	return m.h.Full() || m.sealed != nil && len(*m.sealed)-m.sealedAt > sealedMost
 }
 
-// sendNow sends until nothing is left, the client receives no more, or it is another connection's turn. Then the loop continues
-// later.
+// sendNow sends until nothing is left, the client receives no more, or it is another connection's turn. In the last case the loop
+// continues later.
 func (m *multiplexer) sendNow(now time.Time) error {
 	more, err := m.sendSome(now)
 	if err == nil && (more || m.halted && !m.isFull()) {
@@ -89,7 +89,7 @@ func (m *multiplexer) sendNow(now time.Time) error {
 	return err
 }
 
-// sendSome sends a batch; more reports whether something is left.
+// sendSome sends up to turns batches. more reports that it stopped at this limit, so that something may be left.
 func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 	for turn := 0; ; turn++ {
 		if !m.isSent() {

@@ -172,7 +172,7 @@ func (l *lifecycle) move(from, to state) bool {
 	return true
 }
 
-// moveTo changes the state. Only the owner may call it, because no other goroutine changes its state.
+// moveTo changes the state. Only the owner may call it: it panics if another goroutine has changed the state meanwhile.
 func (l *lifecycle) moveTo(to state) {
 	if from := l.state(); !l.move(from, to) {
 		panic(fmt.Sprintf("lane: another goroutine has moved a connection from %v to %v", from, l.state()))

@@ -6,7 +6,8 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part returns the part that counts requests for files and stores the counts. It must stop after all requests have been answered.
+// Part returns the part that stores the counts of requests for files. It must stop after all requests have been answered, because
+// it then stores the last counts.
 func (u *Usage) Part(logger *slog.Logger) parts.Part {
 	return parts.Part{Name: "usage", Run: parts.RunUntilDone(u.Run), Stop: func() error {
 		if err := u.Save(); err != nil {

@@ -164,7 +164,7 @@ type snapshot struct {
 }
 
 // eachReported calls put with the counts that other stores have reported in the rows with a prefix. day is that of the month, from
-// 0.
+// 0. It skips damaged rows.
 func (s *snapshot) eachReported(prefix []byte, put func(key []byte, day int, n count)) error {
 	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
@@ -185,8 +185,8 @@ func (s *snapshot) eachReported(prefix []byte, put func(key []byte, day int, n c
 
 func (s *snapshot) close() { s.rows.Close() }
 
-// takeSnapshot returns all counts of a package at one moment. Counts that are being written are either in the rows or added from
-// memory: the number of the last save says which.
+// takeSnapshot returns all rows, and the counts of a package that are not in them, at one moment. Counts that are being written are
+// either in the rows or added from memory: the number of the last save says which. The caller must close the snapshot.
 func (u *Usage) takeSnapshot(pkg string) *snapshot {
 	u.mu.Lock()
 	defer u.mu.Unlock()

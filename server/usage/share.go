@@ -49,8 +49,8 @@ func (u *Usage) putRow(key, value []byte) error {
 	return b.Commit()
 }
 
-// Report calls put with the counts of each day that have changed since it was last called, if they are written. The first call
-// reports each day that has counts.
+// Report calls put with the stored counts of each day whose counts have changed since the last call. The first call reports each
+// day that has counts.
 func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
 	u.changeDay()
@@ -81,7 +81,8 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// reportDays reports the days from one to today whose counts have changed. It returns the day before which all days are reported.
+// reportDays reports the days from one to today that have counts; yesterday and today only if their counts have changed. It returns
+// the day before which all days are reported.
 func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
 		all, err := u.encodeCounts(reached, min(daysAtOnce, today-reached+1))
@@ -154,8 +155,8 @@ func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	return all, nil
 }
 
-// Since returns the first day whose counts have to be read from other stores: their earlier reports are stored. At first it is the
-// first day that has counts.
+// Since returns the first day whose counts have to be read from other stores: their earlier reports are stored. Before the first
+// [Usage.SetReceived] it is the first day of which counts are kept.
 func (u *Usage) Since() (time.Time, error) {
 	day, err := u.readDay(kindReceived)
 	if day < 0 {
@@ -167,7 +168,8 @@ func (u *Usage) Since() (time.Time, error) {
 // lateDays is how many days late the report of a day may be, from a node that did not run.
 const lateDays = 8
 
-// SetReceived records that the counts of all other stores have been received, so that [Usage.Since] returns a later day.
+// SetReceived records that the counts of all other stores have been received. Then [Usage.Since] returns the day lateDays before
+// today, because the counts of the days after it may still change.
 func (u *Usage) SetReceived() error { return u.writeDay(kindReceived, dayOf(u.now())-lateDays) }
 
 // Receive stores the counts that another store has reported for a day. It ignores malformed counts, because receiving them again

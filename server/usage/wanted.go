@@ -32,7 +32,8 @@ type file struct {
 // newWanted returns an empty list of up to most files.
 func newWanted(most int) *wanted { return &wanted{most: most, byName: map[string]*file{}} }
 
-// add counts n requests for a file.
+// add counts n requests for a file. In a full list a new file replaces the least requested one, and takes over its count, which is
+// the error of the new count.
 func (w *wanted) add(name string, n float64) {
 	if n <= 0 {
 		return

@@ -125,7 +125,8 @@ func (a *analytics) countLeft(after time.Duration) {
 	}
 }
 
-// closeMinutes turns the minutes that are over into records. Minutes without users get none.
+// closeMinutes turns the present minute into a record if it is over, unless nothing happened in it. It counts the users whose
+// sessions have ended as having left.
 func (a *analytics) closeMinutes(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
@@ -152,7 +153,7 @@ func (a *analytics) closeMinutes(now time.Time) {
 	}
 }
 
-// closeMinute turns the present counts into a record, and starts new ones. A minute without users gets none.
+// closeMinute turns the counts of the present minute into a record, unless nothing happened, and starts new counts.
 func (a *analytics) closeMinute() {
 	r := record{a.presentMinute(time.Time{}), newHistogram(a.waits), newHistogram(a.stays)}
 	if !r.isEmpty() && len(a.over) < keptMinutes {
@@ -161,7 +162,7 @@ func (a *analytics) closeMinute() {
 	a.admitted, a.revoked, a.waits, a.stays = 0, 0, a.waits[:0], a.stays[:0]
 }
 
-// isEmpty reports whether nothing happened in the period.
+// isEmpty reports whether no users were in the room or waited in the period, and nothing else happened.
 func (p *Period) isEmpty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
 
 // takeRecords returns the records that are not in the history yet, and forgets them. With all it includes the present minute so
@@ -193,7 +194,8 @@ func (a *analytics) unstored(now time.Time) []record {
 	return append(slices.Clone(a.over), record{a.presentMinute(now), newHistogram(a.waits), newHistogram(a.stays)})
 }
 
-// presentMinute returns the minute that is not over. With a zero time its percentiles are exact.
+// presentMinute returns the minute that is not over. With a zero time its percentiles are exact; otherwise those of many waits may
+// be up to a second old.
 func (a *analytics) presentMinute(now time.Time) Period {
 	const many = 100
 	c := &a.computed

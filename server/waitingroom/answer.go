@@ -22,8 +22,8 @@ import (
 // private keeps an answer out of every cache, because it hands out a ticket or says to wait.
 const private = "private, no-store"
 
-// sendWaiting sends the waiting page, or its JSON, to a user who is not admitted by decision d. cookie is the Set-Cookie field, ""
-// for none.
+// sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON, or with a line of text to a
+// program and to a request that is no page view. cookie is the Set-Cookie field, "" for none.
 func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -77,7 +77,7 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 	}
 }
 
-// roundUpSeconds returns a duration in seconds, rounded up, so that a client that comes back then is not too early.
+// roundUpSeconds returns a duration in seconds, at least 1, rounded up so that a client that comes back then is not too early.
 func roundUpSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
 // sendTooMany responds 429 to a client that shows no pages; again is when it may come back.

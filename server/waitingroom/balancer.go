@@ -76,8 +76,8 @@ func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *
 	return b
 }
 
-// order returns the servers in the order in which a request tries them: healthy ones first, beginning with the one whose turn it
-// is.
+// order returns the servers in the order in which a request tries them: healthy ones first, then the others. Both groups begin with
+// the server whose turn it is.
 func (b *balancer) order() []*server {
 	if len(b.servers) == 1 {
 		return b.servers
@@ -109,8 +109,7 @@ func (s *server) isHealthy(now time.Time) bool {
 	return !s.ill.Load() && now.UnixNano() >= s.until.Load()
 }
 
-// RoundTrip implements http.RoundTripper. If a server fails before any byte of the request was sent, the request goes to the next
-// one.
+// RoundTrip implements http.RoundTripper. If it cannot connect to a server, it sends the request to the next one.
 func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
 	for _, s := range b.order() {
 		var connected atomic.Bool
@@ -179,7 +178,7 @@ func (b *balancer) checkAll(ctx context.Context) {
 	}
 }
 
-// requestHealth sends a health check to a server.
+// requestHealth sends a health check to a server, and returns an error if that fails it.
 func (b *balancer) requestHealth(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()

@@ -92,7 +92,7 @@ func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handl
 	return c, c.loadRevoked(ctx, s)
 }
 
-// loadRevoked reads the revoked sessions that are stored.
+// loadRevoked reads the revoked sessions that are stored, and queues them for the other nodes.
 func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	now := c.room.now()
 	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) {
@@ -167,8 +167,8 @@ func (c *centre) newOverview(now time.Time) *overview {
 	return o
 }
 
-// decideVisit decides about the request of a ticket. It replaces an invalid ticket by a new one, unless the room has a challenge,
-// which the visitor must pass before.
+// decideVisit decides about the request of a ticket. It replaces an invalid ticket by a new one. If the room has a challenge, it
+// returns queue.Reissue instead, because the visitor must pass the challenge before.
 func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {
@@ -338,7 +338,7 @@ type revocations struct {
 	mu    sync.Mutex                                       // held while writing
 }
 
-// shardOf returns the part of the table that has a ticket.
+// shardOf returns the part of the table to which a ticket belongs.
 func (r *revocations) shardOf(id queue.TicketID) *atomic.Pointer[map[queue.TicketID]time.Time] {
 	return &r.parts[id[0]%64] // ids are random
 }

@@ -51,7 +51,8 @@ var notAsked = []string{
 // answered are the fields that a visitor gets of an answer that is not 2xx.
 var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
 
-// passes reports whether a visitor may have a ticket. If not, it has sent the challenge's response.
+// passes reports whether a visitor may have a ticket. If not, it has sent the challenge's response, or an error if the challenge
+// failed.
 func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 	res, body, err := c.requestChallenge(req)
 	switch {
@@ -84,8 +85,9 @@ func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 	return false
 }
 
-// requestChallenge sends the header fields of a request, and who made which request, to the challenge. It returns the response, and
-// the part of its body that the visitor gets, which is in memory, so that a slow visitor does not block others.
+// requestChallenge sends to the challenge the header fields of a visitor's request, with the client, method and URL of that
+// request. It returns the response, and in memory the part of its body that the visitor gets, so that a slow visitor does not block
+// others.
 func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, body []byte, err error) {
 	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {
@@ -121,8 +123,8 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 	return res, body, err
 }
 
-// sendChallengeFailure asks a visitor to come again, because the challenge does not respond: without its response there is no
-// ticket.
+// sendChallengeFailure asks a visitor to come again, because the challenge has failed or too many visitors wait for it: without its
+// response there is no ticket.
 func sendChallengeFailure(w http.ResponseWriter, req *http.Request) {
 	const again = 5
 	h := w.Header()

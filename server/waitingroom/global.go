@@ -158,7 +158,8 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	return nil
 }
 
-// applyResponse applies a response if it belongs to the present state. again requests another report.
+// applyResponse applies a response if it belongs to the present state. again reports that the response has no state, so that
+// another report must be sent.
 func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.Asked, a *nodes.Answer) (again bool, err error) {
 	st, err := r.Member.Take(asked, *a)
 	if err != nil {

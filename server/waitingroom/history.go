@@ -30,7 +30,7 @@ var tiers = [...]tier{
 // MaxMinutes is how far the history of a room goes back: 30 days.
 const MaxMinutes = 30 * 24 * 60
 
-// tierFor returns the finest tier of the history that covers the last minutes.
+// tierFor returns the finest tier of the history that covers that many last minutes, or the coarsest tier if none does.
 func tierFor(minutes int) tier {
 	for _, t := range tiers {
 		if int64(minutes) <= t.kept {
@@ -43,7 +43,7 @@ func tierFor(minutes int) tier {
 // start returns the first minute of the period that contains a minute.
 func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
 
-// key returns the row of the history with the period that starts at a minute.
+// key returns the key of the history's row with the period that starts at a minute.
 func (t tier) key(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
 
 // A record is a period as it is stored, with what percentiles of several are made from.

@@ -62,7 +62,8 @@ func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	return ring, nil
 }
 
-// WithFirst returns a keyring that encrypts with another key, and decrypts with that and all present ones.
+// WithFirst returns a keyring that encrypts with another key, and decrypts with that and all present ones. It derives numbers and
+// ids from the other key.
 func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	ring, err := newKeyring(secret)
 	if err == nil {
@@ -71,7 +72,7 @@ func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	return ring, err
 }
 
-// deriveNumber returns a number for a name that only processes with the same keys can compute.
+// deriveNumber returns a number for a name. Only processes whose keyrings have the same salt can compute it.
 func (k *Keyring) deriveNumber(name string) uint64 {
 	mac := hmac.New(sha256.New, k.salt)
 	mac.Write([]byte(name))
@@ -101,7 +102,8 @@ func (k *Keyring) find(id [keyIDSize]byte) *key {
 // remove their line.
 const keyFile = "waiting-room.keys"
 
-// OpenKeys reads the keys in a folder, and creates the first one in an empty folder. Only the owner may be able to read the file.
+// OpenKeys reads the keys in a folder, and creates a first one if the folder has no key file. It returns an error if other users
+// than the owner can read the file.
 func OpenKeys(dir string) (*Keyring, error) {
 	file := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(file)
@@ -137,7 +139,8 @@ func OpenKeys(dir string) (*Keyring, error) {
 	return ring, nil
 }
 
-// createKeys durably creates a file with a first key, which appears complete.
+// createKeys durably creates the key file with a first key, and returns the text of the file. The file appears complete. If another
+// process has created it meanwhile, createKeys returns the text of that.
 func createKeys(dir, file string) ([]byte, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -79,7 +79,8 @@ func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 // notifiedClass is the class of the objects that store what webhooks were notified of.
 const notifiedClass = "room-told"
 
-// openNotified returns the durable objects that store the state of notifications. A request with nil returns the stored state.
+// openNotified opens the durable objects that store the state of notifications. A request with a state stores it; one with nil
+// returns the stored state.
 func openNotified(runtime *durable.Runtime) (*durable.Namespace[*notified, notified], error) {
 	return durable.Open(runtime, durable.Class[*notified, notified]{
 		Name: notifiedClass,
@@ -102,9 +103,9 @@ func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) 
 	return stored, err
 }
 
-// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, the next
-// call repeats it. The first state of a process may count users who have left since the previous process, so it causes no
-// notification.
+// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, it returns
+// known, so that the next call repeats it. With known nil it only reads the stored state: the first counts of a process may include
+// users who have left since the previous process.
 func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notified, error) {
 	if r.options.Notify == nil {
 		return &notified{looked: true}, nil

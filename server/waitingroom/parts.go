@@ -94,7 +94,7 @@ type vouch struct {
 // mostVouches bounds the memory that they take.
 const mostVouches = 1 << 20
 
-// recordAddress records that a user with a session has an address.
+// recordAddress records that the client of a request has a session, for hasSessionAt.
 func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
 	from, ok := client.Of(req.RemoteAddr)
 	if !ok {
@@ -115,7 +115,7 @@ func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time)
 	p.vouches[from] = vouch{t.ID, t.Ends}
 }
 
-// hasSessionAt reports whether a user who was admitted from a client's address has a session that has neither ended nor been revoked.
+// hasSessionAt reports whether recordAddress has recorded a session for an address that has neither ended nor been revoked.
 func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,8 +123,9 @@ func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocati
 	return ok && now.Before(v.ends) && !revoked.contains(v.id)
 }
 
-// useQuota uses one of the requests for parts that may pass in a minute, or returns after which time there are more. A client gets
-// as many as all other clients have left over, so a single client never uses more than half.
+// useQuota counts one of the requests for parts that may pass in a minute. If the client may not send more, ok is false, and again
+// is how long the minute still takes. A client may send another one while it has sent fewer than are left, so a single client never
+// uses more than half.
 func (p *parts) useQuota(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

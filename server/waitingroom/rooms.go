@@ -419,7 +419,7 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	return next, err
 }
 
-// wakeReports wakes the reports, because a visitor came.
+// wakeReports wakes the reports, because a visitor came or the settings changed.
 func (r *room) wakeReports() {
 	select {
 	case r.wake <- struct{}{}:

@@ -86,8 +86,8 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 	r.decide(w, req, next, room, m, t)
 }
 
-// isPageView reports whether a browser repeats a request by itself once the waiting page has let the visitor in. The queue page is
-// no response to any other request: it would say with a success status that an order was taken.
+// isPageView reports whether a request is GET or HEAD, which a browser repeats by itself once the waiting page has let the visitor
+// in. The waiting page is no response to any other request: its success status would say that an order was taken.
 func isPageView(req *http.Request) bool {
 	return req.Method == http.MethodGet || req.Method == http.MethodHead
 }
@@ -187,7 +187,8 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 	}
 }
 
-// keepWaiting returns the decision if the data centre makes none: the ticket waits at its place, and no chance is used.
+// keepWaiting returns the decision if the data centre makes none. A ticket that waits stays as it is; any other is replaced by one
+// that starts to wait now.
 func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) queue.Decision {
 	if !t.First() && t.Waiting() {
 		return queue.Decision{Outcome: queue.Wait, Ticket: t}
@@ -219,7 +220,7 @@ func redirect(w http.ResponseWriter, req *http.Request, path string) {
 // overTLS reports whether the client uses HTTPS.
 func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
 
-// clientAddress returns the address of the client without its port.
+// clientAddress returns the address of the client without its port, invalid if it is not known.
 func clientAddress(req *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(req.RemoteAddr)
 	if err != nil {

@@ -76,8 +76,9 @@ func NewSharing(o SharingOptions) *Sharing {
 // Cluster returns what [Options] need to share the rooms with the other nodes.
 func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.send} }
 
-// Known returns the rooms of which the node had state when the process started: of those that are configured, and of those that the
-// key folder knows.
+// Known returns the rooms of which this node may have state from an earlier process: those in known, from the key folder, and those
+// that the bucket lists for the node. If the list cannot be read, it takes all that are configured. As long as the node has not
+// learnt the leader's time, later calls return the same.
 func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []string) []string {
 	m := s.options.Memory
 	if m.known != nil && !m.clock.Known() { // nothing was decided in the runs before this one
@@ -197,7 +198,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	return err
 }
 
-// register adds this node to the list in the bucket.
+// register adds this node to the list in the bucket, unless it has done so recently with the same rooms.
 func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	if slices.Equal(rooms, s.joined) && time.Since(s.renewed) < listInterval {
 		return nil
@@ -210,7 +211,7 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	return nil
 }
 
-// updateMembers updates the list of nodes to which the owner responds.
+// updateMembers reads the list of nodes to which the owner responds, and removes from it those that have been silent for long.
 func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
 	if !o.Lacks() && time.Since(s.read) < listInterval {
 		return nil

@@ -58,7 +58,8 @@ func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	return s.Put(ctx, journalHead, head, durable.NoCache)
 }
 
-// resumeCentre returns the data centre of the previous process from its journal, nil if that cannot be read.
+// resumeCentre returns the data centre of the previous process from its journal, nil if the journal is missing, damaged or not that
+// of incarnation life.
 func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.EffectiveSettings, life int64, now time.Time) (*queue.DataCentre, error) {
 	head, found, err := s.Get(ctx, journalHead, durable.NoCache)
 	if err != nil || !found {

@@ -19,13 +19,12 @@ func newTicket() (t queue.Ticket) {
 	return t
 }
 
-// A codec seals tickets of one room into cookies, and opens them.
+// A ticketCodec seals tickets of one room into cookies, and opens them.
 //
-// A ticket is encrypted and authenticated with XChaCha20-Poly1305, of golang.org/x/crypto,
-// which the Go project maintains. Its nonces of 192 bits may be random for any number of
-// tickets of one key, which those of AES-GCM may not, and it has no options that could be
-// set wrong, as JOSE would. A ticket is bound to its room: in another room it does not open.
-// Forged, foreign, damaged and huge cookies all give the same answer: no ticket.
+// A ticket is encrypted and authenticated with XChaCha20-Poly1305, of golang.org/x/crypto, which the Go project maintains. Its
+// nonces of 192 bits may be random for any number of tickets of one key, which those of AES-GCM may not, and it has no options that
+// could be set wrong, as JOSE would. A ticket is bound to its room: in another room it does not open. Forged, foreign, damaged and
+// huge cookies all give the same result: no ticket.
 type ticketCodec struct {
 	keys   *Keyring
 	bound  []byte // what a ticket is bound to besides its key: the cipher's associated data
@@ -88,8 +87,8 @@ func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 // path and partition.
 const maxCookies = 4
 
-// tickets yields the tickets of the room that a request has, in the order of its cookies. It reads the field itself, because
-// net/http would allocate every cookie of the request.
+// tickets yields the tickets of the room that a request has, in the order of its cookies, from up to maxCookies of them. It reads
+// the field itself, because net/http would allocate every cookie of the request.
 func (j *ticketCodec) tickets(h http.Header) iter.Seq[queue.Ticket] {
 	return func(yield func(queue.Ticket) bool) {
 		tried := 0

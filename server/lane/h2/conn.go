@@ -23,8 +23,8 @@ import (
 
 // A Server answers requests.
 type Server interface {
-	// Serve is called when it is a stream's turn to be answered: it calls Send, Head, Park,
-	// Delegate or Reset. A request with a body it sees as soon as the head is there.
+	// Serve is called when a stream is to get its response. It calls Send, SendHead, Postpone, Wait, Delegate or Reset. If the
+	// request has a body, Serve is called as soon as the head has come.
 	Serve(s *Stream)
 	// ReceiveBody is called when the head of a request with a body has come. It returns the peer that receives the body,
 	// which may come before Serve is called.
@@ -141,7 +141,8 @@ func (c *Conn) Receive(b []byte, now time.Time) {
 	}
 }
 
-// frameLength returns the length of the frame at the beginning of b, -1 if its head is not complete.
+// frameLength returns the length of the frame at the beginning of b. It returns -1 if the head of the frame is not complete, or if
+// the frame is too large, which ends the connection.
 func (c *Conn) frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return -1
@@ -154,7 +155,8 @@ func (c *Conn) frameLength(b []byte) int {
 	return frameHead + n
 }
 
-// fillFrame adds bytes to the frame that has begun, and returns those that come after it.
+// fillFrame adds bytes to the frame that has begun, processes the frame if it is complete, and returns the bytes that come after
+// it.
 func (c *Conn) fillFrame(b []byte) []byte {
 	want := frameHead
 	if len(c.partial) >= frameHead {

@@ -41,7 +41,7 @@ func (c *Conn) onWindowUpdate(id uint32, p []byte) {
 	}
 }
 
-// addWindow adds n to the window of a stream.
+// addWindow adds n, which may be negative, to the window of a stream, and gives the stream a turn if the window is open.
 func (c *Conn) addWindow(s *Stream, n int) {
 	if s.window += n; s.window <= 0 {
 		return

@@ -155,7 +155,8 @@ func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest 
 	return e, rest, ok
 }
 
-// insertCopy adds a copy of an entry to the dynamic table, whose text is a request's. named says that the name is from a table.
+// insertCopy adds an entry to the dynamic table. It copies the text, which is in the memory of the request. named says that the
+// name is in a table already and need not be copied.
 func (d *decoder) insertCopy(e entry, named bool) {
 	if e.size() > d.max {
 		d.evict(e.size())
@@ -170,7 +171,8 @@ func (d *decoder) insertCopy(e entry, named bool) {
 	d.insert(e)
 }
 
-// decodeNumber decodes an integer with a prefix (RFC 7541 §5.1); false if it is malformed or has 28 bits or more.
+// decodeNumber decodes an integer with a prefix (RFC 7541 §5.1); false if it is malformed or takes more than four bytes after the
+// prefix.
 func decodeNumber(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	n = int(b[0] & prefix)
 	b = b[1:]

@@ -57,7 +57,7 @@ func NewOut(flat bool) *Out {
 // Size returns how many bytes are left to send.
 func (o *Out) Size() int { return o.size }
 
-// Scarce reports memory pressure that one of the bodies adds to.
+// Scarce reports whether one of the bodies in o reports memory pressure.
 func (o *Out) Scarce() bool {
 	for _, h := range o.holds {
 		if h.held.Scarce() {

@@ -93,7 +93,7 @@ const (
 	sawField
 )
 
-// reset makes the request empty, to be used again; its fields may have most bytes.
+// reset makes the request empty, to be used again. most limits the size of its fields in bytes.
 func (r *Request) reset(most int) {
 	clear(r.Fields)
 	*r = Request{Fields: r.Fields[:0], scratch: r.scratch[:0], Length: -1, most: most}
@@ -180,7 +180,8 @@ func (r *Request) isComplete() bool {
 	return isToken(r.Method) && r.hostsAgree() && (!r.Bodiless || r.Length <= 0)
 }
 
-// hostsAgree reports whether a Host field names no other host than :authority (RFC 9113 §8.3.1).
+// hostsAgree reports whether the request has at most one Host field, which names the same host as :authority if there is both, and
+// :authority has no user information (RFC 9113 §8.3.1).
 func (r *Request) hostsAgree() bool {
 	hosts := 0
 	for i := range r.Fields {
@@ -213,8 +214,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// IsValue reports whether s is valid as the value of a field: no control characters but tabs, and no white space at its begin and
-// end (RFC 9113 §8.2.1).
+// IsValue reports whether s is valid as the value of a field: no control characters but tabs, and no white space at its beginning
+// or end (RFC 9113 §8.2.1).
 func IsValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -40,7 +40,8 @@ type schedule struct {
 	filled uint8 // a bit for each queue that has a stream
 }
 
-// put adds a stream, unless it is there: before those with a higher number, unless it is incremental.
+// put adds a stream to the queue of its urgency, unless it is there: an incremental one at the end, any other before those with a
+// higher number.
 func (q *schedule) put(s *Stream) {
 	if s.queued {
 		return

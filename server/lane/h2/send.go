@@ -21,7 +21,7 @@ func (c *Conn) index(id uint32) (int, bool) {
 	return slices.BinarySearchFunc(c.streams, id, func(s *Stream, id uint32) int { return int(s.id) - int(id) })
 }
 
-// isUnused reports whether the client has opened neither the stream nor a later one.
+// isUnused reports whether the client cannot have used the stream yet: its number is even, or higher than that of the last stream.
 func (c *Conn) isUnused(id uint32) bool { return id%2 == 0 || id > c.lastID }
 
 // An end says how a stream ended.
@@ -124,7 +124,8 @@ func (c *Conn) Abandon() {
 	}
 }
 
-// Announce sends a GOAWAY that announces the end of the connection, with a PING. After its response the caller calls Drain.
+// Announce queues a GOAWAY that announces the end of the connection, and a PING. When the client responds to the PING, the
+// connection drains. The caller calls Drain if the response takes too long.
 func (c *Conn) Announce() {
 	if c.ending || c.draining {
 		return
@@ -134,7 +135,7 @@ func (c *Conn) Announce() {
 	c.control = append(appendFrameHead(c.control, len(farewell), ping, 0, 0), farewell...)
 }
 
-// Drain accepts no more streams, and sends the number of the last one.
+// Drain accepts no more streams, and queues a GOAWAY with the number of the last one.
 func (c *Conn) Drain() {
 	if c.draining {
 		return
@@ -146,7 +147,7 @@ func (c *Conn) Drain() {
 // Draining reports whether the final GOAWAY, or one for an error, is queued or sent.
 func (c *Conn) Draining() bool { return c.draining }
 
-// Idle reports whether the connection has no stream and nothing to send.
+// Idle reports whether the connection has no stream and no control frame to send.
 func (c *Conn) Idle() bool { return len(c.streams) == 0 && len(c.control) == 0 }
 
 // Done reports whether the connection can be closed once everything that was gathered is sent.
@@ -224,7 +225,7 @@ func (c *Conn) Gather(o *Out, now time.Time) {
 	c.checkBlocked()
 }
 
-// Resume requests the responses of the streams that wait.
+// Resume lets the streams for which Wait was called request their responses again, in the next Gather.
 func (c *Conn) Resume() {
 	for _, s := range c.streams {
 		if s.waits {
@@ -375,7 +376,8 @@ func (c *Conn) Free(o *Out) {
 	}
 }
 
-// countProgress counts bytes of a body that were gathered.
+// countProgress counts n bytes of a body that were gathered. After each 64 KiB, the time for which the client may block a stream or
+// the connection starts again.
 func (c *Conn) countProgress(s *Stream, n int) {
 	if s.chunk += n; s.chunk >= Gathered {
 		s.chunk, s.spent = 0, 0

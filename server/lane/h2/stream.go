@@ -12,7 +12,7 @@ type Peer interface {
 	Received(p []byte)
 	// Ended is called after the last piece, with the fields that came behind it.
 	Ended(trailers []Field)
-	// Sent is called when all that was given to Write has been copied.
+	// Sent is called when everything that was passed to Write has been copied to the output.
 	Sent()
 	// Broken is called where the stream ends before its answer does. It is the last call.
 	Broken(code Code)
@@ -115,8 +115,7 @@ func (s *Stream) Inform(block []byte) {
 	c.control = appendHeaders(c.control, block, 0, s.id, c.frame)
 }
 
-// Write sends a part of the body, which the caller must not modify until the peer is notified that it was sent or the stream has
-// failed.
+// Write sends a part of the body, which the caller must not modify until the peer's method Sent or Broken is called.
 func (s *Stream) Write(p []byte, last bool) {
 	s.body, s.last = p, last
 	s.conn.giveTurn(s)

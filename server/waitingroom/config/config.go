@@ -199,7 +199,8 @@ func (r *Room) At(t time.Time) EffectiveSettings {
 }
 
 // CookiePath returns the Path of the room's cookie: the last folder in the room's path, because browsers send a cookie to all paths
-// below its folder (RFC 6265 §5.1.4); "/" for a room with routes of several paths.
+// below its folder (RFC 6265 §5.1.4). It returns "/" for a room with routes of several paths, and for a path with characters that
+// browsers encode.
 func (r *Room) CookiePath() string {
 	path := r.Routes[0].Path
 	for _, route := range r.Routes[1:] {
@@ -399,7 +400,8 @@ func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) boo
 	return true
 }
 
-// suggestField returns the end of a message about an unknown field: the known one that is similar, or all.
+// suggestField returns the end of a message about an unknown field: it suggests the known field that is similar, or else to remove
+// the unknown one.
 func suggestField(name string, known map[string]field) string {
 	if best, ok := text.Nearest(name, slices.Collect(maps.Keys(known))); ok {
 		return "; did you mean " + best + "?"
@@ -407,7 +409,7 @@ func suggestField(name string, known map[string]field) string {
 	return "; remove it"
 }
 
-// readList returns the members of a list, of which there may be up to most.
+// readList returns the members of a list, of which there may be up to most. It returns nil after a mistake.
 func (r *reader) readList(n *yaml.Node, field string, most int) []*yaml.Node {
 	n = resolveAlias(n)
 	switch {

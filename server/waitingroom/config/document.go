@@ -77,7 +77,7 @@ func (s Set) clone() Set {
 	return fresh
 }
 
-// countFields returns how many fields the set has, in all rooms.
+// countFields returns how many bytes the names of rooms and fields and the values in the set have.
 func (s Set) countFields() (n int) {
 	for room, fields := range s {
 		n += len(room)

@@ -244,7 +244,7 @@ func parsePath(s string) (string, error) {
 	return s, nil
 }
 
-// readRoutes reads the routes of a room.
+// readRoutes reads the additional routes of a room.
 func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	for _, m := range r.readList(n, name, maxRoutes) {
 		route := Route{Path: "/"}
@@ -350,7 +350,7 @@ func parseUpstream(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// parseCertificates reads the file of the authorities that the upstream's certificate must be from.
+// parseCertificates parses the certificates, in PEM, of the authorities of which one must have signed the upstream's certificate.
 func parseCertificates(s string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(s)) {
@@ -500,7 +500,7 @@ func (r *reader) readHeaders(n *yaml.Node, field string) (headers []Header) {
 	return headers
 }
 
-// readEvents reads a room's events. A field that an event does not have is the room's own.
+// readEvents reads a room's events, and returns them by their time. A field that an event does not have is the room's own.
 func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 	nodes := r.readList(n, "events", maxEvents)
 	names := map[string]bool{}

@@ -78,8 +78,8 @@ func NewTable(rooms []Room) *Table {
 
 // Find returns the room that covers a path, percent-encoded as the client sent it, on a host: rooms of the host before those of
 // every host, then the longest path. If a server that decodes and cleans the path would find another room, the request is
-// ambiguous: canonical is a path that is not, and room is nil. Browsers do not send ambiguous paths. If both are zero, no room
-// covers the request.
+// ambiguous: then canonical is a path that is not, and room is the one that this server would find, nil for none. Browsers do not
+// send ambiguous paths. If both results are zero, no room covers the request.
 func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	room = t.lookup(host, raw)
 	if !isAmbiguous(raw) {
@@ -126,7 +126,8 @@ func (t *Table) CoversSomewhere(raw string) bool {
 	return false
 }
 
-// lookup returns the room that covers a cleaned path on a host, nil for none.
+// lookup returns the room that covers a path on a host, nil for none. It compares the path as it is, without decoding or cleaning
+// it.
 func (t *Table) lookup(host, p string) *Room {
 	if len(t.hosts) > 0 {
 		host = NormalizeHost(host)

@@ -66,7 +66,8 @@ func (r *Record) Undo(ctx context.Context, q UndoRequest) (waitingroom.Version, 
 	return r.awaitInForce(ctx, v, err)
 }
 
-// awaitInForce returns the version that a change has created, after it came into force on this node.
+// awaitInForce returns the version that a change has created, after it has tried to bring that into force on this node. It returns
+// an error if this node cannot use the version.
 func (r *Record) awaitInForce(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
 	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
 		if late := r.store.Refresh(ctx); late != nil {
@@ -103,7 +104,7 @@ func unknownRoom(rooms []config.Room, name string) error {
 // owner changes the record in this process.
 type owner struct{ record *Record }
 
-// start creates the first version if the record has none, and offers the rooms file.
+// start creates the first version if the record has none. Otherwise it offers the rooms file.
 func (o owner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
@@ -161,7 +162,7 @@ func (o owner) seed(ctx context.Context) error {
 // retryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
 const retryInterval = 5 * time.Second
 
-// seedLater creates the first version if that failed at the start.
+// seedLater tries to create the first version until there is one or ctx ends, if that failed at the start.
 func (o owner) seedLater(ctx context.Context) {
 	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, retryInterval) == nil; _, ok = o.record.store.Get() {
 		if o.seed(ctx) == nil {
@@ -170,7 +171,8 @@ func (o owner) seedLater(ctx context.Context) {
 	}
 }
 
-// base returns the version on which a change is based: number, or for 0 the one in force.
+// base returns the version in force, on which a change is based. It returns a [*configstore.ConflictError] if number is neither 0
+// nor that of this version.
 func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
@@ -208,7 +210,8 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
-// Apply creates a version from a file of rooms. It implements [Changer] in the process that owns the record.
+// Apply creates a version from a file of rooms, or returns the version in force if that is the same file. It implements [Changer]
+// in the process that owns the record.
 func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version, err error) {
 	base, err := o.base(ctx, 0)
 	if err != nil {

@@ -130,7 +130,8 @@ func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, c
 // offerTimeout is how long a follower offers a file to the leader that has changed while the follower did not run.
 const offerTimeout = 2 * time.Minute
 
-// offerToLeader offers the rooms file of a follower that has started to the leader.
+// offerToLeader is called when a follower starts. It offers the follower's rooms file to the leader, and tries again for a while if
+// that fails.
 func (r *Record) offerToLeader(ctx context.Context) {
 	base, ok := r.store.Get()
 	if !ok {

@@ -99,8 +99,8 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// Open opens the record. If this process owns the record, it creates the first version if that is missing. It offers the rooms
-// file.
+// Open opens the record. If this process owns the record, Open creates the first version if there is none, and otherwise offers the
+// rooms file. A follower offers its file in [Record.Run].
 func Open(ctx context.Context, o Options) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
 	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
@@ -277,7 +277,7 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	return err
 }
 
-// rejection returns why a version is not applied here, nil if it is.
+// rejection returns why a version was rejected here, nil if it is in force or was not rejected.
 func (r *Record) rejection(number int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
