@@ -277,8 +277,9 @@ func (c *connections) setConnection(conn net.Conn, is connection) {
 	c.open[conn] = is
 }
 
-// wait waits until no connection is open or handed off, or until ctx ends.
-func (c *connections) wait(ctx context.Context) error {
+// awaitNone waits until net/http has no open connection, and no lane is about to hand one off to it, or until ctx ends, whose
+// error it returns then.
+func (c *connections) awaitNone(ctx context.Context) error {
 	for {
 		c.mu.Lock()
 		n := len(c.open) + c.coming
@@ -294,7 +295,7 @@ func (c *connections) wait(ctx context.Context) error {
 	}
 }
 
-// checkNone wakes wait if no connection is open. The caller holds mu.
+// checkNone wakes awaitNone if no connection is open or about to be handed off. The caller holds mu.
 func (c *connections) checkNone() {
 	if len(c.open)+c.coming == 0 {
 		select {

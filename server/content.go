@@ -185,7 +185,7 @@ func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Has
 	return plain
 }
 
-// contentETag returns the entity tag of a representation.
+// contentETag returns the entity tag of a representation, from the hash of its coded bytes, so that each encoding has its own.
 func contentETag(f kvstore.Representation) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(f.Sum[:18]) + `"`
 }

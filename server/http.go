@@ -206,7 +206,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
 	}
-	if err = errors.Join(err, s.connections.wait(ctx)); err != nil {
+	if err = errors.Join(err, s.connections.awaitNone(ctx)); err != nil {
 		return err
 	}
 	return s.Server.Shutdown(ctx) // which would close connections that wait, if there were any

@@ -4,6 +4,6 @@ package server
 
 import "syscall"
 
-// listenWell does nothing: where accepted connections do not inherit the
-// option, the kernel's own choice stays.
-func listenWell(_, _ string, _ syscall.RawConn) error { return nil }
+// setSocketOptions does nothing: where accepted connections do not inherit the
+// options, the kernel's own choice stays.
+func setSocketOptions(_, _ string, _ syscall.RawConn) error { return nil }

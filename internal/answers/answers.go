@@ -42,7 +42,7 @@ func SetFields(h http.Header, fields ...Field) {
 	}
 }
 
-// RespondPreflight responds to an OPTIONS request: scripts of every page may read everything, with any header.
+// RespondPreflight responds 204 to an OPTIONS request: scripts of every page may read everything, with any header.
 func RespondPreflight(w http.ResponseWriter) {
 	h := w.Header()
 	SetFields(h, AnyOrigin...)
@@ -94,7 +94,8 @@ func (k Caching) WithExpires() Caching {
 // Control returns the value of the header field Cache-Control.
 func (k Caching) Control() string { return cmp.Or(k.control, NoStore.control) }
 
-// SetHeader sets the header fields of the caching. It sets Date with Expires, so that their difference is exact.
+// SetHeader sets the header fields of the caching: Cache-Control, and those for caches of HTTP/1.0 if it has them. It sets Date
+// with Expires, so that their difference is exact.
 func (k Caching) SetHeader(h http.Header) {
 	h.Set("Cache-Control", k.Control())
 	switch {

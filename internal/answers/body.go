@@ -63,8 +63,8 @@ func (b *Body) etag(c coding.Coding) string {
 	return `"` + b.tag() + "-" + c.String() + `"`
 }
 
-// encode returns the body in a coding, and caches it. It uses the fast level of the encoder: the best level takes seconds for a
-// list of thousands of libraries, which changes with every publication.
+// encode returns the body in a coding, and caches it. If that is not worthwhile or fails, the form is identity. It uses the fast
+// level of the encoder: the best level takes seconds for a list of thousands of libraries, which changes with every publication.
 func (b *Body) encode(c coding.Coding) *form {
 	f := &b.forms[c]
 	f.once.Do(func() {
@@ -79,7 +79,8 @@ func (b *Body) encode(c coding.Coding) *form {
 	return f
 }
 
-// Prepare encodes the body as [Body.Send] will send it in response to r, since encoding takes processor time.
+// Prepare encodes the body, and caches it, as [Body.Send] will send it in response to r, since encoding takes processor time. It
+// does nothing if the client has the body.
 func (b *Body) Prepare(r *http.Request) {
 	c := b.chooseCoding(r)
 	if requests.IfNoneMatch(r.Header["If-None-Match"], b.etag(c)) {
@@ -87,7 +88,8 @@ func (b *Body) Prepare(r *http.Request) {
 	}
 }
 
-// chooseCoding returns the coding in which a client receives the body.
+// chooseCoding returns the coding in which the client of r should receive the body: identity if the body is small, or the client
+// accepts no coding.
 func (b *Body) chooseCoding(r *http.Request) coding.Coding {
 	if !b.isEncodable() {
 		return coding.Identity
@@ -122,7 +124,8 @@ func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	}
 }
 
-// sendNotModified sets the entity tag. If the client has the body in a coding, it responds with 304 and returns true.
+// sendNotModified sets the entity tag of the body in a coding. If the client has the body in that coding, it responds with 304 and
+// returns true. Otherwise the response is not sent yet.
 func (b *Body) sendNotModified(w http.ResponseWriter, r *http.Request, c coding.Coding) bool {
 	tag := b.etag(c)
 	w.Header().Set("Etag", tag)

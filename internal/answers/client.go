@@ -17,7 +17,8 @@ type Throttle struct {
 	held int
 }
 
-// Allow reports whether the caller may log this event, and how many events were suppressed since the last one that it allowed.
+// Allow reports, in ok, whether the caller may log this event: one a second may be. held is how many events were suppressed since
+// the last one that it allowed, and 0 if ok is false.
 func (t *Throttle) Allow() (held int, ok bool) {
 	now := time.Now
 	if t.now != nil {
@@ -50,14 +51,16 @@ type Writer struct {
 	Err error
 }
 
-// NewWriter returns a writer of a response over a major version of HTTP. scarce reports whether other clients wait for the memory
-// that the response holds; then the time spent waiting for this client is limited.
+// NewWriter returns a writer of a response over HTTP/1 or HTTP/2, as the major version protocol says. The client must keep the
+// pace p. scarce reports whether other clients wait for the memory that the response holds; then the time spent waiting for this
+// client is limited.
 func NewWriter(w http.ResponseWriter, protocol int, p Pace, scarce func() bool) *Writer {
 	chunk, stall := p.ChunkFor(protocol)
 	return &Writer{w: w, deadlines: http.NewResponseController(w), pace: p, chunk: chunk, stall: stall, scarce: scarce}
 }
 
-// Write implements io.Writer.
+// Write writes data to the client in chunks, each with a deadline by the pace. After an error, such as a passed deadline, this and
+// later calls write nothing more and return it. It implements io.Writer.
 func (w *Writer) Write(data []byte) (written int, err error) {
 	for written < len(data) && w.Err == nil {
 		n := min(len(data)-written, w.chunk)

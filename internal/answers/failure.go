@@ -38,7 +38,8 @@ var (
 	NoVersion   = NotFound("Version")
 )
 
-// NotFound returns the failure for something that the API does not have. Caches may store it for an hour.
+// NotFound returns the failure (404) for something that the API does not have; what is its name, such as Library. Caches may store
+// it for an hour.
 func NotFound(what string) *Failure {
 	return &Failure{Status: http.StatusNotFound, Message: what + " not found", Caching: CacheFor(time.Hour).WithExpires()}
 }
@@ -81,8 +82,8 @@ func (f *Failure) SendJSON(w http.ResponseWriter, r *http.Request) {
 	f.sendBody(w, r.Method == http.MethodHead, JSON, f.JSON())
 }
 
-// Send responds with the failure as text or as JSON, as the lines of Accept prefer. With head it sends no body. It returns how many
-// bytes of the body were sent.
+// Send responds with the failure as text or as JSON, as the lines of the Accept field prefer. With head it sends no body. It
+// returns how many bytes of the body were sent.
 func (f *Failure) Send(w http.ResponseWriter, head bool, accept []string) int64 {
 	h := w.Header()
 	if coded := h.Get("Vary"); coded != "" {
@@ -111,7 +112,7 @@ func (f *Failure) sendBody(w http.ResponseWriter, head bool, contentType string,
 	return int64(n)
 }
 
-// SendPage responds with the failure and a page that describes it.
+// SendPage responds with the status and the header fields of the failure, and with a page that describes it.
 func (f *Failure) SendPage(w http.ResponseWriter, r *http.Request, page *Body) {
 	f.SetHeader(w.Header())
 	page.Send(w, r, f.Status)

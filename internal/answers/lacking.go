@@ -23,7 +23,8 @@ type incompleteWriter struct {
 	missing bool // whether the answer has been replaced
 }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. It sends [Missing] in place of a 404, as JSON if the 404 was JSON, and other
+// statuses with a header that forbids caching. Only the first final status counts.
 func (l *incompleteWriter) WriteHeader(status int) {
 	if l.begun {
 		return
@@ -51,7 +52,8 @@ func (l *incompleteWriter) Write(p []byte) (int, error) {
 	return l.ResponseWriter.Write(p)
 }
 
-// Flush implements http.Flusher.
+// Flush implements http.Flusher. It sends the header with status 200 if none was sent, and has no other effect if the underlying
+// writer cannot flush.
 func (l *incompleteWriter) Flush() {
 	l.WriteHeader(http.StatusOK)
 	if f, ok := l.ResponseWriter.(http.Flusher); ok {

@@ -12,7 +12,8 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// openAdminSocket opens the socket on which commands speak to the process.
+// openAdminSocket opens the admin socket in the data folder, on which commands speak to the process. The socket is closed when the
+// run ends.
 func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	socket, err := admin.Listen(r.settings.Data)
 	if err != nil {
@@ -22,8 +23,8 @@ func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	return socket, nil
 }
 
-// serveAdmin serves the admin socket: the operations that commands request, and the schedule over HTTP. The operations end with the
-// role. check validates the settings that a reload reads.
+// serveAdmin serves the admin socket until the run ends: the operations in all, those of reload and upgrade, and the schedule over
+// HTTP. The folder stays open while an operation in all runs. check validates the settings that a reload reads.
 func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations, schedule http.Handler, check func(*settings.Settings) error) {
 	counted := folder.trackOperations(all)
 	r.addProcessOperations(counted, check) // not counted: the folder is closed while an upgrade is under way
@@ -31,8 +32,8 @@ func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations
 	r.addServer("admin server", s, []net.Listener{socket})
 }
 
-// newAdminServer returns the server of the admin socket: schedule serves the schedule, and late the requests that an earlier
-// process forwards. ctx ends the operations.
+// newAdminServer returns the server of the admin socket, which is not started. schedule serves the schedule, and late the requests
+// that an earlier process forwards. Operations end when ctx does.
 func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()

@@ -43,7 +43,9 @@ type BackupResult struct {
 // OpBackup copies the data folder.
 const OpBackup Operation[BackupRequest, BackupProgress, BackupResult] = "backup"
 
-// backUp copies the data folder to dir, which appears only when the copy is complete. After an error nothing is left there.
+// backUp copies the store and the rooms' settings of the data folder to the folder dir, where they appear only when the copy is
+// complete. dir must be outside of the data folder, and empty or missing. After an error the incomplete copy is removed. report is
+// called with the progress about 256 times.
 func (r *Reader) backUp(ctx context.Context, dir string, report func(BackupProgress)) (result BackupResult, err error) {
 	exists, err := r.checkBackupTarget(dir)
 	if err != nil {
@@ -92,13 +94,13 @@ func (r *Reader) backUp(ctx context.Context, dir string, report func(BackupProgr
 	return result, nil
 }
 
-// escapeGlob makes a pattern that matches only path.
+// escapeGlob returns a glob pattern that matches only path.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// explainPermission adds to a permission error that the running process, not the command, may not write. It returns other errors
-// unchanged.
+// explainPermission adds to a permission error that the running process, not the command, may not write. It returns other errors,
+// and nil, unchanged.
 func explainPermission(process *Process, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; the running larder process (%d) writes the file and has no permission", err, process.PID)
@@ -106,7 +108,8 @@ func explainPermission(process *Process, err error) error {
 	return err
 }
 
-// checkBackupTarget returns an error unless a backup can be made at dir. It reports whether dir exists.
+// checkBackupTarget returns an error unless a backup can be made at dir: outside of the data folder, and either an empty folder or
+// a missing one whose parent exists. Without an error, exists reports whether dir exists. It creates nothing.
 func (r *Reader) checkBackupTarget(dir string) (exists bool, err error) {
 	switch inside, err := r.isInDataFolder(dir); {
 	case err != nil:
@@ -132,7 +135,8 @@ func (r *Reader) checkBackupTarget(dir string) (exists bool, err error) {
 	return true, nil
 }
 
-// isInDataFolder reports whether dir, which need not exist, is the data folder or a folder in it. It follows symbolic links.
+// isInDataFolder reports whether dir, which need not exist, is the data folder or a folder in it. It follows symbolic links. The
+// error says why it cannot tell.
 func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	data, err := os.Stat(r.settings.Data)
 	if err != nil {
@@ -162,7 +166,8 @@ func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	}
 }
 
-// readLogSize opens the store in dir read-only, as a process that starts on it would, and returns how many entries its log has.
+// readLogSize opens the store in dir read-only, as a process that starts on it would, and returns how many entries its log has. An
+// error means that the store cannot be used.
 func readLogSize(dir string) (int64, error) {
 	store, err := kvstore.Open(dir, kvstore.Options{ReadOnly: true, CacheBytes: 1 << 20})
 	if err != nil {
@@ -172,7 +177,8 @@ func readLogSize(dir string) (int64, error) {
 	return checkpoint.Size, errors.Join(err, store.Close())
 }
 
-// moveBackup durably renames a complete backup from its temporary folder to dir. exists says that dir exists already.
+// moveBackup durably moves a complete backup from its temporary folder, unfinished, to dir. If dir exists, it moves the contents
+// into dir and removes unfinished; else it renames unfinished to dir.
 func moveBackup(unfinished, dir string, exists bool) error {
 	if !exists {
 		return errors.Join(os.Rename(unfinished, dir), disk.SyncFolder(vfs.Default, filepath.Dir(dir)))

@@ -27,7 +27,8 @@ type BundleProgress struct {
 // OpBundle writes the log and its contents into one file.
 const OpBundle Operation[BundleRequest, BundleProgress, replication.BundleResult] = "bundle"
 
-// writeBundle writes the signed log and the contents of its entries into one file.
+// writeBundle writes the signed log and the contents of its entries into the file of q, only those that q selects. It returns an
+// error if the log is not signed.
 func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {

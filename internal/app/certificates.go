@@ -8,7 +8,7 @@ import (
 )
 
 // openCertificates opens the ACME client for the domains of the settings, with the certificates that are in the data folder. It
-// returns nil if the settings name no domain.
+// requests none yet. It returns nil and no error if the settings name no domain.
 func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
@@ -32,8 +32,8 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	return m, nil
 }
 
-// openPlainServer serves plain HTTP, which redirects to HTTPS and answers ACME challenges, and starts the renewal of certificates,
-// nil for none. It is called once the site serves.
+// openPlainServer serves plain HTTP on the socket for it, if there is one: it redirects to HTTPS and responds to ACME challenges.
+// It also starts the renewal of certificates, which is nil for none. It is called once the site serves.
 func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		l, err := plain.newListener()

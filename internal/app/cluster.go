@@ -48,6 +48,7 @@ type ClusterIntervals struct {
 	Squeeze time.Duration
 }
 
+// withDefaults returns the intervals with the default in place of each 0.
 func (i ClusterIntervals) withDefaults() ClusterIntervals {
 	return ClusterIntervals{
 		Takeover: cmp.Or(i.Takeover, 10*time.Second),
@@ -105,8 +106,10 @@ type signedView struct {
 	record  *signing.Record // in the key folder
 }
 
-// setAsideStore renames a store that is damaged or lacks signed entries, so that the node starts with a new one, which it fills
-// from the bucket. If the bucket has no log, the store may be the only copy: then it stays, and setAsideStore returns short.
+// setAsideStore renames a store that is damaged or lacks signed entries, as short says, so that the node starts with a new one,
+// which it fills from the bucket. It returns nil once there is room for the new store. If the bucket has no log, the store may be
+// the only copy: then it stays, and setAsideStore returns short. Other errors say why it failed, such as a bucket that does not
+// respond.
 func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -133,20 +136,21 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	return err
 }
 
-// openNodeFolder opens the data folder of a cluster node, and its bucket. A bucket that does not respond causes an error only when
-// it is used.
-func (r *roleRun) openNodeFolder(ctx context.Context, how writerConfig) (*Writer, bucket.Bucket, error) {
+// openNodeFolder opens the data folder of a cluster node, and its bucket. A store that is damaged or lacks signed entries is set
+// aside if the bucket has the log; the new one is filled from there. A bucket that does not respond causes an error only when it
+// is used.
+func (r *roleRun) openNodeFolder(ctx context.Context, config writerConfig) (*Writer, bucket.Bucket, error) {
 	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
 	if err != nil {
 		return nil, nil, err
 	}
-	how.node = true
-	w, err := r.openDataFolder(ctx, how, func(short *Shortfall) error { return r.setAsideStore(b, short) })
+	config.node = true
+	w, err := r.openDataFolder(ctx, config, func(short *Shortfall) error { return r.setAsideStore(b, short) })
 	return w, b, err
 }
 
-// openClusterNode opens the key folder of a node, finds the log of its cluster in the bucket, and returns the node, and what it has
-// seen of the signed log.
+// openClusterNode opens the key folder of a node, finds the log of its cluster in the bucket, and returns the node, and what it
+// has seen of the signed log, whose record the caller closes. After an error everything is closed except w.
 func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket) (_ *clusterNode, view signedView, err error) {
 	n := &clusterNode{settings: r.settings, logger: r.logger, memory: &r.supervisor.node, folder: w.folder, bucket: b, since: time.Now().UTC()}
 	folder, err := n.settings.KeyFolder()
@@ -212,8 +216,10 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	return n, view, nil
 }
 
-// findLog returns the name of the log in the bucket, "" if the bucket does not respond. A node that has not joined a cluster yet
-// needs a response. If the bucket has no log, such a node bootstraps one: it creates the log's key if that is missing.
+// findLog returns the name of the log in the bucket; "" if the bucket has none, or does not respond to a node that has joined the
+// cluster before. bootstraps reports that the bucket has no log, so that this node brings its own. A node that has not joined yet
+// then creates the log's key if it is missing. The error is that of the bucket, for a node that has not joined or that is to bring
+// its log there.
 func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
@@ -238,8 +244,8 @@ func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, 
 	return true, "", err
 }
 
-// trustedKey returns the last signed checkpoint that the node has seen, and the log's key that it trusts: its own, or else the one
-// it saw first.
+// trustedKey returns the last signed checkpoint that the node has seen, and the log's key that it trusts: its own, else the one
+// that it saw first, else the one by which its store was signed; "" for none.
 func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, key string, err error) {
 	last, seen, err := record.Last(n.folder.log.Checkpoint())
 	if err != nil {
@@ -255,8 +261,9 @@ func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, k
 	return last, key, err
 }
 
-// openClusterKey opens the cluster's key, by which nodes authenticate each other. A node that bootstraps the log creates the key. A
-// node that only serves may lack it.
+// openClusterKey sets n.key to the cluster's key, by which nodes authenticate each other. A node that bootstraps the log and has
+// the log's key creates it. A missing key is an error if the node has the log's key or a node URL; other nodes only serve, and go
+// without.
 func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *signing.Record) (err error) {
 	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.Own() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
@@ -287,7 +294,7 @@ func (n *clusterNode) addExchangeParts(r *roleRun) {
 }
 
 // mayServe reports whether the node may serve files: it has caught up with the bucket once, or it has entries and the bucket does
-// not respond.
+// not respond. From then on it stays true, until a run starts with a new store.
 func (n *clusterNode) mayServe() bool {
 	if n.memory.caughtUp.Load() {
 		return true
@@ -298,7 +305,8 @@ func (n *clusterNode) mayServe() bool {
 	return n.memory.caughtUp.Load()
 }
 
-// exchangeEncodings shares smaller encodings that were found here with the other nodes, and applies theirs, until ctx ends.
+// exchangeEncodings shares smaller encodings that were found here with the other nodes, and applies theirs, until ctx ends. It
+// logs errors, and tries again.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
 		_, err := n.cluster.ApplyEncodings(ctx)

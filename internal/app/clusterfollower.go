@@ -67,8 +67,8 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openClusterFollower opens the node as a follower. It returns a [*readOnlyError] if the bucket does not respond and the node has
-// entries to serve.
+// openClusterFollower opens the node as a follower, adds its status to the outputs, and adds the part that closes it. It returns a
+// [*readOnlyError] if the bucket does not respond and the node has entries to serve.
 func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -101,7 +101,7 @@ func (n *clusterNode) gateUntilCaughtUp() http.Handler {
 }
 
 // follow follows the log in the bucket until ctx ends. If no node leads and this one may, it requests a restart of the run as the
-// leader.
+// leader. If this one must not lead, it logs why, and tries again after a backoff.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there
@@ -145,8 +145,9 @@ func (f *clusterFollower) follow(ctx context.Context) {
 	}
 }
 
-// checkMayLead returns why the node must not lead, nil if it may: another node replaced the log's key, the bot cannot start, or the
-// log lacks entries that this node signed or saw signed.
+// checkMayLead returns why the node must not lead now, nil if it may. Another node has replaced the log's key; or the bot cannot
+// start, which is checked only after a failed takeover; or the bucket's log lacks entries that this node signed or saw signed; or
+// an error prevents a check.
 func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	changes, err := f.view.showing.KeyChanges()
 	if err != nil {

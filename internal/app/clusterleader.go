@@ -26,9 +26,9 @@ type leaderRole struct {
 func (o leaderRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
 		var l *clusterLeader
-		how := o.server.writerConfig(r)
-		how.squeezed = func(h kvstore.Hash) { l.shareEncoding(h) } // the bot, which calls it, is opened later
-		w, b, err := r.openNodeFolder(ctx, how)
+		config := o.server.writerConfig(r)
+		config.squeezed = func(h kvstore.Hash) { l.shareEncoding(h) } // the bot, which calls it, is opened later
+		w, b, err := r.openNodeFolder(ctx, config)
 		if err == nil {
 			l, err = openClusterLeader(ctx, r, w, b, o.epoch)
 		}
@@ -42,8 +42,8 @@ type takeoverBackoff struct {
 	failures int       // one after the other
 }
 
-// afterFailure returns the backoff after one more takeover, which failed with err. Another node that was faster does not count as a
-// failure. first is the backoff after the first failure.
+// afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. Another node that was
+// faster does not count as a failure. first is the backoff after the first failure.
 func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBackoff {
 	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 		b.failures++
@@ -52,7 +52,8 @@ func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBa
 	return b
 }
 
-// takeoverAfter returns the backoff for the run after one of the role ended, which ended without an error.
+// takeoverAfter returns the backoff for the run after one of the role ended, which ended without an error. A follower's is kept; a
+// leader's keeps its time, and counts failures from zero again. Other roles have none.
 func takeoverAfter(ended role) takeoverBackoff {
 	switch ended := ended.(type) {
 	case followerRole:
@@ -71,9 +72,9 @@ type clusterLeader struct {
 	saved  outboxSaved
 }
 
-// openClusterLeader makes the node the leader in place of the leader of epoch, before it publishes anything: it completes committed
-// entries, records the newest checkpoint in the bucket as signed, which protects against forks, and loads the outbox of the
-// previous leader.
+// openClusterLeader makes the node the leader in place of the leader of epoch, before it publishes anything: it completes
+// committed entries, records the newest checkpoint in the bucket as signed, which protects against forks, and loads the outbox of
+// the previous leader. After an error the node does not lead.
 func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket, epoch int64) (*clusterLeader, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -108,14 +109,15 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	return l, nil
 }
 
-// shareEncoding queues a smaller encoding of the content h for the other nodes.
+// shareEncoding queues a smaller encoding of the content h for the other nodes. It only logs an error.
 func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
 	if err := l.node.cluster.QueueEncodings(h); err != nil {
 		l.run.logger.Warn("couldn't share a smaller encoding with the other nodes", "content", h, "err", err)
 	}
 }
 
-// stepDown saves the outbox and ends the node's leadership, so that another node can lead at once.
+// stepDown saves the outbox if the node leads, and ends its leadership, so that another node can lead at once. It only logs
+// errors.
 func (l *clusterLeader) stepDown() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
@@ -128,7 +130,8 @@ func (l *clusterLeader) stepDown() {
 }
 
 // addClusterParts adds the parts that publish the signed log in the bucket, reconcile it there, send heartbeats, save the outbox,
-// and exchange data with other nodes. The signer must be open.
+// and exchange data with other nodes. When the node no longer leads, it requests a restart as a follower. The signer must be open;
+// the error says why it does not sign.
 func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	n, signer := l.node, l.writer.signature.signer
 	n.addStatusOutputs(r, site)
@@ -150,7 +153,8 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	return nil
 }
 
-// updatePublishedView copies each checkpoint that the leader signs, and its tiles, to the published view in the bucket until ctx ends. At the end it signs and copies the last entries.
+// updatePublishedView copies each checkpoint that the leader signs, and its tiles, to the published view in the bucket until ctx
+// ends. At the end, if the node still leads, it signs and copies the last entries. It logs errors, and tries again.
 func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	signer := l.writer.signature.signer
 	var shown signing.Signed
@@ -187,8 +191,8 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	}
 }
 
-// reconcilePublishedView compares the published view in the bucket with the log at intervals, repairs differences, and removes what
-// unfinished publications left, until ctx ends.
+// reconcilePublishedView compares the published view in the bucket with the log at intervals, repairs differences, and removes
+// what unfinished publications left, until ctx ends. It logs errors, and tries again later.
 func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
@@ -215,8 +219,8 @@ func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 // rooms returns the node: the cluster shares its waiting rooms.
 func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
-// localCommands returns the operations and the schedule for commands on this machine. Changes of the outbox return once the bucket
-// has them.
+// localCommands returns the operations and the schedule for commands on this machine, and leaves all unchanged. Changes of the
+// outbox return once the bucket has them, and operations that publish report the size of the log.
 func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	all = l.saveBeforeReturn(maps.Clone(all))
 	reportLogSize(all)

@@ -45,8 +45,8 @@ var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImpo
 	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove),
 	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
-// listenForNodes opens the socket on which other nodes reach this one, with TLS by the cluster's key. It opens none without that
-// key or --node-url.
+// listenForNodes opens the socket on which other nodes reach this one, with TLS by the cluster's key, and sets n.peers.url to its
+// URL. It opens none, and returns nil, without that key or --node-url.
 func (n *clusterNode) listenForNodes(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil
@@ -70,7 +70,8 @@ func (n *clusterNode) listenForNodes(ctx context.Context) (err error) {
 	return err
 }
 
-// serveNodes serves the other nodes: the operations in all, and the handlers in besides by their paths.
+// serveNodes serves the other nodes until the run ends: the operations in all, the exchange of waiting rooms, and the handlers in
+// besides by their paths. It does nothing if the node does not listen for others.
 func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]http.Handler) {
 	if n.peers.listener == nil {
 		return
@@ -93,16 +94,16 @@ func (n *clusterNode) notLeaderError() error {
 	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
 }
 
-// operations returns what commands can request from a follower: it forwards what changes the log, the outbox or the rooms to the
-// leader.
-func (f *clusterFollower) operations(what *published) operations {
+// operations returns what commands can request from a follower. What changes the log, the outbox or the rooms it forwards to the
+// leader, and then waits until served has the result. What only the leader's machine can do returns an error that names it.
+func (f *clusterFollower) operations(served *published) operations {
 	n := f.node
 	all := refuseWrites(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
 	for _, name := range forwarded {
 		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			result, err := n.forwardToLeader(ctx, name, request, report)
 			if err == nil {
-				f.awaitArrival(ctx, name, logSizeOf(result), what)
+				f.awaitArrival(ctx, name, logSizeOf(result), served)
 			}
 			return result, err
 		}
@@ -114,9 +115,9 @@ func (f *clusterFollower) operations(what *published) operations {
 	return f.run.addConsole(all, n.folder)
 }
 
-// awaitArrival waits, for a limited time, until this node serves a log of size entries, which an operation has reported that the
-// leader did.
-func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, what *published) {
+// awaitArrival waits until this node serves a log of size entries, which the leader has reported after an operation, 0 for nothing
+// to wait for. If that takes longer than arrivalTimeout, it logs that and returns.
+func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, served *published) {
 	if size == 0 {
 		return
 	}
@@ -124,26 +125,27 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 	defer cancel()
 	_, err := f.node.folder.log.Wait(ctx, size-1)
 	if err == nil {
-		err = what.awaitLog(ctx)
+		err = served.awaitLog(ctx)
 	}
 	if err != nil {
 		f.run.logger.Warn("what was changed through this node has yet to arrive here", "operation", operation, "err", err)
 	}
 }
 
-// refuseExceptOnLeader returns an operation that fails, since it has to run on the leader's machine. why is the message; it has a
-// %s for the leader's URL.
-func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
+// refuseExceptOnLeader returns an operation that fails with message, since it has to run on the leader's machine. message is a
+// format with one %s, for ", the one at " and the leader's URL, or for "" if that is unknown.
+func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
 		if at, err := n.cluster.FindLeader(ctx); err == nil && at != "" {
 			where = ", the one at " + at
 		}
-		return nil, fmt.Errorf(why, where)
+		return nil, fmt.Errorf(message, where)
 	}
 }
 
-// forwardToLeader has the leader do an operation, and returns its result.
+// forwardToLeader has the leader do the operation name, and returns its result. The result, and the events that report receives,
+// are JSON (json.RawMessage). The error is the operation's, or says why the leader cannot be reached.
 func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
@@ -157,17 +159,18 @@ func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request 
 	return result, nil
 }
 
-// explainUnreachable adds to the error of a failed connection to the leader at a URL what the operator can do. It returns other
-// errors unchanged.
-func explainUnreachable(at string, err error) error {
+// explainUnreachable adds to the error of a connection that failed what the operator can do. leader is the leader's URL. It
+// returns other errors unchanged.
+func explainUnreachable(leader string, err error) error {
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		return err
 	}
-	return fmt.Errorf("the leader does not respond at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", at, err)
+	return fmt.Errorf("the leader does not respond at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", leader, err)
 }
 
-// addStatus adds the status of the node to that of the process.
+// addStatus sets the status of the node in that of the process. It clears Degraded, because a node fetches missing entries from
+// the bucket.
 func (n *clusterNode) addStatus(s *Status) {
 	s.Degraded = "" // a node fetches missing entries from the bucket
 	m := n.ownStatus()
@@ -184,7 +187,8 @@ func (n *clusterNode) defaultName() string {
 	return host + ":" + data
 }
 
-// ownStatus returns the status of this node, as it is listed with those of the others.
+// ownStatus returns the present status of this node, as it is listed with those of the others. Behind is in seconds, -1 for
+// unknown.
 func (n *clusterNode) ownStatus() Node {
 	s := n.cluster.Status()
 	checkpoint := n.folder.log.Checkpoint()
@@ -208,8 +212,8 @@ func (n *clusterNode) ownStatus() Node {
 	return m
 }
 
-// reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, until ctx ends. Then it
-// removes it.
+// reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, after changes and every 30
+// seconds until ctx ends. Then it removes it. After an error it tries again.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = reportCheckInterval {
@@ -228,7 +232,8 @@ func (n *clusterNode) reportStatus(ctx context.Context) {
 	}
 }
 
-// checkReadiness reports to probes whether the node has caught up, and what is wrong with its cluster.
+// checkReadiness reports to probes that the node cannot serve if it has yet to catch up, that it cannot publish if its cluster has
+// a problem, and otherwise a note with its status.
 func (n *clusterNode) checkReadiness(report *readinessReport) {
 	m := n.ownStatus()
 	note := fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)

@@ -50,8 +50,8 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// deleteOutbox deletes the outbox of a follower if it is the cluster's. A node that has just joined keeps its own outbox, for when
-// it leads.
+// deleteOutbox deletes the outbox of a follower from its store if the store is marked to have the cluster's. A node that has just
+// joined is not marked: it keeps its own outbox, for when it leads.
 func deleteOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
@@ -62,8 +62,8 @@ func deleteOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox replaces the outbox in the store by the one that the previous leader saved in the bucket. The first leader keeps its
-// own, and saves it.
+// loadOutbox replaces the outbox in the store by the one that the previous leader saved in the bucket, and marks it as the
+// cluster's. The first leader of a cluster keeps its own, and saves it.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
@@ -88,7 +88,8 @@ func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutbox saves the outbox in the bucket if it has changed.
+// saveOutbox saves the outbox in the bucket if it has changed since it was saved last. The download counts in it may be an hour
+// old.
 func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	l.saved.Lock()
 	defer l.saved.Unlock()
@@ -114,7 +115,7 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutboxRegularly saves the outbox at intervals until ctx ends.
+// saveOutboxRegularly saves the outbox at intervals until ctx ends. It logs errors, and tries again.
 func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, outboxInterval) == nil {
 		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
@@ -131,18 +132,19 @@ func explainNotShared(err error) error {
 	return fmt.Errorf("the change is made on this node, and is lost if another node takes over before it is saved in the bucket; saving is tried again: %w", err)
 }
 
-// saveBeforeReturn makes operations that change the outbox return only once it is saved in the bucket.
+// saveBeforeReturn makes the operations in all that change the outbox return only once it is saved in the bucket. It returns all.
 func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = l.saveAfter(all[name])
+		all[name] = l.thenSaveOutbox(all[name])
 	}
 	return all
 }
 
-// saveAfter returns an operation that does next, and then saves the outbox in the bucket.
-func (l *clusterLeader) saveAfter(next admin.Operation) admin.Operation {
+// thenSaveOutbox returns an operation that does do and, if that succeeds, saves the outbox in the bucket before it returns. If
+// saving fails, the operation fails, although its change is made on this node.
+func (l *clusterLeader) thenSaveOutbox(do admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
-		result, err := next(ctx, request, report)
+		result, err := do(ctx, request, report)
 		if err == nil {
 			err = explainNotShared(l.saveOutbox(ctx))
 		}
@@ -150,7 +152,8 @@ func (l *clusterLeader) saveAfter(next admin.Operation) admin.Operation {
 	}
 }
 
-// saveBeforeResponse returns a handler that responds to changes of the schedule only once the outbox is saved in the bucket.
+// saveBeforeResponse returns a handler that sends the response to a change of the schedule only once the outbox is saved in the
+// bucket. If saving fails, it responds 503, although the change is made on this node. GET and HEAD go straight to next.
 func (l *clusterLeader) saveBeforeResponse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -168,14 +171,17 @@ func (l *clusterLeader) saveBeforeResponse(next http.Handler) http.Handler {
 	})
 }
 
-// A bufferedResponse keeps a response until it is sent.
+// A bufferedResponse keeps status and body of a response in memory, without a limit, until they are sent.
 type bufferedResponse struct {
 	http.ResponseWriter
 	status int
 	body   bytes.Buffer
 }
 
-func (b *bufferedResponse) WriteHeader(status int)         { b.status = status }
+// WriteHeader keeps the status, and sends nothing.
+func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
+
+// Write keeps a part of the body, and sends nothing.
 func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
 
 // refuseSchedule returns a handler that responds 503 to requests for the schedule, which only the leader has.

@@ -28,7 +28,7 @@ const (
 )
 
 // serveRecompression returns the handler for followers that recompress: it stores the encodings that they send, and responds with
-// the hash of the next content to recompress, or 204.
+// the hash of the next content to recompress, or 204 if there is none. Encodings that it cannot use are a 400.
 func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,8 +65,8 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	})
 }
 
-// recompressForLeader finds the leader and recompresses contents for it until ctx ends, if this node has the cluster's key and
-// enough memory. every is the interval between requests while the leader has no content.
+// recompressForLeader finds the leader and recompresses contents for it until ctx ends. It returns at once if this node lacks the
+// cluster's key or enough memory. every is the interval between requests while the leader has no content.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
 	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
@@ -85,8 +85,8 @@ func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Durati
 	}
 }
 
-// recompressContents recompresses the contents that the leader at the URL to offers, one after the other, and returns the error
-// that ended this.
+// recompressContents recompresses the contents that the leader at the URL to offers, one after the other, until ctx ends or
+// requests or the encoders fail. It always returns an error. It leaves a content that it cannot recompress to the leader.
 func (n *clusterNode) recompressContents(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
@@ -121,7 +121,8 @@ func (n *clusterNode) recompressContents(ctx context.Context, every time.Duratio
 	}
 }
 
-// recompress finds the smallest encodings of a content, stores them here, and returns them packed for the leader.
+// recompress finds the smallest encodings of the content h in a worker process, stores them here, and returns them packed for the
+// leader. After an error the leader has to do it.
 func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
 	data, err := n.folder.store.Identity(h) // not found if this node is behind
 	if err != nil {
@@ -140,12 +141,12 @@ func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h k
 	return n.cluster.PackContent(h)
 }
 
-// requestRecompression sends packed encodings of the content before to the leader, and returns the next content to recompress; ok
-// is false if the leader has none.
+// requestRecompression sends packed encodings of the content before, nil for none, to the leader at the URL to, and returns the
+// next content to recompress. ok is false if the leader has none, or after an error.
 func requestRecompression(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, squeezeAsk)
 	defer cancel()
-	wanted, err := postToNode(ctx, client, to+squeezePath, bytes.NewReader(packed), shortResponse)
+	wanted, err := postToLeader(ctx, client, to+squeezePath, bytes.NewReader(packed), shortResponse)
 	if err != nil || len(wanted) == 0 {
 		return h, false, err
 	}

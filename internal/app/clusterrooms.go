@@ -50,13 +50,14 @@ func (n *clusterNode) newRoomSharing() *waitingroom.Sharing {
 			if err := n.checkLeaderURL(leader); err != nil {
 				return nil, err
 			}
-			return postToNode(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
+			return postToLeader(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
 		},
 	})
 }
 
 // ticketKeys returns the keys of waiting-room tickets, which are derived from the cluster's key, so that all nodes accept the same
-// tickets. It also accepts tickets signed with own, from before the node joined the cluster.
+// tickets. It also accepts tickets signed with own, from before the node joined the cluster. Without the cluster's key it returns
+// own.
 func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
 	if n.key == nil {
 		return own, nil // without the key it shares no rooms either

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// serveReaders opens the admin socket and serves other commands that only read, until the folder is closed. Without the socket they
-// get the error that the folder is in use. addStatus completes the status.
+// serveReaders opens the admin socket and serves other commands that only read, until the folder is closed. If the socket cannot
+// be opened, it logs that, and other commands get the error that the folder is in use. addStatus completes the status.
 func (r *Reader) serveReaders(addStatus func(*Status)) {
 	l, err := admin.Listen(r.settings.Data)
 	if err != nil {
@@ -77,7 +77,8 @@ const (
 )
 
 // Reach returns a client of the process that has a data folder open. If there is none, it opens the folder by open, returns a
-// client of that, and own is true. It retries for a moment while a process that starts or ends has the folder locked.
+// client of that, and own is true: closing the client closes the folder. It retries for up to reachTimeout while a process that
+// starts or ends has the folder locked. Errors are those of open, or of a process that runs and cannot be reached.
 func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {
 	for deadline := time.Now().Add(reachTimeout); ; {
 		if client, err = Dial(ctx, data); !errors.Is(err, ErrNoProcess) {

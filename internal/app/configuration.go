@@ -38,7 +38,8 @@ type configuration struct {
 	reading sync.Mutex                        // held by a reload, which ends before its run of the role does
 }
 
-// restoreWorking puts the last version that worked into force in place of failed. It returns false if there is no such version.
+// restoreWorking puts the last version that worked into force in place of failed. If there is no such version, or that is failed
+// itself, it changes nothing and returns false.
 func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 	working := c.working.Load()
 	if working == nil || working == failed {
@@ -57,7 +58,8 @@ func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) erro
 }
 
 // reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error, the
-// old configuration stays in force.
+// old configuration stays in force. If only a log file cannot be reopened, the error says so, and the new configuration is in
+// force. Between two runs it does nothing and returns errNotReady.
 func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c := &r.supervisor.configuration
 	c.reading.Lock()
@@ -88,7 +90,8 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 }
 
 // replaceConfiguration reads and checks the configuration, notifies the subscribers, and puts it into force. If a changed setting
-// needs it, it requests a restart of the role.
+// needs it, it requests a restart of the role; errUpgrading says that an upgrade prevents that. After any error the old
+// configuration stays in force.
 func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c, changing := &r.supervisor.configuration, &r.supervisor.changing
 	old := c.inForce.Get()
@@ -126,7 +129,8 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 	return done, nil
 }
 
-// Reload makes the process on a data folder reload its configuration, and returns when that is in force.
+// Reload makes the process on a data folder reload its configuration. It returns when the configuration is in force, and the role
+// has restarted if that was necessary. The error says why not; see [roleRun.reload].
 func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	client, err := Dial(ctx, data)
 	if err != nil {
@@ -142,7 +146,8 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	return done, before.awaitNextRun(ctx, data)
 }
 
-// awaitNextRun waits until the process on a data folder, whose state was p, has restarted its role.
+// awaitNextRun waits until the process on a data folder, whose state was p, has restarted its role, or returns the error why the
+// process does not run its role again: at once if the new run failed, and at the latest after upgradeTimeout.
 func (p Process) awaitNextRun(ctx context.Context, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
@@ -159,7 +164,7 @@ func (p Process) awaitNextRun(ctx context.Context, data string) error {
 	}
 }
 
-// requestProcess returns the state of the process on a data folder.
+// requestProcess returns the state of the process on a data folder. The error is [ErrNoProcess] if none runs.
 func requestProcess(ctx context.Context, data string) (p Process, err error) {
 	client, err := Dial(ctx, data)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// openDataFolder opens the data folder for writing. If the store is damaged or lacks signed entries, it calls replace, which makes
-// room for a new store or returns the error of openDataFolder.
+// openDataFolder opens the data folder for writing until the run ends. If the store is damaged or lacks signed entries, it calls
+// replace, which makes room for a new store and returns nil, or returns the error of openDataFolder. A [*readOnlyError] says that
+// the folder may still be served read-only.
 func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace func(*Shortfall) error) (*Writer, error) {
 	if err := kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)); err != nil {
 		return nil, r.asReadOnly(err)
@@ -63,14 +64,15 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 	r.parts.Add(store.SpacePart(r.logger, func() bool { return r.requestQuietRestart(restart{before: r.supervisor.replaceProcess}) }))
 }
 
-// refuseReplacement returns the error short: the store must not be replaced.
+// refuseReplacement returns the error short, never nil: the store must not be replaced.
 func refuseReplacement(short *Shortfall) error { return short }
 
 // commandTimeout is how long a process that starts waits for a command to close the data folder.
 const commandTimeout = 10 * time.Second
 
 // openWhenUnlocked opens the data folder for writing. It waits while a short command, such as `larder status`, has it open. The
-// first run of a role gives up after commandTimeout. A later run waits without a limit, because clients wait, too.
+// first run of a role gives up after commandTimeout, or at once if the folder is that of a process with an admin socket; the error
+// is [kvstore.ErrLocked] then. A later run waits without a limit, because clients wait, too.
 func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer, error) {
 	deadline := time.Now().Add(commandTimeout)
 	for logged := false; ; logged = true {
@@ -96,8 +98,8 @@ func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer
 	}
 }
 
-// openDamagedFolder opens the data folder read-only. If its store cannot be opened, readable is false and folder has an empty store
-// in memory.
+// openDamagedFolder opens the data folder read-only until the run ends. If its store cannot be opened, readable is false and
+// folder has an empty store in memory. It returns an error if the data folder cannot be made, or another process has it open.
 func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
 	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
 		return nil, false, err
@@ -119,6 +121,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 }
 
 // addSigner opens the signer of the log, which creates the key if it is missing. So it is called after all checks of the settings.
+// A [*readOnlyError] says that the process may still serve read-only.
 func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
 		return r.asReadOnly(err)

@@ -47,12 +47,14 @@ func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *do
 	return d
 }
 
+// close ends the worker processes.
 func (d *documents) close() error {
 	d.workers.Close()
 	return nil
 }
 
-// render renders one document in a worker process.
+// render renders one document in a worker process. Only modules of the same owner, a release, share a process, to find their
+// imports. A [*document.RefusedError] says that the document would fail again.
 func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
 	if r.Kind != document.Imports {
 		owner = "" // so that no other document is rendered in the process
@@ -82,7 +84,8 @@ func classifyRenderError(ctx context.Context, err error) error {
 	return &document.RefusedError{Reason: err.Error()}
 }
 
-// findImports returns what a JavaScript module imports, for a command. pending is false: it waits for the worker process.
+// findImports returns what a JavaScript module of the release owner imports, for a command. module is the hash of source. pending
+// is always false: it waits for the worker process.
 func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.Hash, source []byte) (_ []document.Import, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {
@@ -91,7 +94,8 @@ func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.H
 	return d.renderer.DocumentsNow().Imports(ctx, owner, module, source)
 }
 
-// parseRanges returns which versions ranges such as ^1.2 stand for, for a command. pending is false: it waits for the worker process.
+// parseRanges returns which versions ranges such as ^1.2 stand for, for a command. pending is always false: it waits for the
+// worker process.
 func (r *Reader) parseRanges(ctx context.Context, owner string, ranges []string) (_ []document.Range, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// checkFallback returns mistakes in the settings of other origins. Only a process that serves and has a bot uses these.
+// checkFallback returns a mistake in the settings of other origins, nil for none. Only a process that serves and has a bot uses
+// these.
 func checkFallback(s *settings.Settings) error {
 	if err := fallback.CheckOrigins(s.Fallback); err != nil {
 		return settings.Mistakef("%s: %w", s.Origin("fallback"), err)

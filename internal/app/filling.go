@@ -66,7 +66,9 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 	return r.addFallback(f, folder, site)
 }
 
-// runOnce has the bot make a single pass, calls filled with its summary, then beforeEnd, and ends the role.
+// runOnce has the bot read the catalogue and make a single pass, calls filled with the summary of the pass, also after an error of
+// it, and then beforeEnd unless ctx has ended. It never returns nil: after a pass without failures it returns [parts.ErrDone],
+// which ends the role. A failed release is an error, too.
 func (f *filler) runOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
@@ -94,8 +96,9 @@ const (
 	diskFullBackoff = 20 * time.Second
 )
 
-// runBot runs the bot until ctx ends. If the bot fails and the process serves, it starts again after a backoff. So it does in any
-// case if the disk is full, because the operator may make room.
+// runBot runs the bot until ctx ends. If the bot fails and serve says that the process also serves, it logs the error and starts
+// the bot again after a backoff; so it does in any case if the disk is full, because the operator may make room. It returns other
+// errors of the bot.
 func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) error {
 	for {
 		err := f.bot.Run(ctx)
@@ -116,7 +119,7 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 	}
 }
 
-// newCatalogueKeeper returns what reads the catalogue named by the settings. dir has a copy of the last valid one.
+// newCatalogueKeeper returns what reads the catalogue named by the settings. dir is the folder for a copy of the last valid one.
 func newCatalogueKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Keeper, error) {
 	keeper, err := catalogue.New(catalogue.Options{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: s.CatalogueInterval, Logger: logger,
@@ -133,8 +136,8 @@ func newCatalogueKeeper(s *settings.Settings, dir string, c *bot.Clients, logger
 	return keeper, nil
 }
 
-// refreshCatalogue reads the catalogue for a single pass of the bot. If that fails, it logs the error, and the bot uses the last
-// valid catalogue, if there is one.
+// refreshCatalogue reads the catalogue for a single pass of the bot. If that fails and the bot has a last valid catalogue, the
+// error is only logged, and the bot uses that. Otherwise refreshCatalogue returns the error.
 func (f *filler) refreshCatalogue(ctx context.Context) error {
 	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.keeper.State().Changed.IsZero() {
@@ -154,8 +157,8 @@ func (f *filler) describeCatalogue() site.Catalogue {
 	return shown
 }
 
-// Child runs this process as a worker of the bot, if args are those with which a bot starts one, and reports whether it did. A
-// program with a bot calls it first.
+// Child reports whether args, those of this process, are those with which a bot starts a worker. If they are, it first does the
+// jobs that the bot sends. A program with a bot calls it before anything else.
 func Child(args []string) bool {
 	if len(args) < 2 || args[1] != worker.Argument {
 		return false

@@ -114,7 +114,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 }
 
 // readPublishingSettings returns the secret of incoming webhooks, "" for none, and the GitHub client that pushes the log, nil for
-// none.
+// none. Without a bot it returns neither. Errors are mistakes in these settings.
 func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *git.GitHubClient, err error) {
 	if s.Serve && s.Fill {
 		if secret, err = r.settings.HookSecret(); err != nil {

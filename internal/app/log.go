@@ -103,6 +103,7 @@ func (r *Reader) listLog(q LogQuery) (LogPage, error) {
 	return LogPage{Entries: toLogEntries(page.Entries), Next: page.Next, Size: size}, err
 }
 
+// toLogEntries returns entries as the API has them.
 func toLogEntries(entries []logs.Indexed) []LogEntry {
 	all := make([]LogEntry, len(entries))
 	for i, e := range entries {
@@ -111,7 +112,8 @@ func toLogEntries(entries []logs.Indexed) []LogEntry {
 	return all
 }
 
-// showLogEntry returns an entry, its hash and the documents that it refers to.
+// showLogEntry returns the entry with the number index, its hash and the documents that it refers to. An index beyond the log is
+// an error.
 func (r *Reader) showLogEntry(index int64) (LogDetails, error) {
 	if size := r.log.Checkpoint().Size; index >= size {
 		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"), index)
@@ -124,7 +126,7 @@ func (r *Reader) showLogEntry(index int64) (LogDetails, error) {
 	return LogDetails{LogEntry{e.Index, e.Entry}, gitlog.EntryHash(e), d}, err
 }
 
-// followLog reports new entries that match a query until ctx ends.
+// followLog reports the entries after q.After that match the query, also new ones, until ctx ends. It always returns an error.
 func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(LogEntry)) error {
 	for next := q.After + 1; ; {
 		entries, after, err := r.log.Next(ctx, next, q.query())
@@ -138,7 +140,8 @@ func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(
 	}
 }
 
-// exportLog reports the changes of the log after a position, which a git repository is missing.
+// exportLog reports the changes of the log after a position, which a git repository is missing, each with the number of log
+// entries at the start.
 func (r *Reader) exportLog(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
 	size := r.log.Checkpoint().Size
 	for c, err := range gitlog.Changes(r.store, position, size) {
@@ -156,9 +159,10 @@ type ExportedChange struct {
 	Of int64 `json:"of"`
 }
 
-// ExportLog adds the missing entries of the log to a git repository, and returns how many. It calls shown with how many entries the
-// repository has, and how many the log has. Entries that were added before an error stay.
-func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, shown func(has, of int64)) (added int, err error) {
+// ExportLog adds the missing entries of the log to a git repository, and returns how many. It calls report with how many entries
+// the repository has, and how many the log has. After an error of a request, the added entries stay; if the repository cannot
+// store them, added is 0.
+func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, report func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	_, err = OpLogExport.Ask(ctx, client, LogExportRequest{After: repository.Position()}, func(c ExportedChange) {
@@ -170,7 +174,7 @@ func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repositor
 			return
 		}
 		added++
-		shown(c.Index+1, c.Of)
+		report(c.Index+1, c.Of)
 	})
 	if failed := repository.Flush(); failed != nil {
 		return 0, errors.Join(err, failed)
@@ -187,8 +191,8 @@ type LogPush struct {
 	Waiting time.Time `json:"waiting,omitzero"`
 }
 
-// newLogRepositoryClient returns the GitHub client that pushes the log. It returns mistakes in the settings, and sends no request
-// yet.
+// newLogRepositoryClient returns the GitHub client that pushes the log, and sends no request yet. Errors are mistakes in the
+// settings, such as a missing token.
 func newLogRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.GitHubClient, error) {
 	if s.Token == "" {
 		return nil, settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])

@@ -99,7 +99,8 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// makeKeyFolder makes the key folder. It is called before the store is opened, because the store's mark is in that folder.
+// makeKeyFolder makes the key folder if it is missing. It is called before the store is opened, because the store's mark is in
+// that folder.
 func makeKeyFolder(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -152,7 +153,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 // errMirror is why a mirror cannot publish.
 var errMirror = errors.New("mirror: releases are published at its source")
 
-// checkCaughtUp returns an error until a mirror has copied all entries of a checkpoint for the first time.
+// checkCaughtUp returns an error until a mirror has copied all entries of a checkpoint for the first time, and nil from then on.
 func checkCaughtUp(s FollowState) error {
 	if s.Ready {
 		return nil

@@ -28,30 +28,32 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	}}
 }
 
-// findLeader returns the URL of the leader, and an error if this node cannot send requests to it.
-func (n *clusterNode) findLeader(ctx context.Context) (at string, err error) {
-	if at, err = n.cluster.FindLeader(ctx); err == nil {
-		err = n.checkLeaderURL(at)
+// findLeader returns the URL of the leader. The error says why this node cannot send requests there: the leader is unknown or has
+// no URL, is this node itself, or the node lacks the cluster's key.
+func (n *clusterNode) findLeader(ctx context.Context) (url string, err error) {
+	if url, err = n.cluster.FindLeader(ctx); err == nil {
+		err = n.checkLeaderURL(url)
 	}
-	return at, err
+	return url, err
 }
 
-// checkLeaderURL returns why this node cannot send requests to the leader at a URL ("" for unknown), nil if it can.
-func (n *clusterNode) checkLeaderURL(at string) error {
+// checkLeaderURL returns why this node cannot send requests to the leader at a URL, nil if it can: the URL is "", is that of this
+// node, or the node lacks the cluster's key.
+func (n *clusterNode) checkLeaderURL(url string) error {
 	switch {
-	case at == "":
+	case url == "":
 		return errors.New("the leader of the cluster has no --node-url for requests of other nodes: give it one, or run the command there (larder nodes shows which node it is)")
-	case at == n.peers.url:
+	case url == n.peers.url:
 		return &cluster.NotWriterError{}
 	case n.peers.clientTLS == nil:
-		return fmt.Errorf("this node cannot send requests to the leader at %s without the cluster's key: copy cluster.key from the leader's key folder into this one's, or run the command there", at)
+		return fmt.Errorf("this node cannot send requests to the leader at %s without the cluster's key: copy cluster.key from the leader's key folder into this one's, or run the command there", url)
 	}
 	return nil
 }
 
-// postToNode sends a POST request with a body to another node, and returns the body of the response, which may have up to most
-// bytes.
-func postToNode(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
+// postToLeader sends a POST request with a body to a URL of the leader, and returns the body of the response. A status other than
+// 2xx, or a body of more than most bytes, is an error.
+func postToLeader(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {
 		return nil, err

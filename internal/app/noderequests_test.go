@@ -34,7 +34,7 @@ func TestAsk(t *testing.T) {
 		connections.Store(0)
 		client := new(clusterNode).newNodeClient(keep)
 		for question, want := range map[string]string{"": "", "hello": "hello", "hello there": "more than 5 bytes", "no": "responds 418 I'm a teapot: not this one"} {
-			said, err := postToNode(t.Context(), client, server.URL, strings.NewReader(question), 5)
+			said, err := postToLeader(t.Context(), client, server.URL, strings.NewReader(question), 5)
 			if got := string(said); err == nil && got != want || err != nil && !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%q gets %q, %v; want %q", question, got, err, want)
 			}

@@ -46,7 +46,8 @@ const (
 	OpRotateKey Operation[struct{}, any, Rotation] = "rotate-key"
 )
 
-// operations returns the operations on a folder that is open for reading. Those on the outbox write if the folder allows it.
+// operations returns the operations on a folder that is open for reading. Those on the outbox write if the folder allows it. Those
+// on nodes and waiting rooms, which only a running process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
 	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
@@ -72,7 +73,7 @@ func (r *Reader) operations() operations {
 	return all
 }
 
-// operations returns those of a Reader, and those that write.
+// operations returns those of [Reader.operations], and those that write: publish, import, squeeze, sign, withdraw and restore.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
 	withBot := func(ctx context.Context, report func(bot.Event), do func(context.Context, *bot.Bot) error) error {
@@ -136,7 +137,8 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 	return r.addConsole(all, w.folder)
 }
 
-// addConsole adds to operations what the parts of the role have added, and the status of the process. It returns all.
+// addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process. It
+// returns all.
 func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
 		status, err := folder.readStatus(q.Package)
@@ -169,7 +171,7 @@ func refuseWrites(all operations, why error) operations {
 type Operation[Request, Event, Answer any] string
 
 // Ask requests the operation from the process of a client, calls report, which may be nil, with each event, and returns the
-// response.
+// response, or the error of the operation or of the connection.
 func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, request Request, report func(Event)) (Answer, error) {
 	return admin.Call[Answer](ctx, c.client, string(o), request, report)
 }
@@ -206,7 +208,7 @@ type Client struct {
 // ErrNoProcess is what Dial returns where no process runs.
 var ErrNoProcess = admin.ErrNoProcess
 
-// Dial returns a client of the process that runs on a data folder.
+// Dial returns a client of the process that runs on a data folder. The error is [ErrNoProcess] if none runs.
 func Dial(ctx context.Context, data string) (*Client, error) {
 	client, err := admin.Dial(ctx, data)
 	if err != nil {

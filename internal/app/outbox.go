@@ -11,7 +11,7 @@ import (
 // runtimeClose is far more than a write takes; what is being sent ends at once.
 const runtimeClose = 30 * time.Second
 
-// closeRuntime closes the durable objects, within a timeout.
+// closeRuntime closes the durable objects. It returns an error if that takes longer than runtimeClose.
 func closeRuntime(r *durable.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
 	defer cancel()

@@ -28,7 +28,7 @@ type privateListener struct {
 // connections end at once: programs on this machine ask again.
 const noTimeout = -1
 
-// open serves the private address, if there is one.
+// open starts to serve the private address. It does nothing, and returns nil, if there is none.
 func (p *privateListener) open() error {
 	if p.socket == nil {
 		return nil
@@ -58,7 +58,7 @@ func (p *privateListener) setMetrics(metrics *prometheus.Registry) {
 	p.site.Store(nil)
 }
 
-// gatherMetrics returns the metrics of the present run of a role.
+// gatherMetrics returns the metrics of the present run of a role, none before the first run.
 func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if r := p.metrics.Load(); r != nil {
 		return r.Gather()

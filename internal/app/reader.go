@@ -61,8 +61,8 @@ type openOptions struct {
 	address string // where the process serves
 }
 
-// OpenReader opens a data folder read-only. With long, it serves other commands that only read meanwhile; they wait for the end of
-// a short one.
+// OpenReader opens a data folder read-only. With long, for a command that takes long, it serves other commands that only read
+// meanwhile; they wait for the end of a short one. It returns an error if the folder has no store or another process has it open.
 func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, error) {
 	if err := checkStoreExists(s); err != nil {
 		return nil, err
@@ -74,7 +74,8 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 	return r, err
 }
 
-// openReader opens the store and the log of a data folder. The rest is opened on first use.
+// openReader opens the store and the log of a data folder. The rest is opened on first use. The error is a [*lockedError] if
+// another process has the folder open, and a [*Shortfall] if the folder is damaged or lacks a store whose entries were signed.
 func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
 	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, s.MemTableBytes()
 	o.store.Program = ThisBuild().storeProgram()
@@ -116,7 +117,8 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	return r, nil
 }
 
-// prepareLibraries has the index of libraries be opened on first use. From then on the index follows the log until it is closed.
+// prepareLibraries sets how the index of libraries is opened on first use. From then on the index follows the log until it is
+// closed.
 func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -140,7 +142,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	}
 }
 
-// popularity returns how much a library is in demand.
+// popularity returns how much a library is in demand; more is greater.
 func (r *Reader) popularity(l *library.Library) float64 {
 	return r.demand().Of(l.Name, l.NPM(), l.Downloads)
 }
@@ -152,7 +154,7 @@ func (r *Reader) npmDownloads(name string) (n int64, asOf time.Time, ok bool) {
 }
 
 // gitHubCounts returns the stars, forks and subscribers of a package's repository as GitHub reported them last; false if they are
-// not known.
+// not known, or GitHub has no such repository.
 func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 	g := r.demand().Demand(name).GitHub
 	if g == nil || g.Missing {
@@ -164,8 +166,8 @@ func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 // Close waits for running operations, whose contexts must have ended, and closes the folder.
 func (r *Reader) Close() error { return r.closeAfter() }
 
-// closeAfter waits for running operations, calls others one after the other, and closes the folder. The index of libraries must not
-// be in use any longer.
+// closeAfter stops serving other commands, waits for running operations, calls others one after the other, and closes the folder.
+// Each step is done also after an error; it returns all errors. The index of libraries must not be in use any longer.
 func (r *Reader) closeAfter(others ...func() error) error {
 	var err error
 	if r.stopReaders != nil {
@@ -179,8 +181,11 @@ func (r *Reader) closeAfter(others ...func() error) error {
 	return errors.Join(err, r.pages.documents.closeIfOpen(), r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
 }
 
+// storeDir returns the path of the store in a data folder.
 func storeDir(data string) string { return filepath.Join(data, "store") }
-func tmpDir(data string) string   { return filepath.Join(data, "tmp") }
+
+// tmpDir returns the path of the temporary files in a data folder.
+func tmpDir(data string) string { return filepath.Join(data, "tmp") }
 
 // A lazy value is opened on first use, and closed if it was opened.
 type lazy[T any] struct {
@@ -195,7 +200,7 @@ type lazy[T any] struct {
 
 var errClosed = errors.New("the data folder is being closed")
 
-// get returns the value, and opens it the first time.
+// get returns the value, and opens it the first time. If that fails, each call returns the same error.
 func (l *lazy[T]) get() (T, error) {
 	l.once.Do(func() {
 		l.value, l.err = l.open()
@@ -204,7 +209,7 @@ func (l *lazy[T]) get() (T, error) {
 	return l.value, l.err
 }
 
-// closeIfOpen closes the value if it was opened. Afterwards get returns errClosed.
+// closeIfOpen closes the value if it was opened, and returns the error of that. If it was not, get returns errClosed from then on.
 func (l *lazy[T]) closeIfOpen() error {
 	l.once.Do(func() { l.err = errClosed })
 	if !l.opened {

@@ -34,11 +34,11 @@ type readinessCheck func(*readinessReport)
 // A readinessReport collects what probes get.
 type readinessReport struct{ api.Readiness }
 
-// cannotServe reports that the process cannot serve all files that it has published. Only a store that is being opened, a follower before
-// its first catch-up, and missing entries are such a reason: another node can respond then.
+// cannotServe reports that the process cannot serve all files that it has published; nil adds nothing. Only a store that is being
+// opened, a follower before its first catch-up, and missing entries are such a reason: another node can respond then.
 func (r *readinessReport) cannotServe(err error) { r.Serve = errors.Join(r.Serve, err) }
 
-// cannotPublish reports that the process serves files and cannot publish.
+// cannotPublish reports that the process serves files and cannot publish; nil adds nothing.
 func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.Publish, err) }
 
 // addNote adds a line for the operator.
@@ -74,7 +74,8 @@ func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 			can(func(r api.Readiness) bool { return r.Serve == nil && r.Publish == nil })))
 }
 
-// setState sets why the process is not ready, nil if it is. A process that was asked to stop is never ready again.
+// setState sets why the process is not ready, nil if it is. After errStopping it has no effect: a process that was asked to stop
+// is never ready again.
 func (r *readiness) setState(state error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +98,7 @@ func (r *readiness) removeChecks() {
 	r.checks = nil
 }
 
-// report returns what the process can do at the moment, by its state and its checks.
+// report returns what the process can do at the moment. While its state is an error, that is all; otherwise the checks report.
 func (r *readiness) report() api.Readiness {
 	r.mu.Lock()
 	state, checks := r.state, slices.Clone(r.checks)

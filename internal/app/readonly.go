@@ -40,8 +40,9 @@ func (e *readOnlyError) Error() string { return e.err.Error() }
 func (e *readOnlyError) Unwrap() error { return e.err }
 
 // asReadOnly wraps an error of opening the data folder or the key folder in a [*readOnlyError], so that the process serves
-// read-only. It returns the error unchanged if the settings are mistaken, another process has the folder, or a newer program wrote
-// it.
+// read-only. It is resolved once the process can write again, if it cannot now. asReadOnly returns err unchanged if it is nil or a
+// [*Shortfall], if the settings are mistaken, the start was canceled, another process has the folder, a newer program wrote it, or
+// there is no store to serve.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
@@ -56,8 +57,8 @@ func (r *roleRun) asReadOnly(err error) error {
 	return e
 }
 
-// asReadOnlyWithoutBucket wraps a network error of the bucket in a [*readOnlyError] if the node has entries to serve. It returns
-// other errors unchanged.
+// asReadOnlyWithoutBucket wraps a network error of the bucket in a [*readOnlyError] if the node has entries to serve. It is
+// resolved once the bucket responds. asReadOnlyWithoutBucket returns other errors unchanged.
 func (r *roleRun) asReadOnlyWithoutBucket(err error, w *Writer, b bucket.Bucket) error {
 	if w.folder.log.Checkpoint().Size == 0 || !errors.As(err, new(net.Error)) || errors.Is(err, context.Canceled) {
 		return err
@@ -138,8 +139,8 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing. It logs the reason. lacking says
-// that signed entries are missing or cannot be read.
+// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing, until the run ends. It logs the
+// reason for that. lacking says that signed entries are missing or cannot be read.
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
@@ -162,7 +163,7 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 const resolvedEvery = 10 * time.Second
 
 // awaitResolved checks at intervals whether the reason for read-only mode is gone, and then requests a restart with the role
-// wanted.
+// wanted. It returns nil then, and when ctx ends.
 func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
 	for retry.Sleep(ctx, resolvedEvery) == nil {
 		if reason.resolved(ctx) {
@@ -191,12 +192,12 @@ func (r *roleRun) canWrite() bool {
 }
 
 // registerDegraded registers the metric that is 1 if the process is in read-only mode.
-func registerDegraded(r prometheus.Registerer, is bool) {
+func registerDegraded(r prometheus.Registerer, degraded bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",
 		Help: "1 while the store is damaged or misses signed entries: nothing is written, and missing files are 503.",
 	})
-	if is {
+	if degraded {
 		gauge.Set(1)
 	}
 	r.MustRegister(gauge)

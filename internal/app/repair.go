@@ -52,8 +52,9 @@ type RepairResult = check.RepairResult
 // OpRepair repairs the folder of a running process, which restarts its role afterwards.
 const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repair"
 
-// Repair repairs a data folder, with the sources of q. If a process runs on the folder, that process repairs it, and Repair returns
-// when the role of the process has restarted.
+// Repair repairs a data folder, with the sources of q. If a process runs on the folder, that process repairs it, and Repair
+// returns when the role of the process has restarted. It retries for up to reachTimeout while a process that starts or ends has
+// the folder locked. report is called with findings and progress.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
 	for deadline := time.Now().Add(reachTimeout); ; {
 		switch client, err := Dial(ctx, s.Data); {
@@ -77,8 +78,8 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 	}
 }
 
-// repairByProcess has the process of a client repair its data folder, and returns when the role of the process has restarted. It
-// closes the client.
+// repairByProcess has the process of a client repair its data folder. If the repair changed something, it waits until the role of
+// the process has restarted. It closes the client.
 func repairByProcess(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // an error matters only if the repair changed something
 	result, err := OpRepair.Ask(ctx, client, q, report)
@@ -91,7 +92,8 @@ func repairByProcess(ctx context.Context, client *Client, data string, q RepairR
 	return result, err
 }
 
-// withSources opens the sources of a repair, calls do with the options, and closes the sources.
+// withSources opens the sources of a repair, calls do with the options, closes the sources, and returns the error of any of these
+// steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o, err := repairOptions(s, report)
 	if err != nil {
@@ -113,7 +115,8 @@ var errAcceptLoss = errors.New("--accept-loss makes another log with another key
 // errRepairing is the error of a second repair at the same time.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
-// addRepair adds the operation that repairs the folder by do. A second repair at the same time returns an error.
+// addRepair adds the operation that repairs the folder by do. A request to accept loss, and a second repair at the same time,
+// return an error without calling do.
 func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (check.RepairResult, error)) {
 	var repairing sync.Mutex
 	addOperation(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
@@ -128,7 +131,8 @@ func addRepair(all operations, do func(context.Context, RepairRequest, func(Repa
 	})
 }
 
-// addRepairInPlace adds the operation that repairs the folder while the role runs. The role restarts afterwards.
+// addRepairInPlace adds the operation that repairs the folder while the role runs. If the repair changed something, even if it
+// failed later, the role restarts.
 func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -142,8 +146,8 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	})
 }
 
-// addRebuild adds the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or lost. The two
-// are swapped between this run of the role and the next one.
+// addRebuild adds the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or lost.
+// If that succeeds, the role restarts, and the two are swapped between the two runs.
 func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -164,7 +168,8 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	})
 }
 
-// finishRepair completes a repair that was interrupted while it put the new store in place, and removes stores that were replaced long ago.
+// finishRepair completes a repair that was interrupted while it put the new store in place, and removes stores that were replaced
+// long ago. It returns nil if no repair was interrupted; it only logs that an old store cannot be removed.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -197,8 +202,8 @@ func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.Repair
 	}, err
 }
 
-// openSources opens the sources that a store is repaired from: those named in from, and the bucket of the settings. close closes
-// what was opened, also after an error.
+// openSources opens the sources that a store is repaired from: those named in from, and the bucket of the settings. close is never
+// nil, and closes what was opened, also after an error.
 func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []check.Source, close func() error, err error) {
 	release := func() {}
 	close = func() (err error) {
@@ -255,7 +260,7 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 }
 
 // openUpstreamSource returns what makes releases again from their registries and repositories. release closes its connections; it
-// is called after the source was closed.
+// is never nil, and is called after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Concurrency = s.Downloads

@@ -68,14 +68,15 @@ func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	return r
 }
 
+// newMetricsRegistry returns a registry with the metrics of Go, of the process and of the build.
 func newMetricsRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return r
 }
 
-// runRole starts a role, and waits until one of its parts ends the run or the context of the run ends. It returns the requested
-// restart, nil if the process is to end.
+// runRole starts the role what, waits until one of its parts ends the run or the context of the run ends, and stops all parts. It
+// returns the restart that a part has requested, nil for none, and the error of the run, nil if it ended as it should.
 func (r *roleRun) runRole(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
 	reading := &r.supervisor.configuration.reading
@@ -154,8 +155,8 @@ func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	}
 }
 
-// withTLS returns the options o of the public server with the TLS certificate of the settings, if any. A reload changes the
-// certificate.
+// withTLS returns the options o of the public server with the TLS certificate of the settings, unchanged if there is none. A
+// reload changes the certificate.
 func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if r.settings.TLSCert == "" {
 		return o, nil
@@ -174,7 +175,8 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	return o, nil
 }
 
-// removeReadyFile removes the ready file of a process that was killed.
+// removeReadyFile removes the ready file that a process left which was killed. It returns nil if there is none, or the settings
+// name none.
 func (r *roleRun) removeReadyFile() error {
 	if r.settings.ReadyFile == "" {
 		return nil
@@ -207,8 +209,8 @@ func (r *roleRun) addReadyFile() error {
 	return nil
 }
 
-// markReady reports that the process is ready, after all parts of the role have started. From then on a requested restart ends the
-// run, and stopping is called when the process is asked to stop.
+// markReady reports that the process is ready, after all parts of the role have started: to probes, the service manager and an
+// older process. From then on a requested restart ends the run, and stopping is called when the process is asked to stop.
 func (r *roleRun) markReady(stopping func()) error {
 	r.supervisor.configuration.working.Store(r.settings)
 	r.ready.Store(true)
@@ -253,14 +255,15 @@ type restarts struct {
 	ended     bool     // the run has ended, so that no restart can follow it any more
 }
 
-// request records a restart. It returns false if the run has ended or another restart was requested before.
-func (r *restarts) request(how restart) bool {
+// request records the restart by which the next run follows. Only the first one counts: it returns false, and records nothing, if
+// there was one before or the run has ended.
+func (r *restarts) request(next restart) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended || r.requested != nil {
 		return false
 	}
-	r.requested = &how
+	r.requested = &next
 	return true
 }
 
@@ -279,19 +282,20 @@ func (r *restarts) endRun() *restart {
 	return r.requested
 }
 
-// requestRestart ends this run at once, so that another run follows. It cancels the restart if another one was requested before.
-func (r *roleRun) requestRestart(how restart) {
-	if !r.restarts.request(how) {
-		how.cancel()
+// requestRestart ends this run at once, so that another follows as next says. Only the first request counts: if there was one, or
+// the run has ended, next is cancelled.
+func (r *roleRun) requestRestart(next restart) {
+	if !r.restarts.request(next) {
+		next.cancel()
 		return
 	}
 	r.beginRestart()
 }
 
-// requestQuietRestart ends this run, so that another run follows, once clients have left. It returns false if the run ends for
-// another reason.
-func (r *roleRun) requestQuietRestart(how restart) bool {
-	if !r.restarts.request(how) {
+// requestQuietRestart ends this run once clients have left, so that another follows as next says. It does not wait. Only the first
+// request counts: if there was one, or the run has ended, it returns false and does nothing.
+func (r *roleRun) requestQuietRestart(next restart) bool {
+	if !r.restarts.request(next) {
 		return false
 	}
 	go func() {
@@ -301,7 +305,8 @@ func (r *roleRun) requestQuietRestart(how restart) bool {
 	return true
 }
 
-// beginRestart ends the run for the requested restart. If the process was asked to stop, it does nothing: the run ends by itself.
+// beginRestart ends the run for the restart that was requested. It is called once. If the process was asked to stop, it does
+// nothing: the run ends by itself.
 func (r *roleRun) beginRestart() {
 	if r.supervisor.ending.Err() != nil {
 		return
@@ -310,7 +315,8 @@ func (r *roleRun) beginRestart() {
 	close(r.restarts.begin)
 }
 
-// awaitRestart waits for a restart to begin, and then returns [parts.ErrDone], which ends the role.
+// awaitRestart waits for a restart to begin, and then returns [parts.ErrDone], which ends the role. If ctx ends first, it returns
+// nil.
 func (r *roleRun) awaitRestart(ctx context.Context) error {
 	select {
 	case <-r.restarts.begin:
@@ -320,7 +326,7 @@ func (r *roleRun) awaitRestart(ctx context.Context) error {
 	}
 }
 
-// quiesce ends the parts that end early, and waits until clients have left.
+// quiesce ends the parts that end early, has the servers refuse new requests, and waits until clients have left.
 func (r *roleRun) quiesce() {
 	r.parts.EndEarly()
 	for _, leave := range r.leaving {
@@ -328,7 +334,8 @@ func (r *roleRun) quiesce() {
 	}
 }
 
-// drainServer has s refuse new requests, and waits until it has responded to all others, --drain has passed, or the process ends.
+// drainServer has s refuse new requests, and waits until it has responded to all others, --drain has passed, or the process is
+// asked to stop.
 func (r *roleRun) drainServer(s *server.Server) {
 	s.Leave()
 	select {

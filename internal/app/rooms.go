@@ -105,7 +105,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	return nil
 }
 
-// openRoomRecord opens the versioned record of the rooms' settings.
+// openRoomRecord opens the versioned record of the rooms' settings. It passes a mistake in the rooms file on to the record.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return record.Open(ctx, record.Options{
@@ -114,8 +114,8 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.R
 	})
 }
 
-// applyRooms applies a version of their settings to the open rooms. It requests a restart of the role if the rooms cannot change
-// while they are open.
+// applyRooms applies a version of their settings to the open rooms. If the rooms cannot change while they are open, it requests a
+// restart of the role and returns [record.ErrReopen]. After other errors the rooms stay as they were.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	keyFolder, err := r.settings.KeyFolder()
 	if err == nil && !o.readOnly {
@@ -175,8 +175,8 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	return rooms, runBeside, err
 }
 
-// checkRooms returns mistakes in the rooms file if the process needs the file to start. If there may be a record of the rooms'
-// settings, it does not: the record stays in force, and a reload checks the file.
+// checkRooms returns a mistake in the rooms file if the process needs the file to start, else nil. If there may be a record of the
+// rooms' settings, it does not: the record stays in force, and a reload checks the file.
 func checkRooms(s *settings.Settings) error {
 	if s.Bucket != "" || record.Exists(s.Data) {
 		return nil
@@ -185,7 +185,8 @@ func checkRooms(s *settings.Settings) error {
 	return err
 }
 
-// readRooms reads the rooms file, and checks it. on is false where the settings turn rooms off.
+// readRooms reads the rooms file, or the rooms that take its place, and checks them. on is false if the settings turn rooms off. A
+// mistake in the rooms is a [settings.Mistake].
 func readRooms(s *settings.Settings) (file config.File, on bool, err error) {
 	if file, on, err = s.ReadRooms(); err != nil || !on {
 		return file, on, err
@@ -265,7 +266,7 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 	})
 }
 
-// checkWebhookRooms has the operation that adds webhooks refuse those for rooms that do not exist.
+// checkWebhookRooms changes the operation in all that adds webhooks, so that it refuses those for rooms that do not exist.
 func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {

@@ -48,8 +48,8 @@ type plan struct {
 	role  role
 }
 
-// planRun returns the plan of a run by the settings c: which role it has. A node of a cluster first follows; takeover is its
-// backoff.
+// planRun returns the plan of a run by the settings c: which role it has. A node of a cluster first follows; takeover says when it
+// may try to lead.
 func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
 	p := &plan{role: standaloneRole{s}}
 	switch {
@@ -61,13 +61,15 @@ func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
 	return p
 }
 
-// isClusterNode reports whether the process is a node of a cluster by the settings c.
+// isClusterNode reports whether the process would be a node of a cluster with the settings c: it serves, is no mirror, and c has a
+// bucket.
 func (s Server) isClusterNode(c *settings.Settings) bool {
 	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
-// Run runs one role after the other until ctx ends or another process has taken over. Each reload, repair, failed upgrade, change
-// between leader and follower, and change to or from read-only mode is a transition from one run to the next.
+// Run runs one role after the other until ctx ends or another process has taken over, and returns nil then. It returns the error
+// of a run that no other run can follow. Each reload, repair, failed upgrade, change between leader and follower, and change to or
+// from read-only mode is a transition from one run to the next.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()
 	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.checkSettings(s.Settings) })
@@ -97,8 +99,9 @@ func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	return r
 }
 
-// transition returns the plan of the run that follows the run r by p, nil if the process ends, with an error or without. requested
-// is the restart that a part has requested, or nil; err is why the run failed, or nil.
+// transition returns the plan of the run that follows the run r, which had the plan p. The plan is nil if the process ends; the
+// error says why, nil if it was asked to, or its work is done. requested is the restart that a part has requested, or nil; err is
+// why the run failed, or nil.
 func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
 	short, unwritable := (*Shortfall)(nil), (*readOnlyError)(nil)
 	stopgap, readOnly := p.role.(readOnlyRole)
@@ -139,8 +142,9 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	return nil, err
 }
 
-// planRestart calls the restart's function between runs, and returns the plan of the run that follows r for the requested restart,
-// nil if the process ends.
+// planRestart calls the restart's function between runs, and returns the plan of the run that follows r for the requested restart.
+// The plan is nil if the process ends: with the error of that function, or without one because another process has taken over or
+// this one was asked to stop.
 func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (*plan, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
@@ -161,7 +165,8 @@ func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBa
 	return next, nil
 }
 
-// checkSettings completes settings before they come into force, and returns the mistakes in them.
+// checkSettings completes settings before they come into force: it reads the files that they name, and reduces default sizes to
+// what the system allows. It returns the mistakes in them, nil for none.
 func (s Server) checkSettings(c *settings.Settings) error {
 	c.ReadFiles()
 	if _, err := witnessPolicy(c); err != nil {
@@ -192,5 +197,5 @@ func (s Server) checkSettings(c *settings.Settings) error {
 	return err
 }
 
-// hasRooms reports whether the process has waiting rooms by the settings c.
+// hasRooms reports whether the process has waiting rooms with the settings c: it serves, and c does not turn rooms off.
 func (s Server) hasRooms(c *settings.Settings) bool { return s.Serve && c.Rooms != settings.Off }

@@ -13,7 +13,7 @@ import (
 
 // The steps that roles with a data folder have in common, in the order in which a role takes them.
 
-// openBase opens the admin socket, and adds the parts that limit memory and watch the disk.
+// openBase opens the admin socket, which it returns, and adds the parts that limit memory and watch the disk.
 func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	socket, err := r.openAdminSocket()
 	if err != nil {
@@ -24,7 +24,8 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	return socket, nil
 }
 
-// addMemoryLimit adds the part that limits the memory of the process by the settings in force.
+// addMemoryLimit adds the part that limits the memory of the process by the settings in force. serve says that it serves the site,
+// which has caches.
 func (r *roleRun) addMemoryLimit(serve bool) {
 	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.RunUntilDone(func(ctx context.Context) {
 		settings.LimitMemory(ctx, r.supervisor.configuration.inForce.Get, serve, r.logger)
@@ -55,24 +56,26 @@ func (s Server) announceSite(r *roleRun, folder *Reader) error {
 // A gate returns the response to requests that must not reach the site at the moment, nil if they may.
 type gate func() http.Handler
 
-// addGate puts a gate in front of the site and of the fast lane.
-func (o *siteOptions) addGate(closed gate) {
+// addGate puts a gate in front of the site and of the fast lane. If refusal returns a handler, that responds to the request
+// instead; if it returns nil, the request passes.
+func (o *siteOptions) addGate(refusal gate) {
 	o.putInFront(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if refusal := closed(); refusal != nil {
-				refusal.ServeHTTP(w, r)
+			if handler := refusal(); handler != nil {
+				handler.ServeHTTP(w, r)
 				return
 			}
 			next.ServeHTTP(w, r)
 		})
 	})
-	o.inFrontLane = append(o.inFrontLane, func(next lane.Handler) lane.Handler { return gatedLane{next, closed} })
+	o.inFrontLane = append(o.inFrontLane, func(next lane.Handler) lane.Handler { return gatedLane{next, refusal} })
 }
 
+// A gatedLane is a fast lane behind a gate.
 type gatedLane struct {
 	lane.Handler
 	gate gate
 }
 
-// Answer leaves all requests to net/http while the gate is closed.
+// Answer returns false while the gate is closed, so that net/http handles the request. Otherwise the lane answers.
 func (g gatedLane) Answer(x *lane.Exchange) bool { return g.gate() == nil && g.Handler.Answer(x) }

@@ -48,7 +48,8 @@ func (s *Shortfall) Error() string {
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
 }
 
-// checkLogKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve.
+// checkLogKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve; it is resolved once the
+// key can be used. Otherwise it returns nil, or a mistake in the settings.
 func checkLogKey(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -66,8 +67,9 @@ func checkLogKey(s *settings.Settings) error {
 // markFile, in the key folder, records the last state of the store on its disk.
 const markFile = "store-mark"
 
-// checkFolder checks a data folder before it is opened for writing, and changes nothing. It returns the path of its store's mark,
-// "" if the key folder belongs to another log, or a [*Shortfall].
+// checkFolder compares a data folder with the key folder before it is opened for writing, and changes nothing. It returns the path
+// of its store's mark, "" if the key folder belongs to another log, or a [*Shortfall] if the folder is damaged or lacks signed
+// entries. If it cannot compare the two, it returns no error.
 func checkFolder(s *settings.Settings) (mark string, err error) {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -132,8 +134,8 @@ func originOf(key string) string {
 	return name
 }
 
-// openingError returns the error of a folder that cannot be opened: a [*Shortfall] if the folder is damaged, or has no store
-// although entries of its log were signed, else err.
+// openingError returns the error of a folder that cannot be opened because of err: a [*Shortfall] if the folder is damaged, or has
+// no store although entries of its log were signed, else err.
 func openingError(s *settings.Settings, err error) error {
 	short := &Shortfall{Data: s.Data, Here: -1, Damage: err}
 	if keys, err := s.KeyFolder(); err == nil {
@@ -150,7 +152,8 @@ func openingError(s *settings.Settings, err error) error {
 	return short
 }
 
-// checkStoreExists returns an error if the data folder has no store, for commands that have nothing to do in a new one.
+// checkStoreExists returns an error if the data folder has no store, for commands that have nothing to do in a new one. It does
+// not open the store.
 func checkStoreExists(s *settings.Settings) error {
 	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.Data)

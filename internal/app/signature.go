@@ -20,7 +20,8 @@ type signature struct {
 	unsigned string
 }
 
-// openSigner opens the signer of the log with the key folder of the settings. It creates the key if it is missing.
+// openSigner opens the signer of the log with the key folder of the settings, and creates the key if it is missing. registerer is
+// nil for no metrics.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
 	keys, err := s.KeyFolder()
@@ -66,8 +67,9 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	return policy, nil
 }
 
-// openSignerIfAny opens the signer if the key folder has the key of this log. Otherwise it records why the log is not signed, and
-// returns no error: commands must be able to withdraw a release whatever became of the keys.
+// openSignerIfAny opens the signer if the key folder has the key of this log. Otherwise it records in w.signature.unsigned why the
+// log is not signed, if it was signed before, and returns nil: commands must be able to withdraw a release whatever became of the
+// keys. It returns mistakes in the settings, and errors of reading the store.
 func (w *Writer) openSignerIfAny() error {
 	keys, err := w.folder.settings.KeyFolder()
 	if err != nil {
@@ -97,7 +99,7 @@ func (w *Writer) openSignerIfAny() error {
 	return err
 }
 
-// close signs the entries that are not signed yet, and closes the signer.
+// close signs the entries that are not signed yet, and closes the signer. Without a signer it does nothing.
 func (s *signature) close() error {
 	if s.signer == nil {
 		return nil
@@ -116,7 +118,7 @@ func (s *signature) problem() string {
 	return ""
 }
 
-// disputes returns what witnesses have proved against the log.
+// disputes returns what witnesses have proved against the log, nil for nothing.
 func (s *signature) disputes() []string {
 	if s.signer == nil {
 		return nil
@@ -130,7 +132,7 @@ type Rotation struct {
 	Folder string `json:"folder"`
 }
 
-// rotateKey replaces the log's key by a new one.
+// rotateKey replaces the log's key by a new one. It returns an error if this process does not sign the log.
 func (s *signature) rotateKey() (Rotation, error) {
 	if s.signer == nil {
 		return Rotation{}, errors.New("this process does not sign the log")

@@ -46,13 +46,14 @@ func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.
 // A siteWrapper puts a handler in front of next, which serves what is published.
 type siteWrapper func(what *published, next http.Handler) http.Handler
 
-// putInFront puts a handler in front of the site that does not need to know what is published.
+// putInFront puts a handler, which does not need to know what is published, in front of the site and of the handlers that were put
+// there before.
 func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
 	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
 }
 
-// putInFrontOfRooms registers functions that add handlers after the waiting rooms were added, so that requests reach these handlers
-// first.
+// putInFrontOfRooms registers functions that put handlers in front of the site. They are called in order after the waiting rooms
+// were put there, so that requests reach these handlers first.
 func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
 	o.beforeRooms = append(o.beforeRooms, add...)
 }
@@ -224,7 +225,8 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 // operatorPages are the paths of pages that only the private address has, and the beginning of the message about each.
 var operatorPages = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
 
-// hideOperatorPages responds 404 to requests for operatorPages.
+// hideOperatorPages returns a handler that responds 404 to requests for operatorPages and for what is below them, and passes
+// others to next.
 func hideOperatorPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for path, what := range operatorPages {
@@ -238,8 +240,8 @@ func hideOperatorPages(next http.Handler) http.Handler {
 	})
 }
 
-// openAccessLog opens the access log, nil if the settings name none. With readOnly an access log that cannot be opened is only
-// reported.
+// openAccessLog opens the access log until the run ends, and has a reload reopen it. It returns nil and no error if the settings
+// name none, or with readOnly if it cannot be opened, which it logs.
 func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 	c := r.settings
 	if c.AccessLog == "" {
@@ -265,7 +267,8 @@ func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 // withdrawn release is not served meanwhile, because releases are looked up.
 const indexTimeout = 10 * time.Second
 
-// awaitLog waits until the site serves all present entries of the log.
+// awaitLog waits until the site serves all present entries of the log, in search and pages for up to indexTimeout. If these take
+// longer, it only logs that. It returns an error if ctx ends before.
 func (p *published) awaitLog(ctx context.Context) error {
 	entries := p.folder.log.Checkpoint().Size
 	if err := p.follower.Wait(ctx, entries); err != nil {

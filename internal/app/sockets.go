@@ -47,8 +47,8 @@ func (s *socket) newListener() (net.Listener, error) {
 	return server.Adopt(f)
 }
 
-// duplicate returns a duplicate of the socket's descriptor, for another process. net.TCPListener.File is not used because it makes
-// the socket block for all that listen on it.
+// duplicate returns a duplicate of the socket's descriptor, for another process, which the caller closes. net.TCPListener.File is
+// not used because it makes the socket block for all that listen on it.
 func (s *socket) duplicate() (*os.File, error) {
 	shared, ok := s.at.(syscall.Conn)
 	if !ok {
@@ -101,9 +101,10 @@ func (all sockets) keepFiles() {
 	}
 }
 
-// openSockets opens the sockets of the settings. It uses a socket in handed if the address is the same, and closes the others.
-// Sockets of the service manager replace the addresses in the settings. warn receives the error of a default address that cannot be
-// opened.
+// openSockets opens the sockets of the settings: the private one, and with serve the public and the plain ones. It uses a socket
+// in handed if its purpose and address are the same, and closes the others. Sockets of the service manager replace the addresses
+// in the settings. warn receives the error of the default private address, without which the process starts. After any other error
+// all sockets are closed.
 func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed sockets, warn func(error)) (all sockets, err error) {
 	defer func() {
 		if err != nil {
@@ -194,8 +195,8 @@ type handover struct {
 	CaughtUp bool `json:"caughtUp,omitempty"`
 }
 
-// receiveHandover returns the sockets that another larder process or the service manager gave to this process, and the connection
-// to the older process, nil for none. It can be called once.
+// receiveHandover returns what another larder process or the service manager gave to this process, and the socket to the older
+// process that waits for this one, nil for none. Without either, handed is empty. It can be called once.
 func receiveHandover() (handed handover, older *os.File, err error) {
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)
@@ -234,8 +235,8 @@ func receiveHandover() (handed handover, older *os.File, err error) {
 	return handed, older, nil
 }
 
-// replaceProcess replaces this process by a new one of the same program, with its sockets (exec). It returns only after an error or
-// when the process was asked to stop.
+// replaceProcess replaces this process by a new one of the same program, with its sockets (exec). It returns only if that fails,
+// with an error, or if the process was asked to stop, with nil.
 func (v *supervisor) replaceProcess() error {
 	if v.ending.Err() != nil { // the process was asked to stop
 		return nil

@@ -63,7 +63,7 @@ type Process struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// readStatus reads the status of a package, or of all if name is "".
+// readStatus reads the status of the package name, or of all packages if name is "".
 func (r *Reader) readStatus(name string) (*Status, error) {
 	snapshot := r.store.Snapshot()
 	defer snapshot.Close()

@@ -25,6 +25,7 @@ type successor struct {
 	changed chan struct{} // closed, and replaced, when one of these changes
 }
 
+// newSuccessor returns a successor without a handler: requests wait for one.
 func newSuccessor() *successor { return &successor{changed: make(chan struct{})} }
 
 // set makes h the handler of late requests. h must be comparable, such as a pointer.
@@ -41,7 +42,7 @@ func (s *successor) remove(h http.Handler) {
 	})
 }
 
-// end makes late requests that have no handler get a 503.
+// end makes late requests get a 503 while there is no handler, rather than wait. A present handler stays.
 func (s *successor) end() {
 	s.update(func() { s.ended = true })
 }
@@ -58,7 +59,8 @@ func (s *successor) update(change func()) {
 // unservedResponse is the response to requests for which there is no successor.
 var unservedResponse = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
 
-// ServeHTTP passes a late request to the present handler, or waits for one.
+// ServeHTTP passes a late request to the present handler, or waits for one. It responds 503 if there will be none, and nothing if
+// the client gives up.
 func (s *successor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		s.mu.Lock()

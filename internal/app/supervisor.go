@@ -35,9 +35,10 @@ type supervisor struct {
 	configuration configuration
 }
 
-// newSupervisor opens the sockets of the settings if check returns no error, and answers probes from then on. It waits for an older
-// process to close the store, if any. The context that it returns is that of the roles: it ends later than ctx by the lame-duck
-// time.
+// newSupervisor opens the sockets of the settings if check returns no error, and answers probes from then on. serve says whether
+// they include the public ones. It waits for an older process to close the store, if any. The context that it returns is that of
+// the roles: it ends later than ctx by the lame-duck time. After an error everything is closed, and the older process knows the
+// error.
 func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
 	handed, olderSocket, err := receiveHandover()
 	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccessor()}}
@@ -84,7 +85,8 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 // takesOver reports whether the run by p replaces an older process, which continues if the run fails.
 func (v *supervisor) takesOver(p *plan) bool { return v.older != nil && !p.again }
 
-// close closes what outlives the roles. err is that of the last run, which an older process receives.
+// close closes what outlives the roles, and returns the error of that. err is that of the last run, nil for none; an older process
+// that still waits for this one receives it.
 func (v *supervisor) close(err error) error {
 	v.older.reportFailure(err)
 	v.late.end()
@@ -110,7 +112,7 @@ func (v *supervisor) publicTCPAddr() *net.TCPAddr {
 	return nil
 }
 
-// listenPublic returns listeners on the public sockets, for one run of a role, which accept up to maxConnections.
+// listenPublic returns listeners on the public sockets, for one run of a role, which together accept up to maxConnections.
 func (v *supervisor) listenPublic(maxConnections int) (all []net.Listener, err error) {
 	for _, s := range v.sockets.public() {
 		made, err := s.newListener()
@@ -131,7 +133,7 @@ type lateRequests struct {
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end refuses late requests, and waits for the servers of earlier runs to complete their responses.
+// end refuses late requests that no run serves, and waits for the servers of earlier runs to complete their responses.
 func (l *lateRequests) end() {
 	l.succession.end()
 	l.sending.Wait()
@@ -174,8 +176,8 @@ func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
 	h.by = by
 }
 
-// handleSignals calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2 until ctx ends. These signals and SIGPIPE do not
-// end the process.
+// handleSignals calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2, one after the other, until ctx ends. It returns
+// at once. These signals and SIGPIPE do not end the process.
 func (h *signalHandlers) handleSignals(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)

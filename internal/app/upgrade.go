@@ -67,8 +67,8 @@ func newOlderProcess(f *os.File) *olderProcess {
 	return &olderProcess{conn}
 }
 
-// reportStage reports to the older process which stage this one has reached. It returns no error: if the older process is gone,
-// this one continues without it.
+// reportStage reports to the older process, if any, which stage this one has reached. It always returns nil: if the older process
+// is gone, this one continues without it.
 func (o *olderProcess) reportStage(is stage) error {
 	if o != nil {
 		_ = json.NewEncoder(o.conn).Encode(message{Is: is})
@@ -83,7 +83,8 @@ func (o *olderProcess) reportFailure(err error) {
 	}
 }
 
-// awaitStore reports that everything but the store was checked, and waits until the older process has closed the store.
+// awaitStore reports that everything but the store was checked, and waits until the older process has closed the store. It returns
+// nil then, and at once without an older process. It returns an error if ctx ends or the older process gives up.
 func (o *olderProcess) awaitStore(ctx context.Context) error {
 	if o == nil {
 		return nil
@@ -125,7 +126,7 @@ func findProgram() string {
 	return path
 }
 
-// startNewerProcess starts the program that is to replace this process, with all sockets.
+// startNewerProcess starts the program that is to replace this process, with duplicates of all sockets, and does not wait for it.
 func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -198,8 +199,8 @@ func (n *newerProcess) receiveMessages() {
 	}
 }
 
-// awaitStage waits until the process reports that it has reached a stage. It returns an error if the process ends or timeout passes
-// before.
+// awaitStage waits until the process reports that it has reached a stage. It returns an error if the process ends, reports another
+// stage, or timeout passes, or if ctx ends. The process goes on then.
 func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -264,7 +265,9 @@ func (r *roleRun) addProcessOperations(all operations, check func(*settings.Sett
 }
 
 // startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which it
-// takes over. It returns the id of the process.
+// takes over. It returns the id of the process. After an error the newer process is killed, and this one serves on: errUpgrading
+// says that another upgrade or reload is under way, errNotReady that no run serves yet, errRestarted that another restart came
+// first.
 func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	changing := &r.supervisor.changing
 	if !changing.making.TryLock() {
@@ -289,7 +292,7 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 		n.kill()
 		return 0, fmt.Errorf("the new process cannot take over: %w", err)
 	}
-	how := restart{
+	takeover := restart{
 		before: func() error { return r.supervisor.handOver(n, r.settings.Data) },
 		abandon: func() {
 			n.kill()
@@ -297,15 +300,16 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 			changing.making.Unlock()
 		},
 	}
-	if !r.requestQuietRestart(how) {
+	if !r.requestQuietRestart(takeover) {
 		n.kill()
 		return 0, errRestarted
 	}
 	return n.cmd.Process.Pid, nil
 }
 
-// handOver lets a newer process take over, after this one has closed the store. It returns errTaken if that serves, nil if this
-// process continues because the newer one failed or the process was asked to stop. Then the newer process is killed.
+// handOver lets a newer process take over, after this one has closed the store. It returns errTaken if that serves. Otherwise the
+// newer process failed or this one was asked to stop; the newer one is killed, and handOver returns nil, or why the private
+// address cannot be served again.
 func (v *supervisor) handOver(n *newerProcess, data string) error {
 	defer v.changing.making.Unlock()
 	err := v.ending.Err()
@@ -340,7 +344,7 @@ const (
 )
 
 // Upgrade replaces the process on a data folder by a new process of the program that is now at its path, and returns both when the
-// new one serves.
+// new one serves. It returns an error if the old one serves on, or neither serves within upgradeTimeout.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	from, started, err := requestUpgrade(ctx, data)
 	if err != nil {

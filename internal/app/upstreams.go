@@ -32,8 +32,8 @@ func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger)
 	return c, err
 }
 
-// newDownloadLookup returns a function that looks up the monthly downloads of an npm package, nil if the settings name no API for
-// that.
+// newDownloadLookup returns a function that looks up the monthly downloads of an npm package; nil, without an error, if the
+// settings name no API for that.
 func newDownloadLookup(s *settings.Settings, c *bot.Clients) (func(context.Context, string) (int64, error), error) {
 	if s.DownloadsURL == "" {
 		return nil, nil
@@ -109,7 +109,8 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	}, pool.Close, nil
 }
 
-// minify checks that a file can be minified as the bot does it, in a worker process. extension is .js or .css.
+// minify returns an error unless a file can be minified as the bot does it, in a worker process. It keeps no result. extension is
+// .js or .css.
 func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) error {
 	task := worker.MinifyJS
 	if extension == ".css" {
@@ -119,7 +120,7 @@ func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) e
 	return err
 }
 
-// Close ends it.
+// Close closes the connections and ends the worker processes.
 func (u *Upstreams) Close() {
 	u.clients.Close()
 	u.minifiers.Close()

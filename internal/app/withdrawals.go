@@ -112,7 +112,7 @@ func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	return done, err
 }
 
-// checkPurgeHook returns an error if the purge hook needs an address that is not set.
+// checkPurgeHook returns an error if the purge hook needs --asset-base, which is not set.
 func checkPurgeHook(s *settings.Settings) error {
 	if s.PurgeHook != "" && s.Hook.NeedsHost() && s.AssetBase == "" {
 		return settings.Mistakef("%s needs --asset-base too: under which address the cache in front has the files", s.Origin("purge-hook"))

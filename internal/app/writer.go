@@ -88,7 +88,8 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 }
 
 // openWriter opens a data folder for writing by the settings and o, and creates it if it is missing. It completes an interrupted
-// repair, and returns a [*Shortfall] if the store is damaged or lacks signed entries.
+// repair. It returns a [*Shortfall] if the store is damaged or lacks signed entries, unless o.afresh says that the node gets these
+// from elsewhere.
 func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
@@ -132,8 +133,8 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	return w, nil
 }
 
-// acceptBehind accepts the present state of a store that lacks its last changes. No signed entry is missing, but the waiting rooms
-// may have admitted users since, so they recover.
+// acceptBehind accepts the present state of a store that lacks its last changes, which it logs; else it does nothing. No signed
+// entry is missing, but the waiting rooms may have admitted users since, so they recover.
 func (r *Reader) acceptBehind() error {
 	behind := r.store.Behind()
 	if behind == nil {
@@ -148,7 +149,7 @@ func (r *Reader) acceptBehind() error {
 	return nil
 }
 
-// Close ends what works on the folder, signs the new entries of the log, and closes the folder.
+// Close ends what works on the folder, signs the new entries of the log if w has a signer, and closes the folder.
 func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
 
 // dependencies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
@@ -160,7 +161,8 @@ type dependencies struct {
 	first        *packages.Catalogue
 }
 
-// openDependencies opens what a filler needs besides the folder. With follow it may start without a catalogue that is remote.
+// openDependencies opens what a filler needs besides the folder. With follow it may start without a catalogue that is remote. The
+// caller closes d.clients; after an error they are closed.
 func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d dependencies, err error) {
 	if d.attestations, err = newAttestationVerifier(s); err != nil {
 		return d, err
@@ -225,7 +227,8 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 	return &filler{made, d.keeper}, nil
 }
 
-// newAttestationVerifier returns what verifies npm's attestations, by the Sigstore root of the settings or the built-in one.
+// newAttestationVerifier returns what verifies npm's attestations, by the Sigstore root of the settings or the built-in one. Its
+// errors are mistakes in the settings.
 func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
@@ -244,7 +247,8 @@ func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error)
 // openTime is how long a process waits for a catalogue from elsewhere.
 const openTime = time.Minute
 
-// openCatalogue returns the first catalogue. A process that follows a remote catalogue may start with none.
+// openCatalogue returns the first catalogue: the one that was stored before, if it is remote, else it reads it. A process that
+// follows a remote catalogue may start with none: it gets nil, without an error.
 func openCatalogue(keeper *catalogue.Keeper, follow bool) (*packages.Catalogue, error) {
 	c, ok := keeper.Kept()
 	if ok || follow && keeper.Remote() {

@@ -58,10 +58,10 @@ type stored struct {
 	size   int64
 }
 
-// key returns the object key of a version.
+// key returns the object key of the version with a number.
 func (b *Backend) key(number int64) string { return fmt.Sprintf("%s%020d", b.prefix, number) }
 
-// list returns the stored versions, oldest first. It ignores objects that no Backend has written.
+// list returns the stored versions, oldest first. It ignores objects that no Backend has written. It returns all or an error.
 func (b *Backend) list(ctx context.Context) (all []stored, err error) {
 	for o, err := range b.bucket.List(ctx, b.prefix, "") {
 		if err != nil {
@@ -83,14 +83,15 @@ func newestNumber(all []stored) int64 {
 	return all[len(all)-1].number
 }
 
-// read returns a version, [bucket.ErrNotFound], or a [*CorruptError] if the stored version is damaged.
+// read returns the version with a number. The error is [bucket.ErrNotFound] if there is none, a [*CorruptError] if it is damaged,
+// and otherwise says that the bucket cannot be read.
 func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
 	v, _, err := b.readIfOther(ctx, number, "")
 	return v, err
 }
 
-// readIfOther reads a version unless its object is still known, the one that was read before. Then it returns a zero Version and no
-// error.
+// readIfOther reads the version with a number as read does, and returns which object it is in the bucket. If that is still known,
+// the object that was read before ("" for none), it returns a zero Version, known, and no error.
 func (b *Backend) readIfOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
 	corrupt := func(err error) (Version, bucket.Version, error) {
 		return Version{}, "", &CorruptError{b.bucket.String() + "/" + b.key(number), err}
@@ -114,7 +115,8 @@ func (b *Backend) readIfOther(ctx context.Context, number int64, known bucket.Ve
 	return v, object, nil
 }
 
-// create stores a new version. It returns [bucket.ErrExists] if the number is in use.
+// create stores a new version. It returns [bucket.ErrExists] if the number is in use, and changes nothing then. After another
+// error of the bucket the version may be stored or not.
 func (b *Backend) create(ctx context.Context, v Version) error {
 	data, err := b.encode(v)
 	if err == nil {
@@ -132,7 +134,7 @@ func (b *Backend) put(ctx context.Context, v Version) error {
 	return err
 }
 
-// encode returns a version as it is stored: JSON, sealed.
+// encode returns a version as it is stored: JSON, sealed. A version of more than MaxStored bytes is an error.
 func (b *Backend) encode(v Version) ([]byte, error) {
 	v.Format = format
 	data, err := json.Marshal(v)
@@ -153,12 +155,13 @@ func (b *Backend) delete(ctx context.Context, number int64) error {
 // Checksum is the Sealer of a folder that only this machine writes: the first line of a file is the SHA-256 of the rest.
 type Checksum struct{}
 
-// Seal implements [Sealer].
+// Seal implements [Sealer]: it returns data after a line with its checksum. The checksum does not depend on the version's number.
 func (Checksum) Seal(_ int64, data []byte) ([]byte, error) {
 	return append([]byte(checksum(data)+"\n"), data...), nil
 }
 
-// Open implements [Sealer].
+// Open implements [Sealer]: it returns the data after the line with its checksum, or an error if the checksum is wrong. The
+// checksum does not depend on the version's number.
 func (Checksum) Open(_ int64, stored []byte) ([]byte, error) {
 	line, data, _ := strings.Cut(string(stored), "\n")
 	if line != checksum([]byte(data)) {
@@ -167,6 +170,7 @@ func (Checksum) Open(_ int64, stored []byte) ([]byte, error) {
 	return []byte(data), nil
 }
 
+// checksum returns the SHA-256 of data in hexadecimal digits.
 func checksum(data []byte) string {
 	digest := sha256.Sum256(data)
 	return hex.EncodeToString(digest[:])
@@ -178,18 +182,18 @@ type ReadOnly struct {
 	Why error
 }
 
-// Create implements [bucket.Bucket].
+// Create implements [bucket.Bucket]: it stores nothing, and returns Why.
 func (r ReadOnly) Create(context.Context, string, []byte) (bucket.Version, error) {
 	return "", r.Why
 }
 
-// Replace implements [bucket.Bucket].
+// Replace implements [bucket.Bucket]: it stores nothing, and returns Why.
 func (r ReadOnly) Replace(context.Context, string, []byte, bucket.Version) (bucket.Version, error) {
 	return "", r.Why
 }
 
-// Put implements [bucket.Bucket].
+// Put implements [bucket.Bucket]: it stores nothing, and returns Why.
 func (r ReadOnly) Put(context.Context, string, []byte) error { return r.Why }
 
-// Delete implements [bucket.Bucket].
+// Delete implements [bucket.Bucket]: it deletes nothing, and returns Why.
 func (r ReadOnly) Delete(context.Context, string) error { return r.Why }

@@ -194,9 +194,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// isCorrupt reports whether err is or wraps a [*CorruptError].
 func isCorrupt(err error) bool { return errors.As(err, new(*CorruptError)) }
 
-// load reads the versions of a backend into the history, and puts the newest sound one into force.
+// load reads the versions of a backend into the history, and puts the newest sound one into force. It only records and logs
+// damaged versions, unless all are damaged: then it returns an error, as it does if the backend cannot be read.
 func (s *Store) load(ctx context.Context, from *Backend) error {
 	all, err := from.list(ctx)
 	if err != nil {
@@ -233,12 +235,13 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 	return nil
 }
 
+// withoutContent returns the version without its content.
 func (v Version) withoutContent() Version {
 	v.Content = nil
 	return v
 }
 
-// Get returns the version in force; false before the first one.
+// Get returns the version in force; a zero Version and false before the first one.
 func (s *Store) Get() (Version, bool) {
 	v := s.inForce.Get()
 	return v, v.Number > 0
@@ -254,8 +257,8 @@ func (s *Store) State() State {
 	}
 }
 
-// Subscribe calls notify with each version that comes into force from now on, one after the other. If notify returns an error,
-// [Store.Follow] calls it again, with the version that is in force by then.
+// Subscribe calls notify with each version that comes into force from now on, one after the other. A version is in force also if
+// notify returns an error; then [Store.Follow] calls it again, with the version that is in force by then.
 func (s *Store) Subscribe(notify func(Version) error) {
 	s.inForce.Subscribe(func(_ context.Context, v Version) error { return notify(v) })
 }
@@ -272,7 +275,7 @@ func (s *Store) History() []Version {
 	return all
 }
 
-// Read returns a version with its content.
+// Read returns the version with a number, with its content. The error is [ErrNoVersion] if the history does not contain it.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	current := s.inForce.Get()
 	s.mu.Lock()
@@ -296,8 +299,10 @@ func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	return v, err
 }
 
-// Propose creates the next version if base is in force; 0 stands for no version. The caller has checked the content. With an
-// [*ApplyError] the version is stored.
+// Propose creates the next version if base is in force; 0 stands for no version. The caller has checked the content. If another
+// version is in force, it returns a [*ConflictError]: of several changes of base at once, one succeeds. With an [*ApplyError] the
+// version is stored and in force, and a subscriber could not apply it. Other errors say that the authority cannot be read or
+// written.
 func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -307,8 +312,8 @@ func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, err
 	return s.propose(ctx, base, c)
 }
 
-// propose creates the next version if base is in force. A refresh must have succeeded just before, so that the newest sound version
-// is the one in force.
+// propose creates the next version if base is in force, with the errors of [Store.Propose]. The caller holds changing, and a
+// refresh has just succeeded, so that the newest sound version is the one in force.
 func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, error) {
 	current, _ := s.Get()
 	if current.Number != base {
@@ -353,7 +358,8 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 	return v, nil
 }
 
-// wasStored reports whether a version was stored although the backend returned an error, as after a lost connection.
+// wasStored reports whether the authority has exactly this version, although it returned an error for it, as after a lost
+// connection. It returns false also if the authority does not respond.
 func (s *Store) wasStored(ctx context.Context, v Version) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -361,9 +367,10 @@ func (s *Store) wasStored(ctx context.Context, v Version) bool {
 	return err == nil && have.ID == v.ID
 }
 
-// Undo creates a version with the content of an older one: of the one before the version in force, or of version to if that
-// is not 0. An undo that follows another one goes back further. If check returns an error for the older version, nothing is
-// changed.
+// Undo creates a version with the content of an older one: of version number to, or if that is 0, of the one before base, which
+// must be the version in force. An undo that follows another one goes back further. If check returns an error for the older
+// version, nothing is changed. [ErrNoOlder] says that no older version is left; other errors are those of [Store.Propose] and
+// [Store.Read].
 func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check func(Version) error) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -409,7 +416,8 @@ func (s *Store) undoTarget(number int64) int64 {
 	return older
 }
 
-// putInForce puts a version into force, and notifies the subscribers. It returns their error.
+// putInForce puts a version into force, adds it to the history, and notifies the subscribers. The version is in force also if it
+// returns an error, which is theirs.
 func (s *Store) putInForce(v Version) error {
 	s.inForce.Set(v)
 	s.addToHistory(v)
@@ -417,7 +425,8 @@ func (s *Store) putInForce(v Version) error {
 	return s.notifySubscribers(v)
 }
 
-// notifySubscribers has the subscribers apply the version in force. After an error it schedules the next attempt.
+// notifySubscribers has the subscribers apply the version v, which is in force. After an error, which it returns, it schedules the
+// next attempt.
 func (s *Store) notifySubscribers(v Version) error {
 	err := s.inForce.Notify(context.Background(), v)
 	if err == nil {
@@ -430,6 +439,7 @@ func (s *Store) notifySubscribers(v Version) error {
 }
 
 // retryApply notifies the subscribers again if one of them could not apply the version in force, and the backoff is over.
+// Otherwise it does nothing.
 func (s *Store) retryApply() {
 	s.changing.Lock()
 	defer s.changing.Unlock()

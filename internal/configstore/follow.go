@@ -13,8 +13,8 @@ import (
 
 // A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
 
-// copyVersion stores a version in the copy, and records a failure, which [Store.copyAgain] repeats. If the copy has versions of
-// another record, it removes these first.
+// copyVersion stores a version of the authority in the copy. It only records and logs a failure, which [Store.copyAgain] repeats.
+// If the copy has versions of another record, it removes these first. A store that shares no record has no copy.
 func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {
 		return
@@ -40,19 +40,19 @@ func (s *Store) copyVersion(ctx context.Context, v Version) {
 	delete(s.toCopy, v.Number)
 }
 
-// removeOthers removes all versions but one from the copy, the newest first, so that an interrupted removal leaves a copy that
-// still differs from the authority's record.
-func (s *Store) removeOthers(ctx context.Context, but int64) error {
+// removeOthers removes all versions from the copy except the one with the number except. It begins with the newest, so that an
+// interrupted removal leaves a copy that still differs from the authority's record.
+func (s *Store) removeOthers(ctx context.Context, except int64) error {
 	copies, err := s.options.Copy.list(ctx)
 	for _, at := range slices.Backward(copies) {
-		if err == nil && at.number != but {
+		if err == nil && at.number != except {
 			err = s.options.Copy.delete(ctx, at.number)
 		}
 	}
 	return err
 }
 
-// copyAgain copies the versions that could not be copied before.
+// copyAgain copies the versions that could not be copied before. It gives up versions that no longer exist or are damaged.
 func (s *Store) copyAgain(ctx context.Context) {
 	for number := range s.toCopy {
 		v, err := s.Read(ctx, number)
@@ -68,14 +68,16 @@ func (s *Store) copyAgain(ctx context.Context) {
 	}
 }
 
-// Refresh reads the versions that the authority has and this store does not know.
+// Refresh reads the versions that the authority has and this store does not know, and puts the newest into force. An error says
+// that the authority cannot be read; the version in force stays. Damaged versions, and versions that a subscriber cannot apply,
+// are no error: see [Store.State].
 func (s *Store) Refresh(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return s.refresh(ctx)
 }
 
-// refresh is Refresh with the lock held.
+// refresh is Refresh; the caller holds changing.
 func (s *Store) refresh(ctx context.Context) (err error) {
 	s.setChecked(time.Time{})
 	defer func() {
@@ -110,14 +112,15 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 	return nil
 }
 
-// setChecked records when the authority was listed and everything was in order; zero if something is left to do.
-func (s *Store) setChecked(at time.Time) {
+// setChecked records when the authority was last listed and everything was in order; zero if something is left to do.
+func (s *Store) setChecked(listed time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.checked = at
+	s.checked = listed
 }
 
-// readUnknown reads the versions of a listing that the history does not have, and puts the newest one into force.
+// readUnknown reads the versions of a listing that the history does not have, and puts the newest one into force. It only records
+// damaged ones; an error says that the authority cannot be read.
 func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 	var broken error
 	for _, at := range slices.Backward(all) {
@@ -165,7 +168,8 @@ func (s *Store) Follow(ctx context.Context) {
 	}
 }
 
-// followOnce does one round of Follow.
+// followOnce does one round of Follow: it notifies subscribers again that failed, and refreshes the store if there may be a newer
+// version.
 func (s *Store) followOnce(ctx context.Context) {
 	s.retryApply()
 	if !s.Shared() || s.knowsNewest(ctx) {
@@ -179,7 +183,7 @@ func (s *Store) followOnce(ctx context.Context) {
 }
 
 // knowsNewest reports whether the version in force is still the newest one. It requests the next version, which is cheaper than a
-// listing. It returns false if the last listing is long ago or left something to do.
+// listing. It returns false if the authority does not respond, or the last listing is long ago or left something to do.
 func (s *Store) knowsNewest(ctx context.Context) bool {
 	known := s.inForce.Get().Number
 	s.mu.Lock()
@@ -200,8 +204,9 @@ func (s *Store) knowsNewest(ctx context.Context) bool {
 	return true
 }
 
-// followRecord compares the copy with a listing of the authority. If they are versions of different records, it replaces the
-// history by the authority's newest version and puts that into force.
+// followRecord compares the copy with a listing of the authority. If they are versions of the same record, it does nothing. If
+// not, it replaces the history by the authority's newest sound version and puts that into force. It returns an error if the
+// authority cannot be read, or none of its versions is sound.
 func (s *Store) followRecord(ctx context.Context, all []stored) error {
 	same, err := s.isSameRecord(ctx, all)
 	if err != nil || same {
@@ -228,6 +233,7 @@ func (s *Store) followRecord(ctx context.Context, all []stored) error {
 }
 
 // isSameRecord reports whether the copy and the authority have the same record: the newest version that both have has the same ID.
+// If they have no sound version in common, they are of the same record if one of them is empty or a common version is damaged.
 func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	s.mu.Lock()
 	history := slices.Clone(s.history)
@@ -260,7 +266,7 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	return unknown, nil
 }
 
-// prune deletes the oldest versions of a backend that exceed the limits of the history.
+// prune deletes the oldest versions of a backend that exceed the limits of the history. It only logs errors.
 func (s *Store) prune(ctx context.Context, b *Backend) {
 	all, err := b.list(ctx)
 	old := s.excess(all)
@@ -298,7 +304,8 @@ func (s *Store) excess(all []stored) []stored {
 }
 
 // Share makes this store the owner of the record, which uploads the versions that the authority lacks: when the first node of a
-// cluster shares its record, or after the authority has lost versions. [Store.Follow] continues what Share cannot finish.
+// cluster shares its record, or after the authority has lost versions. It returns nil once the authority lacks none.
+// [Store.Follow] continues what Share cannot finish.
 func (s *Store) Share(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -317,7 +324,7 @@ func (s *Store) problemOf(p problem) error {
 }
 
 // upload uploads the versions that a listing of the authority lacks, if this store owns the record. It records whether the
-// authority is behind, and reports whether it succeeded.
+// authority is behind. It returns false if an upload failed, and true if nothing was to upload.
 func (s *Store) upload(ctx context.Context, all []stored) bool {
 	var err error
 	if s.owns {
@@ -340,7 +347,7 @@ func (s *Store) upload(ctx context.Context, all []stored) bool {
 }
 
 // uploadMissing uploads the versions of the copy that a listing of the authority lacks. It begins with the newest one, so that a
-// partial upload never puts an older version into force.
+// partial upload never puts an older version into force, and stops at the first error. It leaves damaged ones out.
 func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
 	copies, err := s.options.Copy.list(ctx)
 	if err != nil {

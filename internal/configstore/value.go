@@ -43,8 +43,8 @@ func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe
 	}
 }
 
-// Notify calls the subscribers with a version, in the order of their subscriptions. It stops at the first error: so if only the
-// first subscriber can fail, either all apply a version or none does.
+// Notify calls the subscribers with a version, in the order of their subscriptions, and does not put it into force. It stops at
+// the first error, which it returns: so if only the first subscriber can fail, either all apply a version or none does.
 func (v *Value[T]) Notify(ctx context.Context, version T) error {
 	v.mu.Lock()
 	subscribers := slices.Clone(v.subscribers)

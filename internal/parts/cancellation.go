@@ -7,7 +7,8 @@ import (
 )
 
 // WithoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
-// process started or ran. A stop on request is a failure only of a process that was started for a single pass.
+// process started or ran; nil if no other is left. Callers use it where a stop on request is no failure, so not for a process that
+// was started for a single pass.
 func WithoutCancellation(ctx context.Context, err error) error {
 	if err == nil || causedBy(err, context.Canceled, context.Cause(ctx)) {
 		return nil
@@ -23,7 +24,7 @@ func WithoutCancellation(ctx context.Context, err error) error {
 	return errors.Join(failures...)
 }
 
-// causedBy reports whether every error at the end of a chain that err wraps is one of causes.
+// causedBy reports whether err is one of causes, or every error at the end of a chain that err wraps is.
 func causedBy(err error, causes ...error) bool {
 	if slices.Contains(causes, err) {
 		return true

@@ -44,7 +44,7 @@ type Group struct {
 	earlyRuns sync.WaitGroup
 }
 
-// NewGroup returns a group without parts, which ends with ctx.
+// NewGroup returns a group without parts, which ends when ctx does.
 func NewGroup(ctx context.Context, logger *slog.Logger) *Group {
 	g := &Group{logger: logger}
 	ctx, g.end = context.WithCancel(ctx)
@@ -56,7 +56,8 @@ func NewGroup(ctx context.Context, logger *slog.Logger) *Group {
 // Context returns the context of the parts, which ends when the group does.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Add adds a part that was opened, and starts its Run.
+// Add adds a part that was opened, and starts its Run in a goroutine. If Run returns an error, the group ends; ErrDone ends it
+// without an error.
 func (g *Group) Add(p Part) {
 	g.added = append(g.added, p)
 	g.logger.Debug("started", "what", p.Name)
@@ -73,7 +74,7 @@ func (g *Group) Add(p Part) {
 	})
 }
 
-// AddEarly adds a part whose Run also ends when [Group.EndEarly] is called.
+// AddEarly adds a part, whose Run must not be nil and also ends when [Group.EndEarly] is called. What Run returns then is ignored.
 func (g *Group) AddEarly(p Part) {
 	work := p.Run
 	g.earlyRuns.Add(1)
@@ -99,8 +100,9 @@ func (g *Group) EndEarly() {
 	g.earlyRuns.Wait()
 }
 
-// Wait waits until the group ends, and stops its parts in reverse order. err, nil for none, is why the role could not open all
-// parts; it ends the group at once.
+// Wait waits until the group ends and no part runs, and stops its parts in reverse order. err, nil for none, is why the role could
+// not open all parts; it ends the group at once. Wait returns err, the first error of a part that ran, and all errors of stopping,
+// joined; nil for none.
 func (g *Group) Wait(err error) error {
 	defer g.endEarly()
 	defer g.end()
@@ -118,7 +120,7 @@ func (g *Group) Wait(err error) error {
 	return err
 }
 
-// RunUntilDone returns the Run of a part whose work ends only with its context, and cannot fail.
+// RunUntilDone returns a Run that does work, which ends only with its context and cannot fail. It always returns nil.
 func RunUntilDone(work func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		work(ctx)
@@ -126,7 +128,7 @@ func RunUntilDone(work func(context.Context)) func(context.Context) error {
 	}
 }
 
-// StopBy returns the Stop of a part that cannot fail.
+// StopBy returns a Stop that calls closeIt, which cannot fail. It always returns nil.
 func StopBy(closeIt func()) func() error {
 	return func() error {
 		closeIt()

@@ -82,7 +82,7 @@ func resolveWeight(listed, star, otherwise Weight) Weight {
 	return otherwise
 }
 
-// Of returns the weight that the client gives a coding.
+// Of returns the weight that the client gives a coding; [Refused] if it must not be sent.
 func (w Weights) Of(c coding.Coding) Weight {
 	switch c {
 	case coding.Brotli:
@@ -164,8 +164,9 @@ func parseMember(member string) (name string, w Weight, ok bool) {
 	return name, Weight(2 * thousandths), ok
 }
 
-// parseQuality parses a qvalue (RFC 9110 §12.4.2) into thousandths: "0" or "1" with up to three decimals, not more than 1.
-func parseQuality(s string) (int, bool) {
+// parseQuality parses a qvalue (RFC 9110 §12.4.2): "0" or "1" with up to three decimals, not more than 1. ok is false if it is
+// malformed.
+func parseQuality(s string) (thousandths int, ok bool) {
 	if s == "" || len(s) > len("0.000") || (s[0] != '0' && s[0] != '1') {
 		return 0, false
 	}
@@ -183,12 +184,12 @@ func parseQuality(s string) (int, bool) {
 	return q, q <= 1000
 }
 
-// equalToken reports whether a token is lower, which is in lower case, in upper or lower case.
+// equalToken reports whether a token is lower, which is in lower case, disregarding the case of the token.
 func equalToken(name, lower string) bool {
 	return name == lower || len(name) == len(lower) && strings.EqualFold(name, lower)
 }
 
-// trimOWS removes optional white space (RFC 9110 §5.6.3).
+// trimOWS removes optional white space (RFC 9110 §5.6.3), spaces and tabs, from both ends.
 func trimOWS(s string) string { return strings.Trim(s, " \t") }
 
 // isToken reports whether s is a token (RFC 9110 §5.6.2).
@@ -208,8 +209,8 @@ var tokenBytes = func() (set [256]bool) {
 	return set
 }()
 
-// PrefersJSON reports whether an Accept field (RFC 9110 §12.5.1) prefers JSON to text: it gives JSON a greater weight, or the same
-// weight and names it more precisely.
+// PrefersJSON reports whether the lines of an Accept field (RFC 9110 §12.5.1) prefer JSON to text: they give JSON a greater
+// weight, or the same weight and name it more precisely. Without the field they do not.
 func PrefersJSON(lines []string) bool {
 	type preference struct{ precision, quality int }
 	var json, text preference
@@ -247,8 +248,8 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
-// WantsPage reports whether an Accept field names HTML. Browsers name it when a person opens an address; requests of pages and of
-// programs do not.
+// WantsPage reports whether the lines of an Accept field name HTML, and do not refuse it. Browsers name it when a person opens an
+// address; requests of pages and of programs do not.
 func WantsPage(lines []string) bool {
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {
@@ -294,11 +295,11 @@ func FieldsOf(h http.Header) Fields {
 	}
 }
 
-// Conditions are evaluated in the order of RFC 9110 §13.2.2: first Fails, then Unchanged. The
+// Conditions are evaluated in the order of RFC 9110 §13.2.2: first PreconditionFailed, then NotModified. The
 // representation has the strong tag current and was modified at that time, zero for unknown.
 
-// PreconditionFailed reports whether If-Match, or else If-Unmodified-Since, requires another state of the representation: the
-// response is 412.
+// PreconditionFailed reports whether If-Match, or without it If-Unmodified-Since, requires another state of the representation:
+// the response is 412.
 func (f *Fields) PreconditionFailed(current string, modified time.Time) bool {
 	if f.IfMatch != nil {
 		return !ifMatch(f.IfMatch, current)
@@ -307,8 +308,8 @@ func (f *Fields) PreconditionFailed(current string, modified time.Time) bool {
 	return ok && modified.After(since)
 }
 
-// NotModified reports whether the client has the representation, by If-None-Match or else by If-Modified-Since: the response is
-// 304.
+// NotModified reports whether the client has the representation, by If-None-Match or without it by If-Modified-Since: the response
+// is 304.
 func (f *Fields) NotModified(current string, modified time.Time) bool {
 	if f.IfNoneMatch != nil {
 		return !IfNoneMatch(f.IfNoneMatch, current)
@@ -317,7 +318,8 @@ func (f *Fields) NotModified(current string, modified time.Time) bool {
 	return ok && !modified.IsZero() && !modified.After(since)
 }
 
-// ParseDate parses an HTTP date (RFC 9110 §5.6.7); false if the field is absent, repeated or malformed.
+// ParseDate parses the lines of a field that is an HTTP date (RFC 9110 §5.6.7); false if the field is absent, repeated or
+// malformed.
 func ParseDate(lines []string) (time.Time, bool) {
 	if len(lines) != 1 {
 		return time.Time{}, false
@@ -340,8 +342,8 @@ func (t Tag) String() string {
 	return t.Opaque
 }
 
-// CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the separators around it. ok is false at the end of the
-// list, or if it is malformed.
+// CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the separators before it, and returns the rest of the list.
+// ok is false at the end of the list, or if the tag is malformed.
 func CutTag(list string) (tag Tag, rest string, ok bool) {
 	list = strings.TrimLeft(list, " \t,")
 	list, weak := strings.CutPrefix(list, "W/")
@@ -378,7 +380,8 @@ func IfNoneMatch(lines []string, current string) bool {
 	return lines == nil || !IsAny(lines) && !containsTag(lines, current, true)
 }
 
-// containsTag reports whether lines of entity tags contain current. Weak tags count only if weak is set.
+// containsTag reports whether lines of entity tags contain current. Weak tags count only if weak is set. It ignores the rest of a
+// line from a malformed tag on.
 func containsTag(lines []string, current string, weak bool) bool {
 	for _, list := range lines {
 		for {

@@ -59,7 +59,7 @@ func RawPath(u *url.URL) string {
 
 // DecodeName decodes a segment of a raw path that is a name: of a package, a version or a room. It decodes after the path was
 // split, so that an encoded slash never moves the border between two segments; "+" is itself (RFC 3986). A name is valid UTF-8
-// without slash, backslash and control characters, and neither "." nor "..".
+// without slash, backslash and control characters, and neither "." nor "..". The error is [ErrEmpty] or [ErrMalformed].
 func DecodeName(segment string) (string, error) {
 	name, found, err := decode(segment)
 	switch {
@@ -74,7 +74,8 @@ func DecodeName(segment string) (string, error) {
 }
 
 // DecodeFile decodes the part of a raw path that is the path of a file in a release. It may have any byte but NUL and the
-// backslash. None of its segments is empty, "." or "..", whether its slashes are encoded or not.
+// backslash. None of its segments is empty, "." or "..", whether its slashes are encoded or not. The error is [ErrEmpty] or
+// [ErrMalformed].
 func DecodeFile(part string) (string, error) {
 	file, found, err := decode(part)
 	if err != nil {
@@ -130,7 +131,7 @@ func classesOf(s string) (found class) {
 	return found
 }
 
-// decode percent-decodes a part of a path, and returns the classes of its bytes, encoded and decoded.
+// decode percent-decodes a part of a path, and returns the classes of its bytes, encoded and decoded. The error is [ErrMalformed].
 func decode(part string) (decoded string, found class, err error) {
 	if found = classesOf(part); found&percent == 0 {
 		return part, found, nil
@@ -141,9 +142,9 @@ func decode(part string) (decoded string, found class, err error) {
 	return decoded, found | classesOf(decoded), nil
 }
 
-// Origin returns the scheme and host at which a client reached this server; false if the Host field is neither a name nor an
-// address.
-func Origin(r *http.Request) (string, bool) {
+// Origin returns the scheme and host at which a client reached this server, such as https://cdn.example.com; ok is false if the
+// Host field is neither a name nor an address.
+func Origin(r *http.Request) (origin string, ok bool) {
 	if !isHost(r.Host) {
 		return "", false
 	}
@@ -179,7 +180,7 @@ func ParseQuery(raw string) url.Values {
 // encoded are the parts of a text that are percent-encoded.
 var encoded = lazyregexp.New(`(?:%[0-9A-Fa-f]{2})+`)
 
-// decodeQueryPart decodes a name or a value of a query.
+// decodeQueryPart decodes a name or a value of a query as ParseQuery says; "+" is a space.
 func decodeQueryPart(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "+", " "), "\uFFFD")
 	if !strings.Contains(s, "%") {

@@ -2,5 +2,5 @@
 
 package settings
 
-// maxFiles is not known: there is no such limit.
-func maxFiles() (uint64, bool) { return 0, false }
+// maxOpenFiles returns false: there is no such limit.
+func maxOpenFiles() (uint64, bool) { return 0, false }

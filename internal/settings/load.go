@@ -32,8 +32,8 @@ func EnvName(flag string) string {
 // or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
 var serviceLink = lazyregexp.New(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// Load sets what no flag has set: from the variables in environ, then from the configuration file. It reports every mistake, each
-// with its place.
+// Load sets what no flag has set: from the variables in environ, NAME=VALUE each, then from the configuration file. It returns all
+// mistakes in them, each with its place, or else one in settings that depend on one another.
 func (s *Settings) Load(environ []string) error {
 	s.environ = environ
 	s.Token, s.TokenFrom = findGitHubToken(environ)
@@ -49,8 +49,8 @@ func (s *Settings) Load(environ []string) error {
 	return s.check()
 }
 
-// loadEnv sets settings from environment variables, and returns the names of those that it has set. Unknown names that begin with
-// LARDER_ are mistakes.
+// loadEnv sets settings that no flag has set from the environment variables in environ, and returns the names of those settings.
+// Unknown variables that begin with LARDER_, and invalid values, are mistakes; it returns all of them.
 func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	known := map[string]*pflag.Flag{}
 	var names []string
@@ -81,8 +81,9 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	return set, errors.Join(problems...)
 }
 
-// loadFile sets settings from the configuration file, a flat YAML mapping, except those in fromEnv. Keys of settings that the
-// present command does not use are only checked, so that one file serves every command.
+// loadFile sets settings from the configuration file, a flat YAML mapping, except those in fromEnv and those that a flag has set.
+// Keys of settings that the present command does not use are only checked, so that one file serves every command. It returns all
+// mistakes.
 func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -143,8 +144,8 @@ func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 	return errors.Join(problems...)
 }
 
-// setNode gives a setting the value of a YAML node; a list may have several. at is its place, for messages.
-func (s *Settings) setNode(name, at string, node *yaml.Node) error {
+// setNode gives the setting name the value of a YAML node; a list may have several. place is the line of the file, for messages.
+func (s *Settings) setNode(name, place string, node *yaml.Node) error {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -152,7 +153,7 @@ func (s *Settings) setNode(name, at string, node *yaml.Node) error {
 	switch {
 	case node.Kind == yaml.SequenceNode && isList:
 		for _, member := range node.Content {
-			if err := s.setNode(name, at, member); err != nil {
+			if err := s.setNode(name, place, member); err != nil {
 				return err
 			}
 		}
@@ -162,13 +163,14 @@ func (s *Settings) setNode(name, at string, node *yaml.Node) error {
 	case node.Tag == "!!null":
 		return errors.New("has no value; give it one, or remove the line to have the default")
 	}
-	if err := s.set(name, at, node.Value); err != nil {
+	if err := s.set(name, place, node.Value); err != nil {
 		return fmt.Errorf("%q %w", node.Value, err)
 	}
 	return nil
 }
 
-// check returns mistakes in settings that depend on one another.
+// check returns a mistake in settings that depend on one another, nil for none. It also sets Proxies and Hook, which follow from
+// other settings.
 func (s *Settings) check() error {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		has, lacks := "tls-cert", "tls-key"
@@ -197,7 +199,7 @@ func (s *Settings) check() error {
 	return nil
 }
 
-// checkACME returns mistakes in the settings about certificates of an ACME server.
+// checkACME returns a mistake in the settings about certificates of an ACME server, nil for none.
 func (s *Settings) checkACME() error {
 	switch {
 	case len(s.ACMEDomains) > 0 && s.TLSCert != "":
@@ -217,7 +219,7 @@ func (s *Settings) checkACME() error {
 	return nil
 }
 
-// checkCluster returns mistakes in the settings about a cluster.
+// checkCluster returns a mistake in the settings about a cluster, nil for none.
 func (s *Settings) checkCluster() error {
 	store := strings.HasPrefix(s.Bucket, "s3:")
 	switch {
@@ -231,7 +233,7 @@ func (s *Settings) checkCluster() error {
 	return nil
 }
 
-// bucketRegion returns the region in AWS's usual variables, "" for none.
+// bucketRegion returns the region that AWS's usual variables name in environ, "" for none.
 func bucketRegion(environ []string) string {
 	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
 		for _, pair := range environ {
@@ -243,7 +245,8 @@ func bucketRegion(environ []string) string {
 	return ""
 }
 
-// suggestName returns the end of a message about an unknown name: a known name that is similar, or else the text otherwise.
+// suggestName returns the end of a message about an unknown name: one of known that is similar, or if none is, the advice
+// otherwise.
 func suggestName(name string, known []string, otherwise string) string {
 	if best, ok := text.Nearest(name, known); ok {
 		return fmt.Sprintf("; did you mean %s?", best)
@@ -269,7 +272,7 @@ func findGitHubToken(environ []string) (token, variable string) {
 	return "", ""
 }
 
-// HasEnvironment reports whether an environment variable is set and not empty.
+// HasEnvironment reports whether an environment variable is set and not empty in the environment that Load got.
 func (s *Settings) HasEnvironment(name string) bool {
 	return slices.ContainsFunc(s.environ, func(pair string) bool {
 		value, ok := strings.CutPrefix(pair, name+"=")
@@ -277,7 +280,8 @@ func (s *Settings) HasEnvironment(name string) bool {
 	})
 }
 
-// HookSecret returns the secret of incoming webhooks, "" for none.
+// HookSecret returns the secret of incoming webhooks, from its variable or its file; "" for none. Errors are mistakes: both have
+// one, the file cannot be read, or the secret is unsuitable.
 func (s *Settings) HookSecret() (string, error) {
 	secret, from := "", SecretVariable
 	for _, pair := range s.environ {
@@ -315,25 +319,25 @@ const defaultRooms = `
   each_node: true
 `
 
-// setRooms sets the waiting rooms that are in the configuration file itself. at is their place, for messages.
-func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
+// setRooms sets the waiting rooms that are in the configuration file itself, which list has. place is their line, for messages.
+func (s *Settings) setRooms(file, place string, list *yaml.Node) error {
 	rooms, err := config.ParseNode(file, list)
 	if err != nil {
 		return err
 	}
 	if s.inlineText, err = config.Marshal(list); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+		return fmt.Errorf("%s: %w", place, err)
 	}
 	if s.inlineCanonical, err = config.Canonical(list); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+		return fmt.Errorf("%s: %w", place, err)
 	}
 	s.inline, s.inlineFile = rooms, file
-	s.origins["rooms"] = at
+	s.origins["rooms"] = place
 	return nil
 }
 
-// ReadRooms returns the file of waiting rooms, or the rooms in the configuration file, or the built-in ones. on is false if the
-// settings turn rooms off.
+// ReadRooms returns the file of waiting rooms, or the rooms in the configuration file, or the built-in ones, and does not parse
+// them. on is false if the settings turn rooms off. A file that cannot be read is an error.
 func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	switch {
 	case s.inline != nil:

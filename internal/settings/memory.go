@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// LimitMemory sets Go's memory limit by the settings in force until ctx ends, unless GOMEMLIMIT is set. Without a limit, the
-// garbage collector lets as much garbage accumulate as there is memory in use, so a process could take twice its memory. Near the
-// limit it collects more often. If more memory is in use than the settings plan, LimitMemory raises the limit, so that a quarter of
-// it is always left for garbage: else the collector would run all the time.
+// LimitMemory sets Go's memory limit by the settings in force until ctx ends, and then restores the limit before. If GOMEMLIMIT is
+// set, it returns at once. Without a limit, the garbage collector lets as much garbage accumulate as there is memory in use, so a
+// process could take twice its memory. Near the limit it collects more often. If more memory is in use than the settings plan,
+// LimitMemory raises the limit, so that a quarter of it is always left for garbage: else the collector would run all the time.
+// serve says that the process serves, with the memory for that.
 func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logger *slog.Logger) {
 	s := inForce()
 	if s.HasEnvironment("GOMEMLIMIT") {
@@ -62,8 +63,8 @@ type memoryLimit struct {
 	exceeded bool  // whether more has been used
 }
 
-// next returns the limit for a process that uses used bytes, and reports whether this is the first time that they exceed the
-// budget.
+// next returns the limit in bytes for a process that uses used bytes. exceeded reports whether this is the first time that these
+// exceed the budget.
 func (m *memoryLimit) next(used int64) (limit int64, exceeded bool) {
 	exceeded = used > m.budget && !m.exceeded
 	m.exceeded = m.exceeded || exceeded

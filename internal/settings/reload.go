@@ -19,7 +19,8 @@ type copied interface {
 	copyFrom(pflag.Value) (same bool)
 }
 
-// Reload reads the configuration file again, and returns new settings with the same flags and the same environment.
+// Reload reads the configuration file again, and returns new settings with the same flags and the same environment. s does not
+// change. The error is that of [Settings.Load].
 func (s *Settings) Reload() (*Settings, error) {
 	fresh := New()
 	s.Flags.VisitAll(func(f *pflag.Flag) {
@@ -46,8 +47,8 @@ type Changes struct {
 	Run   bool     // some need another run of the role
 }
 
-// DiffFrom returns the differences between reloaded settings and the old ones, which they are to replace. It resets settings that a
-// running process cannot change to their old values.
+// DiffFrom returns the differences between reloaded settings, s, and the old ones, which they are to replace. It resets settings
+// in s that a running process cannot change to their old values.
 func (s *Settings) DiffFrom(old *Settings) (c Changes) {
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		before := old.Flags.Lookup(f.Name)
@@ -85,8 +86,8 @@ type file struct {
 	err  error // why it cannot be read; nil if it can
 }
 
-// ReadFiles reads the files that settings name into this version of the settings, which does not change from then on. Later changes
-// of a file come into force at the next reload.
+// ReadFiles reads the files that settings name into this version of the settings, which does not change from then on. Later
+// changes of a file come into force at the next reload. It keeps errors for [Settings.ReadFile].
 func (s *Settings) ReadFiles() {
 	s.files = map[string]file{}
 	for name, path := range map[string]string{
@@ -99,8 +100,8 @@ func (s *Settings) ReadFiles() {
 	}
 }
 
-// ReadFile returns the content of the file at path that a setting names: as [Settings.ReadFiles] has read it, or for a command, as
-// it is now. The error is a [Mistake].
+// ReadFile returns the content of the file at path that the setting name has: as [Settings.ReadFiles] has read it, or without
+// that, for a command, as it is now. The error, that it cannot be read, is a [Mistake].
 func (s *Settings) ReadFile(name, path string) ([]byte, error) {
 	read, ok := s.files[name]
 	if !ok {

@@ -319,7 +319,8 @@ func (s *Settings) addFlags() {
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
 }
 
-// set sets a setting by the text of its value, and records the origin of the value, for messages.
+// set parses text as the value of the setting name, and records the origin of the value, for messages. After an error the origin
+// stays.
 func (s *Settings) set(name, origin, text string) error {
 	if err := s.Flags.Lookup(name).Value.Set(text); err != nil {
 		return err
@@ -342,8 +343,8 @@ func (s *Settings) IsSet(name string) bool {
 	return ok || s.Flags.Lookup(name).Changed
 }
 
-// AssetBaseAt returns the URL in front of the files' paths, for a process that serves at address. If address is "", it is the URL
-// at which a process with these settings would serve; "" if the system chooses the port.
+// AssetBaseAt returns the URL in front of the files' paths: the one of the settings, or else address, the URL at which the process
+// serves. If address is "", it is the URL at which a process with these settings would serve; "" if the system chooses the port.
 func (s *Settings) AssetBaseAt(address string) string {
 	host, port, err := net.SplitHostPort(s.Listen[0])
 	switch {
@@ -357,7 +358,8 @@ func (s *Settings) AssetBaseAt(address string) string {
 	return s.URLAt(host, port)
 }
 
-// URLAt returns the URL at which a program on this machine reaches a public listener on host ("" for all addresses) and port.
+// URLAt returns the URL, http or https, at which a program on this machine reaches a public listener on host ("" for all
+// addresses) and port.
 func (s *Settings) URLAt(host, port string) string {
 	scheme := "http"
 	if s.HTTPS() {
@@ -372,8 +374,8 @@ func (s *Settings) URLAt(host, port string) string {
 // HTTPS reports whether the public address serves HTTPS.
 func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
-// KeyFolder returns the path of the key folder. It returns an error if that is in the data folder: restoring a backup would take
-// the last signed checkpoint back, and a fork of the log would go unnoticed.
+// KeyFolder returns the absolute path of the key folder, which need not exist. It returns an error if that is in the data folder:
+// restoring a backup would take the last signed checkpoint back, and a fork of the log would go unnoticed.
 func (s *Settings) KeyFolder() (string, error) {
 	data, err := filepath.Abs(s.Data)
 	if err != nil {
@@ -395,7 +397,7 @@ func (s *Settings) KeyFolder() (string, error) {
 	return keys, nil
 }
 
-// NewLogger returns a logger that writes to w. Its level is --log-level, or least if that was not set.
+// NewLogger returns a logger that writes to w. Its level is --log-level, or least if that was not set. A reload changes the level.
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
 	s.least = least
 	s.ApplyLogLevel()

@@ -34,6 +34,7 @@ type value[T comparable] struct {
 	isBool bool   // may stand without a value
 }
 
+// Set parses text and sets the target. After an error the target stays. It implements pflag.Value.
 func (v *value[T]) Set(text string) error {
 	parsed, err := v.parse(text)
 	if err == nil {
@@ -42,6 +43,7 @@ func (v *value[T]) Set(text string) error {
 	return err
 }
 
+// String returns the text of the present value. It implements pflag.Value.
 func (v *value[T]) String() string {
 	if v.target == nil { // pflag asks a zero value for its text
 		return ""
@@ -49,7 +51,7 @@ func (v *value[T]) String() string {
 	return v.format(*v.target)
 }
 
-// copyFrom copies the value of another setting of the same name, and reports whether it was the same before.
+// copyFrom copies the value of another setting of the same name, and reports whether this one had that value before.
 func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*value[T])
 	same = *v.target == *o.target
@@ -57,13 +59,16 @@ func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 	return same
 }
 
-func (v *value[T]) Type() string     { return v.kind }
+// Type returns what --help calls the value.
+func (v *value[T]) Type() string { return v.kind }
+
+// IsBoolFlag reports whether the setting is a bool, so that its flag may stand without a value.
 func (v *value[T]) IsBoolFlag() bool { return v.isBool }
 
 // formatText returns the text of a setting that is text.
 func formatText(s string) string { return s }
 
-// optional returns a parser that returns the zero value for an empty text, and else parses it with parse.
+// optional returns a parser that returns the zero value and no error for an empty text, and parses other texts with parse.
 func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (nothing T, err error) {
 		if s == "" {
@@ -73,13 +78,13 @@ func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// textValue returns a setting that is any text.
+// textValue returns a setting that is any text. kind is what --help calls the value.
 func textValue(target *string, kind string) *value[string] {
 	return &value[string]{target: target, kind: kind, format: formatText,
 		parse: func(s string) (string, error) { return s, nil }}
 }
 
-// requiredValue returns a setting that is text and must not be empty.
+// requiredValue returns a setting that is text and must not be empty. kind is what --help calls the value.
 func requiredValue(target *string, kind string) *value[string] {
 	return &value[string]{target: target, kind: kind, format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
@@ -89,7 +94,7 @@ func requiredValue(target *string, kind string) *value[string] {
 	}}
 }
 
-// ChoiceValue returns a setting that is one of several words.
+// ChoiceValue returns a setting that is one of several words, in any case; the target gets it as it is in choices.
 func ChoiceValue(target *string, choices ...string) pflag.Value {
 	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: formatText, parse: func(s string) (string, error) {
 		for _, c := range choices {
@@ -101,6 +106,7 @@ func ChoiceValue(target *string, choices ...string) pflag.Value {
 	}}
 }
 
+// boolValue returns a setting that is true or false, as [strconv.ParseBool] reads it.
 func boolValue(target *bool) *value[bool] {
 	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
 		parsed, err := strconv.ParseBool(s)
@@ -111,7 +117,7 @@ func boolValue(target *bool) *value[bool] {
 	}}
 }
 
-// CountValue returns a setting that is a whole number, least or more.
+// CountValue returns a setting that is a whole number, at least least.
 func CountValue(target *int, least int) pflag.Value {
 	return &value[int]{target: target, kind: "int", format: strconv.Itoa, parse: func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
@@ -122,7 +128,7 @@ func CountValue(target *int, least int) pflag.Value {
 	}}
 }
 
-// DurationValue returns a setting that is a duration, least or more.
+// DurationValue returns a setting that is a duration, at least least.
 func DurationValue(target *time.Duration, least time.Duration) pflag.Value {
 	return &value[time.Duration]{target: target, kind: "duration", format: formatDuration, parse: func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
@@ -145,7 +151,7 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// sizeValue returns a setting that is a number of bytes, least or more, written with or without a unit.
+// sizeValue returns a setting that is a number of bytes, at least least, written with or without a unit.
 func sizeValue(target *int64, least int64) *value[int64] {
 	format := func(n int64) string { return strings.ReplaceAll(humanize.IBytes(uint64(n)), " ", "") }
 	return &value[int64]{target: target, kind: "size", format: format, parse: func(s string) (int64, error) {
@@ -196,7 +202,7 @@ func plainAddressValue(target *string) *value[string] {
 // Off is the address of a listener that is turned off.
 const Off = "off"
 
-// parseAddress returns s if it is host and port.
+// parseAddress returns s unchanged if it is host and port, and else an error. The host may be empty, and is not checked.
 func parseAddress(s string) (string, error) {
 	const want = "must be an address such as 127.0.0.1:8080, or :8080 for every interface"
 	_, port, err := net.SplitHostPort(s)
@@ -214,7 +220,8 @@ func BaseURLValue(target *string) pflag.Value {
 	return &value[string]{target: target, kind: "url", format: formatText, parse: parseBaseURL}
 }
 
-// parseBaseURL returns a URL to which paths can be appended, without a slash at its end; "" for "".
+// parseBaseURL returns an http or https URL to which paths can be appended, without a slash at its end; "" for "". A URL with a
+// user, a query or a fragment is an error.
 func parseBaseURL(s string) (string, error) {
 	const want = "must be a URL such as https://cdn.example.com"
 	if s == "" {
@@ -252,7 +259,7 @@ func hostValue(target *string) *value[string] {
 // the rest of the world are written in Punycode.
 var hostName = lazyregexp.New(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?$`)
 
-// parseHost returns a host, with or without a port, in lower case.
+// parseHost returns a host, a name or an address, with or without a port, in lower case.
 func parseHost(s string) (string, error) {
 	const want = "must be a host such as api.example.com or api.example.com:8080"
 	s = strings.ToLower(s)
@@ -339,7 +346,8 @@ type listValue struct {
 	set    bool
 }
 
-// Set adds the members of a list, which are separated by commas. The first call removes the default.
+// Set adds the members of a list, which are separated by commas. The first call removes the default. After an error the members
+// before the wrong one stay. It implements pflag.Value.
 func (v *listValue) Set(text string) error {
 	if !v.set {
 		*v.target, v.set = nil, true
@@ -358,6 +366,7 @@ func (v *listValue) Set(text string) error {
 	return nil
 }
 
+// String returns the members, separated by commas. It implements pflag.Value.
 func (v *listValue) String() string {
 	if v.target == nil {
 		return ""
@@ -365,7 +374,7 @@ func (v *listValue) String() string {
 	return strings.Join(*v.target, ",")
 }
 
-// copyFrom copies the members of another list, and reports whether they were the same before.
+// copyFrom copies the members of another list, and reports whether this one had the same members before.
 func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*listValue)
 	same = slices.Equal(*v.target, *o.target)
@@ -373,6 +382,7 @@ func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 	return same
 }
 
+// Type returns what --help calls a member.
 func (v *listValue) Type() string { return v.kind }
 
 // bucketValue returns a setting that is the URL of a bucket; or nothing.
