@@ -19,7 +19,8 @@ type About struct {
 	Peers        map[string]string `json:"peerDependencies,omitempty"`
 }
 
-// DecodeAbout decodes the part of a manifest beside its files, without the files. It returns nil for a manifest without that part.
+// DecodeAbout decodes the part of an encoded manifest beside its files, nil for a manifest without that part. It does not
+// decode or check the files.
 func DecodeAbout(manifest []byte) (*About, error) {
 	if len(manifest) > MaxManifest {
 		return nil, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(manifest), MaxManifest)
@@ -51,7 +52,8 @@ func DecodeAbout(manifest []byte) (*About, error) {
 	return nil, nil
 }
 
-// ReadAbout reads the manifest that a Published entry names and returns the part beside its files.
+// ReadAbout reads the manifest with the hash h, which a Published entry names, and returns the part beside its files, nil
+// for a manifest without that part.
 func ReadAbout(store *kvstore.Store, h kvstore.Hash) (*About, error) {
 	data, err := store.Identity(h)
 	if err != nil {

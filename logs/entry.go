@@ -124,7 +124,8 @@ type PolicyChange struct {
 	New string `json:"new"`
 }
 
-// Weakens reports whether releases no longer have to be built from the old repository.
+// Weakens reports whether releases no longer have to be built from the old repository. It is false if the policy has not
+// changed, or there was none.
 func (c PolicyChange) Weakens() bool { return c.Old != "" && c.Old != c.New }
 
 // A Provenance is what was found of a release's provenance attestation: what a build service has signed of which
@@ -237,7 +238,8 @@ func (e Entry) Contents() []kvstore.Hash {
 	return named
 }
 
-// normalized returns the entry as it is after encoding and decoding, with a long reason cut.
+// normalized returns the entry as it is after encoding and decoding: in the present format, with times in UTC to the
+// millisecond, and a long reason cut.
 func (e Entry) normalized() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
@@ -246,7 +248,7 @@ func (e Entry) normalized() Entry {
 	return e
 }
 
-// encode returns the entry's bytes, which the tree hashes.
+// encode returns the entry's bytes, which the tree hashes. An entry over [MaxEntry] is an error.
 func (e Entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -258,7 +260,8 @@ func (e Entry) encode() ([]byte, error) {
 	return data, nil
 }
 
-// decodeEntry decodes an entry. It returns an error for unknown formats.
+// decodeEntry decodes an entry. It returns an error for unknown formats, and for an entry without the root of the map of
+// live releases.
 func decodeEntry(data []byte) (Entry, error) {
 	var e Entry
 	if err := json.Unmarshal(data, &e); err != nil {

@@ -45,7 +45,7 @@ func DecodeErasure(data []byte) (*Erasure, error) {
 	return e, nil
 }
 
-// ReadErasure reads the erasure that an Erased entry names.
+// ReadErasure reads and decodes the erasure with the hash h, which an Erased entry names.
 func ReadErasure(store *kvstore.Store, h kvstore.Hash) (*Erasure, error) {
 	data, err := store.Identity(h)
 	if err != nil {

@@ -21,7 +21,8 @@ const liveMargin = 4096
 // rowsPerList bounds the rows that one list of replaced rows names.
 const rowsPerList = 64
 
-// ApplyLive applies the entry with this index to the map of live releases before it.
+// ApplyLive changes m, the map of live releases before an entry, to the one after it. index is that of the entry. Most kinds
+// of entries change nothing.
 func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	switch e.Kind {
 	case Published, Mirrored, Replaced, Restored:
@@ -33,7 +34,7 @@ func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 }
 
 // LiveMap returns the map of live releases of the log in r when it had size entries. It must be one of the newest sizes at
-// which an Update ended.
+// which an Update ended; the rows of older maps are deleted, which is an error.
 func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	root := livemap.Empty
 	if size > 0 {
@@ -54,8 +55,8 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	return m, nil
 }
 
-// LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries, nil
-// if there is none.
+// LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries, or
+// nil. It does not return the row's value.
 func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
@@ -70,7 +71,8 @@ func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	return nil, nil
 }
 
-// applyLive applies an entry that is to be appended to the map of live releases, and returns the map's root.
+// applyLive applies the next entry of the Tx to its map of live releases, before the entry is appended, and returns the
+// map's new root. If the map cannot be changed, the whole Tx fails.
 func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	if tx.live == nil {
 		live, err := LiveMap(tx.store, tx.size)
@@ -85,8 +87,8 @@ func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	return tx.live.Root(), nil
 }
 
-// checkLive applies an entry of another store to the map of live releases, and returns an error if the map then does not have
-// the root that the entry states.
+// checkLive applies an entry of another store, before it is appended, to the map of live releases. If the map then does not
+// have the root that the entry states, it returns an error and the whole Tx fails.
 func (tx *Tx) checkLive(e Entry) error {
 	root, err := tx.applyLive(e)
 	if err == nil && root != e.Live {
@@ -126,8 +128,8 @@ func (l *Log) writeLive(tx *Tx) error {
 	return l.pruneLive(tx.Batch, until-liveMargin, len(replaced))
 }
 
-// pruneLive deletes rows of maps before an entry, for which clients no longer request proofs. It deletes more rows than the
-// batch has replaced, which is replaced.
+// pruneLive deletes rows of maps before an entry, for which clients no longer request proofs. replaced is how many rows the
+// batch b has replaced; it deletes more than that at once, and leaves the rest to later writes.
 func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
 	if before <= 0 {
 		return nil
@@ -157,12 +159,13 @@ func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
 // replacedPrefix begins the keys of the lists of replaced rows, after all that are nodes.
 var replacedPrefix = []byte{0xff}
 
-// replacedListKey returns the key of list number n of the rows that the write up to an entry replaced.
+// replacedListKey returns the key of the n-th list of rows of the map of live releases that became obsolete with the write
+// whose last entry this is. pruneLive deletes them.
 func replacedListKey(entry int64, n uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint64(bytes.Clone(replacedPrefix), uint64(entry)), n)
 }
 
-// encodeRows encodes a list of keys of rows.
+// encodeRows encodes a list of keys of rows, as the value of a list of replaced rows.
 func encodeRows(rows [][]byte) []byte {
 	var list []byte
 	for _, row := range rows {
@@ -171,7 +174,7 @@ func encodeRows(rows [][]byte) []byte {
 	return list
 }
 
-// decodeRows decodes a list of keys of rows.
+// decodeRows decodes a list of keys of rows that encodeRows has encoded.
 func decodeRows(list []byte) (rows [][]byte, err error) {
 	for len(list) > 0 {
 		n := 1 + int(list[0])
@@ -183,7 +186,7 @@ func decodeRows(list []byte) (rows [][]byte, err error) {
 	return rows, nil
 }
 
-// ReplacedRows calls fn with the key of each row of LogLive that is only part of earlier maps.
+// ReplacedRows calls fn with the key of each row of LogLive that is only part of earlier maps and was not deleted yet.
 func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix}) {
 		if err != nil {
@@ -204,7 +207,8 @@ func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 // https://c2sp.org/tlog-checkpoint.
 var signedKey = kvstore.Key("signed")
 
-// signedSize returns how many entries are signed, 0 if none are.
+// signedSize returns how many entries the last signed checkpoint has: 0 if nothing is signed, and 1 if the checkpoint cannot
+// be parsed, so that nothing is deleted.
 func signedSize(r kvstore.Reader) (int64, error) {
 	note, err := r.Get(kvstore.LogState, signedKey)
 	if errors.Is(err, kvstore.ErrNotFound) {

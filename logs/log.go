@@ -82,22 +82,23 @@ func (l *Log) Update(fn func(*Tx) error) error {
 	shared := l.commit != nil
 	l.mu.Unlock()
 	if shared {
-		return l.updateTogether(fn)
+		return l.updateShared(fn)
 	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	return l.write(nil, fn)
 }
 
-// Adopt is Update for entries that another store of the same log has. It does not call the commit function of a shared log.
+// Adopt is Update for entries that another store of the same log has, which fn appends with [Tx.AppendRaw]. It does not call
+// the commit function of a shared log, see [Log.Share], and calls fn once.
 func (l *Log) Adopt(fn func(*Tx) error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	return l.write(nil, fn)
 }
 
-// write calls fn and commits what it adds in one synced write. If commit is not nil, it must allow the growth. The caller
-// holds l.writing.
+// write calls fn once and commits what it adds in one synced write; after an error, nothing has changed. If commit is not
+// nil and entries were added, nothing is written unless it returns nil. The caller holds l.writing.
 func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	batch := l.store.NewBatch()
 	defer batch.Close()
@@ -141,8 +142,8 @@ func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	return nil
 }
 
-// Exclusive calls fn while no Update runs. fn may write rows that follow from the log, and must not append to it. Readers do
-// not wait.
+// Exclusive calls fn while no Update runs, and returns its error. fn may write rows that follow from the log, and must not
+// append to it. Readers do not wait.
 func (l *Log) Exclusive(fn func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -165,7 +166,7 @@ type Tx struct {
 }
 
 // Append appends an entry and returns it as readers see it: with its index, times to the millisecond, a long reason cut, and
-// the root of the map of live releases.
+// the root of the map of live releases. Readers see it when the Update is committed. After most errors the whole Tx fails.
 func (tx *Tx) Append(e Entry) (Indexed, error) {
 	e = e.normalized()
 	var err error
@@ -199,13 +200,14 @@ func (tx *Tx) addEncoded(e Entry, data []byte) (Indexed, error) {
 	return added, nil
 }
 
-// fail has the whole Tx fail with err, which it returns, because the map of live releases may be ahead of the entries.
+// fail records err, so that nothing of this Tx can be committed, and returns it. The map of live releases may be ahead of
+// the entries then.
 func (tx *Tx) fail(err error) error {
 	tx.err = errors.Join(tx.err, err)
 	return err
 }
 
-// ReadHashes implements tlog.HashReader over the store and what this Tx adds.
+// ReadHashes implements [tlog.HashReader] over the store and what this Tx adds.
 func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(indexes))
 	for i, index := range indexes {
@@ -251,7 +253,8 @@ func ReadEntry(r kvstore.Reader, index int64) (Indexed, error) {
 	return decodeIndexed(index, data)
 }
 
-// Entries iterates over the entries from index on, oldest first.
+// Entries iterates over the entries from an index on, oldest first. It ends after an error of the store; an entry that
+// cannot be decoded is an error too, after which the caller may continue.
 func Entries(r kvstore.Reader, from int64) iter.Seq2[Indexed, error] {
 	return func(yield func(Indexed, error) bool) {
 		for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from)}) {
@@ -280,7 +283,7 @@ func decodeIndexed(index int64, data []byte) (Indexed, error) {
 	return Indexed{Index: index, Entry: e, Raw: data}, nil
 }
 
-// readHash returns a hash of the tree, by the index that package tlog gives it.
+// readHash returns a hash of the tree, by the index that package tlog gives it, which is not that of an entry.
 func readHash(r kvstore.Getter, index int64) (tlog.Hash, error) {
 	data, err := r.Get(kvstore.LogHashes, indexKey(index))
 	if err != nil {
@@ -297,7 +300,7 @@ func indexKey(index int64) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(index))
 }
 
-// parseIndexKey returns the index in such a key.
+// parseIndexKey returns the index in a key that indexKey has returned.
 func parseIndexKey(key []byte) (int64, error) {
 	if len(key) != 8 {
 		return 0, fmt.Errorf("logs: the key %x is not an index", key)

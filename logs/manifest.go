@@ -79,7 +79,8 @@ func (s Signature) HasText() bool { return s.Sig != "" }
 // registry signs again.
 func (s Signature) WithoutText() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
 
-// Check verifies the registry's signature Sig of Text by PublicKey. It does not check whether the key is the registry's.
+// Check verifies the registry's signature Sig of Text by PublicKey; nil means that it is valid. It does not check whether
+// the key is the registry's.
 func (s Signature) Check() error {
 	der, err := base64.StdEncoding.DecodeString(s.PublicKey)
 	if err != nil {
@@ -178,7 +179,8 @@ const (
 	maxManifestDepth = 8
 )
 
-// Encode returns the manifest's bytes, the same for equal manifests.
+// Encode returns the manifest's bytes, the same for equal manifests. It sets the format and has Released in UTC. A manifest
+// over the limits is an error.
 func (m *Manifest) Encode() ([]byte, error) {
 	m.Format = ManifestFormat
 	m.Released = m.Released.UTC()
@@ -246,7 +248,7 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// ReadManifest reads the manifest that a Published entry names.
+// ReadManifest reads and decodes the manifest with the hash h, which a Published entry names.
 func ReadManifest(store *kvstore.Store, h kvstore.Hash) (*Manifest, error) {
 	data, err := store.Identity(h)
 	if err != nil {
@@ -278,7 +280,7 @@ func NewFileTree(files []File) *FileTree {
 	return t
 }
 
-// ReadHashes implements [tlog.HashReader].
+// ReadHashes implements [tlog.HashReader], from the hashes in memory.
 func (t *FileTree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(indexes))
 	for i, index := range indexes {
@@ -302,7 +304,8 @@ func (t *FileTree) Root() kvstore.Hash {
 	return kvstore.Hash(root)
 }
 
-// Prove returns the proof that the tree has the file at an index.
+// Prove returns the proof that the tree has the file at an index, in the order of the manifest. [FilePlace.Check] verifies
+// it.
 func (t *FileTree) Prove(index int64) (tlog.RecordProof, error) {
 	return tlog.ProveRecord(t.size, index, t)
 }

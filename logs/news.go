@@ -55,8 +55,9 @@ func (e Entry) News() string {
 	return name + " " + string(e.Kind) + reason
 }
 
-// Unexpected says why the maintainers of a package may not have expected the publication e, compared with the one before it;
-// "" if nothing is suspicious: provenance or a signature is missing now, or names another repository.
+// Unexpected says why the maintainers of a package may not have expected the publication e, compared with before, the
+// publication before it: provenance or a signature is missing now, or names another repository. It returns "" if nothing is
+// suspicious.
 func (e Entry) Unexpected(before Entry) string {
 	switch was, is := before.Provenance, e.Provenance; {
 	case was == nil || was.Outcome != AttestationVerified:

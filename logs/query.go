@@ -26,7 +26,7 @@ type Query struct {
 	Limit int
 }
 
-// Matches reports whether the query selects an entry, ignoring its index.
+// Matches reports whether the query selects an entry by its package, version, kind and time, ignoring Before and Limit.
 func (q Query) Matches(e Entry) bool {
 	return (q.Package == "" || e.Package == q.Package) &&
 		(q.Version == "" || e.Version == q.Version) &&
@@ -45,7 +45,8 @@ type Page struct {
 // corrected.
 const clockTolerance = 24 * time.Hour
 
-// Read returns the newest entries that a query selects. The cost grows with their number, and not with the size of the log.
+// Read returns the newest entries that a query selects, at most its Limit. The cost grows with their number, and not with
+// the size of the log.
 func Read(r kvstore.Reader, q Query) (Page, error) {
 	var page Page
 	for e, err := range q.entries(r, span{to: q.Before, reverse: true}) {
@@ -67,7 +68,8 @@ func Read(r kvstore.Reader, q Query) (Page, error) {
 	return page, nil
 }
 
-// HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "".
+// HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "". An empty
+// package has none.
 func HasEntry(r kvstore.Reader, pkg, version string) (bool, error) {
 	if pkg == "" || strings.ContainsRune(pkg+version, 0) {
 		return false, nil
@@ -86,8 +88,8 @@ func FirstEntry(r kvstore.Reader, pkg string) (Indexed, error) {
 	return Indexed{}, fmt.Errorf("logs: package %q: %w", pkg, kvstore.ErrNotFound)
 }
 
-// LastPublication returns the newest entry that publishes a release, or kvstore.ErrNotFound. It reads the log and not the
-// views.
+// LastPublication returns the newest entry that publishes a release, even if the release was withdrawn since, or
+// kvstore.ErrNotFound. It reads the log and not the views.
 func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
 	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).entries(r, span{reverse: true}) {
 		return e, err
@@ -99,9 +101,9 @@ func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
 const maxNext = 256
 
 // Next waits until the log has an entry from an index on, and returns the new entries that the query's package, version and
-// kinds select, oldest first, which may be none. It returns at most some hundred entries, so that a caller can send them to a
-// slow client without keeping anything open. after is the index from which to continue. It returns ctx's error if that ends
-// first.
+// kinds select, oldest first, which may be none. It returns at most some hundred entries, so that a caller can send them to
+// a slow client without keeping anything open. after is the index from which to continue. If ctx ends first, it returns
+// ctx's error and from.
 func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
 	checkpoint, err := l.Wait(ctx, from)
 	if err != nil {
@@ -134,7 +136,7 @@ func (s span) keyRange(prefix []byte) kvstore.Range {
 	return r
 }
 
-// comesBefore reports whether the index a comes before b in the span's order.
+// comesBefore reports whether the index a comes before b: is smaller, or larger if the span is reverse.
 func (s span) comesBefore(a, b int64) bool {
 	if s.reverse {
 		return a > b
@@ -142,7 +144,8 @@ func (s span) comesBefore(a, b int64) bool {
 	return a < b
 }
 
-// entries iterates over the entries in a span that the query's package, version and kinds select.
+// entries iterates over the entries in a span that the query's package, version and kinds select, in the span's order. It
+// ends after the first error.
 func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	if q.Package == "" && len(q.Kinds) == 0 {
 		return allEntries(r, s)
@@ -160,7 +163,7 @@ func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	}
 }
 
-// allEntries iterates over all entries in a span.
+// allEntries iterates over all entries in a span, in the span's order. It ends after the first error.
 func allEntries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	return func(yield func(Indexed, error) bool) {
 		for item, err := range r.Scan(kvstore.LogEntries, s.keyRange(nil)) {
@@ -180,7 +183,8 @@ func allEntries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	}
 }
 
-// indexes iterates over the indexes in a span of entries that the query selects, merged from the index of each kind.
+// indexes iterates over the indexes in a span of entries that the query's package, version and kinds select, in the span's
+// order, merged from the index of each kind. It ends after the first error.
 func (q Query) indexes(r kvstore.Reader, s span) iter.Seq2[int64, error] {
 	kinds := q.Kinds
 	if len(kinds) == 0 {
@@ -227,7 +231,8 @@ type head struct {
 	stop  func()
 }
 
-// newHead returns an iterator over the indexes in a span of entries of one kind, at its first one, or nil.
+// newHead returns an iterator over the indexes in a span of entries of one kind, which is at the first of them; its ok is
+// false if there are no such entries. The caller must call stop.
 func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	prefix := kindPrefix(scopeOf(q.Package, q.Version), kind)
 	h := new(head)
@@ -248,13 +253,14 @@ func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	return h
 }
 
-// step advances the iterator.
+// step advances the iterator to the next index; ok becomes false at the end.
 func (h *head) step() { h.index, h.err, h.ok = h.next() }
 
 // ErrSince says that a text is no time.
 var ErrSince = errors.New("must be a time such as 2006-01-02 or 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d")
 
-// ParseSince parses a time as people write it: a day, a time (RFC 3339), or a duration before now.
+// ParseSince parses a time as people write it: a day (in UTC), a time (RFC 3339), or a duration before now, such as 90m or
+// 7d. The error is [ErrSince].
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t, nil
@@ -273,7 +279,8 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, ErrSince
 }
 
-// ParseKinds parses kinds that are separated by commas. An empty text is nil, which selects all kinds.
+// ParseKinds parses kinds that are separated by commas, each once. An empty text is nil, which selects all kinds. An unknown
+// kind is an error.
 func ParseKinds(text string) ([]Kind, error) {
 	var kinds []Kind
 	for word := range strings.SplitSeq(text, ",") {
@@ -339,7 +346,7 @@ func kindPrefix(scope []string, kind Kind) []byte {
 	return append(kvstore.Prefix(scope...), kvstore.Prefix(string(kind))...)
 }
 
-// indexRowKey returns the key of an entry in a part of the index.
+// indexRowKey returns the key of the row for an entry, given by its index and kind, in a part of the index.
 func indexRowKey(scope []string, kind Kind, index int64) []byte {
 	return append(kindPrefix(scope, kind), indexKey(index)...)
 }

@@ -46,11 +46,11 @@ func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	return out, nil
 }
 
-// ParseEntry decodes the bytes of the entry at an index.
+// ParseEntry decodes the bytes of the entry at an index. It does not verify that the log has it.
 func ParseEntry(index int64, raw []byte) (Indexed, error) { return decodeIndexed(index, raw) }
 
-// AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. The caller
-// must compare the tree with a signed one.
+// AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. An entry
+// that states another map of live releases is an error. The caller must compare the tree with a signed one.
 func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 	if len(raw) > MaxEntry {
 		return Indexed{}, fmt.Errorf("logs: entry %d has %d bytes, over the limit of %d", tx.size, len(raw), MaxEntry)
@@ -75,7 +75,8 @@ func RawEntry(r kvstore.Getter, index int64) ([]byte, error) {
 	return data, nil
 }
 
-// MatchesTree reports whether raw are the bytes of the entry at an index over which the tree in r was hashed.
+// MatchesTree reports whether raw are the bytes of the entry at an index over which the tree in r was hashed. It is false if
+// the hash cannot be read.
 func MatchesTree(r kvstore.Getter, index int64, raw []byte) bool {
 	h, err := readHash(r, tlog.StoredHashIndex(0, index))
 	return err == nil && h == tlog.RecordHash(raw)
@@ -86,7 +87,8 @@ func EntryVersions(s *kvstore.FileScan, index int64) iter.Seq[[]byte] {
 	return s.Values(kvstore.LogEntries, indexKey(index))
 }
 
-// HashVersions returns all values that a scan of a damaged store's files has found for the tree hash at an index.
+// HashVersions returns all hashes that a scan of a damaged store's files has found for the tree hash with an index of
+// package tlog.
 func HashVersions(s *kvstore.FileScan, index int64) iter.Seq[tlog.Hash] {
 	return func(yield func(tlog.Hash) bool) {
 		for value := range s.Values(kvstore.LogHashes, indexKey(index)) {

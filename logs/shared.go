@@ -39,8 +39,9 @@ type update struct {
 // maxTogether bounds how many updates share a commit.
 const maxTogether = 64
 
-// updateTogether does an Update of a shared log, together with other Updates that wait.
-func (l *Log) updateTogether(fn func(*Tx) error) error {
+// updateShared does an Update of a log that other nodes append to, see [Log.Share]. It queues fn, and one waiting caller
+// writes as many queued updates as possible in one commit, so fn may be called more than once.
+func (l *Log) updateShared(fn func(*Tx) error) error {
 	own := &update{fn: fn}
 	l.mu.Lock()
 	l.updates = append(l.updates, own)
@@ -57,8 +58,8 @@ func (l *Log) updateTogether(fn func(*Tx) error) error {
 	return own.err
 }
 
-// writeTogether writes the first update of a group, and those others that are independent of the ones before them, in one call
-// of commit. The rest stay queued.
+// writeTogether writes the first update of a group, and those others that are independent of the ones before them, in one
+// call of commit, and sets their results. An update whose function fails gets that error alone. The rest stay queued.
 func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 	for len(group) > 0 {
 		var unfit *update // the one that cannot be in this write
@@ -103,8 +104,8 @@ func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 
 var errTogether = errors.New("the update is for another write")
 
-// areSeparate reports whether entries are only about packages, none of them in the given set, and erase nothing, so that they
-// cannot change what another update reads.
+// areSeparate reports whether entries are only about packages, none of them in the given set, and erase nothing, so that
+// they cannot change what another update reads. It is false for no entries.
 func areSeparate(packages map[string]struct{}, entries []Indexed) bool {
 	for _, e := range entries {
 		if _, ok := packages[e.Package]; ok || e.Package == "" || e.Kind == Erased {
@@ -114,7 +115,8 @@ func areSeparate(packages map[string]struct{}, entries []Indexed) bool {
 	return len(entries) > 0
 }
 
-// finishUpdates removes updates from the queue and sets their result, which their callers return when they get l.writing.
+// finishUpdates removes updates from the queue and sets err as the result of each, which their callers return when they get
+// l.writing.
 func (l *Log) finishUpdates(err error, all ...*update) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

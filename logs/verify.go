@@ -9,11 +9,12 @@ import (
 )
 
 // Verify hashes every entry in r again and compares each tree hash and the stored checkpoint with the result. It returns the
-// verified checkpoint, or an error that names the first difference. Memory does not depend on the size of the log.
+// verified checkpoint, or an error that names the first difference. It verifies no signature. Memory does not depend on the
+// size of the log.
 func Verify(r kvstore.Reader) (Checkpoint, error) { return VerifyFrom(r, 0) }
 
-// VerifyFrom verifies the entries from an index on, as Verify does. The caller has compared the root of the tree before them
-// with one that it trusts, so that the hashes of that tree need no other check.
+// VerifyFrom verifies the entries from the index size on, as Verify does. The caller has compared the root of the tree
+// before them with one that it trusts, so that the hashes of that tree need no other check.
 func VerifyFrom(r kvstore.Reader, size int64) (Checkpoint, error) {
 	want, err := ReadCheckpoint(r)
 	if err != nil {

@@ -52,7 +52,8 @@ type Auditor struct{ o Options }
 // New returns an Auditor with these options.
 func New(o Options) *Auditor { return &Auditor{o} }
 
-// Compare compares a release with its upstream. It implements [verify.Upstream].
+// Compare compares a release with its upstream. It implements [verify.Upstream]. The outcome is [verify.Differs] if a file
+// or a signature is not upstream's, and [verify.Unproven] if the release could not be compared; then Problem says why.
 func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison {
 	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
 	err := c.run(ctx)
@@ -75,7 +76,8 @@ type comparison struct {
 	own       []byte            // the archive's package.json
 }
 
-// run fetches upstream's archive or commit and compares the release with it.
+// run fetches upstream's archive or commit and compares the release with it. A nil error means that everything that could be
+// compared is upstream's. A difference is a [verify.Difference]; any other error says why the release could not be compared.
 func (c *comparison) run(ctx context.Context) error {
 	file, err := os.CreateTemp(c.o.TempDir, "larder-upstream-*")
 	if err != nil {
@@ -101,7 +103,9 @@ func (c *comparison) run(ctx context.Context) error {
 	return c.compareProvenance(ctx)
 }
 
-// fetchNpm downloads the archive from the registry into dst. The registry's integrity and signature must be those in the log.
+// fetchNpm downloads the archive from the registry into dst. If the registry's integrity or signature is not the one in the
+// log, the error is a [verify.Difference]; but if the registry has replaced an archive that it had signed as the log has it,
+// the release cannot be compared, which is another error.
 func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	none := archive.Source{}
 	c.found.Where = fmt.Sprintf("npm's %s %s", source.Name, c.claim.Entry.Version)
@@ -132,8 +136,9 @@ func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.F
 	return opened, asSignatureDifference(err)
 }
 
-// compareSignature compares the registry's signature in the log with what the registry states now. same reports whether the
-// registry's integrity is the one in the log.
+// compareSignature compares the registry's signature in the log with what the registry states now of the version v. same
+// says whether the registry's integrity is the one in the log. A nil error also covers a release that is not signed, which a
+// note says. A wrong signature or integrity is a [verify.Difference].
 func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count
@@ -181,7 +186,8 @@ func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source
 	return nil
 }
 
-// fetchGit downloads the files of the commit that the tag names into dst. It must be the commit in the log.
+// fetchGit downloads the files of the commit that the tag names into dst. If that is not the commit in the log, the error is
+// a [verify.Difference].
 func (c *comparison) fetchGit(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	c.found.Where = fmt.Sprintf("%s at the tag %s", source.Name, source.Tag)
 	listed, err := c.o.Git.Tags(ctx, source.Name, "")
@@ -229,13 +235,15 @@ func newIndex(files []logs.File) *index {
 	return x
 }
 
-// needsBytes reports whether comparing an entry of the archive needs its bytes, and not only their hash.
+// needsBytes reports whether comparing an entry of the archive needs its bytes, and not only their hash: files may have been
+// minified from it, or it is the package.json.
 func (x *index) needsBytes(e archive.Entry) bool {
 	minified := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
 	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], minified))
 }
 
-// compareFiles reads the archive, looks for every file of the manifest in it, and minifies again what was minified.
+// compareFiles reads the archive, looks for every file of the manifest in it, and minifies again what was minified. It
+// counts the results in c.found. The error is the first [verify.Difference], or says that the archive could not be read.
 func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error {
 	x := newIndex(c.claim.Manifest.Files)
 	c.lookalike = make(map[string]string)
@@ -283,8 +291,9 @@ func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error
 	return c.summarize(remake, made, results)
 }
 
-// matchEntry records which files of the manifest an entry of the archive has the bytes of, and which ones it resembles by its
-// path. It returns the paths of files that it is the first to match.
+// matchEntry records which files of the manifest an entry of the archive, with this name and hash, has the bytes of, and
+// which ones it resembles by its path only. It returns the published paths of the files for which it is the first entry with
+// their bytes.
 func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths []string) {
 	for _, i := range x.byHash[hash] {
 		if at := x.files[i].Path; mayBePublishedAs(name, at) && c.at[at] == "" {
@@ -301,9 +310,10 @@ func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths
 	return paths
 }
 
-// summarize counts what was found about the files, and returns the first difference. cannotRemake says why minified files
-// cannot be made again; made and results say which were and with which result, by index.
-func (c *comparison) summarize(remake string, made []bool, results []error) error {
+// summarize counts in c.found what was found about the files, and returns the first difference, nil if all files agree. A
+// file that could not be checked is no difference. cannotRemake says why minified files cannot be made again, "" if they
+// can; made and results say which were and with which result, by index.
+func (c *comparison) summarize(cannotRemake string, made []bool, results []error) error {
 	var wrong error
 	problem := func(err error) {
 		wrong = cmp.Or(wrong, err)
@@ -321,8 +331,8 @@ func (c *comparison) summarize(remake string, made []bool, results []error) erro
 			problem(differs("%s has no file with the bytes of %s at a path like that", c.found.Where, text.Short(f.Path, 300)))
 		case c.at[f.From] == "":
 			problem(differs("%s is said to be made from %s, which upstream does not have", text.Short(f.Path, 300), text.Short(f.From, 300)))
-		case remake != "":
-			c.unchecked[f.Path] = remake
+		case cannotRemake != "":
+			c.unchecked[f.Path] = cannotRemake
 		case !made[i]:
 			c.unchecked[f.Path] = "what it was made from is too large to be minified"
 		case errors.As(results[i], &difference):
@@ -345,7 +355,8 @@ func (c *comparison) summarize(remake string, made []bool, results []error) erro
 	return wrong
 }
 
-// upstreamPath returns where upstream's archive has a file, "" for one that was made, or why the file could not be compared.
+// upstreamPath returns where upstream's archive has the file with a published path, "" for one that was made. The error says
+// why the file could not be compared.
 func (c *comparison) upstreamPath(path string) (string, error) {
 	if why := c.unchecked[path]; why != "" {
 		return "", errors.New(why)
@@ -353,7 +364,8 @@ func (c *comparison) upstreamPath(path string) (string, error) {
 	return c.at[path], nil
 }
 
-// checkMaker says why minified files cannot be made again by this program, "" if they can.
+// checkMaker says why minified files cannot be made again by this program: another program, version or options made them. It
+// returns "" if they can, or if the entry does not say what made them.
 func (c *comparison) checkMaker() string {
 	m := c.claim.Entry.Maker
 	program, version, options := worker.Minifier()
@@ -364,7 +376,8 @@ func (c *comparison) checkMaker() string {
 	return ""
 }
 
-// remake minifies data, which the file f was made from, and compares the result with f.
+// remake minifies data, which the file f was made from, and compares the result with f. Another result is a
+// [verify.Difference] if the entry says by what f was made; any other error says why the file could not be checked.
 func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error {
 	task := worker.MinifyJS
 	if strings.EqualFold(path.Ext(f.Path), ".css") {
@@ -383,7 +396,8 @@ func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error
 	return differs("%s comes out otherwise when it is made again from %s, by %s %s", text.Short(f.Path, 300), text.Short(f.From, 300), c.claim.Entry.Maker.Program, c.claim.Entry.Maker.Version)
 }
 
-// compareProvenance verifies the attestations that the log names, and compares them with what the log says.
+// compareProvenance verifies the attestations that the log names, and compares them with what the log says. A contradiction
+// is a [verify.Difference]. No attestation, or one that the log does not call verified, is no error but noted.
 func (c *comparison) compareProvenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil
@@ -424,7 +438,8 @@ func (c *comparison) compareProvenance(ctx context.Context) error {
 	return nil
 }
 
-// verifyPublication verifies the registry's attestation of the publication, which the log says was verified.
+// verifyPublication verifies the registry's attestation of the publication, which the log says was verified. A missing or
+// wrong one is a [verify.Difference]. If the registry does not publish the key now, that is no error but noted.
 func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) error {
 	source := c.claim.Manifest.Source
 	if c.claim.Publish == nil {
@@ -455,7 +470,8 @@ func (c *comparison) addNote(format string, args ...any) {
 	c.found.Notes = append(c.found.Notes, fmt.Sprintf(format, args...))
 }
 
-// repositoryOf returns the address of the repository that a package.json or a package JSON names, "" if it names none.
+// repositoryOf returns the address of the repository that a package.json or a package JSON names, as it is written; "" if it
+// names none or is malformed.
 func repositoryOf(document []byte) string {
 	var named struct {
 		Repository json.RawMessage `json:"repository"`
@@ -473,7 +489,8 @@ func repositoryOf(document []byte) string {
 	return address
 }
 
-// sameRepository reports whether an address of a repository, in any form that npm accepts, stands for the repository at a URL.
+// sameRepository reports whether address, the address of a repository in any form that npm accepts, stands for the
+// repository at the URL built.
 func sameRepository(address, built string) bool {
 	host, rest := "github", address
 	if before, after, ok := strings.Cut(address, ":"); ok && !strings.Contains(before, "/") && slices.Contains([]string{"github", "gitlab"}, before) {
@@ -485,14 +502,14 @@ func sameRepository(address, built string) bool {
 	return git.Place(address) != "" && git.Place(address) == git.Place(built)
 }
 
-// mayBePublishedAs reports whether a file of an archive may be published under a path: the fileMap of a package omits folders
-// from the beginning of a name.
+// mayBePublishedAs reports whether the file name of an archive may be published under a path: they are equal, or the fileMap
+// of the package may have omitted folders from the beginning of the name.
 func mayBePublishedAs(name, published string) bool {
 	rest, ok := strings.CutSuffix(name, published)
 	return ok && (rest == "" || strings.HasSuffix(rest, "/"))
 }
 
-// hashEntry returns the hash of what r contains, and the bytes if keep is true.
+// hashEntry returns the SHA-256 of what r contains, and the bytes if keep is true.
 func hashEntry(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
 	if keep {
 		data, err := io.ReadAll(r)

@@ -88,7 +88,7 @@ const (
 	maxFindings = 850_000
 )
 
-// OpenFollower opens an auditor's folder, reads its state, and creates its key if it has none.
+// OpenFollower opens an auditor's folder, creates it if necessary, reads its state, and creates its key if it has none.
 func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -112,7 +112,8 @@ func OpenFollower(o FollowOptions) (*Follower, error) {
 	return f, f.readState()
 }
 
-// openKey reads or creates the auditor's key, and publishes its verifier key.
+// openKey reads the auditor's key, or creates it with the name in the options, and writes its verifier key into the public
+// folder.
 func (f *Follower) openKey() error {
 	path := filepath.Join(f.options.Folder, auditKeyFile)
 	private, err := os.ReadFile(path)
@@ -136,7 +137,8 @@ func (f *Follower) openKey() error {
 // Key returns the auditor's verifier key.
 func (f *Follower) Key() string { return f.public }
 
-// readState reads what the last poll stored.
+// readState reads the state that the last poll stored; without one, the audit starts at the first entry. A state of another
+// server or format is an error.
 func (f *Follower) readState() error {
 	path := filepath.Join(f.options.Folder, auditStateFile)
 	data, err := os.ReadFile(path)
@@ -166,7 +168,7 @@ func (f *Follower) readState() error {
 // saveInterval is how often the state is stored during a poll. Each time costs as much as the findings are long.
 const saveInterval = time.Minute
 
-// saveState stores the state, unless that was done less than saveInterval ago.
+// saveState stores the state for the next poll, unless that was done less than saveInterval ago; then it does nothing.
 func (f *Follower) saveState() error {
 	if f.options.Now().Sub(f.savedAt) < saveInterval {
 		return nil
@@ -174,7 +176,7 @@ func (f *Follower) saveState() error {
 	return f.writeState()
 }
 
-// writeState stores the state for the next poll.
+// writeState stores the state for the next poll at once.
 func (f *Follower) writeState() error {
 	data, err := json.Marshal(f.state)
 	if err == nil {
@@ -202,7 +204,8 @@ type AuditResult struct {
 	Uncompared  []verify.AuditFinding `json:"uncompared"`
 }
 
-// Run polls at an interval until ctx ends, and calls report after each poll.
+// Run polls at an interval until ctx ends, and calls report after each poll. It returns nil if ctx has ended, and the error
+// of a poll that failed. A log that cannot be verified is no error.
 func (f *Follower) Run(ctx context.Context, every time.Duration, report func(AuditResult)) error {
 	for {
 		found, err := f.Poll(ctx)
@@ -219,8 +222,10 @@ func (f *Follower) Run(ctx context.Context, every time.Duration, report func(Aud
 	}
 }
 
-// Poll audits the entries that are new since the last poll, and publishes a statement. The error says that the auditor cannot
-// continue.
+// Poll audits the entries that are new since the last poll, compares again what could not be compared, and publishes a
+// statement. A log that cannot be verified or audited to its end is no error: the AuditResult says so, and releases that
+// differ are listed in it. The error says that the known logs could not be read or stored, that the statement could not be
+// published, or that ctx has ended.
 func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	known, err := verify.ReadKnown(filepath.Join(f.options.Folder, "known-logs"))
 	if err != nil {
@@ -259,9 +264,10 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	return found, nil
 }
 
-// adoptLog verifies that the log contains the tree that was audited before, and stores its present tree. If it does not
-// contain that tree, the audit starts again at the first entry: after a theft of the log's key, the auditor may have followed
-// the thief's log until the root key ended that key.
+// adoptLog verifies that the log contains the tree that was audited before, and stores its present tree in the state. If it
+// does not contain that tree, this is no error, but the audit starts again at the first entry: after a theft of the log's
+// key, the auditor may have followed the thief's log until the root key ended that key. The error says that it could not be
+// verified.
 func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 	err := log.CheckContains(ctx, f.state.Tree)
 	switch {
@@ -274,7 +280,8 @@ func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// auditNew compares the releases that the log's new entries publish.
+// auditNew compares the releases that the log's new entries publish, and advances the state entry by entry. A release that
+// differs is no error; the error says why the audit could not go on to the log's end.
 func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	for f.state.To < log.Size() {
 		entries, err := log.Entries(ctx, f.state.To)
@@ -296,7 +303,8 @@ func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// retryUncompared compares the releases again that could not be compared before.
+// retryUncompared compares the releases again that could not be compared before. One that cannot be compared now either
+// stays in the state, and is no error; the error says why the audit could not go on.
 func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	for _, index := range slices.Clone(f.state.Retry) {
 		e, err := log.Entry(ctx, index)
@@ -323,8 +331,9 @@ func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// compareRelease compares the release that an entry publishes, and records the result. The error says that the audit cannot
-// continue beyond this entry.
+// compareRelease compares the release that an entry publishes, and records the result in the state: a difference and a
+// release that could not be compared are findings, and no errors. The error says that the audit cannot continue beyond this
+// entry: a statement has no room for more findings, or ctx has ended.
 func (f *Follower) compareRelease(ctx context.Context, log *verify.Log, e logs.Indexed) error {
 	if f.size > maxFindings {
 		return fmt.Errorf("the audit ends before entry %d: a statement has room for %d bytes of findings, and they have %d", e.Index, maxFindings, f.size)
@@ -363,13 +372,13 @@ func (f *Follower) compareRelease(ctx context.Context, log *verify.Log, e logs.I
 	return nil
 }
 
-// addFinding adds a finding to a list of the state.
+// addFinding adds a finding to one of the state's lists, of differences or of uncompared releases, and its size to f.size.
 func (f *Follower) addFinding(list *[]verify.AuditFinding, finding verify.AuditFinding) {
 	*list = append(*list, finding)
 	f.size += sizeInStatement(finding)
 }
 
-// sizeInStatement returns how many bytes a finding takes in a statement.
+// sizeInStatement returns how many bytes a finding takes in a statement, with the comma after it.
 func sizeInStatement(finding verify.AuditFinding) int {
 	data, err := json.Marshal(finding)
 	if err != nil { // strings and numbers can always be encoded
@@ -378,7 +387,8 @@ func sizeInStatement(finding verify.AuditFinding) int {
 	return len(data) + len(",")
 }
 
-// uncheckedFiles returns the files of a release that could not be compared, nil for too many to list, and the first reason.
+// uncheckedFiles returns the paths of a release's files that could not be compared, and the reason for the first of them as
+// problem. files is nil if the paths are too long to list; then the finding is about all files.
 func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem string, files []string) {
 	size := 0
 	for _, file := range manifest.Files {
@@ -396,7 +406,8 @@ func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem s
 	return problem, files
 }
 
-// publishStatement signs a statement about the log and writes it, unless it equals the last one.
+// publishStatement signs a statement about the log and writes it into the public folder, unless it equals the last one of
+// this process.
 func (f *Follower) publishStatement(log *verify.Log) error {
 	statement := f.state.AuditStatement
 	statement.Checkpoint = checkpointText(log)
@@ -417,7 +428,7 @@ func (f *Follower) publishStatement(log *verify.Log) error {
 	return nil
 }
 
-// checkpointText returns the log's signed checkpoint with exactly one line feed at its end.
+// checkpointText returns the log's signed checkpoint for an audit statement, with exactly one line feed at its end.
 func checkpointText(log *verify.Log) string {
 	return strings.TrimRight(string(log.Note()), "\n") + "\n"
 }

@@ -170,7 +170,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 			err = errors.Join(err, view.record.Close())
 		}
 	}()
-	n.candidate = view.record.Own() != ""
+	n.candidate = view.record.OwnKey() != ""
 	last, key, err := n.trustedKey(view.record)
 	if err != nil {
 		return nil, view, err
@@ -252,8 +252,8 @@ func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, k
 		return last, "", err
 	}
 	switch {
-	case record.Own() != "":
-		return last, record.Own(), nil
+	case record.OwnKey() != "":
+		return last, record.OwnKey(), nil
 	case seen != "":
 		return last, seen, nil
 	}
@@ -265,9 +265,9 @@ func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, k
 // the log's key creates it. A missing key is an error if the node has the log's key or a node URL; other nodes only serve, and go
 // without.
 func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *signing.Record) (err error) {
-	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.Own() != "")
+	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.OwnKey() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
-	case missing && record.Own() != "":
+	case missing && record.OwnKey() != "":
 		return fmt.Errorf("%s has the log's key and not the cluster's: copy cluster.key from the key folder of the node that publishes, or take log.key away for a node that only serves", folder)
 	case missing && n.settings.NodeURL != "":
 		return settings.Mistakef("%s needs the cluster's key, by which nodes authenticate each other: copy cluster.key from the key folder of the node that publishes into %s", n.settings.Origin("node-url"), folder)

@@ -153,7 +153,7 @@ func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(changes) > 0 && changes[len(changes)-1].Key != f.view.record.Own() {
+	if len(changes) > 0 && changes[len(changes)-1].Key != f.view.record.OwnKey() {
 		return errors.New("the log's key was changed at another node; copy log.key, log.pub and old-*.key from its key folder")
 	}
 	if f.role.takeover.failures > 0 && f.role.server.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good

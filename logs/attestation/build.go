@@ -48,7 +48,7 @@ type Verifier struct {
 	verifier *sigstore.Verifier
 }
 
-// NewVerifier returns a verifier that trusts a root in Sigstore's JSON; nil is the embedded one.
+// NewVerifier returns a verifier that trusts a root in the form of Sigstore's trusted_root.json; nil is the embedded one.
 func NewVerifier(rootJSON []byte) (*Verifier, error) {
 	if rootJSON == nil {
 		rootJSON = trustedRoot
@@ -67,8 +67,9 @@ func NewVerifier(rootJSON []byte) (*Verifier, error) {
 	return &Verifier{trusted, v}, nil
 }
 
-// VerifyBuild verifies that a bundle attests the build of a version of an npm package, and of the archive with an integrity,
-// which must contain a SHA-512. The error says why the bundle proves nothing.
+// VerifyBuild verifies that a Sigstore bundle attests the build of a version of an npm package, and of the archive with an
+// integrity, which must contain a SHA-512. It returns what the bundle proves about the build. Every error says why the
+// bundle proves nothing.
 func (v *Verifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
 	b, err := parseBundle(data)
 	if err != nil {
@@ -122,7 +123,7 @@ func packageURL(name, version string) string {
 	return "pkg:npm/" + strings.Replace(name, "@", "%40", 1) + "@" + strings.ReplaceAll(version, "+", "%2B")
 }
 
-// sha512Of returns the SHA-512 in an integrity.
+// sha512Of returns the SHA-512 in an integrity, as in Subresource Integrity; the first one counts. None is an error.
 func sha512Of(integrity string) ([]byte, error) {
 	for token := range strings.FieldsSeq(integrity) {
 		encoded, ok := strings.CutPrefix(token, "sha512-")
@@ -134,7 +135,7 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
-// parseBundle parses a Sigstore bundle.
+// parseBundle parses a Sigstore bundle. It does not verify its signature.
 func parseBundle(data []byte) (*bundle.Bundle, error) {
 	if len(data) > verify.MaxAttestation {
 		return nil, fmt.Errorf("it has over %d bytes", verify.MaxAttestation)
@@ -146,7 +147,7 @@ func parseBundle(data []byte) (*bundle.Bundle, error) {
 	return &b, nil
 }
 
-// isAbout reports whether a statement names a version of an npm package and its archive.
+// isAbout reports whether a statement names a version of an npm package and, as its digest, the SHA-512 of its archive.
 func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
 	for _, about := range s.GetSubject() {
 		if about.GetName() == packageURL(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest) {
@@ -163,8 +164,8 @@ type Bundles struct {
 	Publish []byte // by the registry that received it
 }
 
-// ParseResponse parses a registry's response with the attestations of a version. Of several attestations of a kind, the first
-// one counts.
+// ParseResponse parses a registry's response with the attestations of a version. It verifies none of them. Of several
+// attestations of a kind, the first one counts; a missing one is no error.
 func ParseResponse(response []byte) (Bundles, error) {
 	var found Bundles
 	var all struct {

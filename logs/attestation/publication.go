@@ -22,7 +22,8 @@ type RegistryKey struct {
 	Expires time.Time // zero for a key that does not expire
 }
 
-// PublishKey returns the id of the key that a publish attestation names as its signer, unverified.
+// PublishKey returns the id of the key that a publish attestation, a Sigstore bundle, names as its signer. It does not
+// verify the signature.
 func PublishKey(data []byte) (string, error) {
 	b, err := parseBundle(data)
 	if err != nil {
@@ -38,9 +39,9 @@ func PublishKey(data []byte) (string, error) {
 	return content.PublicKey().Hint(), nil
 }
 
-// VerifyPublication verifies that a bundle is the statement of a registry, signed with its key, that it received an archive
-// with an integrity as a version of an npm package. Sigstore's log has the signature and says when it was made. The error says
-// why the bundle proves nothing.
+// VerifyPublication verifies that a Sigstore bundle is the statement of a registry, signed with its key, that it received an
+// archive with an integrity as a version of an npm package. Sigstore's log must have the signature and say when it was made.
+// A nil error means that all this is proven; an error says why the bundle proves nothing.
 func (v *Verifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
 	b, err := parseBundle(data)
 	if err != nil {

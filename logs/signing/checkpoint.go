@@ -29,7 +29,8 @@ type Signed struct {
 	Note []byte
 }
 
-// signCheckpoint signs a checkpoint with all keys. Unless at is zero, the keys also cosign it as of that time.
+// signCheckpoint signs a checkpoint of the log with the name origin with all keys. Unless at is zero, the keys also cosign
+// it as of that time.
 func signCheckpoint(origin string, c logs.Checkpoint, keys keyring, at time.Time) (Signed, error) {
 	body := log.Checkpoint{Origin: origin, Size: uint64(c.Size), Hash: c.Root[:]}
 	signed, err := note.Sign(&note.Note{Text: string(body.Marshal())}, keys.signers()...)
@@ -44,7 +45,8 @@ func signCheckpoint(origin string, c logs.Checkpoint, keys keyring, at time.Time
 	return Signed{c, signed}, nil
 }
 
-// openNote parses a signed checkpoint of the log with the name origin. At least one of the keys must have signed it.
+// openNote verifies and parses a signed checkpoint of the log with the name origin. At least one of the keys must have
+// signed it. It returns the checkpoint and its note.
 func openNote(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, error) {
 	n, err := note.Open(data, keys)
 	if err != nil {
@@ -57,7 +59,8 @@ func openNote(data []byte, origin string, keys note.Verifiers) (Signed, *note.No
 	return Signed{c, data}, n, nil
 }
 
-// parseBody parses the text of a checkpoint, in the only form that signCheckpoint writes.
+// parseBody parses the text of a checkpoint, without signatures, of the log with the name origin. It accepts only the form
+// that signCheckpoint writes.
 func parseBody(text, origin string) (logs.Checkpoint, error) {
 	var body log.Checkpoint
 	if _, err := body.Unmarshal([]byte(text)); err != nil {
@@ -75,8 +78,8 @@ func parseBody(text, origin string) (logs.Checkpoint, error) {
 	return logs.Checkpoint{Size: int64(body.Size), Root: tlog.Hash(body.Hash)}, nil
 }
 
-// parseExtended parses the text of a checkpoint of any log, which may have extension lines after the first three
-// (https://c2sp.org/tlog-checkpoint). It ignores these.
+// parseExtended parses the text of a checkpoint of the log with the name origin, which another program may have written:
+// extension lines after the first three (https://c2sp.org/tlog-checkpoint) are ignored.
 func parseExtended(text, origin string) (logs.Checkpoint, error) {
 	lines := strings.SplitAfter(text, "\n")
 	if extension := lines[min(3, len(lines)):]; slices.Contains(extension[:max(0, len(extension)-1)], "\n") {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// CheckpointSize returns how many entries a signed checkpoint has according to its text. Nothing of it is verified.
+// CheckpointSize returns how many entries a signed checkpoint has according to its text, without verifying anything. The
+// error says that it is not a checkpoint.
 func CheckpointSize(checkpoint []byte) (int64, error) {
 	if lines := strings.SplitN(string(checkpoint), "\n", 3); len(lines) == 3 {
 		if n, err := strconv.ParseInt(lines[1], 10, 64); err == nil && n >= 0 && n <= MaxSize {

@@ -17,8 +17,8 @@ const renewEvery = time.Hour
 // renewCheck is how often the signer compares that age with the clock, which may be set, or run on while the machine is suspended.
 const renewCheck = time.Minute
 
-// cosignatureLine returns the line of a note in which the key states that, at that time, no larger tree of the log was signed
-// (https://c2sp.org/tlog-cosignature). The text of a checkpoint has no time.
+// cosignatureLine returns the line of a note in which the key states that, at that time, no larger tree of the log was
+// signed (https://c2sp.org/tlog-cosignature). text is that of the checkpoint, which has no time.
 func (k *key) cosignatureLine(text string, at time.Time) []byte {
 	seconds := uint64(at.Unix())
 	signature := binary.BigEndian.AppendUint32(nil, k.cosignatures.KeyHash())
@@ -52,7 +52,8 @@ func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Si
 	return at, others
 }
 
-// cosignedAt returns the newest time at which a key of the ring has cosigned a signed checkpoint, zero if none has.
+// cosignedAt returns the newest time at which a key of the ring has cosigned a signed checkpoint, zero if none has, or if no
+// key of the ring has signed it.
 func (r keyring) cosignedAt(data []byte) time.Time {
 	n, err := note.Open(data, r.verifiers())
 	if err != nil {
@@ -62,8 +63,9 @@ func (r keyring) cosignedAt(data []byte) time.Time {
 	return at
 }
 
-// renewalDue reports whether the last signed checkpoint needs a new cosignature of the log: the newest is over an hour old, or
-// in the future because of a wrong clock, which proves nothing to clients.
+// renewalDue reports whether the last signed checkpoint needs a new cosignature of the log: the newest is over an hour old,
+// or in the future because of a wrong clock, which proves nothing to clients. It is false if nothing is signed. The caller
+// holds s.mu.
 func (s *Signer) renewalDue() bool {
 	age := s.options.Now().Sub(s.keys.cosignedAt(s.last.Note))
 	return s.last.Note != nil && (age >= renewEvery || age < -time.Second)

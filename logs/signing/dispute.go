@@ -24,9 +24,10 @@ type dispute struct{ what string }
 
 func (e *dispute) Error() string { return e.what }
 
-// investigateClaim looks for the proof of what a witness claims, in the checkpoint that it cosigned last. It stores the proof
-// of another tree and returns a dispute. If the log contains that checkpoint, and the key folder is from an old backup, it
-// becomes the last signed one. Without any proof it returns unproven.
+// investigateClaim looks for the proof of what the witness w claims, in the checkpoint that it cosigned last. It never
+// returns nil. If that is a checkpoint of another tree, it stores the proof and returns a dispute, or a [*RefusedError] if
+// signing ends. If the log contains that checkpoint, and the key folder is from an old backup, it becomes the last signed
+// one, and the error says so. Without any proof it returns the error unproven.
 func (s *Signer) investigateClaim(ctx context.Context, w *witness, unproven error) error {
 	w.seen = 0 // the claim need not have come from the witness
 	data, err := w.latestCosigned(ctx, s.origin)
@@ -62,8 +63,8 @@ func (s *Signer) investigateClaim(ctx context.Context, w *witness, unproven erro
 	return err
 }
 
-// storeDispute writes the file of a dispute with the checkpoint theirs. An existing file is replaced only by a proof, which
-// needs a checkpoint from here that is not smaller than theirs.
+// storeDispute writes the file of a dispute with the checkpoint theirs. kept says that the file exists: then only a proof
+// replaces it, which needs a checkpoint from here that is not smaller than theirs. The error is about writing.
 func (s *Signer) storeDispute(file string, theirs Signed, kept bool) error {
 	if s.proven[file] {
 		return nil
@@ -99,7 +100,9 @@ func (s *Signer) disputeEvidence(theirs Signed) ([]byte, error) {
 	return nil, err
 }
 
-// parseDispute parses the content of a dispute's file and returns the checkpoint that disputes this log.
+// parseDispute parses the content of a dispute's file, and returns the checkpoint in it that is signed with this log's key
+// and disputes the log. The caller must verify that the log does not contain it. If the file has a proof, s.proven records
+// that.
 func (s *Signer) parseDispute(file string, data []byte) (theirs Signed, err error) {
 	var notes [][]byte
 	if e, err := DecodeEvidence(data); err == nil {
@@ -121,14 +124,14 @@ func (s *Signer) parseDispute(file string, data []byte) (theirs Signed, err erro
 	return theirs, nil
 }
 
-// logContains reports whether the log contains the tree of c.
+// logContains reports whether the log begins with the tree of c. The error says that the log's tree could not be read.
 func (s *Signer) logContains(c logs.Checkpoint) (bool, error) {
 	return Contains(s.options.Store, s.options.Log.Checkpoint(), c)
 }
 
-// recordDispute logs and records a checkpoint that disputes the log. It returns a [*RefusedError], which ends signing, if the
-// checkpoint has the cosignatures that the policy requires, because clients then accept it as this log's; otherwise a dispute,
-// and signing continues with the other witnesses.
+// recordDispute logs and records a checkpoint that disputes the log. It never returns nil. The error is a [*RefusedError],
+// with which the caller must end signing, if the checkpoint has the cosignatures that the policy requires, because clients
+// then accept it as this log's; otherwise a dispute, and signing continues with the other witnesses.
 func (s *Signer) recordDispute(file string, theirs Signed) error {
 	what := fmt.Sprintf("a checkpoint of %d entries is signed with this log's key and is not part of this log, as %s in the key folder proves", theirs.Size, file)
 	if s.disputes[file] == "" {
@@ -174,7 +177,7 @@ func (s *Signer) loadDisputes() error {
 	return refused
 }
 
-// Disputes describes the checkpoints that dispute this log: each is signed with its key and not part of it.
+// Disputes describes the checkpoints that are signed with this log's key and are not part of it, which were found so far.
 func (s *Signer) Disputes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

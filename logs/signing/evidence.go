@@ -53,9 +53,9 @@ type Leaves struct {
 	Proofs [2]tlog.RecordProof `json:"proofs"`
 }
 
-// NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts a verifier key.
-// tree reads the hashes of the larger tree; it is not used if both have the same size. The error says why they do not
-// contradict each other.
+// NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts the verifier
+// key key. changes lead from it to the keys that signed. tree reads the hashes of the larger tree; it is not used if both
+// have the same size. The error says why it cannot be proven that they do, as if they do not.
 func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
 	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
 	heads, err := e.openHeads(key)
@@ -86,8 +86,8 @@ type Fork struct {
 	Why   string             `json:"why,omitempty"` // says how they contradict each other
 }
 
-// Check returns what the evidence proves to a client that trusts a verifier key, or the key in the evidence if key is "". The
-// error says why it proves nothing.
+// Check verifies the evidence, and returns what it proves to a client that trusts a verifier key, or the key in the evidence
+// if key is "". A nil error means that the log has forked; an error says why the evidence proves nothing.
 func (e *Evidence) Check(key string) (Fork, error) {
 	if key == "" {
 		key = e.Key
@@ -132,7 +132,8 @@ func (e *Evidence) Check(key string) (Fork, error) {
 	return f, nil
 }
 
-// openHeads verifies the signatures of the two checkpoints.
+// openHeads verifies the signatures of the two checkpoints with the verifier key key, or any key to which the changes lead
+// from it, and returns the checkpoints.
 func (e *Evidence) openHeads(key string) (heads [2]logs.Checkpoint, err error) {
 	trusted, err := note.NewVerifier(key)
 	if err != nil {
@@ -148,7 +149,8 @@ func (e *Evidence) openHeads(key string) (heads [2]logs.Checkpoint, err error) {
 	return heads, nil
 }
 
-// OpenWith verifies a signed checkpoint with the trusted key, or any key to which changes lead from it.
+// OpenWith verifies a signed checkpoint with the trusted key, or any key to which changes lead from it, and parses it. It
+// needs a signature by one of these keys.
 func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, error) {
 	n, err := note.Open(data, note.VerifierList(Follow(trusted, changes)...))
 	var c logs.Checkpoint
@@ -162,6 +164,7 @@ func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, 
 }
 
 // OpenWithAny verifies a signed checkpoint with any of several verifier keys, or any key to which changes lead from them.
+// One signature is enough. Invalid keys are skipped; the error is about the last key.
 func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error) {
 	err := errors.New("no key is given")
 	for _, key := range keys {
@@ -177,7 +180,7 @@ func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error
 	return Signed{}, err
 }
 
-// Encode returns the content of a file with the evidence.
+// Encode returns the evidence of a fork as indented JSON, the content of an evidence file.
 func (e *Evidence) Encode() ([]byte, error) {
 	e.Format = evidenceFormat
 	var b bytes.Buffer
@@ -188,7 +191,7 @@ func (e *Evidence) Encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// DecodeEvidence parses a file of evidence. [Evidence.Check] must verify it.
+// DecodeEvidence parses an evidence file, without verifying it; [Evidence.Check] does that.
 func DecodeEvidence(data []byte) (*Evidence, error) {
 	if len(data) > MaxEvidence {
 		return nil, fmt.Errorf("signing: evidence has at most %d bytes", MaxEvidence)

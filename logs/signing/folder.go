@@ -44,7 +44,8 @@ type folder struct {
 	lock io.Closer
 }
 
-// openFolder opens and locks a key folder, and creates it if necessary.
+// openFolder opens and locks a key folder, and creates it if necessary. If another process has it open, the error is
+// [ErrInUse].
 func openFolder(fs vfs.FS, dir string) (*folder, error) {
 	if err := disk.MakeFolder(fs, dir); err != nil {
 		return nil, fmt.Errorf("couldn't create the key folder: %w", err)
@@ -72,7 +73,8 @@ func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
 // maxFile bounds a file of a key folder, in bytes.
 const maxFile = 1 << 20
 
-// read returns the content of a file, nil if there is no such file.
+// read returns the content of a file of the folder. A missing file is no error: the content is nil, while that of an empty
+// file is not.
 func (f *folder) read(name string) ([]byte, error) {
 	file, err := f.fs.Open(f.path(name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -95,14 +97,15 @@ func (f *folder) read(name string) ([]byte, error) {
 // write replaces a file atomically, and returns when that is on the disk. Only the owner may read a private file.
 func (f *folder) write(name string, data []byte, private bool) error {
 	fresh := f.path(name + ".new")
-	if err := f.writeNew(fresh, data, private); err != nil {
+	if err := f.writeTemporary(fresh, data, private); err != nil {
 		return fmt.Errorf("couldn't write %s: %w", fresh, err)
 	}
 	return f.rename(name+".new", name)
 }
 
-// writeNew writes a file under a temporary path and syncs it.
-func (f *folder) writeNew(path string, data []byte, private bool) (err error) {
+// writeTemporary writes and syncs a file at path, which write then renames. It first removes one that a killed process has
+// left there. Only the owner may read a private file.
+func (f *folder) writeTemporary(path string, data []byte, private bool) (err error) {
 	if err := f.fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a process that was killed
 		return err
 	}
@@ -128,7 +131,7 @@ func (f *folder) writeNew(path string, data []byte, private bool) (err error) {
 	return file.Sync()
 }
 
-// rename renames a file, and returns when that is on the disk.
+// rename renames a file of the folder, and returns when that is on the disk.
 func (f *folder) rename(from, to string) error {
 	if err := f.fs.Rename(f.path(from), f.path(to)); err != nil {
 		return err
@@ -136,7 +139,7 @@ func (f *folder) rename(from, to string) error {
 	return disk.SyncFolder(f.fs, f.dir)
 }
 
-// remove removes a file, if there is one.
+// remove removes a file of the folder, and returns when that is on the disk. A missing file is no error.
 func (f *folder) remove(name string) error {
 	if err := f.fs.Remove(f.path(name)); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -163,7 +166,8 @@ func (f *folder) list(pattern string) ([]string, error) {
 }
 
 // ReadFolder reads the last signed checkpoint from a key folder, which a Signer may have open, and verifies it with the
-// verifier key in the folder, as clients do. If no key was made yet, the error is fs.ErrNotExist and key is "".
+// verifier key in the folder, as clients do. It takes no lock. If no key was made yet, the error is fs.ErrNotExist and key
+// is "". If only the checkpoint is missing or invalid, key is set and the error says why.
 func ReadFolder(dir string) (_ Signed, key string, err error) {
 	// The key is read first, because a checkpoint that is signed with a newer key is signed with this one too.
 	public, err := os.ReadFile(filepath.Join(dir, publicFile))
@@ -202,8 +206,9 @@ func publicFileText(v note.Verifier, key string) string {
 	return fmt.Sprintf("%s+%08x+%s\n", v.Name(), v.KeyHash(), data)
 }
 
-// checkSignatures returns an error if the verifier's key has not signed the note, or if a signature line is damaged: it has
-// bits that verifiers ignore, or is the key's cosignature under another name or hash.
+// checkSignatures returns an error if the key of verifier has not signed the note, or if a signature line is damaged: it has
+// bits that verifiers ignore, or is the key's cosignature under another name or hash. cosigner verifies the key's
+// cosignatures.
 func checkSignatures(n *note.Note, verifier, cosigner note.Verifier) error {
 	by := func(v note.Verifier) func(note.Signature) bool {
 		return func(s note.Signature) bool { return s.Name == v.Name() && s.Hash == v.KeyHash() }
@@ -230,7 +235,8 @@ const cosignatureSize = 4 + 8 + ed25519.SignatureSize
 // StoredNotes returns the signed checkpoints that a scan of a damaged store's files has found.
 func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] { return s.Values(kvstore.LogState, signedKey) }
 
-// StoredNoteSeq returns the signed checkpoint in a store as a sequence, which is empty if the store has none.
+// StoredNoteSeq returns the signed checkpoint in a store as a sequence, which is empty if the store has none or it cannot be
+// read.
 func StoredNoteSeq(store kvstore.Getter) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if note, err := StoredNote(store); err == nil && note != nil {
@@ -239,9 +245,10 @@ func StoredNoteSeq(store kvstore.Getter) iter.Seq[[]byte] {
 	}
 }
 
-// RepairFolder restores files of a key folder: a damaged verifier key from the private key, and a last signed checkpoint that
-// is missing or damaged from the newest of the given notes that the key has signed. It describes what it has restored. inUse
-// says that this process has the folder open.
+// RepairFolder restores files of a key folder: a damaged verifier key from the private key, and a last signed checkpoint
+// that is missing or damaged from the newest of the given notes that the key has signed. restored describes each file that
+// was restored; it is empty if nothing was damaged, or if the private key cannot be used, which [CheckKey] reports. inUse
+// says that this process has the folder open, so its lock is not taken.
 func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []string, err error) {
 	_, key, err := ReadFolder(dir)
 	if err == nil || errors.Is(err, fs.ErrNotExist) && !hasKey(dir) {
@@ -303,7 +310,7 @@ func isPublicFileIntact(dir string, v note.Verifier, key string) bool {
 	return err == nil && string(data) == publicFileText(v, key)
 }
 
-// CheckKey returns why the private key of a folder cannot sign; nil if it can, or if the folder has none, such as a
+// CheckKey returns why the private key in the folder dir cannot sign; nil if it can, or if the folder has none, such as a
 // follower's.
 func CheckKey(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, keyFile))

@@ -65,7 +65,8 @@ func (l *KeyList) All() (keys []string) {
 // Equal reports whether two lists have the same content. Their notes may differ in signatures of other keys.
 func (l *KeyList) Equal(other *KeyList) bool { return l.text() == other.text() }
 
-// Sign returns the list as a note (https://c2sp.org/signed-note) that is signed with a root key.
+// Sign returns the list as a note (https://c2sp.org/signed-note) that is signed with a root key. An invalid list is an
+// error.
 func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	text := l.text()
 	if _, err := parseKeyList(text); err != nil {
@@ -74,7 +75,8 @@ func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, root)
 }
 
-// OpenKeyList verifies a signed list with the verifier key of the root key, and parses it.
+// OpenKeyList verifies a signed list with root, the verifier key of the root key, and parses it. A list that has expired is
+// no error.
 func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 	v, err := note.NewVerifier(root)
 	if err != nil {
@@ -183,8 +185,8 @@ func parseListedKey(line, origin string) (k ListedKey, err error) {
 	return k, nil
 }
 
-// EndKey sets the last tree that a key of the list may sign to that of a signed checkpoint, which is signed with any key of
-// the list.
+// EndKey sets the last tree that a key of the list may sign to that of the signed checkpoint last, which must be signed with
+// any key of the list. The list must be signed again after that.
 func (l *KeyList) EndKey(key string, last []byte) error {
 	for i := range l.Keys {
 		if l.Keys[i].Key != key {

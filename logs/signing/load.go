@@ -19,7 +19,8 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// load reads the key folder, or creates the key of a new log, and signs and publishes the first checkpoint.
+// load reads the key folder for [Open], or creates the key of a new log, and signs and publishes the first checkpoint. If
+// nothing may be signed, that is no error, but the Signer refuses to sign.
 func (s *Signer) load() error {
 	fresh, err := s.loadKeys()
 	if err != nil {
@@ -63,7 +64,8 @@ func (s *Signer) load() error {
 	return errors.Join(s.publishCheckpoint(shown), s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// loadKeys reads or creates the keys. It reports whether the present key is new: it has not signed a checkpoint yet.
+// loadKeys reads the keys into s.keys, or creates the first one. fresh says that the present key is new: it has not signed a
+// checkpoint yet.
 func (s *Signer) loadKeys() (fresh bool, err error) {
 	data, err := s.folder.read(keyFile)
 	if err != nil {
@@ -93,7 +95,8 @@ func (s *Signer) loadKeys() (fresh bool, err error) {
 	return fresh, s.loadOldKeys()
 }
 
-// createKey creates the key of a new log and returns the content of its file.
+// createKey creates the key of a new log, writes it to the file of the next key, and returns the content of that file. If
+// the folder has a signed checkpoint, that is an error, because its key was lost.
 func (s *Signer) createKey() ([]byte, error) {
 	if data, err := s.folder.read(checkpointFile); err != nil || data != nil {
 		return nil, errors.Join(err, fmt.Errorf("there is a signed checkpoint in %s, but no %s; put the key back, or choose an empty key folder to start a log with a new key",
@@ -121,8 +124,9 @@ var signedKey = kvstore.Key("signed")
 // restoreCheckpoint says what to do about a lost checkpoint.
 const restoreCheckpoint = "put the latest one into the key folder, from a backup of that or from a follower of the log"
 
-// loadCheckpoints reads what was signed and published before, and verifies that the log contains it. A fresh key need not have
-// signed anything. The error is a [*RefusedError] if nothing may be signed.
+// loadCheckpoints reads what was signed and published before, and verifies that the log contains it. fresh says that the key
+// is new, and need not have signed anything. The error is a [*RefusedError] if nothing may be signed; any other one ends the
+// start.
 func (s *Signer) loadCheckpoints(fresh bool) error {
 	data, unreadable, err := s.readCheckpoints()
 	switch {
@@ -152,8 +156,9 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	return s.signAndStore(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
 }
 
-// readCheckpoints reads what was signed and published before, and publishes the newest checkpoint that clients have seen. It
-// returns the content of the key folder's checkpoint file, or nil, and why it cannot be verified.
+// readCheckpoints reads what was signed and published before, sets s.last to the newest signed checkpoint, and has clients
+// get the newest one that they have seen. It returns the content of the key folder's checkpoint file, nil for a missing
+// file; unreadable says why that cannot be verified, and err that a file or the store could not be read.
 func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {
@@ -196,7 +201,7 @@ func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	return data, unreadable, nil
 }
 
-// isOfAnotherLog reports whether data is a checkpoint that another key has signed, rather than a damaged one.
+// isOfAnotherLog reports whether data is a checkpoint that none of the keys has signed, rather than a damaged one of theirs.
 func isOfAnotherLog(data []byte, keys keyring) bool {
 	_, err := note.Open(data, keys.verifiers())
 	var unknown *note.UnverifiedNoteError
@@ -215,7 +220,7 @@ func isOfAnotherLog(data []byte, keys keyring) bool {
 }
 
 // renewSignatures verifies a checkpoint that was signed here and signs it with the present keys, which cosign it as of the
-// time that it had. It also returns the signature lines of other keys.
+// time that it had. It stores nothing. It also returns the signature lines of other keys, which are not verified.
 func (s *Signer) renewSignatures(data []byte) (Signed, []byte, error) {
 	signed, n, err := openNote(data, s.origin, s.keys.verifiers())
 	if err != nil {
@@ -226,8 +231,9 @@ func (s *Signer) renewSignatures(data []byte) (Signed, []byte, error) {
 	return signed, signatureLines(others), err
 }
 
-// signAndStore signs a checkpoint, cosigns it as of a time, and stores it as the last signed one: first in the key folder,
-// which must never know less than a client or a witness, and then in the store.
+// signAndStore signs a checkpoint, cosigns it as of the time at, and stores it as the last signed one: first in the key
+// folder, which must never know less than a client or a witness, and then in the store. It does not publish it. The caller
+// has verified that the log contains it.
 func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	signed, err := signCheckpoint(s.origin, c, s.keys, at)
 	if err != nil {
@@ -250,8 +256,8 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	return nil
 }
 
-// checkExtendsLast returns an error if the tree of c does not contain the last signed checkpoint; a [*RefusedError] if that is
-// certain.
+// checkExtendsLast returns nil if the tree of c begins with the last signed checkpoint, and a [*RefusedError] if it
+// certainly does not. Any other error says that the tree could not be read.
 func (s *Signer) checkExtendsLast(c logs.Checkpoint) error {
 	const remedy = ", as after restoring an old backup or damage to the end of the store; bring a store that has those entries, from a newer backup or from a follower of the log, " +
 		"or choose another key folder, which starts a log with a new key that every client has to pin"
@@ -269,8 +275,8 @@ func (s *Signer) checkExtendsLast(c logs.Checkpoint) error {
 	return nil
 }
 
-// Contains reports whether the tree of c, whose hashes are in r, begins with the tree of before. It verifies the hashes with a
-// proof, as a client would.
+// Contains reports whether the tree of c, whose hashes are in r, begins with the tree of before. It verifies the hashes with
+// a proof, as a client would. The error says that the hashes could not be read.
 func Contains(r kvstore.Reader, c, before logs.Checkpoint) (bool, error) {
 	switch {
 	case c.Size < before.Size:
@@ -299,8 +305,9 @@ func (s *Signer) writePublic() error {
 }
 
 // OpenFrozen opens the key folder for a store that is damaged or lacks signed entries. The Signer publishes what was signed
-// before, and signs and writes nothing; why is the reason that clients get. It needs Dir, Store and Logger. It has no key if
-// none can be read.
+// before, and signs and writes nothing; why is the reason that clients get. Of the options, it needs Dir, Store and Logger.
+// The error says that another process has the folder open. If no key or checkpoint can be read, that is logged, and the
+// Signer has none.
 func OpenFrozen(o Options, why string) (*Signer, error) {
 	f, err := openFolder(vfs.Default, o.Dir)
 	switch {
@@ -320,7 +327,7 @@ func OpenFrozen(o Options, why string) (*Signer, error) {
 }
 
 // loadFrozen has a frozen Signer publish what its key folder has: the newest checkpoint that clients have seen, or the last
-// signed one if no private key is usable.
+// signed one if no private key is usable. refused is why no newer one follows.
 func (s *Signer) loadFrozen(refused *RefusedError) error {
 	if key, err := s.folder.read(keyFile); err != nil || key == nil || CheckKey(s.folder.dir) != nil {
 		signed, key, failed := ReadFolder(s.folder.dir)
@@ -354,7 +361,7 @@ func StoredNote(store kvstore.Getter) ([]byte, error) {
 }
 
 // PublishedNote returns the last checkpoint that clients have seen of the log in a store, with the cosignatures in the key
-// folder dir, and the key that signed it. It returns neither if clients have seen none.
+// folder dir if these can be read, and the verifier key that signed it. It returns neither if no key has signed the log yet.
 func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, err error) {
 	if key, err = SignedBy(store); err != nil || key == "" {
 		return nil, "", err
@@ -403,7 +410,8 @@ func (s *Signer) storeSigner() error {
 	return nil
 }
 
-// leadsToPresent reports whether changes of keys lead from a verifier key to the present one.
+// leadsToPresent reports whether changes of keys lead from the verifier key public to the present one. It is false if they
+// cannot be read.
 func (s *Signer) leadsToPresent(public string) bool {
 	before, err := note.NewVerifier(public)
 	if err != nil {

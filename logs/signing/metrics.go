@@ -70,7 +70,7 @@ func (m *metrics) unregister() {
 	}
 }
 
-// countRequest counts a request to a witness by its outcome.
+// countRequest counts a request to a witness, given by its name, by its outcome: cosigned, failed, claimed or disputed.
 func (m *metrics) countRequest(witness, outcome string) {
 	m.witnesses.WithLabelValues(witness, outcome).Inc()
 }

@@ -5,7 +5,8 @@ import (
 )
 
 // NewKey generates a key pair for signed notes (https://c2sp.org/signed-note) that is used outside of a key folder, such as
-// that of an auditor. Both keys are in the form of the specification.
+// that of an auditor. Both keys are in the form of the specification; nothing is stored. The error for an invalid name
+// begins with "must be".
 func NewKey(name string) (private, public string, err error) {
 	if err := CheckOrigin(name); err != nil {
 		return "", "", err
@@ -17,7 +18,7 @@ func NewKey(name string) (private, public string, err error) {
 	return k.private, k.public, nil
 }
 
-// ParseKey parses the private key of such a pair, and returns a signer and the verifier key.
+// ParseKey parses the private key of a pair that [NewKey] has generated, and returns a signer and the verifier key.
 func ParseKey(private []byte) (note.Signer, string, error) {
 	k, err := parseKey(private)
 	if err != nil {

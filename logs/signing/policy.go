@@ -179,10 +179,11 @@ func (p *policyParser) addWitness(name, key, prefix string) error {
 		return err
 	}
 	p.witnesses = append(p.witnesses, w)
-	return p.define(name, singleQuorum(len(p.witnesses)-1))
+	return p.defineQuorum(name, singleQuorum(len(p.witnesses)-1))
 }
 
-// addPublicKey returns an error if another line of this kind has the same public key, under any name.
+// addPublicKey records the public key of a line of this kind, and returns an error if another such line has the same one,
+// under any name.
 func (p *policyParser) addPublicKey(kind, key string) error {
 	id := kind + string(keyMaterial(key)[1:])
 	if p.keys[id] {
@@ -192,7 +193,8 @@ func (p *policyParser) addPublicKey(kind, key string) error {
 	return nil
 }
 
-// addGroup adds a group of witnesses and groups, of which a number, any or all must be met.
+// addGroup defines a group of witnesses and groups. threshold says how many of the members must be met: a number, any or
+// all.
 func (p *policyParser) addGroup(name, threshold string, members []string) error {
 	k, err := strconv.Atoi(threshold)
 	switch {
@@ -215,11 +217,11 @@ func (p *policyParser) addGroup(name, threshold string, members []string) error 
 		p.members[member] = true
 		of = append(of, q)
 	}
-	return p.define(name, atLeast(k, of))
+	return p.defineQuorum(name, atLeast(k, of))
 }
 
-// define gives a quorum a name, which must be new.
-func (p *policyParser) define(name string, q quorum) error {
+// defineQuorum gives a quorum a name, by which later lines refer to it, and returns an error if the name is taken.
+func (p *policyParser) defineQuorum(name string, q quorum) error {
 	if _, ok := p.names[name]; ok || name == "none" {
 		return fmt.Errorf("the name %.40q is taken", name)
 	}
@@ -227,7 +229,7 @@ func (p *policyParser) define(name string, q quorum) error {
 	return nil
 }
 
-// setQuorum sets the policy's quorum to that of a witness or group, or to none.
+// setQuorum sets the policy's quorum to that of the witness or group with this name, or to none. A second call is an error.
 func (p *policyParser) setQuorum(name string) error {
 	switch q, ok := p.names[name]; {
 	case p.quorum != nil:
@@ -242,7 +244,8 @@ func (p *policyParser) setQuorum(name string) error {
 	return nil
 }
 
-// isMet reports whether the witnesses for which has returns true, by their index in the policy, are enough.
+// isMet reports whether the witnesses for which has returns true, by their index in the policy, are enough. A nil policy is
+// always met.
 func (p *Policy) isMet(has func(witness int) bool) bool { return p == nil || p.quorum(has) }
 
 // checkLog returns an error if the policy is not for the log with the name origin.
@@ -302,7 +305,8 @@ func parseWitnessKey(key string) (note.Verifier, error) {
 	return v, nil
 }
 
-// keyMaterial returns the part of a verifier key after its name and hash: a byte for the algorithm, and the public key.
+// keyMaterial returns the part of a verifier key after its name and hash: a byte for the algorithm, and the public key. It
+// is empty for a malformed key.
 func keyMaterial(key string) []byte {
 	_, rest, _ := strings.Cut(key, "+")
 	_, encoded, _ := strings.Cut(rest, "+")

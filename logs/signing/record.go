@@ -57,7 +57,7 @@ func OpenCandidate(dir string, store *kvstore.Store) (*Record, error) {
 	})
 }
 
-// openRecord opens a key folder and has readKeys look at the private keys in it.
+// openRecord opens a key folder and has readKeys look at the private keys in it, whose error makes the folder unusable.
 func openRecord(dir string, store *kvstore.Store, readKeys func(*Record) error) (*Record, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -74,10 +74,13 @@ func openRecord(dir string, store *kvstore.Store, readKeys func(*Record) error) 
 	return r, nil
 }
 
-// Own returns the verifier key of the folder's private key, "" if it has none.
-func (r *Record) Own() string { return r.own }
+// OwnKey returns the verifier key of the private key that the folder has, with which this process may sign the followed log
+// later; "" if it has none.
+func (r *Record) OwnKey() string { return r.own }
 
-// Store stores a signed checkpoint, of which the store has everything, as the last one. key is a verifier key that signed it.
+// Store stores a signed checkpoint, of which the store has everything, as the last one, in the folder and in the store. key
+// is a verifier key that signed it, which Store verifies. If the folder has a private key of its own, another key is an
+// error.
 func (r *Record) Store(key string, signed Signed) error {
 	if r.own != "" && key != r.own {
 		return fmt.Errorf("signing: the key in %s was changed at another node; copy log.key and log.pub from there", r.folder.dir)
@@ -106,7 +109,8 @@ func (r *Record) Store(key string, signed Signed) error {
 }
 
 // Last returns the last checkpoint that was stored, with the verifier key that signed it, if the log with the checkpoint c
-// contains it. It returns an empty Signed if not, or if the folder is new.
+// contains it. It returns an empty Signed without an error if not, or if the folder is new or cannot be read. The error says
+// that the store's tree could not be read.
 func (r *Record) Last(c logs.Checkpoint) (Signed, string, error) {
 	signed, key, err := ReadFolder(r.folder.dir)
 	if key == "" || err != nil {
@@ -122,7 +126,8 @@ func (r *Record) Last(c logs.Checkpoint) (Signed, string, error) {
 // Close unlocks the folder. It may be called again.
 func (r *Record) Close() error { return r.close() }
 
-// ReadNote verifies a signed checkpoint with any of several verifier keys. It returns the last of the keys that has signed it.
+// ReadNote verifies a signed checkpoint with any of several verifier keys, and parses it. One signature is enough; by is the
+// last of the keys that has signed it.
 func ReadNote(data []byte, keys []string) (_ Signed, by string, err error) {
 	for _, k := range slices.Backward(keys) {
 		v, err := note.NewVerifier(k)

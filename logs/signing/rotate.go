@@ -24,7 +24,7 @@ type KeyChange struct {
 	Signature string `json:"signature"` // by the key before, as in [logs.Entry.KeySignature]
 }
 
-// IsBy reports whether the key that v verifies has signed this change, so that it hands over to the new key.
+// IsBy reports whether the key that v verifies has signed this change, so that this key hands over to the new one.
 func (c KeyChange) IsBy(v note.Verifier) bool {
 	_, err := note.Open([]byte(c.Key+"\n\n"+c.Signature+"\n"), note.VerifierList(v))
 	return err == nil
@@ -49,7 +49,8 @@ func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 // changesKey is the row of LogState that lists the KeyChanged entries.
 var changesKey = kvstore.Key("key-changes")
 
-// KeyChanges returns the changes of keys in the log in r, oldest first.
+// KeyChanges returns the changes of keys in the log in the store r, oldest first. It does not verify them, which [Follow]
+// does.
 func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
 	indexes, err := r.Get(kvstore.LogState, changesKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -72,11 +73,11 @@ func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
 // KeyChanges returns the changes of the log's keys, oldest first.
 func (s *Signer) KeyChanges() ([]KeyChange, error) { return KeyChanges(s.options.Store) }
 
-// Rotate creates a new key that takes over from the present one. It appends an entry that announces the new key and is signed
-// with the present one. As long as the file of the old key stays in the key folder, that key goes on signing too, so that
-// clients that have pinned it have time.
-// Each step may be the last before a crash: the new key is on the disk before the log names it, and becomes the present key
-// after that. [Open] does the remaining steps.
+// Rotate creates a new key that takes over from the present one. It appends an entry that announces the new key and is
+// signed with the present one. As long as the file of the old key stays in the key folder, that key goes on signing too, so
+// that clients that have pinned it have time. Each step may be the last before a crash: the new key is on the disk before
+// the log names it, and becomes the present key after that. [Open] does the remaining steps. So after an error, the new key
+// may sign already.
 func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,8 @@ func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	return change, nil
 }
 
-// rotate does the steps of Rotate, with s.mu held.
+// rotate does the steps of Rotate, with s.mu held. The change may be returned with an error: then the new key signs, and
+// only publishing it failed.
 func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if s.rotationErr != nil { // what is in the folder is no longer what is in memory
 		return KeyChange{}, s.rotationErr
@@ -124,7 +126,7 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	return change, errors.Join(err, s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// announceKey appends the entry that announces the next key.
+// announceKey appends the entry that announces the next key to the log, signed with the present key.
 func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 	change := KeyChange{Key: next.public}
 	signed, err := note.Sign(&note.Note{Text: next.public + "\n"}, s.keys[0].signer)
@@ -144,7 +146,8 @@ func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 	return change, err
 }
 
-// installKey makes the next key the present one, which becomes an old key.
+// installKey makes the next key, which the log announces, the present one, in the folder and in memory. The key before
+// becomes an old key, which signs too.
 func (s *Signer) installKey(next *key) error {
 	present := s.keys[0]
 	if err := s.folder.write("old-"+present.hashText()+".key", []byte(present.private+"\n"), true); err != nil {
@@ -158,7 +161,8 @@ func (s *Signer) installKey(next *key) error {
 	return nil
 }
 
-// finishRotation finishes a change of keys that was interrupted, or removes a new key that no entry announces.
+// finishRotation finishes a change of keys that was interrupted, or removes a new key that no entry announces. It does
+// nothing if there is no new key.
 func (s *Signer) finishRotation() error {
 	data, err := s.folder.read(nextKeyFile)
 	if err != nil || data == nil {
@@ -178,7 +182,7 @@ func (s *Signer) finishRotation() error {
 	return s.installKey(next)
 }
 
-// loadOldKeys reads the old keys, which sign beside the present one.
+// loadOldKeys reads the old keys in the folder, which sign beside the present one, and adds them to s.keys.
 func (s *Signer) loadOldKeys() error {
 	names, err := s.folder.list(oldKeyPattern)
 	if err != nil {
@@ -223,7 +227,7 @@ func RebuildKeyChanges(store *kvstore.Store) error {
 	return b.Commit()
 }
 
-// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges].
+// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. r has the changes before.
 func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
 	indexes, err := r.Get(kvstore.LogState, changesKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -287,8 +291,9 @@ func StartSuccessor(o Options, now time.Time) (Succession, error) {
 	return next, s.Close()
 }
 
-// announceLoss appends the entry that names the lost entries, unless the log has it, and deletes in the same batch what the
-// store has of the old log's signatures.
+// announceLoss appends the entry that names the lost entries in next.Lost, and deletes in the same batch what the store has
+// of the old log's signatures. If the log has the entry, it only sets next.Lost to what that says. signed is the last signed
+// checkpoint of the old log.
 func announceLoss(o Options, next *Succession, signed Signed, now time.Time) error {
 	if size := next.Lost.From; size > 0 {
 		last, err := logs.ReadEntry(o.Store, size-1)
@@ -309,8 +314,9 @@ func announceLoss(o Options, next *Succession, signed Signed, now time.Time) err
 	})
 }
 
-// archiveFiles moves the key folder's files of its log into a subfolder, and returns the subfolder's path. The private keys are moved
-// before the checkpoint, so a crash never leaves a key without the checkpoint that it has signed.
+// archiveFiles moves the keys, checkpoints and disputes of the folder's log into a subfolder of that name, and returns its
+// path. The private keys are moved before the checkpoint, so a crash never leaves a key without the checkpoint that it has
+// signed. After a crash, it may be called again.
 func (f *folder) archiveFiles(subfolder string) (path string, err error) {
 	folder := f.path(subfolder)
 	if err := disk.MakeFolder(f.fs, folder); err != nil {

@@ -219,7 +219,8 @@ func (s *Signer) Run(ctx context.Context) {
 	}
 }
 
-// startRun prepares Run. A log that had witnesses and has none any more continues without their confirmation.
+// startRun marks the signer as running. If the log had witnesses and has none any more, it counts the last signed checkpoint
+// as confirmed and publishes it.
 func (s *Signer) startRun() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +236,7 @@ func (s *Signer) startRun() error {
 	return s.publishIfMet()
 }
 
-// awaitCondition waits until cond, which is called with s.mu held, returns true. It reports whether signing goes on: it
+// awaitCondition waits until cond, which is called with s.mu held, returns true. It reports whether that happened: it
 // returns false if ctx ends or signing is refused.
 func (s *Signer) awaitCondition(ctx context.Context, cond func() bool) bool {
 	for {
@@ -252,7 +253,8 @@ func (s *Signer) awaitCondition(ctx context.Context, cond func() bool) bool {
 	}
 }
 
-// awaitWork waits until the log has grown, or its last cosignature must be renewed.
+// awaitWork waits until the log has grown beyond the last signed checkpoint, or its last cosignature must be renewed, and
+// returns nil then. The error says that ctx has ended.
 func (s *Signer) awaitWork(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -276,7 +278,7 @@ func (s *Signer) notifyWaiters() {
 	s.changed = make(chan struct{})
 }
 
-// newBackoff returns the intervals between attempts, the first one at first.
+// newBackoff returns the intervals between attempts: about first, and then twice as long each time, up to a minute.
 func newBackoff(first time.Duration) *backoff.ExponentialBackOff {
 	b := &backoff.ExponentialBackOff{InitialInterval: first, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: maxRetryInterval}
 	b.Reset()
@@ -307,7 +309,8 @@ func (s *Signer) sign() error {
 	return s.publishIfMet()
 }
 
-// checkMaySign returns why the signer may not sign anything new.
+// checkMaySign returns why the signer may not sign anything new: signing is refused, or witnesses have not confirmed the
+// last signed checkpoint. It returns nil if it may. The caller holds s.mu.
 func (s *Signer) checkMaySign() error {
 	if err := s.refusal(); err != nil || s.confirmed {
 		return err
@@ -315,7 +318,8 @@ func (s *Signer) checkMaySign() error {
 	return s.missingWitnesses()
 }
 
-// mayReachQuorum reports whether the witnesses whose last request has not failed are enough for the policy.
+// mayReachQuorum reports whether the witnesses that have a URL, and whose last request has not failed, are enough for the
+// policy.
 func (s *Signer) mayReachQuorum() bool {
 	return s.policy.isMet(func(i int) bool { return s.witnesses[i].URL != "" && s.witnesses[i].err == nil })
 }
@@ -340,7 +344,8 @@ func (s *Signer) missingWitnesses() error {
 	return fmt.Errorf("too few witnesses have confirmed the last signed checkpoint, of %d entries, so newer ones cannot be published; missing: %s", s.last.Size, strings.Join(waits, ", "))
 }
 
-// signIfNeeded signs and stores the log's checkpoint, unless that is up to date. It does not publish it.
+// signIfNeeded signs and stores the log's checkpoint, unless that is signed and cosigned within the last hour. It does not
+// publish it. The error is a [*RefusedError] if the log does not contain the last signed checkpoint.
 func (s *Signer) signIfNeeded() error {
 	c := s.options.Log.Checkpoint()
 	if s.last.Note != nil {
@@ -354,7 +359,8 @@ func (s *Signer) signIfNeeded() error {
 	return s.signAndStore(c, s.options.Now())
 }
 
-// storeCosignatures records a witness's cosignatures of a checkpoint, and publishes the checkpoint if these are enough.
+// storeCosignatures records that a witness has cosigned a checkpoint with these lines, and publishes the last signed
+// checkpoint if it has enough cosignatures. The error is about publishing it.
 func (s *Signer) storeCosignatures(w *witness, signed Signed, lines []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +374,8 @@ func (s *Signer) isPublished() bool {
 	return s.confirmed && s.published.Load().signed.Checkpoint == s.last.Checkpoint
 }
 
-// publishIfMet publishes the last signed checkpoint with all of its cosignatures, if these satisfy the policy.
+// publishIfMet publishes the last signed checkpoint with all of its cosignatures, if these satisfy the policy. If they do
+// not, it does nothing and returns nil. The caller holds s.mu.
 func (s *Signer) publishIfMet() error {
 	signed := Signed{s.last.Checkpoint, bytes.Clone(s.last.Note)}
 	for _, w := range s.witnesses {
@@ -386,7 +393,7 @@ func (s *Signer) publishIfMet() error {
 	return s.publishCheckpoint(signed)
 }
 
-// publishCheckpoint stores a checkpoint as published and has clients get it.
+// publishCheckpoint has clients get a checkpoint. If the log has witnesses, it first writes it to the key folder.
 func (s *Signer) publishCheckpoint(signed Signed) error {
 	if len(s.witnesses) > 0 && signed.Note != nil {
 		if err := s.folder.write(publishedFile, signed.Note, false); err != nil {
@@ -397,13 +404,14 @@ func (s *Signer) publishCheckpoint(signed Signed) error {
 	return nil
 }
 
-// setPublished has clients get a checkpoint, and err as the reason why no other one follows.
+// setPublished has clients get a checkpoint, and err as the reason why no other one follows, nil if others do. It writes
+// nothing to the disk.
 func (s *Signer) setPublished(signed Signed, err error) {
 	s.published.Store(&published{signed, s.inStore, s.keys[0].public, err})
 	s.notifyWaiters()
 }
 
-// refuseSigning ends signing until the next start. The published checkpoint stays.
+// refuseSigning ends signing until the next start, for the reason err. The published checkpoint stays.
 func (s *Signer) refuseSigning(err *RefusedError) {
 	s.logger.Error("the log is not signed any more", "err", err, "keys", s.folder.dir)
 	s.setPublished(s.published.Load().signed, err)
@@ -412,8 +420,8 @@ func (s *Signer) refuseSigning(err *RefusedError) {
 // refusal returns why nothing is signed any more, nil if signing goes on.
 func (s *Signer) refusal() error { return s.published.Load().err }
 
-// Close signs the last entries, if the witnesses have confirmed what was signed before, and closes the key folder. Nothing may
-// be appended after that, and Run must have ended.
+// Close signs the last entries, if the witnesses have confirmed what was signed before, and closes the key folder in any
+// case. Nothing may be appended after that, and Run must have ended. It must be called once.
 func (s *Signer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

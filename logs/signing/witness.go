@@ -22,8 +22,8 @@ import (
 // maxResponse bounds the body of a witness's response, and its headers, in bytes.
 const maxResponse = 64 << 10
 
-// newWitnessClient returns a client for requests to witnesses. It follows no redirect, and bounds the time of a request with
-// its response.
+// newWitnessClient returns a client for requests to witnesses. It follows no redirect. A request, with reading its response,
+// may take 10 seconds.
 func newWitnessClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxResponseHeaderBytes = maxResponse
@@ -89,7 +89,8 @@ func (s *Signer) runWitness(ctx context.Context, w *witness) {
 	}
 }
 
-// recordFailure stores why a witness has not cosigned, and reports whether the log now waits for this witness.
+// recordFailure stores why a witness has not cosigned, and reports whether the log cannot continue without it: the last
+// signed checkpoint is not published, and the other witnesses are too few.
 func (s *Signer) recordFailure(w *witness, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +99,8 @@ func (s *Signer) recordFailure(w *witness, err error) bool {
 	return !s.isPublished() && !s.mayReachQuorum()
 }
 
-// requestCosignatures requests the witness's cosignatures of the last signed checkpoint and stores them.
+// requestCosignatures requests the witness's cosignatures of the last signed checkpoint and stores them. The error says why
+// it has not cosigned: a claim or a dispute of another log, a [*RefusedError] if signing ends, or a failed request.
 func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 	const attempts = 3 // its size may be unknown here, and another process may submit checkpoints at the same time
 	for range attempts {
@@ -144,7 +146,7 @@ func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 }
 
 // addCheckpoint sends a checkpoint to the witness, with the proof that the log has only grown since the one that the witness
-// has seen. It returns the response and its body.
+// has seen. It returns the response, whatever its status, and the content of its body. tree reads the log's hashes.
 func (w *witness) addCheckpoint(ctx context.Context, signed Signed, tree tlog.HashReader) (*http.Response, []byte, error) {
 	body := fmt.Appendf(nil, "old %d\n", w.seen)
 	if w.seen > 0 {
@@ -160,7 +162,8 @@ func (w *witness) addCheckpoint(ctx context.Context, signed Signed, tree tlog.Ha
 	return w.send(ctx, http.MethodPost, "/add-checkpoint", body)
 }
 
-// latestCosigned requests the signed checkpoint that the witness cosigned last of a log.
+// latestCosigned requests the signed checkpoint that the witness cosigned last of the log with the name origin. It does not
+// verify it.
 func (w *witness) latestCosigned(ctx context.Context, origin string) ([]byte, error) {
 	response, answer, err := w.send(ctx, http.MethodGet, fmt.Sprintf("/%x/checkpoint", sha256.Sum256([]byte(origin))), nil)
 	if err == nil && response.StatusCode != http.StatusOK {
@@ -169,7 +172,8 @@ func (w *witness) latestCosigned(ctx context.Context, origin string) ([]byte, er
 	return answer, err
 }
 
-// send sends a request to the witness and returns the response and its body.
+// send sends a request to the witness and returns the response, whatever its status, with its body closed, and the content
+// of the body.
 func (w *witness) send(ctx context.Context, method, path string, body []byte) (_ *http.Response, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, w.URL+path, bytes.NewReader(body))
 	if err != nil {
@@ -194,7 +198,7 @@ func mediaType(r *http.Response) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// parseSize parses the body of a response with the size that a witness has cosigned.
+// parseSize parses the body of a response with the number of entries that a witness has cosigned.
 func parseSize(answer []byte) (int64, error) {
 	text := strings.TrimSuffix(string(answer), "\n")
 	seen, err := strconv.ParseInt(text, 10, 64)
@@ -204,7 +208,8 @@ func parseSize(answer []byte) (int64, error) {
 	return seen, nil
 }
 
-// parseCosignatures returns those signature lines of a response that are the witness's valid cosignatures.
+// parseCosignatures returns those signature lines of a response that are the witness's valid cosignatures of a checkpoint.
+// None is an error.
 func (w *witness) parseCosignatures(signed Signed, answer []byte) ([]byte, error) {
 	n, err := note.Open(append(bytes.Clone(signed.Note), answer...), note.VerifierList(w.Verifier))
 	if err != nil {

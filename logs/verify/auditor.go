@@ -50,7 +50,8 @@ const (
 	MaxStatement = 1_000_000
 )
 
-// Sign returns the statement as a note that is signed with an auditor's key.
+// Sign returns the statement, with Checkpoint in it, as a note that is signed with an auditor's key. The error says that the
+// note would have over [MaxStatement] bytes, or that signing failed.
 func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	s.Format = auditFormat
 	data, err := json.Marshal(s)
@@ -67,8 +68,8 @@ func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	return signed, nil
 }
 
-// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. The caller must verify the
-// checkpoint in it.
+// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. It does not verify the
+// checkpoint in it, which the caller must do.
 func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -98,9 +99,9 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	return s, nil
 }
 
-// fileOutcome returns what the auditor found about one file of the release that a log entry published. If that is not
-// [Proven], the string says why.
-func (s *AuditStatement) fileOutcome(entry int64, path string) (Outcome, string) {
+// fileOutcome returns what the auditor found about one file of the release that the log entry with this index published. A
+// difference in the release counts for all its files. If the outcome is not [Proven], problem says why.
+func (s *AuditStatement) fileOutcome(entry int64, path string) (_ Outcome, problem string) {
 	if entry < s.From || entry >= s.To {
 		return Unproven, fmt.Sprintf("entry %d is not audited: the statement is about entries %d to %d", entry, s.From, s.To-1)
 	}
@@ -123,8 +124,8 @@ type Auditor struct {
 	Key, Statement string
 }
 
-// ParseAuditor parses STATEMENT#KEY: the URL or path of an auditor's statement, and the auditor's verifier key or the path of
-// a file with that key.
+// ParseAuditor parses STATEMENT#KEY: the URL or path of an auditor's statement, and the auditor's verifier key or the path
+// of a file with that key, which it reads. It does not read the statement.
 func ParseAuditor(argument string) (a Auditor, err error) {
 	at := strings.LastIndex(argument, "#")
 	if at <= 0 {
@@ -156,9 +157,9 @@ type AuditVerdict struct {
 	Size    int64   `json:"size,omitempty"`    // entries of the log up to which it has audited
 }
 
-// readAuditStatements reads the statements of all auditors in the options. A statement that cannot be read or verified counts
-// as [Unproven]. The error is a [ForkError], if the log's key has also signed another log that an auditor saw, or says that
-// ctx has ended.
+// readAuditStatements reads the statements of all auditors in the options into l.audits. A statement that cannot be read or
+// verified is no error and counts as [Unproven]. The error is a [ForkError], if the log's key has also signed another log
+// that an auditor saw, or says that ctx has ended.
 func (l *Log) readAuditStatements(ctx context.Context) error {
 	for _, a := range l.options.Auditors {
 		name, _, _ := strings.Cut(a.Key, "+")
@@ -181,8 +182,9 @@ type auditRead struct {
 	statement *AuditStatement
 }
 
-// readAuditStatement reads an auditor's statement, verifies its signature, and verifies that the log contains the checkpoint
-// in it.
+// readAuditStatement reads an auditor's statement from its file or URL, verifies its signature, and verifies that the log
+// contains the checkpoint in it. If the log is smaller than that checkpoint, this is no error, but the log is marked as
+// unverified.
 func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatement, error) {
 	var signed []byte
 	var err error
@@ -245,7 +247,8 @@ func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 }
 
 // CompareWith compares the release that entry e publishes with upstream, and returns the release's manifest too. The error
-// says why the log does not prove the manifest or the attestations.
+// says why the log does not prove the manifest or the attestations. A difference from upstream, or an upstream that cannot
+// be compared, is no error: the Comparison says so.
 func (l *Log) CompareWith(ctx context.Context, upstream Upstream, e logs.Indexed) (Comparison, *logs.Manifest, error) {
 	manifest, err := l.fetchManifest(ctx, e)
 	if err != nil {

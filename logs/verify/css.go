@@ -67,7 +67,8 @@ func (s *styleScanner) readIdentifier() string {
 	return b.String()
 }
 
-// readEscape reads an escape sequence, which begins at the scanner's position, and returns the character that it stands for.
+// readEscape reads an escape sequence, at whose backslash the scanner is, and returns its character: U+FFFD for an invalid
+// code, "" at the end of the text.
 func (s *styleScanner) readEscape() string {
 	s.rest = s.rest[1:]
 	digits, r := 0, rune(0)
@@ -115,14 +116,14 @@ func (s *styleScanner) readURL() string {
 	return to
 }
 
-// readUntil reads up to and including the first byte for which isEnd returns true, and returns the text before it with its
-// escapes decoded.
-func (s *styleScanner) readUntil(ends func(c byte) bool) string {
+// readUntil reads up to and including the first byte for which isEnd returns true, or to the end of the text, and returns
+// the text before it with its escapes decoded.
+func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 	var b strings.Builder
 	for s.rest != "" {
 		c := s.rest[0]
 		switch {
-		case ends(c):
+		case isEnd(c):
 			s.rest = s.rest[1:]
 			return b.String()
 		case strings.HasPrefix(s.rest, "\\\n"):
@@ -137,7 +138,8 @@ func (s *styleScanner) readUntil(ends func(c byte) bool) string {
 	return b.String()
 }
 
-// followStyleSheet fetches a style sheet that was found in the page, and queues what it loads for checking.
+// followStyleSheet fetches a style sheet that was found in the page, and queues what it loads for checking. One that cannot
+// be fetched is noted in the report; the error says that ctx has ended.
 func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
 	data, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
@@ -151,8 +153,9 @@ func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error 
 	return nil
 }
 
-// queueStyleReferences queues what a CSS text at the address base loads for checking. The line is that of the page's tag; from
-// is the style sheet's URL, or that of the frame that has it.
+// queueStyleReferences queues what a CSS text at the address base loads for checking. line is that of the page's tag; from
+// is the style sheet's URL, or that of the frame that has it. Beyond a limit it queues nothing, and the report becomes
+// [Unproven] with a note.
 func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {

@@ -127,14 +127,16 @@ type Event struct {
 // newEvent returns a summary of a log entry.
 func newEvent(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Reason} }
 
-// VerifyURL verifies the bytes that are served under a URL, in each encoding that the server has.
+// VerifyURL verifies that the bytes that are served under a URL, in each encoding that the server has, are those of the file
+// with this name. The Result says what is proven, and why not more.
 func (l *Log) VerifyURL(ctx context.Context, address string, name Name) Result {
 	return l.verifyFile(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
 		return l.verifyEncodings(ctx, address, r, live, file, known)
 	})
 }
 
-// VerifyBytes verifies that data is the file of a release that the log publishes under this name.
+// VerifyBytes verifies that data is the file of a release that the log publishes under this name. The Result says what is
+// proven, and why not more.
 func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
 	return l.verifyFile(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
 		if !known {
@@ -147,7 +149,8 @@ func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
 }
 
 // verifyFile reads what the log says about the file's release, and calls check to compare the file's bytes with it: live
-// reports whether the release is live, and known whether its manifest has the file.
+// says whether the release is live, and known whether its manifest has the file. An error of check becomes the result's
+// outcome. Then it compares the release with upstream and with audits, as the options say.
 func (l *Log) verifyFile(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)
@@ -210,7 +213,7 @@ type fileDigest struct {
 // newFileDigest returns the digest of no bytes.
 func newFileDigest() *fileDigest { return &fileDigest{sha256: sha256.New(), sha512: sha512.New()} }
 
-// Write adds data to the digest.
+// Write adds data to the digest. It never fails.
 func (s *fileDigest) Write(data []byte) (int, error) {
 	s.size += int64(len(data))
 	s.sha256.Write(data)
@@ -241,8 +244,9 @@ func (s *fileDigest) asFile(path string) logs.File {
 // another.
 var requestedEncodings = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 
-// verifyEncodings requests the file under an address in each encoding, compares the bytes with the manifest's record, and adds
-// the encodings of the responses to the result.
+// verifyEncodings requests the file under an address in each encoding, compares the bytes with the manifest's record, and
+// adds the encodings of the responses to the result. live and known are as in [Log.verifyFile]. The first error ends it: a
+// [Difference], or why the bytes could not be compared.
 func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
 	for _, accept := range requestedEncodings {
 		got, err := l.verifyEncoding(ctx, address, accept, live, file, known)
@@ -256,8 +260,9 @@ func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, li
 	return nil
 }
 
-// verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. It returns the encoding of
-// the response, "" if the server does not serve the file because it was withdrawn.
+// verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. live and known are as in
+// [Log.verifyFile]. It returns the encoding of the response, "" if the server does not serve the file because it was
+// withdrawn. Other bytes are a [Difference]; any other error says why they could not be compared.
 func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
 	response, err := l.remote.sendGet(ctx, address, accept.String())
 	if err != nil {
@@ -282,7 +287,7 @@ func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.
 	return coded.String(), compareBody(coded, response.Body, file)
 }
 
-// encodingOf returns the encoding of a response's body.
+// encodingOf returns the encoding of a response's body by its headers. An unknown one is an error.
 func encodingOf(response *http.Response) (coding.Coding, error) {
 	token := response.Header.Get("Content-Encoding")
 	if token == "" {
@@ -295,8 +300,8 @@ func encodingOf(response *http.Response) (coding.Coding, error) {
 	return coded, nil
 }
 
-// compareBody decodes the body of a response and returns a [Difference] if the bytes are not those of the manifest's record.
-// It stores none of them, so a file may have any size.
+// compareBody decodes the body of a response and returns a [Difference] if the bytes are not those of the manifest's record;
+// any other error is of the network. It stores none of them, so a file may have any size.
 func compareBody(coded coding.Coding, body io.Reader, file logs.File) error {
 	in := &limitedBody{rest: body, limit: maxEncodedSize(file.Size)}
 	s := newFileDigest()
@@ -407,7 +412,8 @@ type UnverifiedError struct {
 
 func (e *UnverifiedError) Error() string { return e.Problem }
 
-// OutcomeOf returns the outcome that an error of this package stands for, which is [Unproven] for any other error.
+// OutcomeOf returns the outcome that an error stands for: [Forked] for a [ForkError], [Differs] for a [Difference], that of
+// an [UnverifiedError], and [Unproven] for any other error and for nil.
 func OutcomeOf(err error) Outcome {
 	var unverified *UnverifiedError
 	switch {

@@ -62,7 +62,8 @@ func (l *Log) compareWithSeen(ctx context.Context) error {
 	return nil
 }
 
-// knownLog returns what earlier runs stored about the log, and reports whether they stored anything.
+// knownLog returns what earlier runs stored about the log, found by its present or its trusted key, and reports whether they
+// stored anything.
 func (l *Log) knownLog() (KnownLog, bool) {
 	if l.options.Known == nil {
 		return KnownLog{}, false
@@ -76,9 +77,10 @@ func (l *Log) knownLog() (KnownLog, bool) {
 	return l.options.Known(l.options.Trust.Key)
 }
 
-// openWithFormerKey verifies a checkpoint with a key that another one has replaced, and reports whether that succeeded. Such a
-// key may have been stolen, so the checkpoint must be smaller than the one that was seen before: then the log is stale.
-func (l *Log) openWithFormerKey(signed []byte) (checkpoint, string, bool) {
+// openWithFormerKey verifies a checkpoint with a key that another one has replaced. It returns the checkpoint and that
+// verifier key, and reports whether it succeeded. Such a key may have been stolen, so it succeeds only for a checkpoint that
+// is smaller than the one that was seen before, by which the caller then finds that the log is stale.
+func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, key string, ok bool) {
 	if l.options.Known == nil {
 		return checkpoint{}, "", false
 	}
@@ -98,25 +100,26 @@ func (l *Log) openWithFormerKey(signed []byte) (checkpoint, string, bool) {
 	return checkpoint{}, "", false
 }
 
-// openSeenCheckpoint verifies a signed checkpoint that an earlier run has verified and stored, because the stored file may
-// have been changed.
+// openSeenCheckpoint verifies the signature of a checkpoint that an earlier run or an auditor has seen, with any key that
+// may have signed this log.
 func (l *Log) openSeenCheckpoint(note string) (signing.Signed, error) {
 	return signing.OpenWithAny([]byte(note), l.trusted, l.changes)
 }
 
-// signedCheckpoint returns the log's verified checkpoint.
+// signedCheckpoint returns the log's verified checkpoint in the form of package signing.
 func (l *Log) signedCheckpoint() signing.Signed {
 	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.Tree.N, Root: l.Tree.Hash}, Note: l.note}
 }
 
-// compareWithCheckpoint returns nil if the log contains a checkpoint that is not larger, and a [ForkError] if it provably does
-// not. Any other error proves nothing.
+// compareWithCheckpoint returns nil if the log contains a checkpoint that is not larger, and a [ForkError] if it provably
+// does not, or a [Difference] if the proof would convince only this client. Any other error proves nothing.
 func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) error {
 	return l.compareCheckpoints(seen, l.signedCheckpoint(), l.hashReader(ctx))
 }
 
-// markStale records that the log is stale: it is smaller than a checkpoint that was seen before. It then compares the two, or
-// defers that if the server does not have the tiles of the larger one. An error is a [ForkError], or says that ctx has ended.
+// markStale marks the log as unverified because it is smaller than a checkpoint that was seen before. It then compares the
+// two, or defers that if the server does not have the tiles of the larger one. An error is a [ForkError], or says that ctx
+// has ended.
 func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.Tree.N, seen.Size)}
 	larger := l.newTileReader(ctx, map[tlog.Tile][]byte{}).hashReader(tlog.Tree{N: seen.Size, Hash: seen.Root})
@@ -133,7 +136,8 @@ func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 }
 
 // compareCheckpoints returns nil if the larger of two signed checkpoints contains the smaller one, and a [ForkError] if it
-// provably does not. Any other error proves nothing. hashes reads the hashes of the larger tree.
+// provably does not. If the keys that signed them do not lead to each other, that is a [Difference], because nothing proves
+// the fork to others. Any other error proves nothing. hashes reads the hashes of the larger tree.
 func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
 	if smaller.Size == 0 {
 		return nil
@@ -156,7 +160,8 @@ func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.Has
 	return differs("the log's first %d entries are not those that were signed and seen before; the keys do not lead to each other, so nothing proves that to others", smaller.Size)
 }
 
-// rootAt returns the root hash of a tree at an earlier size, over 0. hashes reads the hashes of the tree.
+// rootAt returns the root hash that a tree had when it had size entries, which are over 0 and not more than it has. hashes
+// reads the hashes of the tree.
 func rootAt(size int64, tree logs.Checkpoint, hashes tlog.HashReader) (tlog.Hash, error) {
 	if size == tree.Size {
 		return tree.Root, nil

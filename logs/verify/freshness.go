@@ -20,9 +20,10 @@ const (
 	clockTolerance = 5 * time.Minute
 )
 
-// freshAsOf returns the time as of which a checkpoint is vouched to be the newest, by the log's own cosignatures or any given
-// witness, or by as many witnesses as are required. In that case the log's cosignatures do not count, because a dishonest log
-// can renew an old checkpoint. The zero time means that none counts.
+// freshAsOf returns the newest time that t.Need of the witnesses' cosignatures reach, as of which the checkpoint was vouched
+// to be the newest. The log's own cosignatures do not count then, because a dishonest log can renew an old checkpoint. If
+// Need is 0, it is the newest time of any witness or of the log itself. If too few count, it is the earliest time in the
+// future, which [CheckAge] reports, or else the zero time.
 func (t Trust) freshAsOf(log []time.Time, witnesses []Cosignature) time.Time {
 	times := log
 	if t.Need > 0 {
@@ -66,8 +67,8 @@ func (t Trust) now() time.Time {
 	return t.Now()
 }
 
-// CosignedAt returns the time as of which a signed checkpoint is vouched to be the newest. It is zero if no cosignature says
-// so, or if the checkpoint is not of the trusted log.
+// CosignedAt verifies a signed checkpoint, and returns the time as of which it is vouched to be the newest. It is zero if
+// too few cosignatures say so, or if the checkpoint is not one of the trusted log.
 func (t Trust) CosignedAt(note []byte) time.Time {
 	c, _, _, err := t.openCheckpoint(note, nil)
 	if err != nil {
@@ -77,8 +78,8 @@ func (t Trust) CosignedAt(note []byte) time.Time {
 }
 
 // CheckAge returns an error if a checkpoint, vouched to be the newest as of the time cosigned, was older than limit at the
-// time now: the log may have other entries. A zero time cosigned means that the age is unknown, which no limit allows, because
-// cosignatures can be removed.
+// time now: the log may have other entries. A time cosigned that is over 5 minutes after now is an error too. So is a zero
+// one, by which the age is unknown, because cosignatures can be removed.
 func CheckAge(cosigned, now time.Time, limit time.Duration) error {
 	age := now.Sub(cosigned)
 	switch {
@@ -93,7 +94,8 @@ func CheckAge(cosigned, now time.Time, limit time.Duration) error {
 	return nil
 }
 
-// DescribeAge says in words how long before now a checkpoint was vouched to be the newest.
+// DescribeAge says in words how long before now a checkpoint was vouched to be the newest, such as "cosigned 47 hours ago".
+// A zero time cosigned is "of unknown age".
 func DescribeAge(cosigned, now time.Time) string {
 	switch age := now.Sub(cosigned); {
 	case cosigned.IsZero():
@@ -105,7 +107,8 @@ func DescribeAge(cosigned, now time.Time) string {
 	}
 }
 
-// formatAge returns a duration in words, in days, hours, minutes or seconds.
+// formatAge returns a duration in words, rounded down in the largest unit of which it has at least two, such as "47 hours";
+// less than zero is zero.
 func formatAge(age time.Duration) string {
 	switch age = max(0, age); {
 	case age >= 48*time.Hour:

@@ -17,8 +17,9 @@ type importMap struct {
 	Integrity map[string]string // by URL
 }
 
-// merge adds the JSON of another import map, whose relative addresses are resolved against base. If several map one name, the
-// first counts, as in browsers.
+// merge adds the JSON of another import map to m, with its relative addresses resolved against base. If several map one
+// name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the JSON is malformed, and then
+// m is unchanged.
 func (m *importMap) merge(text string, base *webURL) error {
 	if len(text) > maxImportMap {
 		return fmt.Errorf("it has over %d bytes", maxImportMap)
@@ -65,7 +66,7 @@ func (m *importMap) merge(text string, base *webURL) error {
 	return nil
 }
 
-// parseObject parses a JSON object. Missing data is an empty object, and null is an error.
+// parseObject parses a JSON object. nil data is an empty object, and null is an error.
 func parseObject(data json.RawMessage) (map[string]any, error) {
 	if data == nil {
 		return nil, nil
@@ -77,8 +78,8 @@ func parseObject(data json.RawMessage) (map[string]any, error) {
 	return object, nil
 }
 
-// addNames adds the names and addresses of an import map's JSON object to a map, resolved against base. It skips invalid ones
-// and those that the map has.
+// addNames adds the names and addresses of an import map's JSON object from to the map into, resolved against base. It skips
+// invalid ones and those that into has.
 func addNames(into map[string]string, from map[string]any, base *webURL) {
 	for name, to := range from {
 		if at, ok := parseURLLike(name, base); ok {
@@ -92,8 +93,8 @@ func addNames(into map[string]string, from map[string]any, base *webURL) {
 	}
 }
 
-// parseURLLike returns the absolute form of an address, and reports whether name is one: an absolute address, or a relative
-// one that begins with /, ./ or ../. Anything else is a bare name.
+// parseURLLike returns the absolute form of an address, and reports whether name is one: an absolute address, or one
+// relative to base that begins with /, ./ or ../. Anything else is a bare name.
 func parseURLLike(name string, base *webURL) (string, bool) {
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "./") && !strings.HasPrefix(name, "../") {
 		base = nil

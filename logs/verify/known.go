@@ -50,7 +50,8 @@ type knownFile struct {
 
 const knownFormat = 1
 
-// ReadKnown reads the file of known logs. A missing file means that no log is known.
+// ReadKnown reads the file of known logs. A missing file is no error: no log is known. A file with another format or an
+// invalid key is one.
 func ReadKnown(path string) (*Known, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +76,8 @@ func ReadKnown(path string) (*Known, error) {
 	return &Known{path: path, Logs: f.Logs, Lists: f.Lists}, nil
 }
 
-// ByServer returns what is stored about the log of a server, and reports whether there is anything.
+// ByServer returns what is stored about the log of a server, given by its URL as it was stored, and reports whether there is
+// anything.
 func (k *Known) ByServer(server string) (KnownLog, bool) {
 	i := slices.IndexFunc(k.Logs, func(l KnownLog) bool { return slices.Contains(l.Servers, server) })
 	if i < 0 {
@@ -84,7 +86,8 @@ func (k *Known) ByServer(server string) (KnownLog, bool) {
 	return k.Logs[i], true
 }
 
-// ByKey returns what is stored about the log that is, or was, signed with a key, and reports whether there is anything.
+// ByKey returns what is stored about the log that is, or was, signed with a verifier key, and reports whether there is
+// anything.
 func (k *Known) ByKey(key string) (KnownLog, bool) {
 	i := k.indexByKey(key)
 	if i < 0 {
@@ -93,15 +96,17 @@ func (k *Known) ByKey(key string) (KnownLog, bool) {
 	return k.Logs[i], true
 }
 
-// indexByKey returns the index of the log that is, or was, signed with a key, or -1.
+// indexByKey returns the index in k.Logs of the log that is, or was, signed with a verifier key, or -1.
 func (k *Known) indexByKey(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }
 
-// Open opens a log and stores what was verified of it. If o has no key, it uses the one that is stored for the server, or else
-// the one that the server names, and firstUse is true. The evidence of a fork is stored in a file.
+// Open opens and verifies the log of o.Server, and stores in the file what was verified of it. If o has no key, it uses the
+// one that is stored for the server. If none is stored, it uses the one that the server itself names, and firstUse is true.
+// If the log has forked, the error is a [ForkError], and the evidence is stored in a file that it names. A log that proves
+// nothing is no error, see [Log.Unverified].
 func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
-	if o, firstUse, err = k.complete(ctx, o); err != nil {
+	if o, firstUse, err = k.completeOptions(ctx, o); err != nil {
 		return nil, false, err
 	}
 	l, err = Open(ctx, o)
@@ -116,9 +121,9 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 	return l, firstUse, k.RecordLog(o.Server, l.options.Trust.Key, l, now)
 }
 
-// complete adds to the options of a log what is stored about it, and the functions that read and store its lists of keys. If no key
-// is pinned or stored, it fetches the one that the server names, and firstUse is true.
-func (k *Known) complete(ctx context.Context, o Options) (_ Options, firstUse bool, err error) {
+// completeOptions returns the options of a log with what is stored about it, and with the functions that read and store its
+// lists of keys. If no key is pinned or stored, it fetches the one that the server names, and firstUse is true.
+func (k *Known) completeOptions(ctx context.Context, o Options) (_ Options, firstUse bool, err error) {
 	if before, ok := k.ByServer(o.Server); o.Trust.Key == "" && ok {
 		o.Trust.Key = before.Key
 	}
@@ -132,13 +137,15 @@ func (k *Known) complete(ctx context.Context, o Options) (_ Options, firstUse bo
 	return o, firstUse, nil
 }
 
-// RecordLog stores what was verified of a server's log: its key, to which the trusted key has led, and its checkpoint. If
-// nothing is proven by the checkpoint, it does not replace the stored one and is stored to be compared later.
+// RecordLog stores in the file what was verified of a server's log: its key, to which the key trusted has led, and its
+// checkpoint, seen at the time now. If nothing is proven by the checkpoint, it does not replace the stored one and is stored
+// to be compared later.
 func (k *Known) RecordLog(server, trusted string, l *Log, now time.Time) error {
 	return k.updateFile(func(fresh *Known) { fresh.mergeLog(server, trusted, l, now) })
 }
 
-// updateFile reads the file of known logs again, under a lock, applies a change and writes it.
+// updateFile reads the file of known logs again, under a lock, applies a change to that, and writes it. Then k has what is
+// in the file.
 func (k *Known) updateFile(change func(*Known)) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
 		return fmt.Errorf("couldn't store what was verified of the log: %w", err)

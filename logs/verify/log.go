@@ -80,7 +80,7 @@ const (
 	maxKeys       = 1 << 20
 )
 
-// FetchKey returns the verifier key that the server names as its log's. Nothing proves that it is.
+// FetchKey fetches the verifier key that the server names as its log's. Nothing proves that it is.
 func FetchKey(ctx context.Context, o Options) (string, error) {
 	data, err := o.newRemote().get(ctx, "/log/key", maxKey)
 	if err != nil {
@@ -102,8 +102,9 @@ func (o Options) newRemote() *remote {
 	return r
 }
 
-// Open fetches the log's checkpoint and verifies it. If nothing is wrong with the checkpoint but it proves nothing,
-// [Log.Unverified] says why. The caller must bound the time with ctx.
+// Open fetches the log's checkpoint and verifies it. An error may be a [Difference] or a [ForkError], see [OutcomeOf]. If
+// nothing is wrong with the checkpoint but it proves nothing, such as an old one, there is no error, and [Log.Unverified]
+// says why. The caller must bound the time with ctx.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{options: o, remote: o.newRemote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
 	if err := l.readKeys(ctx); err != nil {
@@ -146,7 +147,8 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	return l, nil
 }
 
-// fetchKeyChanges fetches the list of key changes from the server, which need not have one. Each change carries its own proof.
+// fetchKeyChanges fetches the list of key changes from the server. A server that has no list is no error. The caller must
+// verify the changes, each of which carries its own proof.
 func (l *Log) fetchKeyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	data, err := l.remote.get(ctx, "/log/keys", maxKeys)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,7 +171,8 @@ func (l *Log) newTileReader(ctx context.Context, cache map[tlog.Tile][]byte) *ti
 	return &tileReader{ctx: ctx, remote: l.remote, cache: cache}
 }
 
-// hashReader returns a reader of the hashes of the log's tree, each of which is proven.
+// hashReader returns a reader of the hashes of the log's tree, each of which is proven. It fetches tiles and caches the
+// proven ones in l.
 func (l *Log) hashReader(ctx context.Context) tlog.HashReader {
 	return l.newTileReader(ctx, l.proof).hashReader(l.Tree)
 }
@@ -183,7 +186,7 @@ func (l *Log) Origin() string {
 // Key returns the verifier key that the log is signed with now, to which the pinned key has led.
 func (l *Log) Key() string { return l.key }
 
-// KeyChanges returns the changes of the log's key that the server names. Each carries its own proof.
+// KeyChanges returns the changes of the log's key that the server names, unverified. Each carries its own proof.
 func (l *Log) KeyChanges() []signing.KeyChange { return l.changes }
 
 // Size returns the number of entries in the checkpoint.
@@ -195,7 +198,7 @@ func (l *Log) Seen() (size int64, at time.Time) { return l.seen, l.seenAt }
 // Root returns the root hash of the log's tree.
 func (l *Log) Root() tlog.Hash { return l.Tree.Hash }
 
-// Note returns the signed checkpoint.
+// Note returns the signed checkpoint as a note, with the cosignatures that the server sent.
 func (l *Log) Note() []byte { return l.note }
 
 // Unverified returns why nothing is proven by the log, nil if its files may be proven.

@@ -121,7 +121,8 @@ func (a *Advisories) addArchive(data []byte) error {
 	return nil
 }
 
-// addRecords adds the OSV records in JSON data: one record, a list, or the response of an OSV API.
+// addRecords adds the OSV records in JSON data: one record, a list, or the response of an OSV API. It ignores withdrawn
+// records and those about other packages than npm's.
 func (a *Advisories) addRecords(data []byte) error {
 	var records []osvRecord
 	trimmed := bytes.TrimSpace(data)
@@ -164,7 +165,7 @@ func (a *Advisories) addRecords(data []byte) error {
 	return nil
 }
 
-// describe returns a line of text for each known vulnerability of a version of an npm package.
+// describe returns a line of text for each known vulnerability of a version of an npm package; none if a is nil.
 func (a *Advisories) describe(name, version string) []string {
 	if a == nil {
 		return nil
@@ -182,7 +183,8 @@ func (a *Advisories) describe(name, version string) []string {
 	return known
 }
 
-// isAffected reports whether a version is in the affected range that the events of an OSV record describe.
+// isAffected reports whether a version is in the affected range that the events of an OSV record describe. A version that is
+// not a semantic version is not.
 func isAffected(events []osvEvent, version string) bool {
 	v := "v" + version
 	if !semver.IsValid(v) {

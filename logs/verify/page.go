@@ -86,7 +86,7 @@ type inline struct {
 }
 
 // parsePage parses a page as browsers do. contentType is the value of the Content-Type header, "" for a file. address is the
-// page's own.
+// page's own. A page whose loads would not be known completely is an error.
 func parsePage(ctx context.Context, data []byte, contentType string, address *webURL) (*page, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -102,7 +102,8 @@ func parsePage(ctx context.Context, data []byte, contentType string, address *we
 	return p, p.parseText(ctx, decoded.text)
 }
 
-// parseText parses the decoded text of a document and records what it loads and runs.
+// parseText parses the decoded text of a document and records in p what it loads and runs. A document that browsers may read
+// in another way is an error.
 func (p *page) parseText(ctx context.Context, text string) error {
 	early, err := p.scanTags(text)
 	if err != nil {
@@ -266,7 +267,8 @@ type boundedReader struct {
 	start uint64
 }
 
-// Read returns the next small piece of the page. It fails if ctx has ended or the parsed tree takes too much memory.
+// Read returns the next small piece of the page. It fails if ctx has ended, or if the heap of this process has grown by more
+// than maxTreeMemory and ten times the rest of the page since the first piece.
 func (r *boundedReader) Read(p []byte) (int, error) {
 	const piece, every = 256, 4
 	if r.text == "" {
@@ -393,7 +395,8 @@ func attribute(attributes []html.Attribute, name string) (string, bool) {
 	return "", false
 }
 
-// addReference records that an element with these attributes loads the address to.
+// addReference records that an element with these attributes, in a line of the page, loads the address to. kind is one of
+// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem.
 func (p *page) addReference(kind, to string, attributes []html.Attribute, line int) {
 	integrity, _ := attribute(attributes, "integrity")
 	_, cors := attribute(attributes, "crossorigin")
@@ -420,7 +423,8 @@ func (p *page) addReference(kind, to string, attributes []html.Attribute, line i
 	p.references = append(p.references, r)
 }
 
-// addDataURL records a document, a script or a style sheet that is contained in a data: address.
+// addDataURL records a document, a script or a style sheet, of this kind of [Reference], that is contained in a data:
+// address.
 func (p *page) addDataURL(kind string, at *webURL, line int) {
 	r := Reference{Kind: Inline, Line: line, From: p.from, page: p}
 	contentType, body, err := parseDataURL(at.path)
@@ -444,7 +448,7 @@ func (p *page) addDataURL(kind string, at *webURL, line int) {
 	p.references = append(p.references, r)
 }
 
-// isPicture reports whether a media type is that of an image that cannot run code.
+// isPicture reports whether a Content-Type is that of an image that cannot run code, so not SVG.
 func isPicture(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, ";")
 	return strings.HasPrefix(kind, "image/") && kind != "image/svg+xml"
@@ -540,7 +544,7 @@ func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
 	}
 }
 
-// refreshTarget returns the address that a meta element sends the browser to, "" for none:
+// refreshTarget returns the address that a meta element with these attributes sends the browser to, "" for none:
 // https://html.spec.whatwg.org/multipage/semantics.html#shared-declarative-refresh-steps.
 func refreshTarget(attributes []html.Attribute) string {
 	if of, _ := attribute(attributes, "http-equiv"); !strings.EqualFold(strings.TrimSpace(of), "refresh") {
@@ -561,7 +565,7 @@ func refreshTarget(attributes []html.Attribute) string {
 	return text
 }
 
-// addNote adds a message about the page to its report, up to a limit.
+// addNote adds a formatted message about the page to its report; beyond a limit it drops it.
 func (p *page) addNote(format string, args ...any) {
 	const maxNotes = 100
 	if len(p.notes) < maxNotes {

@@ -90,8 +90,9 @@ const unknownHost = "https://page.invalid"
 // maxDepth is how deep frames may be in frames.
 const maxDepth = 8
 
-// VerifyPage verifies everything that a page loads and runs. at is its URL or the path of a file. The error says that the page
-// cannot be fetched, or is one of [Session.Verify].
+// VerifyPage verifies everything that a page loads and runs. at is its URL or the path of a file. What is not proven is no
+// error: the report says so. The error says that the page cannot be fetched, that o.Own is invalid, or is one of
+// [Session.Verify].
 func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
 	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
 	fetched, err := c.readPage(ctx, at)
@@ -138,7 +139,8 @@ type checkedFile struct {
 	origin string
 }
 
-// readPage reads the page at a URL or in a file. It also sets the client that all requests for the page use.
+// readPage reads the page at a URL or in a file, without parsing it. It also sets the client that all requests for the page
+// use.
 func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	named := append(c.Known.servers(), c.options.Server)
 	if IsURL(at) {
@@ -159,7 +161,8 @@ func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	return document{data: data, address: address}, err
 }
 
-// fetchDocument fetches the document at a URL, with the headers that matter to browsers.
+// fetchDocument fetches the document at a URL, with the headers that matter to browsers. Its address is the one after
+// redirects. Any status but 200 is an error.
 func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -188,7 +191,7 @@ func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byt
 	return o.newRemote().get(ctx, "", limit)
 }
 
-// resolvePrefixes resolves the prefixes of the page's own addresses against the page's address.
+// resolvePrefixes returns the prefixes of the page's own addresses in absolute form, resolved against the page's address.
 func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	var own []string
 	for _, prefix := range prefixes {
@@ -201,7 +204,7 @@ func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	return own, nil
 }
 
-// isOwn reports whether the user has declared that an address is the page's own.
+// isOwn reports whether the user has declared, by a prefix, that an absolute address is the page's own.
 func (c *pageCheck) isOwn(at string) bool {
 	return slices.ContainsFunc(c.own, func(prefix string) bool {
 		rest, ok := strings.CutPrefix(at, prefix)
@@ -209,8 +212,9 @@ func (c *pageCheck) isOwn(at string) bool {
 	})
 }
 
-// checkDocument parses a document and checks everything that it loads. r is the reference to it; depth is how deep it is in
-// frames.
+// checkDocument parses a document and checks everything that it loads. r is the reference to it; depth is how many frames it
+// is in. A document that cannot be read is reported as [Unproven], and is no error; see [pageCheck.checkReference] for
+// errors.
 func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, depth int) error {
 	p, err := c.parseDocument(ctx, d)
 	if err != nil {
@@ -231,7 +235,8 @@ func (c *pageCheck) parseDocument(ctx context.Context, d document) (*page, error
 	return p, err
 }
 
-// checkPage checks everything that a parsed document loads.
+// checkPage checks everything that a parsed document loads, and adds it and the document's notes to the report. depth is how
+// many frames the document is in. For errors see [pageCheck.checkReference].
 func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	c.pages = append(c.pages, p)
 	for _, r := range p.references {
@@ -262,8 +267,10 @@ func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	return nil
 }
 
-// checkReference verifies what a tag refers to, adds it to the report, and checks what that loads in turn. Each tag is checked
-// by itself; what it refers to is fetched once.
+// checkReference verifies what a tag refers to, adds it to the report, and checks what that loads in turn. depth is how many
+// frames the tag's document is in. Each tag is checked by itself; what it refers to is fetched once. What is not proven is
+// no error, but the report says so; the error ends the whole check: ctx has ended, the known logs could not be written, or
+// there are too many modules.
 func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) error {
 	found := Referred{Reference: r}
 	server, name, err := ParseURL(r.URL)
@@ -316,13 +323,16 @@ func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) 
 	return follow(ctx, found)
 }
 
-// isCrossOrigin reports whether a reference leads to another origin than the page's.
+// isCrossOrigin reports whether a reference leads to another origin than that of the document that has it; false for an
+// address without an origin, such as data:.
 func (c *pageCheck) isCrossOrigin(r Reference) bool {
 	at, err := parseWebURL(r.URL, nil)
 	return err == nil && !at.opaque && at.origin() != r.page.address.origin()
 }
 
-// followFrame checks the document in a frame that was found in the page.
+// followFrame fetches and checks the document in a frame that was found in the page, if the frame's address is proven or the
+// page's own. depth is how many frames that document is in. A document that cannot be read is reported; for errors see
+// [pageCheck.checkReference].
 func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) error {
 	around := found.page
 	if found.Outcome != Proven && found.Outcome != Own || found.Kind != Frame {
@@ -396,12 +406,13 @@ func setLines(p *page, line int) {
 	}
 }
 
-// addFinding adds a finding with a formatted message.
+// addFinding adds a finding with a rule and a formatted message to a reference.
 func (f *Referred) addFinding(rule string, isError bool, format string, args ...any) {
 	f.Findings = append(f.Findings, Finding{rule, isError, fmt.Sprintf(format, args...)})
 }
 
-// followModule fetches a module that was found in the page, and queues what it imports for checking.
+// followModule fetches a module that was found in the page, and queues what it imports for checking. It does nothing if
+// imports are not followed. One that cannot be fetched is noted in the report and is no error.
 func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	if c.options.Imports == nil {
 		return nil
@@ -417,8 +428,9 @@ func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	return c.queueImports(ctx, found.page, data, base, found.Line, found.URL)
 }
 
-// fetchCode returns the bytes of a module or a style sheet that was found in the page, to find what they load. It returns nil,
-// and adds a note, if they cannot be fetched or there are too many; and nil if nothing proves them.
+// fetchCode returns the bytes of a module or a style sheet that was found in the page, to find what they load. It returns
+// nil without an error if nothing proves them; and, with a note, if they cannot be fetched or there are too many. The error
+// says that ctx has ended.
 func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, error) {
 	if found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
 		return nil, nil
@@ -445,8 +457,9 @@ func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, erro
 	return data, nil
 }
 
-// queueImports queues what the text of a module, at the address base, imports for checking. The line is that of the page's
-// tag; from is the module's URL, or that of the frame that has it.
+// queueImports queues what the text of a module, at the address base, imports for checking. line is that of the page's tag;
+// from is the module's URL, or that of the frame that has it. What cannot be parsed is queued as a problem. The error says
+// that ctx has ended or there are too many imports.
 func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
 	if c.options.Imports == nil {
 		return nil

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// newGuardedClient returns a client for addresses that an untrusted page names. It connects only to public addresses and to
-// the hosts of urls, which the user has named. So a page cannot have this program send requests into the user's own network.
+// newGuardedClient returns a client for addresses that an untrusted page names. It connects only to public IP addresses, to
+// the hosts of urls, which the user has named, and to the proxies of the environment. So a page cannot have this program
+// send requests into the user's own network.
 func newGuardedClient(urls []string) *http.Client {
 	named := map[string]bool{}
 	proxies := httpproxy.FromEnvironment()

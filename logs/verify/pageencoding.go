@@ -151,7 +151,7 @@ func writtenLabels(data []byte) (labels []string) {
 	}
 }
 
-// charsetOf returns the label of the character encoding in a text such as "text/html; charset=utf-8", or "".
+// charsetOf returns the label of the character encoding, in lower case, in a text such as "text/html; charset=utf-8", or "".
 func charsetOf(content string) string {
 	lower := strings.ToLower(content)
 	for {

@@ -17,7 +17,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// checkLibraryFile verifies a file under /ajax/libs/ by the log of its server, and the integrity that the page states for it.
+// checkLibraryFile verifies a file under /ajax/libs/ by the log of its server, and the integrity that the page states for
+// it. It sets the outcome and the findings of found. The error is one of [Session.Verify]; a file that is not proven is
+// none.
 func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, server string, name Name) error {
 	own := !c.isCrossOrigin(found.Reference)
 	if !own && server != c.options.Server && c.Options.Trust.Key == "" && c.Options.Trust.Root == "" {
@@ -62,8 +64,9 @@ func upstreamName(r Result) string {
 	return r.Package
 }
 
-// checkIntegrity compares the integrity that the page states for a file with the file's hashes. own reports whether the file
-// is of the page's own origin.
+// checkIntegrity compares the integrity that the page states for a file with the file's hashes. own says whether the file is
+// of the page's own origin, which needs no integrity. A wrong or missing integrity becomes a finding; the error only says
+// that ctx has ended.
 func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own bool) error {
 	if found.Integrity == "" {
 		where := "its tag has no integrity attribute"
@@ -106,7 +109,7 @@ func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own boo
 	return nil
 }
 
-// Worse returns the worse of two outcomes.
+// Worse returns the worse of two outcomes, in the order [Nothing], [Own], and then that of [Outcomes].
 func Worse(a, b Outcome) Outcome {
 	rank := func(o Outcome) int {
 		switch o {
@@ -123,8 +126,9 @@ func Worse(a, b Outcome) Outcome {
 	return a
 }
 
-// strongestHashes returns those hashes in an integrity attribute that browsers compare with, which are those of the strongest
-// algorithm: https://www.w3.org/TR/SRI/#get-the-strongest-metadata.
+// strongestHashes returns those hashes in an integrity attribute that browsers compare with, which are those of the
+// strongest algorithm: https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It returns nil if there is no hash that
+// browsers know.
 func strongestHashes(integrity string) []string {
 	for _, algorithm := range []string{"sha512-", "sha384-", "sha256-"} {
 		var tokens []string
@@ -141,7 +145,8 @@ func strongestHashes(integrity string) []string {
 	return nil
 }
 
-// newestVersion returns the newest version of a library as its server states it, "" if the server does not.
+// newestVersion returns the newest version of a library as its server states it, "" if the server does not or fails. It
+// requests each library once.
 func (c *pageCheck) newestVersion(ctx context.Context, server, library string) string {
 	if c.newest == nil {
 		c.newest = map[string]string{}

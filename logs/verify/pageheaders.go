@@ -39,7 +39,8 @@ func (c *pageCheck) recommendedHeaders() map[string]string {
 	}
 }
 
-// addHashes adds the hashes of the page's inline scripts and styles to the sources of a Content-Security-Policy.
+// addHashes returns the sources of a Content-Security-Policy with the hashes of the page's inline scripts and styles added.
+// It adds a note about code in attributes, which no hash covers.
 func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	for i, p := range c.pages {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
@@ -65,7 +66,8 @@ func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	return scripts, styles
 }
 
-// cspSource returns an address as the source in a Content-Security-Policy that allows exactly it, "" if it has no host.
+// cspSource returns an address, without its query, as the source in a Content-Security-Policy that allows it, "" if it has
+// no host.
 func cspSource(at string) string {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" {

@@ -72,8 +72,8 @@ func parseLinkHeader(text string) (links [][]html.Attribute, complete bool) {
 	}
 }
 
-// cutLinkValue returns the value at the beginning of text, a token or a quoted string, and the text after it. It reports
-// whether there is one.
+// cutLinkValue returns the value at the beginning of text, a token or a quoted string, and the text after it. ok is false
+// for a quoted string without an end.
 func cutLinkValue(text string) (value, rest string, ok bool) {
 	quoted, ok := strings.CutPrefix(text, `"`)
 	if !ok {

@@ -46,8 +46,9 @@ type Release struct {
 // errNoRelease says that the log has no publication of a release.
 var errNoRelease = errors.New("the log does not say that it was published")
 
-// Release returns what the log says about a release, and verifies whether it is live. It reads all of a small log, and has the
-// server prove it for a large one.
+// Release returns what the log says about a release, and verifies whether it is live. A withdrawn release is no error. For a
+// release that was never published, the error is errNoRelease. It reads all of a small log, and has the server prove it for
+// a large one.
 func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error) {
 	name := [2]string{pkg, version}
 	if r, ok := l.releases[name]; ok {
@@ -82,7 +83,8 @@ type history struct {
 // maxHistory bounds the entries in a history, in bytes. A log with more is read again for each release.
 const maxHistory = 32 << 20
 
-// addEntry applies the next entry of the log.
+// addEntry applies the next entry of the log to the history. An entry that contradicts the ones before it is recorded in
+// h.wrong.
 func (h *history) addEntry(e logs.Indexed) {
 	size := len(e.Raw)
 	e.Raw = nil // it keeps a bundle of some MB in memory
@@ -111,7 +113,8 @@ func (h *history) addEntry(e logs.Indexed) {
 	h.bytes += size
 }
 
-// restrictTo deletes everything but one release, a package and a version, and has addEntry ignore others.
+// restrictTo deletes every release but one, given by its package and version, from the history, and has addEntry ignore
+// others.
 func (h *history) restrictTo(name [2]string) {
 	h.only = &name
 	for other := range h.releases {
@@ -131,8 +134,9 @@ func (h *history) restrictTo(name [2]string) {
 	}
 }
 
-// readFromHistory fills in r from all entries of the log. It reads them once if the history of all releases fits in memory,
-// and again for each release if not.
+// readFromHistory fills in r from all entries of the log. A release that no entry publishes is errNoRelease; entries that
+// contradict each other are a [Difference]. It reads the entries once if the history of all releases fits in memory, and
+// again for each release if not.
 func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	name := [2]string{r.Package, r.Version}
 	h := l.history
@@ -157,8 +161,8 @@ func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	return nil
 }
 
-// readHistory reads all entries of the log and verifies the map of live releases after each. If the history is too large for
-// memory, it contains only the release name, a package and a version.
+// readHistory reads all entries of the log and verifies the map of live releases after each; another map is a [Difference].
+// If the history is too large for memory, it contains only the release name, a package and a version.
 func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error) {
 	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
 	live := livemap.New()
@@ -184,7 +188,8 @@ func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error)
 	return h, nil
 }
 
-// applyToMap applies an entry to the map of live releases, and verifies that the map then has the root that the entry states.
+// applyToMap applies an entry to the map of live releases, and returns a [Difference] if the map then does not have the root
+// that the entry states. A map that becomes too large to compute here is another error.
 func applyToMap(live *livemap.Map, e logs.Indexed) error {
 	if err := logs.ApplyLive(live, e.Index, e.Entry); err != nil {
 		return err
@@ -235,7 +240,8 @@ func (r *Release) applyEntry(e logs.Indexed) error {
 	return nil
 }
 
-// fetchManifest fetches and verifies the manifest that an entry names.
+// fetchManifest fetches the manifest that an entry names, and verifies that it is that one, and about the entry's release.
+// If not, the error is a [Difference].
 func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(e.Index, e.Manifest), logs.MaxManifest)
 	if err != nil {
@@ -273,8 +279,9 @@ const maxLiveProof = 256 << 10
 // maxAbout bounds the entries about a release in such a proof.
 const maxAbout = 8
 
-// readFromProof fills in r from the server's proof of whether the release is live at the end of the log. The cost grows with
-// the logarithm of the log's size.
+// readFromProof fills in r from the server's proof of whether the release is live at the end of the log, which it verifies.
+// A wrong proof is a [Difference]. A release that is neither live nor in the entries that the server shows is errNoRelease.
+// The cost grows with the logarithm of the log's size.
 func (l *Log) readFromProof(ctx context.Context, r *Release) error {
 	path := tiles.LivePath(r.Package, r.Version, l.Tree.N)
 	data, err := l.remote.get(ctx, path, maxLiveProof)
@@ -326,7 +333,8 @@ func (l *Log) readFromProof(ctx context.Context, r *Release) error {
 }
 
 // applyLive records that r is live since the entry number index with a manifest, as the map of live releases states, and
-// verifies that this entry says so. about has the entries that the server showed, by number.
+// verifies that this entry says so. If it does not, the error is a [Difference]. about has the entries that the server
+// showed, by number; the entry is fetched if it is not among them.
 func (l *Log) applyLive(ctx context.Context, r *Release, index int64, manifest kvstore.Hash, about map[int64]logs.Indexed) error {
 	since, ok := about[index]
 	if !ok {
@@ -354,7 +362,8 @@ func (l *Log) applyLive(ctx context.Context, r *Release, index int64, manifest k
 	return nil
 }
 
-// parseProvenEntry verifies the proof that an entry is in the log's tree, and parses the entry.
+// parseProvenEntry verifies the proof that an entry is in the log's tree, and parses the entry. A wrong proof is a
+// [Difference].
 func (l *Log) parseProvenEntry(shown tiles.ProvenEntry) (logs.Indexed, error) {
 	if err := shown.Check(l.Tree); err != nil {
 		return logs.Indexed{}, differs("entry %d is not in the signed tree: %v", shown.Index, err)

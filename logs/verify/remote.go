@@ -29,8 +29,9 @@ func NewClient() *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect refuses redirects to other hosts: a server that the user has named must not make this program send requests
-// into the user's own network.
+// checkRedirect refuses redirects to other hosts, because a server that the user has named must not make this program send
+// requests into the user's own network. It allows up to maxRedirects on the same host, also from http to https with standard
+// ports. via are the requests so far.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -58,7 +59,8 @@ type remote struct {
 	read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
-// get returns the body under a path, of at most limit bytes. The error for a missing path is [fs.ErrNotExist].
+// get returns the body under a path of the server, of at most limit bytes; a longer one is an error. The error for a missing
+// path is [fs.ErrNotExist]. If r.read is set, it is called in the place of a request.
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	if r.read != nil {
 		return r.read(ctx, path, limit)
@@ -85,9 +87,9 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 	return body, nil
 }
 
-// sendGet sends a GET request and returns the response, whose body the caller must close. accept is the value of
-// Accept-Encoding, with which the body is not decoded; with "", the client decodes it. fields are the names and values of more
-// headers.
+// sendGet sends a GET request and returns the response, whatever its status; the caller must close its body. accept is the
+// value of Accept-Encoding, with which the body is not decoded; with "", the client decodes it. fields are the names and
+// values of more headers, in turn.
 func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -106,7 +108,8 @@ func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...stri
 // statusLine returns the status of a response, at a length that people can read.
 func statusLine(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
 
-// excerpt returns the beginning of the text of a response that reports an error, for messages; "" if the response has no text.
+// excerpt returns ": " and the beginning of the text of a response that reports an error, to be appended to a message; "" if
+// the response has no text.
 func excerpt(response *http.Response) string {
 	contentType := response.Header.Get("Content-Type")
 	if !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {

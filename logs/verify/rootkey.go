@@ -17,7 +17,8 @@ type KnownList struct {
 	List string `json:"list"` // the signed list
 }
 
-// KeyList returns the newest list of keys, signed with a root key, that earlier runs have seen, or nil.
+// KeyList returns the newest list of keys, signed with a root key, that earlier runs have seen, nil if they have seen none.
+// root is the root key's verifier key.
 func (k *Known) KeyList(root string) []byte {
 	for _, l := range k.Lists {
 		if l.Root == root {
@@ -27,8 +28,9 @@ func (k *Known) KeyList(root string) []byte {
 	return nil
 }
 
-// StoreKeyList stores a list of keys that is signed with a root key, unless the stored one has the same version or a newer
-// one. It writes the file at once, whether or not the log can be verified: an older list must not count any more.
+// StoreKeyList stores a list of keys, unless the stored one has the same version or a newer one; then it does nothing. A
+// list that the root key has not signed is an error. It writes the file at once, whether or not the log can be verified: an
+// older list must not count any more.
 func (k *Known) StoreKeyList(root string, signed []byte) error {
 	fresh, err := signing.OpenKeyList(signed, root)
 	if err != nil {
@@ -52,8 +54,9 @@ func (k *Known) isNewerList(root string, list *signing.KeyList) bool {
 	return err != nil || before.Version < list.Version
 }
 
-// readKeyList sets the list of keys that is signed with the root key: that of the server, or the one of earlier runs if it is
-// newer.
+// readKeyList sets l.keyList to the list of keys that is signed with the root key: that of the server, or the one of earlier
+// runs if it is newer or the server has none. If both have none, that is an error. A list of the server that the root key
+// has not signed is a [Difference].
 func (l *Log) readKeyList(ctx context.Context) error {
 	root := l.options.Trust.Root
 	var seen *signing.KeyList
@@ -93,8 +96,8 @@ func (l *Log) readKeyList(ctx context.Context) error {
 	return nil
 }
 
-// readKeys reads which keys may have signed the log: from the list of the root key if one is pinned, or else from the server's
-// list of key changes.
+// readKeys reads into l which keys may have signed the log: from the list of the root key if one is pinned, or else from the
+// server's list of key changes.
 func (l *Log) readKeys(ctx context.Context) (err error) {
 	if l.options.Trust.Root != "" {
 		return l.readKeyList(ctx)
@@ -106,8 +109,8 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 	return nil
 }
 
-// openCheckpoint verifies the checkpoint that the server has. It also returns the verifier key that signed it, and the key
-// changes that led to this key.
+// openCheckpoint verifies the checkpoint that the server has, and sets l.trusted to the keys by which checkpoints of the log
+// count. It also returns the verifier key that signed the checkpoint, and the key changes that led to this key.
 func (l *Log) openCheckpoint(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
 	if l.keyList != nil {
 		c, key, err := l.openWithKeyList(signed)
@@ -126,7 +129,8 @@ func (l *Log) openCheckpoint(signed []byte) (checkpoint, string, []signing.KeyCh
 }
 
 // openWithKeyList verifies a signed checkpoint with the keys in the root key's list, and also returns the verifier key that
-// signed it. The list takes precedence over changes of keys that a former key has signed.
+// signed it. A checkpoint by a key that has ended counts up to that end, and then the log is marked as stale; beyond it,
+// that is a [Difference]. The list takes precedence over changes of keys that a former key has signed.
 func (l *Log) openWithKeyList(signed []byte) (checkpoint, string, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
@@ -154,8 +158,9 @@ func (l *Log) openWithKeyList(signed []byte) (checkpoint, string, error) {
 	return checkpoint{}, "", problem
 }
 
-// checkKeyList verifies that the log contains the last tree of each former key in the list, and returns an error if not. If
-// the log is smaller than such a tree, or the list has expired, the log is marked as unverified.
+// checkKeyList verifies that the log contains the last tree of each former key in the list. If it does not, the error is a
+// [Difference]; any other error proves nothing. If the log is smaller than such a tree, or the list has expired, that is no
+// error, but the log is marked as unverified.
 func (l *Log) checkKeyList(ctx context.Context) error {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {
@@ -178,8 +183,8 @@ func (l *Log) checkKeyList(ctx context.Context) error {
 	return nil
 }
 
-// withoutEndedCheckpoint returns what is stored about the log without its checkpoint, if a former key has signed that after
-// the end that the list of keys states.
+// withoutEndedCheckpoint returns what is stored about the log, with Checkpoint "" if a former key has signed that after the
+// end that the list of keys states, and unchanged otherwise.
 func (l *Log) withoutEndedCheckpoint(known KnownLog) KnownLog {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {

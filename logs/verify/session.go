@@ -61,7 +61,8 @@ type SeenBefore struct {
 	Time time.Time `json:"time"`
 }
 
-// Usable reports whether files can be compared with the log.
+// Usable reports whether the log could be opened, so that files can be compared with it. It may still prove nothing, as
+// Outcome says.
 func (l *SessionLog) Usable() bool { return l.log != nil }
 
 // A Subject is something to verify: what is under a URL, or a local file.
@@ -75,8 +76,9 @@ type Subject struct {
 // Logs returns the logs that were opened, in that order.
 func (s *Session) Logs() []*SessionLog { return append([]*SessionLog{}, s.logs...) }
 
-// Verify verifies one subject, and opens its server's log if that is the first one of the server. The error says that the
-// known logs could not be written, or that the caller has ended ctx.
+// Verify verifies one subject, and opens its server's log if that is the first one of the server. What is not proven is no
+// error: the Result says why. The error says that the known logs could not be written, or that the caller has ended ctx.
+// After a timeout, the log is not used any more: later subjects of the server are [Unproven].
 func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Result, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -95,8 +97,9 @@ func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Res
 	return l, r, ctx.Err()
 }
 
-// OpenLog opens a server's log for a caller that reads its entries. If nothing is proven by the log, the returned log is nil
-// and [SessionLog] says why.
+// OpenLog opens a server's log, once, for a caller that reads its entries. A log that cannot be opened or verified is no
+// error: the returned Log is nil, and [SessionLog] says why. A Log that is returned may be unverified, see [Log.Unverified].
+// The error says that the known logs could not be written, or that ctx has ended.
 func (s *Session) OpenLog(ctx context.Context, server string) (*SessionLog, *Log, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -107,14 +110,15 @@ func (s *Session) OpenLog(ctx context.Context, server string) (*SessionLog, *Log
 	return l, l.log, err
 }
 
-// timeoutMessage says that a server took longer than the session's timeout.
+// timeoutMessage returns the message that a server took longer than the session's timeout.
 func (s *Session) timeoutMessage() string {
 	return fmt.Sprintf("the server took longer than %v; --timeout gives it more", s.Timeout)
 }
 
-// openOnce returns a server's log, which it opens and stores as known the first time. The context limited bounds the requests;
-// ctx is the caller's.
-func (s *Session) openOnce(ctx, limited context.Context, server string) (*SessionLog, error) {
+// openOnce returns a server's log, and opens it the first time, within withTimeout. A log that cannot be opened or verified
+// is no error: the SessionLog says why and is kept; the error says that the known logs could not be written. Opened is not
+// called if the caller has ended ctx.
+func (s *Session) openOnce(ctx, withTimeout context.Context, server string) (*SessionLog, error) {
 	for _, l := range s.logs {
 		if l.Server == server {
 			return l, nil
@@ -122,7 +126,7 @@ func (s *Session) openOnce(ctx, limited context.Context, server string) (*Sessio
 	}
 	l := &SessionLog{Server: server, Cosignatures: []Cosignature{}}
 	s.logs = append(s.logs, l)
-	err := s.readLog(limited, l)
+	err := s.readLog(withTimeout, l)
 	if err == nil {
 		if d := l.log.unverified; d != nil {
 			l.Outcome, l.Problem = d.Outcome, d.Problem
@@ -130,7 +134,7 @@ func (s *Session) openOnce(ctx, limited context.Context, server string) (*Sessio
 		err = s.Known.RecordLog(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())
 	} else {
 		l.log, l.Outcome, l.Problem = nil, OutcomeOf(err), err.Error()
-		if limited.Err() != nil {
+		if withTimeout.Err() != nil {
 			l.Outcome, l.Problem = Unproven, s.timeoutMessage()
 		}
 		var fork *ForkError
@@ -146,12 +150,13 @@ func (s *Session) openOnce(ctx, limited context.Context, server string) (*Sessio
 	return l, err
 }
 
-// readLog opens and verifies a server's log, and fills in l.
+// readLog opens and verifies the log of l.Server, and fills in l. The error says why there is no usable log. A log that is
+// only unverified is no error.
 func (s *Session) readLog(ctx context.Context, l *SessionLog) error {
 	o := s.Options
 	o.Server = l.Server
 	var err error
-	if o, l.FirstUse, err = s.Known.complete(ctx, o); err != nil {
+	if o, l.FirstUse, err = s.Known.completeOptions(ctx, o); err != nil {
 		return err
 	}
 	l.Key = o.Trust.Key
@@ -170,7 +175,8 @@ func (s *Session) readLog(ctx context.Context, l *SessionLog) error {
 	return nil
 }
 
-// verifySubject compares a subject with the log.
+// verifySubject compares a subject with the log. If the log could not be opened, the result says so for every subject. A
+// local file that cannot be read is [Unproven].
 func (l *SessionLog) verifySubject(ctx context.Context, s Subject) Result {
 	if l.log == nil {
 		return Result{Outcome: l.Outcome, Problem: l.Problem, Name: s.Name}

@@ -36,8 +36,9 @@ func NewFetcher(o Options) *Fetcher {
 // Traffic returns the number of requests so far, and of bytes of bodies that were read.
 func (f *Fetcher) Traffic() (requests, bytes int64) { return f.requests.Load(), f.bytes.Load() }
 
-// Content fetches a content by its hash, in one of the accepted encodings, as the server chooses. size bounds the decoded
-// bytes.
+// Content fetches a content by its hash, in one of the accepted encodings, as the server chooses. size is the number of
+// decoded bytes, by which the body is bounded. The body is neither decoded nor compared with the hash. The error for a
+// missing content is [fs.ErrNotExist].
 func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (kvstore.Coded, error) {
 	url := f.remote.base + tiles.HashPath(h)
 	var accepted []string
@@ -81,12 +82,12 @@ func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accep
 // maxPreallocation bounds the memory that is allocated before the body of a response has arrived, in bytes.
 const maxPreallocation = 1 << 20
 
-// Get returns what the server has under a path of its log, of at most limit bytes.
+// Get returns what the server has under a path, such as /log/checkpoint, of at most limit bytes. It does not verify it.
 func (f *Fetcher) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	return f.remote.get(ctx, path, limit)
 }
 
-// CheckpointChanged reports whether the server has another checkpoint than this signed one.
+// CheckpointChanged reports whether the server has another checkpoint now than this signed one, without fetching it.
 func (f *Fetcher) CheckpointChanged(ctx context.Context, note []byte) (bool, error) {
 	response, err := f.remote.sendGet(ctx, f.remote.base+"/log/checkpoint", "", "If-None-Match", tiles.CheckpointTag(note))
 	if err != nil {

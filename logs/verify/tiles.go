@@ -28,7 +28,8 @@ type tileReader struct {
 	err    error                // of fetching
 }
 
-// hashReader returns a reader of the hashes of a tree, each of which is proven.
+// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Tiles of another tree are a
+// [Difference]; the error for tiles that cannot be fetched is another one.
 func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 	proven := tlog.TileHashReader(tree, t)
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
@@ -65,7 +66,7 @@ func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	return data, t.err
 }
 
-// readTile fetches a tile of hashes.
+// readTile fetches a tile of hashes, unverified.
 func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
 	data, err := t.remote.getTile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
 	if err != nil {
@@ -89,8 +90,8 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	}
 }
 
-// getTile returns the content of a partial tile, or of the full tile that has replaced it on the server. maxElement bounds an
-// element of the tile, in bytes.
+// getTile returns the content of the tile under a path, unverified, or that of the full tile if it has replaced a partial
+// one on the server; then it is longer. maxElement bounds an element of the tile, in bytes.
 func (r *remote) getTile(ctx context.Context, tile tlog.Tile, path string, maxElement int64) ([]byte, error) {
 	data, err := r.get(ctx, path, int64(tile.W)*maxElement)
 	if tile.W < fullWidth && errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +101,8 @@ func (r *remote) getTile(ctx context.Context, tile tlog.Tile, path string, maxEl
 	return data, err
 }
 
-// entryTile returns the tile of hashes over the entries of bundle n.
+// entryTile returns the tile of hashes over the entries of bundle n, the first of which is bundle 0. A bundle has 256
+// entries; the last one may have fewer.
 func (l *Log) entryTile(n int64) tlog.Tile {
 	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.Tree.N-n<<height))}
 }
@@ -111,7 +113,8 @@ func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	return l.remote.getTile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
 }
 
-// readBundles returns the entries of the bundles from n up to, but not including, end. Each entry is proven to be in the tree.
+// readBundles fetches the bundles with the numbers from n up to, but not including, end, and returns their entries. Each
+// entry is proven to be in the tree.
 func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, error) {
 	data := make([][]byte, end-n)
 	group, fetching := errgroup.WithContext(ctx)
@@ -142,7 +145,8 @@ func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, er
 	return entries, nil
 }
 
-// appendBundle parses the entries in bundle n, verifies that they have these hashes, and appends them.
+// appendBundle parses the entries of bundle number n in data, verifies that they have these hashes, and returns entries with
+// them appended. Another hash is a [Difference].
 func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
 	for i, hash := range hashes {
 		index := n<<height + int64(i)
@@ -180,8 +184,8 @@ func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) 
 	return entries[index-first<<height:], nil
 }
 
-// CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not. The caller
-// must know that the checkpoint was signed.
+// CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not, or is
+// smaller. Any other error proves nothing. The caller must know that the checkpoint was signed.
 func (l *Log) CheckContains(ctx context.Context, before logs.Checkpoint) error {
 	if before.Size > l.Tree.N {
 		return differs("the log has %d entries, and not %d", l.Tree.N, before.Size)
@@ -196,7 +200,8 @@ func (l *Log) CheckContains(ctx context.Context, before logs.Checkpoint) error {
 	return err
 }
 
-// Entry returns an entry that is proven to be in the log.
+// Entry returns the entry at an index, which is proven to be in the log. It keeps the last bundle, so that the entries near
+// it need no request.
 func (l *Log) Entry(ctx context.Context, index int64) (logs.Indexed, error) {
 	if index < 0 || index >= l.Tree.N {
 		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.Tree.N, index)

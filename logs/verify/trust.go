@@ -39,7 +39,7 @@ type Trust struct {
 	Now func() time.Time
 }
 
-// CheckKey returns an error if text is not the verifier key of a log.
+// CheckKey returns an error if text is not the verifier key of a log. The error for a private key does not contain it.
 func CheckKey(text string) error {
 	if isPrivateKey(text) {
 		return errPrivate
@@ -50,7 +50,7 @@ func CheckKey(text string) error {
 	return nil
 }
 
-// parseWitnessKey parses the verifier key of a witness.
+// parseWitnessKey returns the verifier of a witness's cosignatures from its verifier key. A private key is an error.
 func parseWitnessKey(text string) (note.Verifier, error) {
 	if isPrivateKey(text) {
 		return nil, errPrivate
@@ -62,7 +62,8 @@ func parseWitnessKey(text string) (note.Verifier, error) {
 	return v, nil
 }
 
-// ReadKey returns the verifier key of a log from an argument, which is the key or the path of a file with it.
+// ReadKey returns the verifier key of a log from an argument, which is the key or the path of a file with it. For "" it
+// returns "".
 func ReadKey(argument string) (string, error) { return readKeyArgument(argument, CheckKey) }
 
 // ReadWitnessKeys returns the verifier keys of witnesses from arguments, each of which is a key or the path of a file with one. It
@@ -88,8 +89,8 @@ func ReadWitnessKeys(arguments []string) (keys []string, err error) {
 // sameVerifier reports whether two verifiers have the same name and key, by the hash of it.
 func sameVerifier(a, b note.Verifier) bool { return a.Name() == b.Name() && a.KeyHash() == b.KeyHash() }
 
-// readKeyArgument returns the key that an argument is, or that is in the file whose path it is. check returns an error for
-// what is not a key.
+// readKeyArgument returns the key that an argument is, or that is in the file whose path it is, and "" for "". check returns
+// an error for what is not a key.
 func readKeyArgument(argument string, check func(string) error) (string, error) {
 	if argument == "" || check(argument) == nil {
 		return argument, nil
@@ -126,8 +127,10 @@ type checkpoint struct {
 	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
-// openCheckpoint verifies a signed checkpoint. Key changes lead from the trusted key to the one that must have signed it. It
-// returns the checkpoint, the verifier key that signed it, and the changes that led to this key.
+// openCheckpoint verifies that a checkpoint is signed by the trusted log. Key changes lead from the trusted key to the one
+// that must have signed it. It returns the checkpoint, the verifier key that signed it, and the changes that led to this
+// key. A checkpoint of another log or key is a [Difference]. Too few witnesses or too great an age are no error, see
+// [Trust.checkCosignatures].
 func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, string, []signing.KeyChange, error) {
 	pinned, err := note.NewVerifier(t.Key)
 	if err != nil {
@@ -199,7 +202,8 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 	return c, key, used, nil
 }
 
-// parseCheckpoint parses the text of a checkpoint of the log with the name origin. It ignores extension lines.
+// parseCheckpoint parses the text of a checkpoint, without signatures, of the log with the name origin. It ignores extension
+// lines.
 func parseCheckpoint(text, origin string) (tlog.Tree, error) {
 	var body log.Checkpoint
 	if _, err := body.Unmarshal([]byte(text)); err != nil {
@@ -214,7 +218,8 @@ func parseCheckpoint(text, origin string) (tlog.Tree, error) {
 	return tlog.Tree{N: int64(body.Size), Hash: tlog.Hash(body.Hash)}, nil
 }
 
-// parseSeenCheckpoint parses a signed checkpoint whose signatures were verified when it was stored.
+// parseSeenCheckpoint parses a signed checkpoint of the log with the name origin. It does not verify the signatures, which
+// were verified when it was stored.
 func parseSeenCheckpoint(signed []byte, origin string) (tlog.Tree, error) {
 	text, _, _ := strings.Cut(string(signed), "\n\n")
 	return parseCheckpoint(text+"\n", origin)
@@ -238,8 +243,8 @@ func (t Trust) checkCosignatures(c checkpoint) *UnverifiedError {
 const MaxProof = 256 << 10
 
 // VerifyProof verifies offline that data is a file that was published, by a proof as in https://c2sp.org/tlog-proof. If name
-// has a package, the file must have that name. The outcome is [Published] at best: the release may have been withdrawn after
-// the proof was made.
+// has a package, the file must have that name. The outcome is [Published] at best, because the release may have been
+// withdrawn after the proof was made; any other one comes with a Problem.
 func (t Trust) VerifyProof(proof, data []byte, name Name) Result {
 	r := Result{Name: name}
 	if err := t.checkProof(&r, proof, data); err != nil {
@@ -249,7 +254,8 @@ func (t Trust) VerifyProof(proof, data []byte, name Name) Result {
 	return r
 }
 
-// checkProof verifies a file by its proof, and fills in r.
+// checkProof verifies that file is what the proof in data is about, and fills in r, but not its outcome. The error is a
+// [Difference], an [UnverifiedError], or says why nothing could be verified.
 func (t Trust) checkProof(r *Result, data, file []byte) error {
 	var p tlogproof.TLogProof
 	if len(data) > MaxProof {
@@ -312,8 +318,9 @@ type Evidence struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// VerifyEvidence verifies the evidence of a fork in a file with the log's verifier key, or with the one in the file if key is
-// "". The error says that the file cannot be read.
+// VerifyEvidence verifies the evidence of a fork in a file with the log's verifier key, or with the one in the file if key
+// is "". The error only says that the file cannot be read. Evidence that proves nothing is no error: its outcome is
+// [Unproven], and Problem says why.
 func VerifyEvidence(path, key string) (Evidence, error) {
 	found := Evidence{Outcome: Unproven, File: path, Pinned: key != ""}
 	data, err := readAtMost(path, signing.MaxEvidence)
@@ -332,7 +339,8 @@ func VerifyEvidence(path, key string) (Evidence, error) {
 	return found, nil
 }
 
-// VerifyProofFile is [Trust.VerifyProof] for the paths of a proof and of a file.
+// VerifyProofFile is [Trust.VerifyProof] for the paths of a proof and of a file. The error says that one of them cannot be
+// read; whether the proof holds is in the Result.
 func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
 	p, err := readAtMost(proof, MaxProof)
 	if err != nil {

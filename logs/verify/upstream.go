@@ -71,11 +71,11 @@ type Comparison struct {
 // maxPackageJSON bounds a package JSON, in bytes.
 const maxPackageJSON = 1 << 20
 
-// compareUpstream compares the release of a proven file with its upstream, once for all its files, and updates the file's
-// result.
+// compareUpstream compares the release of a proven file with its upstream, once for all its files, and sets r.Upstream.
+// Unless upstream has the file, the outcome of r becomes [Differs] or, if it could not be compared, [Unproven].
 func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) {
 	if release.compared == nil {
-		found, err := l.compareRelease(ctx, release)
+		found, err := l.compareWithUpstream(ctx, release)
 		if err != nil {
 			found = Comparison{Outcome: OutcomeOf(err), Problem: err.Error()}
 		}
@@ -96,8 +96,9 @@ func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) 
 	}
 }
 
-// compareRelease reads what the log says about a release, and compares that with its upstream.
-func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison, error) {
+// compareWithUpstream compares what the log says about a release with its upstream. The error is about reading the log; if
+// upstream could not be compared, the Comparison is [Unproven].
+func (l *Log) compareWithUpstream(ctx context.Context, release *Release) (Comparison, error) {
 	claim, err := l.readClaim(ctx, release)
 	if err != nil {
 		return Comparison{}, err
@@ -105,7 +106,8 @@ func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison,
 	return l.options.Upstream.Compare(ctx, claim), nil
 }
 
-// readClaim reads what the log says about a release.
+// readClaim fetches and verifies what the log says about a release, for comparing it with upstream: its attestations, and
+// its package JSON if the log was read completely.
 func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
 	err := claim.ReadAttestations(func(h kvstore.Hash) ([]byte, error) {
@@ -117,7 +119,8 @@ func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 	return claim, err
 }
 
-// ReadAttestations reads the attestations that the entry names. read returns a content by its hash.
+// ReadAttestations sets Bundle and Publish to the attestations that the entry names; an entry may name none. read returns a
+// content by its hash.
 func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err error) {
 	p := c.Entry.Provenance
 	if p == nil {
@@ -132,7 +135,8 @@ func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err e
 	return err
 }
 
-// fetchContent fetches and verifies a content that the entry with this index names by its hash, of at most limit bytes.
+// fetchContent fetches a content that the entry with this index names by its hash, of at most limit bytes. Content with
+// another hash is a [Difference].
 func (l *Log) fetchContent(ctx context.Context, index int64, h kvstore.Hash, limit int64) ([]byte, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(index, h), limit)
 	if err != nil {

@@ -101,7 +101,8 @@ const (
 	firstPollEntries = 4096
 )
 
-// WatchStateFile returns the default path of the file with the state of watching these packages of a server.
+// WatchStateFile returns the default path, in a folder, of the file with the state of watching these packages of a server;
+// no packages stand for all. The order of the packages does not matter.
 func WatchStateFile(folder, server string, packages []string) string {
 	sum := sha256.Sum256([]byte(server + "\n" + strings.Join(sortUnique(packages), "\n")))
 	return filepath.Join(folder, fmt.Sprintf("watch-%x.json", sum[:8]))
@@ -110,7 +111,8 @@ func WatchStateFile(folder, server string, packages []string) string {
 // sortUnique returns names in order, each once.
 func sortUnique(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
-// OpenWatcher returns a watcher with the state that the last poll has stored.
+// OpenWatcher returns a watcher with the state that the last poll has stored. Without a state file, it starts at the present
+// end of the log. A state file for another server or other packages is an error.
 func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -168,7 +170,8 @@ type WatchResult struct {
 	Alarms  int // number of events that need attention, reported now or before
 }
 
-// Run polls the log at an interval until ctx ends, and then returns nil.
+// Run polls the log at an interval until ctx ends, and then returns nil. A log that cannot be verified does not end it; an
+// event or a state that is lost does, with an error.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	for {
 		found, err := w.Poll(ctx)
@@ -185,8 +188,9 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// Poll reports what happened in the log since the last poll. The error says that an event could not be reported, that the
-// state could not be stored, or that the caller has ended ctx.
+// Poll reports what happened in the log since the last poll. A log that cannot be verified is no error: the WatchResult says
+// so. The error says that the known logs could not be read or written, that an event could not be reported, that the state
+// could not be stored, or that the caller has ended ctx.
 func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	known, err := ReadKnown(w.options.Known)
 	if err != nil {
@@ -226,7 +230,8 @@ func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	return found, w.saveState()
 }
 
-// noteAvailability sends a notice when the log stops being verifiable, and when it is verifiable again.
+// noteAvailability sends a notice when polls begin to prove nothing, and when they prove something again. found is the
+// result of a poll.
 func (w *Watcher) noteAvailability(found WatchResult) {
 	away := ""
 	if found.Outcome == Unproven {
@@ -242,7 +247,8 @@ func (w *Watcher) noteAvailability(found WatchResult) {
 }
 
 // reportProblems reports what is wrong with the log itself, each problem once: a fork, a difference, an old state, age and
-// silence. evidence is the file that proves a fork.
+// silence. It counts every present one in found.Alarms. evidence is the path of the file that proves a fork, or "". The
+// error says that an event could not be reported.
 func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 	now := w.options.Now()
 	wrong := ""
@@ -282,7 +288,8 @@ func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 }
 
 // reportAge reports once that the last checkpoint of the log may not be its newest: because the server replays an old one,
-// because nothing signs the log, or because the server is unreachable.
+// because nothing signs the log, or because the server is unreachable. It counts that in found.Alarms at every poll. The
+// error says that the event could not be reported.
 func (w *Watcher) reportAge(found *WatchResult, now time.Time) error {
 	if w.state.Next < 0 { // no checkpoint was seen yet
 		return nil
@@ -304,8 +311,9 @@ type reportError struct{ error }
 
 func (e *reportError) Unwrap() error { return e.error }
 
-// readEntries reports the events in the log's new entries and stores the position after each bundle of them. On the first
-// poll it only reads what later entries are compared with.
+// readEntries reports the events in the log's new entries, counts the alarms in found, and stores the position after each
+// bundle of entries. On the first poll it reports nothing older, and only reads what later entries are compared with. A
+// reportError ends the watch; any other error says that entries could not be read or verified.
 func (w *Watcher) readEntries(ctx context.Context, log *Log, found *WatchResult) error {
 	if w.state.Next < 0 {
 		w.state.Next = log.Size()
@@ -370,13 +378,15 @@ func (w *Watcher) newEvent(e logs.Indexed) (WatchEvent, bool) {
 	return event, true
 }
 
-// trimRepositoryURL returns the URL of a repository without git+ before it and / or .git after it, for comparing. It leaves other
-// spellings, such as git@github.com:a/b, as they are.
+// trimRepositoryURL returns the URL of a repository for comparing: without a leading "git+", and without "/" and then ".git"
+// at its end. It leaves other spellings, such as git@github.com:a/b, as they are.
 func trimRepositoryURL(repository string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(repository, "git+"), "/"), ".git")
 }
 
-// unexpectedReason says why the release of an entry may not be one that its authors expect, "" if nothing is suspicious.
+// unexpectedReason says why the release of an entry may not be one that its authors expect: it was not built from the
+// repository that the options name, or its provenance or signature is weaker than before. It returns "" if nothing is
+// suspicious, or the entry publishes nothing.
 func (w *Watcher) unexpectedReason(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
@@ -391,7 +401,8 @@ func (w *Watcher) unexpectedReason(e logs.Entry) string {
 	return e.Unexpected(before)
 }
 
-// recordPublication stores what later releases of an entry's package are compared with.
+// recordPublication stores in the watcher's state what later releases of an entry's package are compared with, if the entry
+// publishes a release of a watched package. Beyond the limits of the state it stores nothing.
 func (w *Watcher) recordPublication(e logs.Entry) {
 	if !e.Kind.Publishes() || !w.isWatched(e) {
 		return
@@ -424,7 +435,8 @@ func encodedSize(name string, e logs.Entry) int {
 	return len(data)
 }
 
-// report calls the caller's function for an event.
+// report calls the caller's function for an event, with the server added. If that fails, the error is a reportError, which
+// ends the watch.
 func (w *Watcher) report(e WatchEvent) error {
 	e.Server = w.options.Server
 	if err := w.options.OnEvent(e); err != nil {
@@ -433,7 +445,7 @@ func (w *Watcher) report(e WatchEvent) error {
 	return nil
 }
 
-// saveState writes the watcher's state to its file.
+// saveState writes the watcher's state to its file. If that fails, the error is a reportError, which ends the watch.
 func (w *Watcher) saveState() error {
 	w.state.Format = stateFormat
 	data, err := json.Marshal(w.state)

@@ -32,8 +32,8 @@ const (
 	maxOpaque = 64 << 10 // of one that contains what it stands for, such as data:
 )
 
-// parseWebURL parses an address that is written in a document. Relative addresses are resolved against base, and are an error
-// if that is nil.
+// parseWebURL parses an address that is written in a document, and drops its fragment. A relative address is resolved
+// against base; it is an error if base is nil or opaque.
 func parseWebURL(text string, base *webURL) (*webURL, error) {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
@@ -47,7 +47,7 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 		if base == nil || base.scheme != scheme || countSlashes(rest) >= 2 {
 			return parseAuthority(scheme, strings.TrimLeft(rest, `/\`))
 		}
-		return base.resolve(rest)
+		return base.resolveRelative(rest)
 	case scheme == "file" || scheme == "ftp" || scheme == "ws" || scheme == "wss":
 		return nil, fmt.Errorf("%s: addresses are not supported", scheme)
 	case scheme != "":
@@ -55,7 +55,7 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 	case base == nil || base.opaque:
 		return nil, errors.New("a relative address, and nothing is known that it is relative to")
 	}
-	return base.resolve(text)
+	return base.resolveRelative(text)
 }
 
 // cutScheme returns the scheme of an address in lower case, and what follows its colon. Without a scheme it returns "" and the
@@ -75,8 +75,8 @@ func cutScheme(text string) (scheme, rest string) {
 // countSlashes returns the number of slashes and backslashes at the beginning of text.
 func countSlashes(text string) int { return len(text) - len(strings.TrimLeft(text, `/\`)) }
 
-// resolve resolves an address without a scheme against u.
-func (u *webURL) resolve(text string) (*webURL, error) {
+// resolveRelative resolves an address that has neither scheme nor fragment against u, which must not be opaque.
+func (u *webURL) resolveRelative(text string) (*webURL, error) {
 	slashes := countSlashes(text)
 	if slashes >= 2 {
 		return parseAuthority(u.scheme, text[slashes:])
@@ -162,7 +162,8 @@ func parseHost(text string) (string, error) {
 	return host, nil
 }
 
-// parseIPv4Part parses a part of an IPv4 address, which may be decimal, octal (0…) or hexadecimal (0x…).
+// parseIPv4Part parses a part of an IPv4 address, which may be decimal, octal (0…) or hexadecimal (0x…). An error means that
+// it is no number.
 func parseIPv4Part(label string) (uint64, error) {
 	switch {
 	case label == "":
@@ -227,7 +228,8 @@ func resolvePath(folder, path string) string {
 	return "/" + strings.Join(segments, "/")
 }
 
-// encodeQuery returns the percent-encoded query with its question mark, "" if the address has none.
+// encodeQuery returns the percent-encoded query with its question mark. ok says whether the address has a query; if not, it
+// returns "".
 func encodeQuery(query string, ok bool) string {
 	if !ok {
 		return ""
@@ -269,6 +271,7 @@ func percentDecode(text string) string {
 	return before + "%" + percentDecode(after)
 }
 
+// String returns the absolute address, without a fragment.
 func (u *webURL) String() string {
 	if u.opaque {
 		return u.scheme + ":" + u.path

@@ -57,8 +57,8 @@ func (f *folder) checkpointFile(origin string) string {
 	return f.path(fmt.Sprintf("%x.checkpoint", sha256.Sum256([]byte(origin))))
 }
 
-// readSigners returns signers for the witness's keys and their verifier keys. It creates the keys if there are none. name is
-// that of the keys.
+// readSigners returns signers for the witness's two keys and their verifier keys. It creates missing keys. name is that of
+// the keys: required for new ones; existing ones of another name are an error, unless name is "".
 func (f *folder) readSigners(name string) (signers []note.Signer, keys []string, err error) {
 	data, err := os.ReadFile(f.path(signingKeysFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,8 @@ func (f *folder) readSigners(name string) (signers []note.Signer, keys []string,
 	return signers, keys, nil
 }
 
-// createKeys creates the witness's keys, Ed25519 and ML-DSA, and returns the content of their file.
+// createKeys creates the witness's keys, Ed25519 and ML-DSA, with a name, writes them to the folder, and returns the content
+// of their file. If the folder has cosigned checkpoints, that is an error, because their keys were lost.
 func (f *folder) createKeys(name string) ([]byte, error) {
 	if name == "" {
 		return nil, errors.New("a witness needs a name for its keys, such as witness.example.com/larder")
@@ -115,7 +116,8 @@ func (f *folder) createKeys(name string) ([]byte, error) {
 	return data, disk.Replace(f.path(pubFile), fmt.Appendf(nil, "%s\n%s\n", verifier, latticeVerifier), 0o644)
 }
 
-// readCheckpoint reads the last cosigned checkpoint of a log.
+// readCheckpoint reads the last cosigned checkpoint of a log from the folder, verifies it with the log's keys, and sets it
+// in l. If there is none, it does nothing.
 func (f *folder) readCheckpoint(l *witnessed) error {
 	data, err := os.ReadFile(f.checkpointFile(l.origin))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,12 +136,14 @@ func (f *folder) readCheckpoint(l *witnessed) error {
 	return nil
 }
 
-// writeCheckpoint stores the last cosigned checkpoint of a log, and returns when that is on the disk.
+// writeCheckpoint stores cosigned, the last cosigned checkpoint of the log with the name origin, and returns when that is on
+// the disk.
 func (f *folder) writeCheckpoint(origin string, cosigned []byte) error {
 	return f.replace(f.checkpointFile(origin), cosigned, 0o644)
 }
 
-// storeEvidence stores the proof that a log has signed two checkpoints which contradict each other.
+// storeEvidence stores the proof that the log with the name origin has signed two checkpoints which contradict each other.
+// It stores each proof once, and no more than maxForks of a log; one beyond that is dropped without an error.
 func (f *folder) storeEvidence(origin string, proof []byte) error {
 	for n := range maxForks {
 		path := f.path(fmt.Sprintf(forkName, sha256.Sum256([]byte(origin)), n))

@@ -32,7 +32,8 @@ type source struct {
 	reported string   // the last failure
 }
 
-// addSource adds a Larder whose log the witness polls. The keys that earlier runs stored for it count.
+// addSource adds a Larder, by its URL, whose log the witness polls. The keys that earlier runs stored for it count. It sends
+// no request.
 func (w *Witness) addSource(url string) error {
 	s := &source{url: strings.TrimRight(url, "/")}
 	data, err := os.ReadFile(w.folder.keysFile(s.url))
@@ -83,7 +84,8 @@ func (w *Witness) Run(ctx context.Context) {
 	}
 }
 
-// poll cosigns what the log of a Larder has signed since the last poll, or renews an old cosignature.
+// poll cosigns what the log of a Larder has signed since the last poll, or renews an old cosignature. If there is nothing to
+// cosign, it returns nil. The error says why it did not cosign; after a fork, the evidence is stored.
 func (w *Witness) poll(ctx context.Context, s *source) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -138,8 +140,8 @@ func (w *Witness) poll(ctx context.Context, s *source) error {
 	return err
 }
 
-// knownLog returns what was cosigned last of a polled log, and reports whether there is anything. With it, [verify.Open]
-// detects a log that does not continue it, with evidence.
+// knownLog returns the keys and the last cosigned checkpoint of a polled log, and reports whether one was cosigned. With it,
+// [verify.Open] detects a log that does not continue it, with evidence. The source must have a key.
 func (w *Witness) knownLog(s *source) (verify.KnownLog, bool) {
 	origin, _, _ := strings.Cut(s.keys[0], "+")
 	last := w.logByOrigin(origin).lastCosigned()
@@ -158,7 +160,8 @@ func (w *Witness) storeEvidence(s *source, e *signing.Evidence) error {
 	return w.folder.storeEvidence(origin, proof)
 }
 
-// acceptKey stores a key of a polled log, whose signatures count from now on.
+// acceptKey adds a verifier key to those of a polled log, whose signatures count from now on, and stores it. The caller has
+// verified that the log has changed to that key, or trusts it as the first one.
 func (w *Witness) acceptKey(s *source, key string) error {
 	l, err := w.addKey(key)
 	if err != nil {
@@ -182,7 +185,8 @@ func (l *witnessed) cosignedAt() time.Time {
 	return l.signed
 }
 
-// lastCosigned returns the checkpoint that was cosigned last.
+// lastCosigned returns the checkpoint that was cosigned last, without the witness's cosignatures; a zero one, without a
+// Note, if none was.
 func (l *witnessed) lastCosigned() signing.Signed {
 	l.mu.Lock()
 	defer l.mu.Unlock()

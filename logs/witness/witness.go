@@ -81,7 +81,8 @@ const (
 	maxProof   = 63       // hashes
 )
 
-// Open opens the witness of a folder, which no other process may have open.
+// Open opens the witness of a folder, which no other process may have open. It creates the folder and the keys if necessary.
+// It sends no request; [Witness.Run] polls.
 func Open(o Options) (_ *Witness, err error) {
 	w := &Witness{logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), now: o.Now, logs: make(map[string]*witnessed)}
 	if w.now == nil {
@@ -116,7 +117,8 @@ func Open(o Options) (_ *Witness, err error) {
 	return w, nil
 }
 
-// addKey accepts signatures by a verifier key for the log that is the key's name, and returns that log.
+// addKey accepts signatures by a verifier key for the log whose origin is the key's name, and returns that log. The log is
+// witnessed from then on. A key that is known already is no error.
 func (w *Witness) addKey(key string) (*witnessed, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -144,7 +146,7 @@ func (w *Witness) logByOrigin(origin string) *witnessed {
 	return w.logs[origin]
 }
 
-// Close unlocks the folder.
+// Close unlocks the folder. It may be called again.
 func (w *Witness) Close() error { return w.folder.close() }
 
 // Keys returns the verifier keys of the witness (https://c2sp.org/tlog-cosignature): Ed25519, and ML-DSA-44, which resists
@@ -180,7 +182,8 @@ func (w *Witness) serveCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	_, _ = rw.Write(cosigned)
 }
 
-// lastCosignedNote returns the last cosigned checkpoint of the log in a request's path as a note, or nil.
+// lastCosignedNote returns the last cosigned checkpoint, with the cosignatures, of the log in a request's path, nil if no
+// such checkpoint was cosigned.
 func (w *Witness) lastCosignedNote(path string) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -217,7 +220,8 @@ func (e *outdated) Error() string {
 	return fmt.Sprintf("the last checkpoint cosigned is of %d entries", e.latest)
 }
 
-// serveAddCheckpoint responds to POST /add-checkpoint.
+// serveAddCheckpoint responds to POST /add-checkpoint with the cosignatures, or with the status of the refusal; with the
+// size that was cosigned last (409) if the request named another one.
 func (w *Witness) serveAddCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	lines, err := w.addCheckpoint(http.MaxBytesReader(rw, r.Body, maxRequest))
 	var refused *refusal
@@ -238,7 +242,8 @@ func (w *Witness) serveAddCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// addCheckpoint parses the body of a request, verifies its checkpoint and proof, and returns the cosignature lines.
+// addCheckpoint parses the body of a request, verifies its checkpoint and proof, cosigns the checkpoint, and returns the
+// cosignature lines. The error is a refusal, an outdated, or says that the witness could not store what it signs.
 func (w *Witness) addCheckpoint(body io.Reader) ([]byte, error) {
 	old, proof, checkpoint, err := parseRequest(body)
 	if err != nil {
@@ -267,7 +272,8 @@ func (w *Witness) addCheckpoint(body io.Reader) ([]byte, error) {
 	})
 }
 
-// parseRequest parses the body of a request: the old size, a consistency proof and a signed checkpoint.
+// parseRequest parses the body of a request: the size of the old checkpoint, a consistency proof and a signed checkpoint,
+// and verifies none of them. The error is a refusal.
 func parseRequest(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, err error) {
 	in := bufio.NewReader(body)
 	malformed := func(why string) (int64, tlog.TreeProof, []byte, error) {
@@ -302,7 +308,7 @@ func parseRequest(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint [
 	return old, proof, checkpoint, nil
 }
 
-// openCheckpoint verifies a signed checkpoint with the log's keys.
+// openCheckpoint verifies a signed checkpoint with the log's keys, and parses it. The error is a refusal.
 func (l *witnessed) openCheckpoint(checkpoint []byte) (signing.Signed, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,8 +328,10 @@ func (l *witnessed) openCheckpoint(checkpoint []byte) (signing.Signed, error) {
 }
 
 // cosignAfter cosigns a checkpoint if it continues the one that was cosigned last, whose size must be old, stores it, and
-// returns the cosignature lines. checkContinues returns an error unless the checkpoint continues last.
-func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, continues func(last signing.Signed) error) ([]byte, error) {
+// returns the cosignature lines. checkContinues returns an error unless the checkpoint continues last. The error is an
+// outdated if old is another size, a refusal, or says that nothing could be stored. Evidence of two trees of one size is
+// stored.
+func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, checkContinues func(last signing.Signed) error) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.latest
@@ -342,7 +350,7 @@ func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, co
 	if old == signed.Size && signed.Root != last.Root { // after a response with the size, the log would send the same again
 		return nil, refusef(http.StatusConflict, "another tree of %d entries was cosigned, or the tree of none has another root", signed.Size)
 	}
-	if err := continues(last); errors.As(err, new(*refusal)) {
+	if err := checkContinues(last); errors.As(err, new(*refusal)) {
 		return nil, err
 	} else if err != nil {
 		w.logger.Warn("a log does not prove that it continues what was cosigned", "log", l.origin, "cosigned", old, "entries", signed.Size)
@@ -361,8 +369,9 @@ func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, co
 	return lines, nil
 }
 
-// forkEvidence returns the proof that two checkpoints of one size have different roots, for `larder verify --evidence`; or
-// both of them, if different keys have signed them and neither is known to lead to the other. The caller holds mu.
+// forkEvidence returns the encoded proof that two signed checkpoints of one size have different roots, for `larder verify
+// --evidence`; or both of them, if different keys have signed them and neither is known to lead to the other. The caller
+// holds mu.
 func (l *witnessed) forkEvidence(one, other []byte) []byte {
 	for _, key := range l.texts {
 		if e, err := signing.NewEvidence(key, nil, one, other, nil); err == nil {
@@ -374,7 +383,8 @@ func (l *witnessed) forkEvidence(one, other []byte) []byte {
 	return bytes.Join([][]byte{one, other}, []byte("\n"))
 }
 
-// cosignatureLines returns the lines with the witness's cosignatures of a checkpoint.
+// cosignatureLines returns the lines of a note with the witness's new cosignatures of a checkpoint, one by each of its keys.
+// It verifies and stores nothing.
 func (w *Witness) cosignatureLines(signed signing.Signed) ([]byte, error) {
 	text, _, _ := bytes.Cut(signed.Note, []byte("\n\n"))
 	n, err := note.Sign(&note.Note{Text: string(text) + "\n"}, w.signers...)
