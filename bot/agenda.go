@@ -167,11 +167,11 @@ func (b *Bot) scheduleAll(ctx context.Context, q *queue) error {
 // followClock schedules all packages again when the clock has been set back, until ctx ends: what was due in an hour would be due in
 // a year where the clock had been a year ahead.
 func (b *Bot) followClock(ctx context.Context, q *queue) error {
-	for before := b.options.Now(); ; {
+	for before := b.wallClock(); ; {
 		if err := retry.Sleep(ctx, b.agenda.clock); err != nil {
 			return err
 		}
-		now := b.options.Now()
+		now := b.wallClock()
 		if now.Before(before) {
 			b.logger.Warn("the clock was set back; packages are scheduled again", "by", before.Sub(now))
 			if err := b.scheduleAll(ctx, q); err != nil {
@@ -181,6 +181,9 @@ func (b *Bot) followClock(ctx context.Context, q *queue) error {
 		before = now
 	}
 }
+
+// wallClock returns the time without the monotonic clock reading, which would hide that the clock was set back.
+func (b *Bot) wallClock() time.Time { return b.options.Now().Round(0) }
 
 // nextVisit returns when a package is due: at the time of its upstream, or before
 // where a release waits for another attempt that no goroutine has in hand, but not

@@ -91,7 +91,7 @@ func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
 		err = json.Unmarshal(data, &versions)
 	}
 	if err != nil {
-		return Upstream{}, fmt.Errorf("bot: the record of %s's versions is malformed: %w", pkg, err)
+		return u, fmt.Errorf("bot: the record of %s's versions is malformed: %w", pkg, err)
 	}
 	u.UpstreamVersions = versions
 	return u, nil

@@ -13,7 +13,7 @@ func TestCost(t *testing.T) {
 	dir := t.TempDir()
 	cost.Check(t,
 		cost.Parser{Name: "pack", Parse: func(data []byte) {
-			if p, err := readPack(t.Context(), bytes.NewReader(data), dir); err == nil {
+			if p, err := readPack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
 				p.close()
 			}
 		}, Wrap: func(text string) []byte {

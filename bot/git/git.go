@@ -60,15 +60,15 @@ type Options struct {
 // A Client reads repositories. It is safe for concurrent use.
 type Client struct {
 	o    Options
-	hub  *hub          // nil where GitHub is not asked
-	pack chan struct{} // held while a pack is taken apart, because that takes memory
+	hub  *hub // nil where GitHub is not asked
+	pack packSlots
 }
 
 // New returns a client. It asks for nothing yet.
 func New(o Options) *Client {
 	o.PackBytes = cmp.Or(o.PackBytes, 512<<20)
 	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
-	c := &Client{o: o, pack: make(chan struct{}, 1)}
+	c := &Client{o: o, pack: make(packSlots, 1)}
 	if o.GitHub != nil {
 		c.hub = newHub(o.GitHub)
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -38,17 +39,36 @@ const (
 // objects finds the object of that hash.
 type objects func(plumbing.Hash) (plumbing.EncodedObject, error)
 
-// pack is a pack in a file without a name.
+// packSlots limits how many packs are parsed and read at a time, because that takes memory. Downloads take no slot: a slow host would
+// keep all others from publishing.
+type packSlots chan struct{}
+
+// acquire waits for a slot, which leave gives back.
+func (s packSlots) acquire(ctx context.Context) (leave func(), err error) {
+	select {
+	case s <- struct{}{}:
+		return sync.OnceFunc(func() { <-s }), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// pack is a pack in a file without a name. It has a slot until leave is called.
 type pack struct {
 	file *os.File
 	*packfile.Packfile
+	leave func()
 }
 
-func (p *pack) close() { p.file.Close() }
+// close closes the file, and gives the slot back.
+func (p *pack) close() {
+	p.file.Close()
+	p.leave()
+}
 
 // readPack takes a pack from a stranger: into a file in dir, and apart only when it is known to be within
-// the bounds. The caller closes it.
-func readPack(ctx context.Context, r io.Reader, dir string) (_ *pack, err error) {
+// the bounds, and it has a slot. The caller closes it.
+func readPack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ *pack, err error) {
 	file, err := os.CreateTemp(dir, "download-*.pack")
 	if err != nil {
 		return nil, fetch.NewLocalError(err)
@@ -64,6 +84,15 @@ func readPack(ctx context.Context, r io.Reader, dir string) (_ *pack, err error)
 	if _, err := io.Copy(fetch.LocalWriter(file), r); err != nil {
 		return nil, err
 	}
+	leave, err := slots.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
 	if err := checkPack(ctx, file); err != nil {
 		return nil, err
 	}
@@ -82,7 +111,7 @@ func readPack(ctx context.Context, r io.Reader, dir string) (_ *pack, err error)
 	if err != nil {
 		return nil, packError(ctx, err)
 	}
-	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0)}, nil
+	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0), leave}, nil
 }
 
 // packError makes a refusal of what a pack is wrong with.
@@ -289,6 +318,10 @@ func (w *treeWalk) folder(hash plumbing.Hash, path string, depth int) error {
 			return refuse("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
 		}
 		name := path + entry.Name
+		// Names of folders are repeated in those of all files below them, so that a small pack could fill the memory.
+		if len(name) > archive.DefaultLimits.NameLength {
+			return refuse("%.100q has a path of %d bytes, over the limit of %d", name, len(name), archive.DefaultLimits.NameLength)
+		}
 		switch entry.Mode {
 		case filemode.Dir:
 			err = w.folder(entry.Hash, name+"/", depth+1)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -208,7 +209,7 @@ func (s *session) readAdvertisement(r io.Reader) error {
 		return s.readReferences(r, line)
 	}
 	s.version2 = true
-	for {
+	for range maxCapabilities {
 		switch line, err := readPacket(r); {
 		case err != nil:
 			return err
@@ -218,14 +219,18 @@ func (s *session) readAdvertisement(r io.Reader) error {
 			s.addCapability(line)
 		}
 	}
+	return refuse("the host lists more than %d capabilities", maxCapabilities)
 }
 
+// maxCapabilities limits the capabilities that a host lists; known ones list about ten.
+const maxCapabilities = 200
+
+// addCapability stores a capability. Of the references that are symbolic only HEAD counts.
 func (s *session) addCapability(text string) {
 	name, value, _ := strings.Cut(text, "=")
-	if name == "symref" {
-		value = strings.TrimSpace(s.capabilities[name] + " " + value)
+	if name != "symref" || strings.HasPrefix(value, "HEAD:") {
+		s.capabilities[name] = value
 	}
-	s.capabilities[name] = value
 }
 
 func (s *session) checkFormat() error {
@@ -270,8 +275,7 @@ func (s *session) readReferences(r io.Reader, line string) error {
 			return err
 		}
 	}
-	for _, symbolic := range strings.Fields(s.capabilities["symref"]) {
-		from, target, _ := strings.Cut(symbolic, ":")
+	if from, target, ok := strings.Cut(s.capabilities["symref"], ":"); ok {
 		if i := slices.IndexFunc(s.advertised, func(ref reference) bool { return ref.name == from }); i >= 0 {
 			s.advertised[i].target = target
 		}
@@ -366,21 +370,28 @@ const (
 	singleFiles                          // files; the host has to be partial
 )
 
+// packTimeout is how long the download of a pack may take in all; fetch refuses a host that is slower than a few KiB a second.
+const packTimeout = 30 * time.Minute
+
+var errPackTimeout = fmt.Errorf("the repository has not sent the pack within %v", packTimeout)
+
 // fetchPack fetches objects into a pack in dir. The caller closes the pack.
 func (c *Client) fetchPack(ctx context.Context, s *session, content packContent, wants []plumbing.Hash, dir string) (*pack, error) {
 	request := s.packRequest(content, wants)
-	response, err := c.post(ctx, s, s.pack, request)
+	download, cancel := context.WithTimeoutCause(ctx, packTimeout, errPackTimeout)
+	defer cancel()
+	response, err := c.post(download, s, s.pack, request)
 	if err != nil {
 		return nil, err
 	}
 	defer response.Close()
 	data, err := s.findPack(response)
 	if err != nil {
-		return nil, protocolError(ctx, err)
+		return nil, protocolError(download, err)
 	}
-	p, err := readPack(ctx, data, dir)
+	p, err := readPack(ctx, data, dir, c.pack)
 	if err != nil {
-		return nil, protocolError(ctx, err)
+		return nil, protocolError(download, err)
 	}
 	return p, nil
 }

@@ -105,6 +105,7 @@ func TestMalformedResponses(t *testing.T) {
 		"cut off":             {packets(service, "", "version 2\n"), "", "EOF"},
 		"an error":            {packets("ERR no such repository"), "", "the host reports: no such repository"},
 		"SHA-256":             {packets(service, "", "version 2\n", "object-format=sha256\n", ""), "", `the object format "sha256"`},
+		"many capabilities":   {packets(service, "") + packets("version 2\n") + strings.Repeat(packets("symref=a\n"), 1000) + packets(""), "", "more than 200 capabilities"},
 		"no hash":             {packets(service, "", "xyz refs/tags/a\x00shallow\n", ""), "", "malformed"},
 		"a zero byte":         {packets(service, "", hash+" refs/tags/a\x00shallow\n", hash+" refs/tags/b\x00\n", ""), "", "a zero byte"},
 		"references cut off":  {two, packets(hash + " refs/tags/a\n"), "EOF"},

@@ -128,12 +128,6 @@ const maxSelected = 10_000
 // fetchCommit fetches one commit, without those before it, and writes its files to dst. want is what the repository
 // has listed, which may be a tag of that commit.
 func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash, commit string, selection Selection, dst *os.File) (*Release, error) {
-	select {
-	case c.pack <- struct{}{}:
-		defer func() { <-c.pack }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 	partial := selection != nil && s.partial()
 	first := commitWithFiles
 	if partial {
@@ -165,6 +159,7 @@ func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash
 	if len(hashes) > maxSelected {
 		second, hashes, wanted = commitWithFiles, []plumbing.Hash{want}, nil
 	}
+	p.leave()
 	files, err := c.fetchPack(ctx, s, second, hashes, besides(dst))
 	if err != nil {
 		return nil, err

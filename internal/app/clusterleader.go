@@ -159,12 +159,14 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	signer := l.writer.signature.signer
 	var shown signing.Signed
 	bring := func(ctx context.Context) error {
-		signed, _ := signer.Checkpoint()
+		signed, err := signer.Checkpoint()
+		if err != nil {
+			return err // the store may have entries that do not belong to the log
+		}
 		if signed.Note == nil || string(signed.Note) == string(shown.Note) {
 			return nil
 		}
-		err := l.node.cluster.UpdatePublic(ctx, signed)
-		if err == nil {
+		if err = l.node.cluster.UpdatePublic(ctx, signed); err == nil {
 			shown = signed
 		}
 		return err

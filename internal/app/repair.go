@@ -179,17 +179,18 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	if did != "" {
 		logger.Warn(did, "data", s.Data)
 	}
-	if err != nil {
-		return err
-	}
-	removed, err := check.RemoveReplaced(s.Data, time.Now())
+	return err
+}
+
+// removeReplaced removes the stores in the data folder that a repair replaced over a month ago. The present store must have been opened.
+func removeReplaced(data string, logger *slog.Logger) {
+	removed, err := check.RemoveReplaced(data, time.Now())
 	for _, path := range removed {
 		logger.Info("removed a store that a repair had replaced over a month ago", "store", path)
 	}
 	if err != nil { // such as on a read-only disk, where the store still serves
-		logger.Warn("repair", "err", err)
+		logger.Warn("couldn't remove a store that a repair had replaced over a month ago", "err", err)
 	}
-	return nil
 }
 
 // repairOptions returns the options of a repair by the settings, which sends findings and progress to report.

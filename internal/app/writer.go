@@ -124,6 +124,9 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	if err := errors.Join(os.RemoveAll(tmpDir(s.Data)), os.Mkdir(tmpDir(s.Data), 0o700)); err != nil {
 		return nil, errors.Join(fmt.Errorf("couldn't empty the folder for temporary files: %w", err), r.Close())
 	}
+	if r.store.Behind() == nil {
+		removeReplaced(s.Data, logger)
+	}
 	w := &Writer{folder: r}
 	w.filler.open = func() (*filler, error) { return w.newFiller(o, logger.With("part", "bot")) }
 	w.filler.close = func(f *filler) error {

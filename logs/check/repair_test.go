@@ -307,7 +307,7 @@ func TestErasedStaysErased(t *testing.T) {
 // The store that a repair has replaced stays for a month.
 func TestRemoveReplaced(t *testing.T) {
 	data := t.TempDir()
-	for _, name := range []string{"store", "store.damaged-20260101-120000", "store.damaged-20260101-120000-2", "store.damaged-20260301-120000", "store.damaged-mine", "other"} {
+	for _, name := range []string{"store", "store.damaged-20260101-120000", "store.damaged-20260101-120000-2", "store.damaged-20260301-120000", "store.damaged-mine", "store.damaged-20260101-120000-evidence", "other"} {
 		if err := os.MkdirAll(filepath.Join(data, name, "folder"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func TestRemoveReplaced(t *testing.T) {
 		t.Fatalf("%v, %v", removed, err)
 	}
 	left, err := filepath.Glob(filepath.Join(data, "*"))
-	if err != nil || len(left) != 4 {
+	if err != nil || len(left) != 5 {
 		t.Errorf("%v, %v", left, err)
 	}
 	if removed, err := check.RemoveReplaced(filepath.Join(data, "none"), time.Now()); err != nil || len(removed) > 0 {

@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new
@@ -109,18 +109,22 @@ const (
 	keptFor = 30 * 24 * time.Hour
 )
 
-// RemoveReplaced removes the stores in a data folder that a repair replaced over a month before now, and returns their paths.
+// keptName matches the folders that a repair has named, and none that an operator has named after them.
+var keptName = lazyregexp.New(`^store\.damaged-(\d{8}-\d{6})(?:-\d+)?$`)
+
+// RemoveReplaced removes the stores in a data folder that a repair replaced over a month before now, and returns their paths. Call it
+// only after the present store has been opened: until then a replaced one may be the best copy.
 func RemoveReplaced(data string, now time.Time) (removed []string, err error) {
 	entries, err := os.ReadDir(data)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, entry := range entries {
-		name, ok := strings.CutPrefix(entry.Name(), keptPattern)
-		if !ok || len(name) < len(keptTime) {
+		parts := keptName.FindStringSubmatch(entry.Name())
+		if parts == nil || !entry.IsDir() {
 			continue
 		}
-		at, err := time.Parse(keptTime, name[:len(keptTime)])
+		at, err := time.Parse(keptTime, parts[1])
 		if err != nil || now.Sub(at) <= keptFor {
 			continue
 		}
