@@ -34,7 +34,7 @@ func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 }
 
 // LiveMap returns the map of live releases of the log in r when it had size entries. It must be one of the newest sizes at
-// which an Update ended; the rows of older maps are deleted, which is an error.
+// which an Update ended, because the rows of older maps may be deleted; then it returns an error.
 func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	root := livemap.Empty
 	if size > 0 {

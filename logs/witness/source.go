@@ -185,8 +185,7 @@ func (l *witnessed) cosignedAt() time.Time {
 	return l.signed
 }
 
-// lastCosigned returns the checkpoint that was cosigned last, without the witness's cosignatures; a zero one, without a
-// Note, if none was.
+// lastCosigned returns the checkpoint that was cosigned last; one of no entries, without a Note, if none was.
 func (l *witnessed) lastCosigned() signing.Signed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
