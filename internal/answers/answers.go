@@ -35,7 +35,7 @@ var AnyOrigin = []Field{
 	{"X-Content-Type-Options", "nosniff"},
 }
 
-// SetFields sets header fields.
+// SetFields sets header fields, in place of those with the same names.
 func SetFields(h http.Header, fields ...Field) {
 	for _, f := range fields {
 		h.Set(f.Name, f.Value)
@@ -75,7 +75,7 @@ var (
 	Provisional = CacheFor(10 * time.Minute)
 )
 
-// CacheFor returns a Caching by which caches may store a response for age.
+// CacheFor returns a Caching by which all caches, shared ones too, may store a response for age.
 func CacheFor(age time.Duration) Caching {
 	return Caching{control: "public, max-age=" + strconv.Itoa(int(age.Seconds())), age: age}
 }

@@ -55,7 +55,7 @@ func (b *Body) Len() int { return len(b.identity) }
 // isEncodable reports whether the body is large enough to be sent encoded.
 func (b *Body) isEncodable() bool { return len(b.identity) >= compressible }
 
-// etag returns the entity tag of the body in a coding.
+// etag returns the entity tag of the body in a coding, with its quotes.
 func (b *Body) etag(c coding.Coding) string {
 	if c == coding.Identity {
 		return `"` + b.tag() + `"`

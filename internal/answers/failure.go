@@ -77,7 +77,7 @@ func (f *Failure) SetHeader(h http.Header) {
 	SetFields(h, f.Fields...)
 }
 
-// SendJSON responds with the failure as JSON.
+// SendJSON responds with the failure as JSON, to HEAD without the body.
 func (f *Failure) SendJSON(w http.ResponseWriter, r *http.Request) {
 	f.sendBody(w, r.Method == http.MethodHead, JSON, f.JSON())
 }

@@ -63,7 +63,7 @@ type LogDetails struct {
 	Documents gitlog.Documents `json:"documents,omitzero"`
 }
 
-// query returns the query as package logs has it.
+// query returns the query in the form of package logs.
 func (q LogQuery) query() logs.Query {
 	return logs.Query{Package: q.Package, Version: q.Version, Kinds: q.Kinds, Since: q.Since, Before: q.Before, Limit: q.Limit}
 }

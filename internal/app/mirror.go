@@ -34,7 +34,8 @@ type FollowState = replication.State
 // A mirrorRole follows another Larder: nothing in it publishes or signs.
 type mirrorRole struct{ server Server }
 
-// start opens the parts of a mirror, and adds them to the run.
+// start opens the parts of a mirror, and adds them to the run. An error says why one cannot be opened, or is a mistake in the
+// settings.
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
 	only, err := replication.ParseOnly(s.Mirror.Only)

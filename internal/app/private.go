@@ -44,7 +44,8 @@ func (p *privateListener) open() error {
 	return nil
 }
 
-// close stops serving the private address. It can be opened again.
+// close stops serving the private address, and gives requests a second to end. It leaves the socket open, so that open can serve
+// it again.
 func (p *privateListener) close() {
 	if p.server != nil {
 		stopServer(p.server, time.Second, p.logger) // a scrape ends by then; a profile need not

@@ -84,7 +84,7 @@ func (r *readiness) setState(state error) {
 	}
 }
 
-// addCheck adds a check for the rest of the run of the role.
+// addCheck adds a check, by which probes learn what a part cannot do, for the rest of the run of the role.
 func (r *readiness) addCheck(check readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -114,7 +114,7 @@ type newerProcess struct {
 // program is the path of this program as of the start. A later file at that path may be another program.
 var program = findProgram()
 
-// findProgram returns the absolute path of this program.
+// findProgram returns the absolute path of this program; if it cannot be found, the name by which it was called.
 func findProgram() string {
 	path, err := exec.LookPath(os.Args[0])
 	if err == nil {

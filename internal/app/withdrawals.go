@@ -93,7 +93,7 @@ func (w withdrawals) addOperations(all operations) {
 	})
 }
 
-// newService returns what withdraws and restores releases in the store.
+// newService returns what withdraws and restores releases in the store and the log of the Writer.
 func (w withdrawals) newService() *withdrawal.Desk {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }

@@ -25,7 +25,7 @@ type WitnessServer struct {
 	Serving func(address string, keys []string)
 }
 
-// Run serves the witness until ctx ends.
+// Run serves the witness until ctx ends. It returns an error if a part cannot be opened or fails.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
 	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return c.FitConnections(s.Logger) })

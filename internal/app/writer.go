@@ -188,7 +188,7 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 	return d, err
 }
 
-// newFiller opens the bot on the folder.
+// newFiller opens the bot on the folder, with its catalogue and its clients.
 func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err error) {
 	s := w.folder.settings
 	d, err := openDependencies(s, o.follow, logger)
