@@ -89,7 +89,7 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	r.addServer("server for nodes", s, []net.Listener{n.peers.listener})
 }
 
-// notLeaderError returns the error that this node does not publish, which names the leader.
+// notLeaderError returns the error that this node does not publish, never nil. It names the leader.
 func (n *clusterNode) notLeaderError() error {
 	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
 }

@@ -45,8 +45,8 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	return f, nil
 }
 
-// addToSite adds to a site what the bot has for visitors: the catalogue, drafts of package JSONs, incoming webhooks with a secret
-// ("" for none), and releases from other origins. The bot is notified of files in demand.
+// addToSite adds to a site what the bot has for visitors: the catalogue, drafts of package JSONs, releases from other origins, and
+// incoming webhooks, unless secret, which authenticates them, is "". The bot is notified of files in demand.
 func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) (err error) {
 	site.hot = f.bot.Hot
 	logger := r.logger.With("part", "hook")

@@ -126,8 +126,9 @@ func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 // longer are answered by that run.
 const relinquishTimeout = 1200 * time.Millisecond
 
-// stopServing lets s complete its responses. If another run follows, it waits for a short time only, and that run handles the
-// requests which come late.
+// stopServing lets s complete its responses, and cuts off clients after --drain. If another run follows, it waits for
+// relinquishTimeout at most; s completes the rest later, and the next run handles the requests which come late on connections of
+// s.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {

@@ -115,7 +115,7 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.R
 }
 
 // applyRooms applies a version of their settings to the open rooms. If the rooms cannot change while they are open, it requests a
-// restart of the role and returns [record.ErrReopen]. After other errors the rooms stay as they were.
+// restart of the role and returns [record.ErrReopen]. Other errors say why the version could not be applied.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	keyFolder, err := r.settings.KeyFolder()
 	if err == nil && !o.readOnly {

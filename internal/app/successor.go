@@ -28,7 +28,7 @@ type successor struct {
 // newSuccessor returns a successor without a handler: requests wait for one.
 func newSuccessor() *successor { return &successor{changed: make(chan struct{})} }
 
-// set makes h the handler of late requests. h must be comparable, such as a pointer.
+// set makes h the handler of late requests, also of those that wait. h must be comparable, such as a pointer.
 func (s *successor) set(h http.Handler) {
 	s.update(func() { s.current = h })
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// openClients opens the clients of registries and git hosts. It adds the settings to o.
+// openClients opens the clients of registries and git hosts, with the options o and those of the settings. Settings that the
+// clients refuse are a [settings.Mistake].
 func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger) (*bot.Clients, error) {
 	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = userAgent(), s.AllowHosts, logger
 	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, userAgent(), logger
@@ -159,7 +160,8 @@ const (
 )
 
 // newDraftWriter returns a function that drafts package JSONs for the site. It requests the configured registry without its
-// credentials: visitors must not see what only the operator may.
+// credentials: visitors must not see what only the operator may. The function's errors are that of its context, or a
+// [*site.DraftError].
 func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Context, string) (*site.Draft, error), error) {
 	o := bot.ClientOptions{OwnConfig: true, Anonymous: true}
 	o.Fetch.Concurrency, o.Fetch.Tries = 2, 1

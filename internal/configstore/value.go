@@ -22,7 +22,7 @@ func (v *Value[T]) Get() T {
 	return v.current
 }
 
-// Set puts a version into force, and returns how many versions there have been. It does not notify the subscribers.
+// Set puts a version into force, and returns how many versions there have been, with this one. It does not notify the subscribers.
 func (v *Value[T]) Set(next T) (number int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 // envPrefix begins the name of every environment variable that is a setting.
 const envPrefix = "LARDER_"
 
-// EnvName returns the name of the environment variable of a flag.
+// EnvName returns the name of the environment variable of a flag: LARDER_READY_FILE for ready-file.
 func EnvName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
