@@ -292,7 +292,8 @@ func needsNewDeadline(deadline, now time.Time, limit time.Duration) bool {
 	return left > limit || left < limit-limit/slack
 }
 
-// setReadDeadline sets the deadline for reads. It fails only on a closed connection, of which the next read fails, too.
+// setReadDeadline sets the deadline for reads, if it is another than before. It ignores an error: that means that the connection
+// is closed already, and the next read fails, too.
 func (c *conn) setReadDeadline(t time.Time) {
 	if c.readBy != t {
 		c.readBy = t

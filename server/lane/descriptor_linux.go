@@ -213,7 +213,8 @@ func newTCPConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
-// closeDescriptor closes a connection that has no socket. If moveToPoller failed, it has no descriptor either.
+// closeDescriptor closes a connection that is only a descriptor, not a net.Conn in c.socket, and releases its slot. It does
+// nothing if moveToPoller failed, which has closed the descriptor and released the slot.
 func (c *conn) closeDescriptor() error {
 	if c.fd < 0 {
 		return nil

@@ -141,7 +141,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 // Linux it can give them away as descriptors.
 type limited struct {
 	*net.TCPListener
-	slots  *slots
+	slots  *connectionSlots
 	room   *connLimit
 	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
 	closed chan struct{}
@@ -175,7 +175,7 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 // A limitedLocal listener is one of a Unix socket.
 type limitedLocal struct {
 	net.Listener
-	slots  *slots
+	slots  *connectionSlots
 	closed chan struct{}
 	once   sync.Once
 }

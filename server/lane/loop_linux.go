@@ -110,7 +110,8 @@ func (l *loop) close() {
 	l.epoll.Close()
 }
 
-// addNew passes a new connection to the loop, which responds to what came with it. The loop adds it to its set only if it stays.
+// addNew queues a new connection for the loop's goroutine, which responds to what came with it, and watches it by epoll only if it
+// stays open.
 func (l *loop) addNew(c *conn) {
 	l.mu.Lock()
 	l.arrived = append(l.arrived, c)
@@ -359,7 +360,8 @@ func (l *loop) takeOver() {
 	}
 }
 
-// leaveLoop makes this goroutine serve this connection only. If it ran a loop, another goroutine takes that over.
+// leaveLoop lets this goroutine serve only this connection from now on. If the goroutine runs a loop, another one takes the loop
+// over.
 func (c *conn) leaveLoop() {
 	c.endBlocking()
 	if c.state() != onLoop {

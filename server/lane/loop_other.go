@@ -61,7 +61,7 @@ func (*conn) allowBlocking() {}
 // endBlocking does nothing, as allowBlocking.
 func (*conn) endBlocking() {}
 
-// leaveLoop does nothing: each connection has a goroutine.
+// leaveLoop does nothing: on this system no goroutine runs a loop, and each connection has its own.
 func (*conn) leaveLoop() {}
 
 // serveReady is a stub for systems without event loops, where nothing calls it.

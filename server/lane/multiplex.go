@@ -101,8 +101,9 @@ func isSafeForHTTP2(s *tls.ConnectionState) bool {
 	return s.Version >= tls.VersionTLS13
 }
 
-// own makes the connection busy, and reports whether it is; false if it has ended or another goroutine is closing it.
-func (m *multiplexer) own() bool {
+// makeBusy makes the connection busy if it is not yet. It returns false if the connection has ended or another goroutine closes
+// it. The caller holds mu, and so owns the connection.
+func (m *multiplexer) makeBusy() bool {
 	for {
 		switch s := m.c.state(); {
 		case m.ended:
@@ -162,7 +163,7 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 
 // onChange does the same as flushAndWait for a goroutine that has changed something and may not own the connection.
 func (m *multiplexer) onChange() {
-	if m.own() {
+	if m.makeBusy() {
 		m.flushAndWait(time.Now())
 	}
 }
@@ -229,7 +230,8 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	return true
 }
 
-// ReceiveBody implements h2.Server: it returns the peer that receives the body of a request.
+// ReceiveBody implements h2.Server: it returns a new [handled], by which an http.Handler will respond, and which keeps the body
+// that comes until the handler reads it.
 func (m *multiplexer) ReceiveBody(*h2.Stream) h2.Peer { return newHandled(m) }
 
 // startHandler has an http.Handler respond in a goroutine. loads says that the handler of the lane would have to wait.
@@ -325,7 +327,7 @@ func (x *Exchange) setTarget(s string) bool {
 func (m *multiplexer) startEnd() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.own() {
+	if m.makeBusy() {
 		m.ending = true
 		m.flushAndWait(time.Now())
 	}
@@ -360,7 +362,7 @@ func (m *multiplexer) endDeadline() time.Time {
 func (m *multiplexer) abort() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.own() {
+	if m.makeBusy() {
 		m.close()
 	}
 }
@@ -423,7 +425,7 @@ func (m *multiplexer) expire() {
 	}
 	defer m.mu.Unlock()
 	switch {
-	case !m.own():
+	case !m.makeBusy():
 		return
 	case over(m.lingers), !m.isSent() && over(m.begun.Add(m.allowed)), !m.h.Greeted() && over(m.c.listener.deadlines.At(Unanswered, m.c.opened, time.Time{})):
 		m.close()
@@ -496,7 +498,7 @@ func (m *multiplexer) writeLoop() {
 	for !m.ended {
 		now := time.Now()
 		if m.out = m.gather(now); m.out == nil {
-			if m.own() {
+			if m.makeBusy() {
 				m.flushAndWait(now)
 			}
 			if !m.ended {
@@ -513,7 +515,7 @@ func (m *multiplexer) writeLoop() {
 		m.h.Free(m.out)
 		m.out = nil
 		m.waited += time.Since(m.begun)
-		if err != nil && m.own() {
+		if err != nil && m.makeBusy() {
 			m.close()
 		}
 	}
@@ -526,7 +528,7 @@ func (m *multiplexer) readLoop() {
 	for {
 		n, err := m.c.stream().Read(b[:])
 		m.mu.Lock()
-		if m.own() {
+		if m.makeBusy() {
 			now := time.Now()
 			if m.receive(b[:n], now); err != nil {
 				m.close()

@@ -29,7 +29,7 @@ var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }
 func (m *multiplexer) onEvent(events uint32, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.own() {
+	if !m.makeBusy() {
 		return
 	}
 	switch c := m.c; {

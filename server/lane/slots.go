@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// slots bounds how many connections are open. The bound can change while they are.
-type slots struct {
+// connectionSlots bound how many connections are open. The bound can change while they are.
+type connectionSlots struct {
 	mu    sync.Mutex
 	most  int // 0 for any number
 	taken int
 	freed chan struct{} // has one if a goroutine that waits in acquire should look again
 }
 
-// newSlots returns that many slots, 0 for any number.
-func newSlots(most int) *slots { return &slots{most: most, freed: make(chan struct{}, 1)} }
+// newSlots returns slots for most open connections, 0 for any number.
+func newSlots(most int) *connectionSlots { return &connectionSlots{most: most, freed: make(chan struct{}, 1)} }
 
 // acquire acquires a slot. It waits for one until closed is closed, and returns net.ErrClosed then.
-func (s *slots) acquire(closed <-chan struct{}) error {
+func (s *connectionSlots) acquire(closed <-chan struct{}) error {
 	for !s.tryAcquire() {
 		select {
 		case <-s.freed:
@@ -28,8 +28,8 @@ func (s *slots) acquire(closed <-chan struct{}) error {
 	return nil
 }
 
-// tryAcquire acquires a slot without waiting; false if there is none.
-func (s *slots) tryAcquire() bool {
+// tryAcquire acquires a slot for a connection without waiting. It returns false if all are taken.
+func (s *connectionSlots) tryAcquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.most > 0 && s.taken >= s.most {
@@ -41,7 +41,7 @@ func (s *slots) tryAcquire() bool {
 }
 
 // release releases a slot.
-func (s *slots) release() {
+func (s *connectionSlots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
@@ -49,7 +49,7 @@ func (s *slots) release() {
 }
 
 // setLimit changes the limit. Connections beyond a lower one keep their slots until they end.
-func (s *slots) setLimit(most int) {
+func (s *connectionSlots) setLimit(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most = most
@@ -57,7 +57,7 @@ func (s *slots) setLimit(most int) {
 }
 
 // wakeOne wakes a goroutine that waits for a slot, if there is one. The caller holds mu.
-func (s *slots) wakeOne() {
+func (s *connectionSlots) wakeOne() {
 	if s.most > 0 && s.taken >= s.most {
 		return
 	}

@@ -76,9 +76,9 @@ func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *
 	return b
 }
 
-// order returns the servers in the order in which a request tries them: healthy ones first, then the others. Both groups begin with
-// the server whose turn it is.
-func (b *balancer) order() []*server {
+// nextOrder returns the servers in the order in which the next request tries them: healthy ones first, then the others. Both
+// groups begin with the server whose turn it is. Each call advances the turn, if there are several servers.
+func (b *balancer) nextOrder() []*server {
 	if len(b.servers) == 1 {
 		return b.servers
 	}
@@ -111,7 +111,7 @@ func (s *server) isHealthy(now time.Time) bool {
 
 // RoundTrip implements http.RoundTripper. If it cannot connect to a server, it sends the request to the next one.
 func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
-	for _, s := range b.order() {
+	for _, s := range b.nextOrder() {
 		var connected atomic.Bool
 		ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 		out := req.WithContext(ctx)

@@ -31,7 +31,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 	rooms := r.currentLayout()
 	covering, canonical := rooms.table.Find(req.Host, raw)
 	if canonical != "" {
-		redirect(w, req, canonical)
+		redirectToCanonical(w, req, canonical)
 		return
 	}
 	if covering == nil {
@@ -205,8 +205,9 @@ func (r *room) admit(w http.ResponseWriter, req *http.Request, next http.Handler
 	p.serve(next)
 }
 
-// redirect redirects a client from a path that servers read in different ways to one that they agree on.
-func redirect(w http.ResponseWriter, req *http.Request, path string) {
+// redirectToCanonical redirects a client for good (308), with its query, from a path that servers read in different ways to path,
+// on which they agree.
+func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) {
 	h := w.Header()
 	if req.URL.RawQuery != "" {
 		path += "?" + req.URL.RawQuery

@@ -209,7 +209,7 @@ func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 	}
 }
 
-// parseHost parses the host of a route.
+// parseHost parses the host of a route, which may have a port but no wildcard, and returns it in the form of [NormalizeHost].
 func parseHost(s string) (string, error) {
 	host := NormalizeHost(s)
 	u, err := url.Parse("http://" + host)
