@@ -14,7 +14,9 @@ type connectionSlots struct {
 }
 
 // newSlots returns slots for most open connections, 0 for any number.
-func newSlots(most int) *connectionSlots { return &connectionSlots{most: most, freed: make(chan struct{}, 1)} }
+func newSlots(most int) *connectionSlots {
+	return &connectionSlots{most: most, freed: make(chan struct{}, 1)}
+}
 
 // acquire acquires a slot. It waits for one until closed is closed, and returns net.ErrClosed then.
 func (s *connectionSlots) acquire(closed <-chan struct{}) error {
