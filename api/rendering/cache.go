@@ -112,7 +112,8 @@ func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 	return entry{}, fmt.Errorf("a rendered document in the store begins with %x", value[:min(len(value), 1)])
 }
 
-// write stores the value of a document's row in the younger generation, and starts another one when that is full.
+// write stores the value of a document's row in the younger generation. If it does not fit there, write first starts a new generation and
+// deletes the older one.
 func (c *cache) write(key document.Key, value []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

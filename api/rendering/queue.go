@@ -53,7 +53,8 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 	return j
 }
 
-// takeNext removes the first job of the next client from all lines, and returns it; nil if no job waits.
+// takeNext returns the first job in the line of the client whose turn it is, and removes it from the lines of all clients that wait for
+// it; nil if no job waits.
 func (q *queue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil

@@ -115,7 +115,7 @@ func New(o Options) *Renderer {
 	return x
 }
 
-// Part returns the part of a role that renders queued documents.
+// Part returns a [parts.Part] that renders queued documents until its context ends.
 func (x *Renderer) Part() parts.Part {
 	return parts.Part{Name: "renderer", Run: parts.RunUntilDone(x.Run)}
 }

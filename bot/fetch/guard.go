@@ -92,8 +92,8 @@ func (g *guard) close() {
 	g.proxied.CloseIdleConnections()
 }
 
-// followRedirects sends the request and follows redirects. An http.Client would keep credentials on the way to subdomains, other ports and
-// plain http.
+// followRedirects sends the request and follows redirects. It sends credentials until the first redirect to another origin; an http.Client
+// would keep them on the way to subdomains, other ports and plain http.
 func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
 	at := target
 	atHome := true // no redirect has left the first origin yet

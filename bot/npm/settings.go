@@ -130,7 +130,7 @@ func expandVariables(settings []setting) {
 	}
 }
 
-// builtinFile returns the path of the configuration file that npm ships with.
+// builtinFile returns the path of the npmrc in the folder of the npm that PATH finds, whether or not the file exists; "" without npm.
 func builtinFile() string {
 	program, err := exec.LookPath("npm")
 	if err != nil {

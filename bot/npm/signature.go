@@ -191,7 +191,8 @@ func (k publicKey) check(v Version, signature string) string {
 // signedText returns the text that registries sign for a version.
 func (v Version) signedText() string { return v.Package + "@" + v.Version + ":" + v.Hash() }
 
-// Hash returns the integrity of v's tarball in npm's form: dist.integrity, or dist.shasum in the same form.
+// Hash returns the hash of v's tarball as the packument declares it, in npm's form sha512-BASE64: dist.integrity, else dist.shasum in
+// that form, else "".
 func (v Version) Hash() string {
 	if v.Integrity != "" {
 		return strings.Join(strings.Fields(v.Integrity), " ")

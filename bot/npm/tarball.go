@@ -29,6 +29,7 @@ type IntegrityError struct {
 	Want, Got string
 }
 
+// Error says that the hashes differ, or that the packument has none that can be checked. It names neither package nor version.
 func (e *IntegrityError) Error() string {
 	switch {
 	case e.Want == "":

@@ -37,7 +37,7 @@ func probeFilter() error {
 	return nil
 }
 
-// probeMemory returns an error if the kernel does not let a parent limit the memory of a process.
+// probeMemory returns an error if the kernel refuses prlimit, with which a parent limits the memory of a child.
 func probeMemory() error {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(os.Getpid(), unix.RLIMIT_DATA, nil, &limit); err != nil {

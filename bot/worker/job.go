@@ -184,7 +184,8 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	return out.Code, nil
 }
 
-// findFormat returns the module format that the syntax of a script shows, as esbuild names it: "esm", "cjs" or "".
+// findFormat returns the module format that the syntax of a script shows, as esbuild names it: "esm" for import or export, "cjs" for exports
+// or module, else "". It fails if the script does not parse.
 func findFormat(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	return []byte(in.Format), err

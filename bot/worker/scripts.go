@@ -122,7 +122,8 @@ func (s *scriptCost) addToken(t js.TokenType) {
 	s.last, s.newLine = t, false
 }
 
-// addToken adds the cost of a token that opens and closes nothing to the total s.
+// addToken updates the scope for a token that may separate what the minifier joins (a semicolon, comma, question mark, colon or if), and
+// adds the cost of joining it to the total s. Other tokens change nothing.
 func (o *scope) addToken(s *scriptCost, t js.TokenType) {
 	switch t {
 	case js.SemicolonToken:
@@ -149,7 +150,7 @@ func (o *scope) addToken(s *scriptCost, t js.TokenType) {
 	}
 }
 
-// canStartStatement reports whether the next token starts a statement if it is a keyword that can start one.
+// canStartStatement reports whether a statement may start after the last token. It does not consider new lines, see newLineStarts.
 func (s *scriptCost) canStartStatement() bool {
 	switch s.last {
 	case js.ErrorToken, js.SemicolonToken, js.OpenBraceToken, js.CloseBraceToken, js.CloseParenToken, js.ElseToken:
@@ -233,7 +234,8 @@ func (s *scriptCost) closeBracket(t js.TokenType) {
 	outer.ifs = 0 // it ends a statement, as a semicolon does
 }
 
-// joinPart counts one more part of the sequence of statements, and adds the cost of joining it to the total s.
+// joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with those before it, and adds the cost to
+// the total s: the minifier visits each part before it again.
 func (o *scope) joinPart(s *scriptCost) {
 	o.parts++
 	s.work += partWork * o.parts

@@ -47,7 +47,7 @@ func satisfiesAll(v *semver.Version, all []Bound) bool {
 // Each range is encoded as a line: alternatives with " || " between them, of comparisons with spaces between them.
 const betweenAlternatives = " || "
 
-// encodeRanges encodes ranges as lines.
+// encodeRanges encodes each range of versions as a line, such as ">=1.0.0 <2.0.0 || =3.1.0". An empty range is an empty line.
 func encodeRanges(all []Range) string {
 	var b strings.Builder
 	for _, r := range all {

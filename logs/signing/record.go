@@ -57,7 +57,8 @@ func OpenCandidate(dir string, store *kvstore.Store) (*Record, error) {
 	})
 }
 
-// openRecord opens a key folder and has readKeys look at the private keys in it, whose error makes the folder unusable.
+// openRecord opens and locks a key folder, and calls readKeys to look at the private keys in it. If readKeys fails, openRecord unlocks the
+// folder and returns that error.
 func openRecord(dir string, store *kvstore.Store, readKeys func(*Record) error) (*Record, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

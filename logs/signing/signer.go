@@ -176,7 +176,8 @@ func (s *Signer) Key() string { return s.published.Load().key }
 // Folder returns the path of the key folder.
 func (s *Signer) Folder() string { return s.folder.dir }
 
-// Part returns the part of a role that signs the log. Its owner must close the signer.
+// Part returns a [parts.Part] that runs the signer until its context ends. Stopping the part does not close the signer: the code that
+// opened it must.
 func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.RunUntilDone(s.Run)} }
 
 // Run signs the log whenever it has grown, cosigns the last checkpoint every hour, and requests the witnesses' cosignatures,
@@ -220,7 +221,7 @@ func (s *Signer) Run(ctx context.Context) {
 }
 
 // startRun marks the signer as running. If the log had witnesses and has none any more, it counts the last signed checkpoint
-// as confirmed and publishes it.
+// as confirmed and publishes it, unless the signer refuses to sign. The error is about publishing.
 func (s *Signer) startRun() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

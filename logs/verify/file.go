@@ -28,6 +28,7 @@ type Name struct {
 	Path    string `json:"path"`
 }
 
+// String returns package/version/path, which is what follows /ajax/libs/ in the URL of the file.
 func (n Name) String() string { return n.Package + "/" + n.Version + "/" + n.Path }
 
 const assets = "/ajax/libs/"

@@ -396,7 +396,8 @@ func attribute(attributes []html.Attribute, name string) (string, bool) {
 }
 
 // addReference records that an element with these attributes, in a line of the page, loads the address to. kind is one of
-// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem.
+// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem. An about: address is
+// ignored, and a javascript: one is recorded as inline code.
 func (p *page) addReference(kind, to string, attributes []html.Attribute, line int) {
 	integrity, _ := attribute(attributes, "integrity")
 	_, cors := attribute(attributes, "crossorigin")

@@ -116,7 +116,7 @@ func (s *Session) timeoutMessage() string {
 }
 
 // openOnce returns a server's log, and opens it the first time, within withTimeout. A log that cannot be opened or verified
-// is no error: the SessionLog says why and is kept; the error says that the known logs could not be written. Opened is not
+// is no error: the SessionLog says why and is kept; the error says that the known logs could not be written. s.Opened is not
 // called if the caller has ended ctx.
 func (s *Session) openOnce(ctx, withTimeout context.Context, server string) (*SessionLog, error) {
 	for _, l := range s.logs {

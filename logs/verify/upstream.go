@@ -120,7 +120,7 @@ func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 }
 
 // ReadAttestations sets Bundle and Publish to the attestations that the entry names; an entry may name none. read returns a
-// content by its hash.
+// content by its hash. The attestations are not verified; an error is read's.
 func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err error) {
 	p := c.Entry.Provenance
 	if p == nil {
