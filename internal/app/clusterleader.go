@@ -42,8 +42,8 @@ type takeoverBackoff struct {
 	failures int       // one after the other
 }
 
-// afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. Another node that was
-// faster does not count as a failure. first is the backoff after the first failure.
+// afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. The wait is first,
+// and doubles with each failure. If another node was faster, the node waits again, but the wait does not grow.
 func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBackoff {
 	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 		b.failures++

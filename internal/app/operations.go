@@ -137,8 +137,8 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 	return r.addConsole(all, w.folder)
 }
 
-// addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process. It
-// returns all.
+// addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process,
+// for which it reads folder. It changes all, and returns it.
 func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
 		status, err := folder.readStatus(q.Package)

@@ -98,8 +98,9 @@ func (w withdrawals) newService() *withdrawal.Desk {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
-// newResponse returns the response about a release before it is withdrawn or restored: its URLs, its cache tag, and whether the
-// purge hook is called.
+// newResponse returns the part of the response to a withdrawal or restoration that is known before it: the release's URLs, its
+// cache tag, and whether the purge hook is called. It does not check that the release exists; the error is that of reading the
+// store.
 func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
 	known, err := purge.Known(w.writer.folder.store)

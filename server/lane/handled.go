@@ -522,7 +522,7 @@ func (w *handled) finish() {
 	_ = w.send(w.buffer, true)
 }
 
-// SetReadDeadline is for http.ResponseController.
+// SetReadDeadline implements the method for http.ResponseController. It always returns nil.
 func (w *handled) SetReadDeadline(t time.Time) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

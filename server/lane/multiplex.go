@@ -403,7 +403,7 @@ func (m *multiplexer) startTimer(now time.Time) {
 	}
 }
 
-// expire ends what has taken too long. It may be called too early.
+// expire closes the connection, or ends its streams, whose deadlines have passed. If none has, it sets the timer again.
 func (m *multiplexer) expire() {
 	m.mu.Lock()
 	now := time.Now()

@@ -188,7 +188,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 }
 
 // keepWaiting returns the decision if the data centre makes none. A ticket that waits stays as it is; any other is replaced by one
-// that starts to wait now.
+// that starts to wait now, with the refresh interval of m.
 func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) queue.Decision {
 	if !t.First() && t.Waiting() {
 		return queue.Decision{Outcome: queue.Wait, Ticket: t}

@@ -485,6 +485,7 @@ func wholeNumber[T ~int | ~int64](unit T, least, most int) func(string) (T, erro
 	}
 }
 
+// parseTime parses a field with a time in RFC 3339, and returns it in UTC.
 func parseTime(s string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {

@@ -38,7 +38,9 @@ func (d Document) list() (*yaml.Node, error) {
 	return d.Set.Apply(list)
 }
 
-// With returns the document with fields of a room changed. The value "" resets a field to that of the file.
+// With returns a copy of the document with fields of a room changed; the value "" resets a field to that of the file. It does not check
+// the room's name or the values, which Rooms does: it fails only if a name with the value "" is no field of a room, or if all fields
+// together are too long.
 func (d Document) With(room string, fields map[string]string) (Document, error) {
 	set := d.Set.clone()
 	if set[room] == nil {

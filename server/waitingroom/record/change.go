@@ -254,7 +254,8 @@ func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, 
 	return o.logVersion(made, err)
 }
 
-// propose creates a version with the content of a change, if base is in force.
+// propose creates a version with the content of a change, if base is in force, and logs it; otherwise it returns a
+// [*configstore.ConflictError].
 func (o owner) propose(ctx context.Context, base int64, c configstore.Change) (waitingroom.Version, error) {
 	v, err := o.record.store.Propose(ctx, base, c)
 	return o.logVersion(v, err)

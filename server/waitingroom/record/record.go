@@ -166,7 +166,7 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 	return err
 }
 
-// decodeVersion returns the settings in a version.
+// decodeVersion returns the document in a version, and the rooms that it describes.
 func decodeVersion(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
 	if err = json.Unmarshal(v.Content, &document); err == nil {
 		rooms, err = document.Rooms()
