@@ -43,7 +43,7 @@ func task(t Task) func([]byte) {
 var parsers = []cost.Parser{
 	{Name: "minify-js", Parse: task(MinifyJS), Seeds: []string{"const a = 1;\n", "function f(a, b) { return a ? b : `${a}` }\n", "export default class { x = /a/ }\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 60, MaxKiB: 20_000},
 	// Nothing but what the minifier joins, on which it takes the square of the number of parts.
-	{Name: "minify-js.joined", Parse: task(MinifyJS), Seeds: []string{"a,"}, Words: []string{"a();", "a?b:", "if(a)b;else ", "if(a)return;", "`${a}${b}`,", "[a],", "a&&b,", "a\n"}, Size: 2 << 10, Large: 8 << 10, MaxMilliseconds: 60, MaxKiB: 20_000},
+	{Name: "minify-js.joined", Parse: task(MinifyJS), Seeds: []string{"a,"}, Words: []string{"a();", "a?b:", "if(a)b;else ", "if(a)return;", "`${a}${b}`,", "[a],", "a&&b,", "a\n", "'aaa'+", "`${a}b`+", "a&&(", "case a:"}, Size: 2 << 10, Large: 8 << 10, MaxMilliseconds: 60, MaxKiB: 20_000},
 	{Name: "minify-css", Parse: task(MinifyCSS), Seeds: []string{"a{color:red}\n", "@media (a){b:is(c){d:calc(1px + 2px)}}\n"}, Words: styleWords, Size: 2 << 10, MaxMilliseconds: 20, MaxKiB: 10_000},
 	{Name: "find-format", Parse: task(FindFormat), Seeds: []string{"export default 1;\n", "module.exports = require('a');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 60, MaxKiB: 5000},
 	{Name: "find-imports", Parse: task(FindImports), Seeds: []string{"import 'a';\n", "import('b');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 60, MaxKiB: 5000},

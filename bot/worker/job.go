@@ -142,17 +142,29 @@ func Minifier() (program, version, options string) {
 	return "esbuild", minifierVersion, minifier
 }
 
-// minifying are those options.
+// minifierOptions returns those options, parsed.
 var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// silent disables the warnings about style sheets, which Larder does not use. The time that esbuild takes for them grows with the square of their number.
-var silent = map[string]api.LogLevel{
-	"css-syntax-error": api.LogLevelSilent, "invalid-calc": api.LogLevelSilent, "js-comment-in-css": api.LogLevelSilent,
-	"unsupported-css-property": api.LogLevelSilent, "unsupported-css-nesting": api.LogLevelSilent, "invalid-@import": api.LogLevelSilent,
-	"invalid-@layer": api.LogLevelSilent, "invalid-@charset": api.LogLevelSilent, "unsupported-@namespace": api.LogLevelSilent, "unsupported-@charset": api.LogLevelSilent,
-}
+// silent disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line, so that
+// the time for a script in one line grows with the square of their number.
+var silent = func() map[string]api.LogLevel {
+	levels := map[string]api.LogLevel{}
+	for _, id := range strings.Fields(`
+		assert-to-with assert-type-json assign-to-constant assign-to-define assign-to-import bigint call-import-namespace class-name-will-throw
+		commonjs-variable-in-esm confusing-typescript-cast delete-super-property direct-eval duplicate-case duplicate-class-member
+		duplicate-object-key empty-import-meta equals-nan equals-negative-zero equals-new-object html-comment-in-js impossible-typeof
+		indirect-require private-name-will-throw semicolon-after-return suspicious-boolean-not suspicious-define suspicious-logical-operator
+		suspicious-nullish-coalescing this-is-undefined-in-esm unsupported-dynamic-import unsupported-jsx-comment unsupported-regexp
+		unsupported-require-call css-syntax-error invalid-@charset invalid-@import invalid-@layer invalid-calc js-comment-in-css
+		undefined-composes-from unsupported-@charset unsupported-@namespace unsupported-css-property unsupported-css-nesting ambiguous-reexport
+		different-path-case empty-glob ignored-bare-import ignored-dynamic-import import-is-undefined require-resolve-not-external
+		invalid-source-mappings missing-source-map unsupported-source-map-comment`) {
+		levels[id] = api.LogLevelSilent
+	}
+	return levels
+}()
 
 // minify returns a smaller script or style sheet that means the same, with legal comments. It refuses input that would take the minifier
 // long, and checks that its output parses.
@@ -206,7 +218,7 @@ func findImports(data []byte) ([]byte, error) {
 	return json.Marshal(imports)
 }
 
-// input is what esbuild finds out about a script.
+// scriptMetadata is what esbuild finds out about a script.
 type scriptMetadata struct {
 	Format  string `json:"format"`
 	Imports []struct {
@@ -215,9 +227,12 @@ type scriptMetadata struct {
 	} `json:"imports"`
 }
 
-// readMetadata returns what esbuild finds out about a script.
+// readMetadata returns what esbuild finds out about a script. It refuses input that would take esbuild long.
 func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
+	if err := checkScript(data); err != nil {
+		return scriptMetadata{}, err
+	}
 	out := api.Build(api.BuildOptions{
 		Stdin:    &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
 		Bundle:   true,          // else what is imported is not looked at, and neither is the format
@@ -230,6 +245,7 @@ func readMetadata(data []byte) (scriptMetadata, error) {
 		Target:            api.ESNext,
 		TreeShaking:       api.TreeShakingFalse,
 		LogLevel:          api.LogLevelSilent,
+		LogOverride:       silent,
 	})
 	if len(out.Errors) > 0 {
 		return scriptMetadata{}, newParseError(out.Errors[0])

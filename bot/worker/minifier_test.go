@@ -57,3 +57,19 @@ func TestFindImports(t *testing.T) {
 		t.Error("of what does not parse")
 	}
 }
+
+// TestSilent holds that esbuild warns of nothing: the time for the warnings about one line grows with the square of their number.
+func TestSilent(t *testing.T) {
+	for _, text := range []string{
+		"switch(a){case a:case a:}", "a={b:1,b:2}", "a===-0", "a===NaN", "a=!b in c", "class A{a(){}a(){}}", "typeof a==='b'", "eval(a);import.meta",
+		"delete super.a", "return\na", "<!-- a", "import*as a from 'a';a()",
+	} {
+		warnings := api.Transform(text, api.TransformOptions{MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: silent}).Warnings
+		warnings = append(warnings, api.Build(api.BuildOptions{
+			Stdin: &api.StdinOptions{Contents: text}, Bundle: true, External: []string{"*"}, LogLevel: api.LogLevelSilent, LogOverride: silent,
+		}).Warnings...)
+		if len(warnings) > 0 {
+			t.Errorf("%q: %s: %s", text, warnings[0].ID, warnings[0].Text)
+		}
+	}
+}
