@@ -104,12 +104,8 @@ func fail(c *gin.Context, logger *slog.Logger, err error) {
 		known = notReady
 	default:
 		known = unexpected()
-		switch {
-		case errors.Is(err, kvstore.ErrCorrupt): // as of assets: the stored copy is damaged, not gone
+		if errors.Is(err, kvstore.ErrCorrupt) { // as of assets: the stored copy is damaged, not gone
 			known = unavailable("This cannot be read at the moment", 5)
-			known.Ref = rand.Text()
-		case errors.Is(err, library.ErrSearch):
-			known = unavailable("Search is not available at the moment", 60)
 			known.Ref = rand.Text()
 		}
 		logger.Error("request failed", "ref", known.Ref, "method", c.Request.Method, "path", c.Request.URL.Path, "err", err)

@@ -35,7 +35,6 @@ func TestFail(t *testing.T) {
 		{context.Canceled, 503, "The libraries are still being read", never, "5", false},
 		{changing, 503, "The library is just changing", never, "1", false},
 		{fmt.Errorf("secret: %w", kvstore.ErrCorrupt), 503, "This cannot be read at the moment", never, "5", true},
-		{fmt.Errorf("secret: %w", library.ErrSearch), 503, "Search is not available at the moment", never, "60", true},
 		{errors.New("secret"), 500, "An unexpected error occurred", never, "", true},
 	} {
 		s := &service{t: t}
@@ -58,10 +57,7 @@ func TestFail(t *testing.T) {
 // Before the libraries have been read, what needs them says when to try again, and the rest answers.
 func TestNotReady(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	index, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // which does not run
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // which does not run
 	h := Public(PublicOptions{Library: index, AssetBase: assetBase, Logger: quiet})
 	for target, want := range map[string]int{
 		"/libraries": 503, "/libraries?search=x": 503, "/libraries/x": 503, "/libraries/x/1": 503, "/packages": 503, "/packages/x/all": 503, "/stats": 503,
@@ -104,10 +100,7 @@ func TestWithdrawnMeanwhile(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	shelf.Enrol("x", plainJSON("x", "X."))
 	shelf.Publish("x", "1.0.0", "x.js", map[string]string{"x.js": "x"})
-	index, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

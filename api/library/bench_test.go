@@ -112,10 +112,7 @@ func BenchmarkSearch(b *testing.B) {
 // start returns an index that has read all of the shelf.
 func start(b *testing.B, shelf *testkit.Shelf) *library.Index {
 	b.Helper()
-	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
-	if err != nil {
-		b.Fatal(err)
-	}
+	x := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- x.Run(ctx) }()

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/api/search"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -68,7 +69,7 @@ type Index struct {
 	notified     atomic.Int64
 	now          func() time.Time
 	logger       *slog.Logger
-	search       searchIndex
+	search       *search.Index
 
 	// unread are the libraries that could not be read, which is tried again, and why.
 	// Run replaces it; it is never changed.
@@ -89,8 +90,8 @@ type Index struct {
 }
 
 // New returns an Index that knows nothing until Run has read the store.
-func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+func New(o Options) *Index {
+	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(*Library) float64 { return 0 }
 	}
@@ -102,10 +103,7 @@ func New(o Options) (*Index, error) {
 	x.abouts.Most, x.abouts.MostBytes = maxAbouts, maxAboutBytes
 	x.releases.Most, x.releases.MostBytes = maxReleases, maxReleaseBytes
 	x.manifests.Most, x.manifests.MostBytes = maxManifests, maxReleaseBytes
-	if err := x.search.open(); err != nil {
-		return nil, err
-	}
-	return x, nil
+	return x
 }
 
 // How long Run waits after it couldn't read the store, each time twice as long, and
@@ -118,7 +116,6 @@ const (
 
 // Run reads all libraries, then follows the log until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
-	defer x.search.close()
 	seen := int64(-1) // nothing has been read
 	failures := 0
 	for ctx.Err() == nil {
@@ -141,10 +138,10 @@ func (x *Index) Run(ctx context.Context) error {
 	return nil
 }
 
-// sleep returns when there is something to read: new entries, or libraries that
-// could not be read before, or that the search index could not take.
+// sleep returns when there is something to read: entries beyond the first seen ones, or, after a minute, libraries that could
+// not be read before.
 func (x *Index) sleep(ctx context.Context, seen int64) {
-	if len(*x.unread.Load()) > 0 || x.search.failure() != nil {
+	if len(*x.unread.Load()) > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, reread)
 		defer cancel()
@@ -163,7 +160,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	if next == nil || len(c.read) > 0 {
 		next = newListing(c.before, c.read)
 	}
-	x.search.update(next, c.read, x.logger)
+	x.updateSearch(c.read)
 	x.unread.Store(&c.unread)
 	x.publish(next, c.size)
 	x.noteChanges(seen, c)
@@ -384,19 +381,15 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
-// Ready returns [ErrNotReady] until all libraries have been read for the first time, then why they could not be read, or an
-// [ErrSearch]; nil if everything can be requested.
+// Ready returns [ErrNotReady] until all libraries have been read for the first time, or why they could not be read; nil
+// if everything can be requested.
 func (x *Index) Ready() error {
 	x.mu.Lock()
-	listing, err := x.listing, x.err
-	x.mu.Unlock()
-	switch {
-	case err != nil:
-		return err
-	case listing == nil:
+	defer x.mu.Unlock()
+	if x.err == nil && x.listing == nil {
 		return ErrNotReady
 	}
-	return x.search.failure()
+	return x.err
 }
 
 // Library returns the one with that name, or ErrNoLibrary. Where there may be one that

@@ -386,10 +386,7 @@ func TestStates(t *testing.T) {
 
 func TestNotReady(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := x.Listing(ctx); !errors.Is(err, library.ErrNotReady) || !errors.Is(err, context.Canceled) {

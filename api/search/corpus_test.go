@@ -51,18 +51,8 @@ func syntheticCorpus(n int) []Document {
 
 func indexOf(t testing.TB, list []Document) *Index {
 	t.Helper()
-	x, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := x.Update(list, nil); err != nil {
-		t.Fatal(err)
-	}
+	x := New()
+	x.Update(list, nil)
 	return x
 }
 
@@ -103,16 +93,7 @@ func BenchmarkSearchSynthetic(b *testing.B) { benchmarkSearch(b, syntheticCorpus
 
 func benchmarkBuild(b *testing.B, list []Document) {
 	for b.Loop() {
-		x, err := New()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := x.Update(slices.Clone(list), nil); err != nil {
-			b.Fatal(err)
-		}
-		if err := x.Close(); err != nil {
-			b.Fatal(err)
-		}
+		New().Update(slices.Clone(list), nil)
 	}
 }
 

@@ -2,74 +2,71 @@ package search
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	index "github.com/blevesearch/bleve_index_api"
-
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// enough is how many libraries make it unlikely that the query is mistyped.
-const enough = 10
+const (
+	// enough is how many libraries make it unlikely that the query is mistyped.
+	enough = 10
+	// few is how many libraries make it unnecessary to leave words out that say little.
+	few = 3
+	// sureLength is from which length on a complete query that is nearly a name is taken for
+	// it, although the word exists: chat isn't chart.
+	sureLength = 6
+	// maxPartial is how many words a query may have of which one may be missing.
+	maxPartial = 4
+	// maxMistyped is how many words a query may have to be searched for typing
+	// errors. A description that a user pastes isn't mistyped.
+	maxMistyped = 12
+)
 
-// few is how many libraries make it unnecessary to leave words out that say little.
-const few = 3
+// extension matches a query for the end of names, such as .js.
+var extension = lazyregexp.New(`^\.\pL+$`)
 
-// sure is from which length on a whole query that is nearly a name is taken for
-// it, although the word exists: chat isn't chart.
-const sure = 6
-
-// maxStarting is how many words of one attribute a word of the query may be the
-// beginning of. In the public catalogue it is at most 108 where the beginning is so
-// long that it has no field of its own.
-const maxStarting = 200
-
-// mostLoose is how many words a query may have of which one may be missing.
-const mostLoose = 4
-
-// maxMistyped is how many words a query may have to be looked through for typing
-// errors. A description that a user pastes isn't mistyped.
-const maxMistyped = 12
-
-// dotted matches a query for the end of names, such as .js.
-var dotted = lazyregexp.New(`^\.\pL+$`)
-
-// lookup is one query's work in one state of the index.
+// lookup is the work for one query in one state of the index.
 type lookup struct {
 	*state
 	ctx    context.Context
 	fields []*field
 
-	exact       bool // words match only themselves
-	withRelated bool // words also match other forms and synonyms of them
+	exact bool // words match only themselves
 
-	among   found              // what is still of interest; nil is all
-	posting index.TermFieldDoc // reused from one document to the next
+	candidates matches // libraries that have all words so far; nil is all
 }
 
-// found has a match for each of the state's libraries, noTier where there is
-// none.
-type found []match
+// leniency is what else than itself a word of a query matches.
+type leniency struct {
+	related  bool // other forms and synonyms
+	mistyped bool // words that differ by a typing error
+}
 
-// add notes m for a library, unless a better match is known.
-func (f found) add(i int, m match) {
-	if m.better(f[i]) {
-		f[i] = m
+// matches has a match for each of the state's libraries, of noTier for those that do not match.
+type matches []match
+
+// add records m for a library, unless a better match is known.
+func (s matches) add(i int, m match) {
+	if m.better(s[i]) {
+		s[i] = m
 	}
 }
 
-// count returns how many match, up to most.
-func (f found) count(most int) int { return f.countUpTo(noTier-1, most) }
+// addAll records all matches of more.
+func (s matches) addAll(more matches) {
+	for i, m := range more {
+		s.add(i, m)
+	}
+}
 
-// countUpTo returns how many match in a tier up to worst, up to most.
-func (f found) countUpTo(worst tier, most int) int {
+// countUpTo returns how many libraries match in a tier up to worst, at most most.
+func (s matches) countUpTo(worst tier, most int) int {
 	n := 0
-	for _, m := range f {
+	for _, m := range s {
 		if m.tier <= worst {
 			if n++; n == most {
 				break
@@ -79,144 +76,115 @@ func (f found) countUpTo(worst tier, most int) int {
 	return n
 }
 
-func (l *lookup) nothing() found {
-	return slices.Repeat(found{{tier: noTier}}, len(l.libraries))
+// count returns how many libraries match, at most most.
+func (s matches) count(most int) int { return s.countUpTo(noTier-1, most) }
+
+// areLikelyMeant reports, of the matches of one word, whether the word is probably spelt as it is meant: a library has it in
+// its name or keywords, or three libraries have it.
+func (s matches) areLikelyMeant() bool {
+	return s.count(3) == 3 || slices.ContainsFunc(s, func(m match) bool { return m.tier <= keyword })
 }
 
-func (l *lookup) has(name string) bool {
+// noMatches returns matches in which no library matches.
+func (l *lookup) noMatches() matches {
+	return slices.Repeat(matches{{tier: noTier}}, len(l.libraries))
+}
+
+// searchesField reports whether the query is for the field.
+func (l *lookup) searchesField(name string) bool {
 	return slices.ContainsFunc(l.fields, func(f *field) bool { return f.name == name })
 }
 
-// names tells whether to look in names.
-func (l *lookup) names() bool { return l.has(fields[0].name) }
+// searchesNames reports whether the query is for names.
+func (l *lookup) searchesNames() bool { return l.searchesField(fields[0].name) }
 
-// all returns what matches the text; everything where there is none, or nothing but percent signs, which are what is left of
-// an address.
-func (l *lookup) all(text string) (found, error) {
+// isCandidate reports whether library i has all words of the query that were looked up before.
+func (l *lookup) isCandidate(i int) bool {
+	return l.candidates == nil || l.candidates[i].tier != noTier
+}
+
+// match returns the libraries that match the text; all for an empty text, or one of percent signs, which are what remains of
+// an address that cannot be decoded. After the end of ctx it returns incomplete matches.
+func (l *lookup) match(text string) matches {
 	if strings.Trim(text, "%") == "" {
-		return make(found, len(l.libraries)), nil
+		return make(matches, len(l.libraries))
 	}
 	list := queryWords(text)
-	l.exact = dotted.MatchString(text)
-	matches, err := l.everyWord(list, false)
-	if err != nil {
-		return nil, err
-	}
+	l.exact = extension.MatchString(text)
+	found := l.matchAllWords(list, leniency{})
 	telling := list
-	if matches.count(few) < few {
+	if found.count(few) < few {
 		telling = withoutNoise(list)
 	}
-	if len(list) > 1 || matches.countUpTo(keyword, enough) < enough {
-		l.withRelated = true
-		err := l.addEveryWord(telling, matches)
-		l.withRelated = false
-		if err != nil {
-			return nil, err
-		}
+	if len(list) > 1 || found.countUpTo(keyword, enough) < enough {
+		found.addAll(l.matchAllWords(telling, leniency{related: true}))
 	}
-	strict := matches.count(enough) // libraries that lack a word say nothing about how it is spelt
-	if err := l.loosely(telling, joined(text), matches); err != nil {
-		return nil, err
-	}
-	l.whole(text, matches)
-	named := slices.ContainsFunc(matches, func(m match) bool { return m.tier <= otherName })
+	strict := found.count(enough) // libraries that lack a word say nothing about how it is spelt
+	l.addPartialMatches(telling, joined(text), found)
+	l.addNameMatches(text, found)
+	named := slices.ContainsFunc(found, func(m match) bool { return m.tier <= otherName })
 	if named || strict == enough {
-		return matches, nil
+		return found
 	}
 	if mayBeMistyped(list) {
-		more, err := l.everyWord(list, true)
-		if err != nil {
-			return nil, err
-		}
-		if err := l.wholeMistyped(text, list, more); err != nil {
-			return nil, err
-		}
-		for i, m := range more {
-			matches.add(i, m)
-		}
+		mistyped := l.matchAllWords(list, leniency{mistyped: true})
+		l.addMistypedNames(list, joined(text), mistyped)
+		found.addAll(mistyped)
 	}
-	if err := l.addSingles(telling, matches); err != nil {
-		return nil, err
-	}
-	return matches, nil
+	l.addSingleWordMatches(telling, found)
+	return found
 }
 
-// addEveryWord adds the libraries that have all the words.
-func (l *lookup) addEveryWord(list []string, to found) error {
-	more, err := l.everyWord(list, false)
-	for i, m := range more {
-		to.add(i, m)
+// addPartialMatches adds the libraries that have the words of a short query as one (datepicker). If few libraries have all
+// words, and each is a word that some library has, it adds those that have all but one in their names and keywords.
+func (l *lookup) addPartialMatches(list []string, joined string, to matches) {
+	if len(list) < 2 || len(list) > maxPartial {
+		return
 	}
-	return err
-}
-
-// loosely adds the libraries that have the words of a short query as one (datepicker), and, where few have them all but
-// each is a word that some library has, those that have all but one in their names and keywords.
-func (l *lookup) loosely(list []string, joined string, to found) error {
-	if len(list) < 2 || len(list) > mostLoose {
-		return nil
-	}
-	if err := l.addEveryWord([]string{joined}, to); err != nil {
-		return err
-	}
+	to.addAll(l.matchAllWords([]string{joined}, leniency{}))
 	if to.count(enough) == enough {
-		return nil
+		return
 	}
-	rarities, err := l.rarities(list)
-	if rarities == nil || err != nil {
-		return err
+	rarities := l.wordRarities(list)
+	if rarities == nil {
+		return
 	}
 	for i := range list {
 		rest := slices.Delete(slices.Clone(rarities), i, i+1)
-		if err := l.addPart(slices.Delete(slices.Clone(list), i, i+1), partly, slices.Max(rest), to); err != nil {
-			return err
-		}
+		l.addMatchesOfPart(slices.Delete(slices.Clone(list), i, i+1), partly, slices.Max(rest), to)
 	}
-	return nil
 }
 
-// rarities returns how few libraries have each of the words, from 0 for all to 1 for a single one; nil if no library has one of the words, which
-// is mistyped then, or nonsense.
-func (l *lookup) rarities(list []string) ([]float64, error) {
+// wordRarities returns how few libraries have each of the words, from 0 for all to 1 for a single one; nil if no library has
+// one of the words, which is mistyped then, or nonsense.
+func (l *lookup) wordRarities(list []string) []float64 {
 	rarities := make([]float64, len(list))
 	for i, w := range list {
-		having := l.nothing()
-		if err := l.word(w, having); err != nil {
-			return nil, err
-		}
+		having := l.noMatches()
+		l.addWord(w, leniency{}, having)
 		n := having.count(len(having))
 		if n == 0 || isNoise(w) {
-			return nil, nil
+			return nil
 		}
 		rarities[i] = 1 - math.Log(float64(n))/math.Log(float64(len(having)+1))
 	}
-	return rarities, nil
+	return rarities
 }
 
-// addSingles adds the libraries that have one word of three or more, where nothing else is found and some library has each.
-func (l *lookup) addSingles(list []string, to found) error {
-	if len(list) < 3 || len(list) > mostLoose || to.count(1) > 0 {
-		return nil
-	}
-	rarities, err := l.rarities(list)
-	if rarities == nil || err != nil {
-		return err
+// addSingleWordMatches adds the libraries that have one word of three or four, if nothing else is found and some library has each.
+func (l *lookup) addSingleWordMatches(list []string, to matches) {
+	if len(list) < 3 || len(list) > maxPartial || to.count(1) > 0 || l.wordRarities(list) == nil {
+		return
 	}
 	for i := range list {
-		if err := l.addPart(list[i:i+1], mistyped, 0.5, to); err != nil {
-			return err
-		}
+		l.addMatchesOfPart(list[i:i+1], mistyped, 0.5, to)
 	}
-	return nil
 }
 
-// addPart adds the libraries that have the words, which are a part of a query, in their names or keywords, in the tier in; worth is
-// how well they match there.
-func (l *lookup) addPart(part []string, in tier, worth float64, to found) error {
-	l.withRelated = true
-	more, err := l.everyWord(part, false)
-	l.withRelated = false
-	for i, m := range more {
+// addMatchesOfPart adds the libraries that have a part of the query's words in their names or keywords to the tier in. The
+// worth, from 0 to 1, is what a match in names is worth there.
+func (l *lookup) addMatchesOfPart(part []string, in tier, worth float64, to matches) {
+	for i, m := range l.matchAllWords(part, leniency{related: true}) {
 		switch {
 		case m.tier <= nameWords:
 			to.add(i, match{in, worth})
@@ -224,158 +192,119 @@ func (l *lookup) addPart(part []string, in tier, worth float64, to found) error 
 			to.add(i, match{in, 0.5 * worth * m.text})
 		}
 	}
-	return err
 }
 
-// mayBeMistyped tells whether to look for typing errors: where a word is long
-// enough for one, and not in whole paragraphs.
+// mayBeMistyped reports whether to search for typing errors: a word is long
+// enough for one, and the query is not a paragraph.
 func mayBeMistyped(list []string) bool {
-	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool { return typos(utf8.RuneCountInString(w)) > 0 })
+	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool { return maxEdits(utf8.RuneCountInString(w)) > 0 })
 }
 
-// everyWord returns the libraries that have all the words.
-func (l *lookup) everyWord(list []string, typos bool) (found, error) {
-	defer func() { l.among = nil }()
+// matchAllWords returns the libraries that have all the words.
+func (l *lookup) matchAllWords(list []string, how leniency) matches {
+	defer func() { l.candidates = nil }()
 	part := 1 / float64(len(list)) // of a word in the text's score
 	for _, w := range list {
-		this := l.nothing()
-		if err := l.word(w, this); err != nil {
-			return nil, err
+		current := l.noMatches()
+		l.addWord(w, how, current)
+		if how.mistyped {
+			l.addMistypedWord(w, current)
 		}
-		if typos {
-			if err := l.wordMistyped(w, this); err != nil {
-				return nil, err
-			}
-		}
-		for i, m := range this {
+		for i, m := range current {
 			if m.tier == noTier {
 				continue
 			}
 			var before match
-			if l.among != nil {
-				before = l.among[i]
+			if l.candidates != nil {
+				before = l.candidates[i]
 			}
-			this[i] = match{max(before.tier, m.tier), before.text + part*m.worth()}
+			current[i] = match{max(before.tier, m.tier), before.text + part*m.score()}
 		}
-		l.among = this
-		if this.count(1) == 0 {
+		l.candidates = current
+		if current.count(1) == 0 || l.ctx.Err() != nil {
 			break
 		}
 	}
-	if l.among == nil {
-		return l.nothing(), nil
+	if l.candidates == nil {
+		return l.noMatches()
 	}
-	return l.among, nil
+	return l.candidates
 }
 
-// worth is what one word's match adds to the text's score: mostly its tier, so
+// score returns what one word's match adds to the score of the text, from 0 to 1: mostly its tier, so
 // that of two libraries that have one word in their description, the one that
 // has the other in its name is first.
-func (m match) worth() float64 {
+func (m match) score() float64 {
 	return 0.9*float64(noTier-m.tier)/float64(noTier) + 0.1*m.text
 }
 
-// word adds the libraries that have the word as it is.
-func (l *lookup) word(w string, to found) error {
+// addWord adds the libraries that have the word as it is spelt.
+func (l *lookup) addWord(w string, how leniency, to matches) {
 	length := utf8.RuneCountInString(w)
 	for _, f := range l.fields {
-		if err := l.term(f.name, w, match{f.tier, 1}, to); err != nil {
-			return err
-		}
+		l.addTerm(f.name, w, match{f.tier, 1}, to)
 		if one, ok := strings.CutSuffix(w, "s"); ok && length > 3 && !strings.HasSuffix(one, "s") { // of several
-			if err := l.term(f.name, one, match{f.tier, 0.8}, to); err != nil {
-				return err
-			}
+			l.addTerm(f.name, one, match{f.tier, 0.8}, to)
 		}
-		if err := l.related(f, w, to); err != nil {
-			return err
+		if how.related && f.stemmed {
+			l.addRelatedWords(f, w, to)
 		}
-		var err error
-		switch {
-		case l.exact || length < f.minStart:
-		case f.kept != nil:
-			l.keptStarting(f, w, to)
-		case length <= f.maxStart:
-			err = l.term(f.name+startSuffix, w, match{f.tier, 0.5}, to)
-		default:
-			err = l.starting(f.name, w, match{f.tier, 0.5}, to)
-		}
-		if err != nil {
-			return err
+		if !l.exact && length >= f.minStart {
+			l.addTermsStarting(f.name, w, match{f.tier, 0.5}, to)
 		}
 	}
-	if l.names() && length >= minInside && !l.exact {
-		l.inside(w, to)
+	if l.searchesNames() && length >= minInside && !l.exact {
+		l.addNamesContaining(w, to)
 	}
-	return nil
 }
 
-// related adds the libraries that have another form of the word, or a synonym of it.
-func (l *lookup) related(f *field, w string, to found) error {
-	if !l.withRelated || !f.stemmed {
-		return nil
-	}
-	if s := stemTerm(w); s != "" {
-		if err := l.term(f.name+stemSuffix, s, match{max(f.tier, keyword), 0.5}, to); err != nil {
-			return err
-		}
+// addRelatedWords adds the libraries that have another form of the word, or a synonym of it, in the field.
+func (l *lookup) addRelatedWords(f *field, w string, to matches) {
+	if s := stemOf(w); s != "" {
+		l.addStem(f.name, s, match{max(f.tier, keyword), 0.5}, to)
 	}
 	for _, other := range synonymsOf(w) {
-		if err := l.term(f.name, other, match{max(f.tier, keyword), 0.2}, to); err != nil {
-			return err
-		}
+		l.addTerm(f.name, other, match{max(f.tier, keyword), 0.2}, to)
 	}
-	return nil
 }
 
-// inside adds the libraries with w anywhere in the joined name.
-func (l *lookup) inside(w string, to found) {
+// addNamesContaining adds the libraries with w anywhere in the joined name.
+func (l *lookup) addNamesContaining(w string, to matches) {
 	for i, library := range l.libraries {
-		if l.wanted(i) && strings.Contains(library.joined, w) {
+		if l.isCandidate(i) && strings.Contains(library.joined, w) {
 			to.add(i, match{nameContains, 0.3})
 		}
 	}
 }
 
-// wordMistyped adds the libraries that have nearly the word w, to those that
+// addMistypedWord adds the libraries that have nearly the word w to those that
 // have it.
-func (l *lookup) wordMistyped(w string, to found) error {
-	none := to.count(1) == 0
-	if l.names() {
+func (l *lookup) addMistypedWord(w string, to matches) {
+	isUnknown := to.count(1) == 0
+	if l.searchesNames() {
 		in := wordsMistyped
-		if to.exists() {
+		if to.areLikelyMeant() {
 			in = mistyped
 		}
-		if err := l.near(nearField, w, func(int, string) tier { return in }, to); err != nil {
-			return err
-		}
+		l.addTermsNear(nearField, w, func(int, string) tier { return in }, to)
 	}
-	// A word that is found as it is isn't looked for elsewhere with errors, and
+	// A word that is found as it is isn't looked up elsewhere with errors, and
 	// files and people are not what a mistyped word is likely to mean.
 	for _, f := range l.fields {
-		if !none || to.count(enough) == enough {
+		if !isUnknown || to.count(enough) == enough {
 			break
 		}
 		if f.name == fields[0].name || f.tier == elsewhere && len(l.fields) == len(fields) {
 			continue
 		}
-		if err := l.near(f.name, w, func(int, string) tier { return mistyped }, to); err != nil {
-			return err
-		}
+		l.addTermsNear(f.name, w, func(int, string) tier { return mistyped }, to)
 	}
-	return nil
 }
 
-// exists tells of the libraries that have a word whether it is probably meant as
-// it is: one has it in its name or keywords, or several have it.
-func (f found) exists() bool {
-	return f.count(3) == 3 || slices.ContainsFunc(f, func(m match) bool { return m.tier <= keyword })
-}
-
-// whole adds the libraries whose name is, starts with or contains the whole
+// addNameMatches adds the libraries whose name is, starts with or contains the complete
 // query, however it is written.
-func (l *lookup) whole(text string, to found) {
-	names, others := l.names(), l.has("alternativeNames")
+func (l *lookup) addNameMatches(text string, to matches) {
+	names, others := l.searchesNames(), l.searchesField("alternativeNames")
 	joined, stem := joined(text), stem(core(text))
 	bare := strings.TrimRight(joined, "0123456789") // of vue3
 	if len(bare) == len(joined) || len(bare) < minInside {
@@ -409,23 +338,20 @@ func (l *lookup) whole(text string, to found) {
 	}
 }
 
-// wholeMistyped adds the libraries whose name is nearly the query.
-func (l *lookup) wholeMistyped(text string, list []string, to found) error {
-	if !l.names() {
-		return nil
+// addMistypedNames adds the libraries whose name is nearly the query, given as words and joined.
+func (l *lookup) addMistypedNames(list []string, joined string, to matches) {
+	if !l.searchesNames() {
+		return
 	}
-	joined := joined(text)
 	in := nameMistyped
-	if len(list) == 1 && utf8.RuneCountInString(joined) < sure {
-		has := l.nothing()
-		if err := l.word(list[0], has); err != nil {
-			return err
-		}
-		if has.exists() {
+	if len(list) == 1 && utf8.RuneCountInString(joined) < sureLength {
+		having := l.noMatches()
+		l.addWord(list[0], leniency{}, having)
+		if having.areLikelyMeant() {
 			in = mistyped
 		}
 	}
-	return l.near(nearField, joined, func(i int, term string) tier {
+	l.addTermsNear(nearField, joined, func(i int, term string) tier {
 		if library := l.libraries[i]; term == library.joined || term == library.stem {
 			return in
 		}
@@ -433,10 +359,10 @@ func (l *lookup) wholeMistyped(text string, list []string, to found) error {
 	}, to)
 }
 
-// typos returns how many letters of a word may be wrong.
-func typos(length int) int {
+// maxEdits returns how many letters of a word of that length may be wrong.
+func maxEdits(length int) int {
 	switch {
-	case length < 4, length > 24: // long words make automata large
+	case length < 4, length > 24:
 		return 0
 	case length < 8, length > 16:
 		return 1
@@ -445,113 +371,68 @@ func typos(length int) int {
 	}
 }
 
-// near adds the libraries that have a term close to w, in the tier that in says.
+// addTermsNear adds the libraries that have a term close to w in the field, each to the tier that in returns for it.
 // Short words must start alike: users hardly ever mistype the first letter, and
 // there are too many words that differ only there.
-func (l *lookup) near(field, w string, in func(i int, term string) tier, to found) error {
+func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier, to matches) {
 	length := utf8.RuneCountInString(w)
-	n := typos(length)
-	if n == 0 {
-		return nil
+	most := maxEdits(length)
+	if most == 0 || l.ctx.Err() != nil {
+		return
 	}
-	start := ""
-	if length < sure {
-		start = text.CutRunes(w, 1)
+	prefix := ""
+	if length < sureLength {
+		prefix = text.CutRunes(w, 1)
 	}
-	dict, err := l.fuzzy.FieldDictFuzzy(field, w, n, start)
-	if err != nil {
-		return err
-	}
-	return l.each(dict, func(e *index.DictEntry) error {
-		return l.having(field, e.Term, func(i int, _ float64) {
-			to.add(i, match{in(i, e.Term), 0.5 / float64(1+e.EditDistance)})
+	for _, s := range l.segments {
+		d := s.fields[field]
+		d.near(w, prefix, most, func(n, edits int) {
+			l.eachLibrary(s, d.postings[n], func(i int, _ posting) {
+				to.add(i, match{in(i, d.terms[n]), 0.5 / float64(1+edits)})
+			})
 		})
-	})
+	}
 }
 
-// keptStarting adds the libraries with a term at hand that starts with w, the
-// shorter the field, the better.
-func (l *lookup) keptStarting(f *field, w string, to found) {
-	for i, library := range l.libraries {
-		if !l.wanted(i) {
-			continue
-		}
-		terms := f.kept(library)
-		if slices.ContainsFunc(terms, func(t string) bool { return strings.HasPrefix(t, w) }) {
-			to.add(i, match{f.tier, 0.5 / math.Sqrt(float64(len(terms)))})
+// addTermsStarting adds the libraries with a term in the field that starts with w.
+func (l *lookup) addTermsStarting(field, w string, m match, to matches) {
+	for _, s := range l.segments {
+		d := s.fields[field]
+		for n, end := d.starting(w); n < end; n++ {
+			l.addPostings(s, d.postings[n], m, to)
 		}
 	}
 }
 
-// starting adds the libraries with a term in the field that starts with w. Of
-// terms that only start with it the first maxStarting count.
-func (l *lookup) starting(field, w string, m match, to found) error {
-	dict, err := l.reader.FieldDictPrefix(field, []byte(w))
-	if err != nil {
-		return err
-	}
-	n := 0
-	return l.each(dict, func(e *index.DictEntry) error {
-		if n++; n > maxStarting {
-			return errEnough
-		}
-		return l.term(field, e.Term, m, to)
-	})
-}
-
-// errEnough ends each.
-var errEnough = errors.New("enough terms")
-
-// each calls do for the dictionary's terms, until it returns errEnough, and
-// closes it.
-func (l *lookup) each(dict index.FieldDict, do func(*index.DictEntry) error) error {
-	for {
-		e, err := dict.Next()
-		if err == nil && e != nil {
-			err = do(e)
-		}
-		if err == errEnough {
-			err, e = nil, nil
-		}
-		if err != nil || e == nil {
-			return errors.Join(err, dict.Close())
+// addStem adds the libraries with a term in the field that has the stem.
+func (l *lookup) addStem(field, stem string, m match, to matches) {
+	for _, s := range l.segments {
+		d := s.fields[field]
+		for _, n := range d.stems[stem] {
+			l.addPostings(s, d.postings[n], m, to)
 		}
 	}
 }
 
-// term adds the libraries that have exactly the term in the field, the more
-// often and the shorter the field, the better.
-func (l *lookup) term(field, term string, m match, to found) error {
-	return l.having(field, term, func(i int, weight float64) {
-		to.add(i, match{m.tier, m.text * weight})
-	})
-}
-
-// having calls do for each library of interest that has the term, with the
-// term's weight as in TF-IDF; how rare the term is is the same for all of them.
-func (l *lookup) having(field, term string, do func(i int, weight float64)) error {
-	if err := l.ctx.Err(); err != nil {
-		return err
-	}
-	postings, err := l.reader.TermFieldReader(l.ctx, []byte(term), field, true, true, false)
-	if err != nil {
-		return err
-	}
-	defer postings.Close()
-	for {
-		p, err := postings.Next(l.posting.Reset())
-		if err != nil || p == nil {
-			return err
-		}
-		id, err := identity(p.ID)
-		if err != nil {
-			return err
-		}
-		if i, ok := l.at[id]; ok && l.wanted(i) {
-			do(i, min(1, math.Sqrt(float64(p.Freq))*p.Norm))
+// addTerm adds the libraries that have exactly the term in the field.
+func (l *lookup) addTerm(field, term string, m match, to matches) {
+	for _, s := range l.segments {
+		if n, ok := s.fields[field].find(term); ok {
+			l.addPostings(s, s.fields[field].postings[n], m, to)
 		}
 	}
 }
 
-// wanted tells whether a library is still of interest.
-func (l *lookup) wanted(i int) bool { return l.among == nil || l.among[i].tier != noTier }
+// addPostings adds libraries that have a term: the more often and the shorter the field, the better.
+func (l *lookup) addPostings(s placedSegment, list []posting, m match, to matches) {
+	l.eachLibrary(s, list, func(i int, p posting) { to.add(i, match{m.tier, m.text * p.weight()}) })
+}
+
+// eachLibrary calls do for each candidate among the libraries of a segment that have a term.
+func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p posting)) {
+	for _, p := range list {
+		if i := s.positions[p.document]; i >= 0 && l.isCandidate(i) {
+			do(i, p)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package search
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -47,20 +46,12 @@ func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	return rank(answers, wanted, q.Popularity), nil
 }
 
-// find returns what matches, sorted by name.
+// find returns the libraries that match, sorted by name.
 func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if x.state == nil {
-		return nil, ErrClosed
-	}
-	l := &lookup{state: x.state, ctx: ctx, fields: chosen(names)}
-	matches, err := l.all(wanted)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, fmt.Errorf("search: couldn't look up %q: %w", text.Cut(wanted, 80), err)
+	l := &lookup{state: x.state.Load(), ctx: ctx, fields: chosen(names)}
+	matches := l.match(wanted)
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	var answers []answer
 	for i, m := range matches {

@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -292,9 +291,7 @@ func TestUpdate(t *testing.T) {
 	}
 	update := func(put []Document, remove ...string) {
 		t.Helper()
-		if err := x.Update(put, remove); err != nil {
-			t.Fatal(err)
-		}
+		x.Update(put, remove)
 	}
 	check("old", "first")
 	update([]Document{{Name: "first", Description: "new"}})
@@ -312,29 +309,29 @@ func TestUpdate(t *testing.T) {
 	check("back", "")
 	check("two", "twice")
 
-	if err := x.Update([]Document{{Name: "third"}, {}}, []string{"first"}); err == nil || !strings.Contains(err.Error(), "document 2 of 2 has no name") {
-		t.Errorf("without a name: %v", err)
-	}
 	check("", "first twice")
 }
 
-// TestManyUpdates goes past the number of parts that an index may have.
+// TestManyUpdates has documents in both segments, and replaced and removed ones in each.
 func TestManyUpdates(t *testing.T) {
-	one, many := indexOf(t, libraries(t)), indexOf(t, nil)
-	list := libraries(t)
-	for i := len(list) - 1; i >= 0; i-- {
-		if err := many.Update([]Document{{Name: "passing"}, {Name: list[i].Name, Description: "before"}}, nil); err != nil {
-			t.Fatal(err)
+	list := append(syntheticCorpus(minRecent+100), libraries(t)...)
+	one, many := indexOf(t, list), indexOf(t, nil)
+	for i := 0; i < len(list); i += 60 {
+		part := slices.Clone(list[i:min(i+60, len(list))])
+		before := slices.Clone(part)
+		for j := range before {
+			before[j].Description = "before"
 		}
-		if err := many.Update(list[i:i+1], []string{"passing"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := many.Update(list[i:i+1], nil); err != nil { // nothing new
-			t.Fatal(err)
+		many.Update(append(before, Document{Name: "passing"}), nil)
+		many.Update(part, []string{"passing"})
+		state := many.state.Load()
+		many.Update(part, nil)
+		if many.state.Load() != state {
+			t.Error("an update without a change changed something")
 		}
 	}
-	if many.parts > maxParts {
-		t.Errorf("the index has %d parts, want at most %d", many.parts, maxParts)
+	if n := len(many.state.Load().segments); n != 2 {
+		t.Errorf("the index has %d segments, want 2", n)
 	}
 	for _, text := range []string{"", "jquery", "boostrap", "a", "js css", "code editor", "before", "passing", "font awsome"} {
 		want, got := find(t, one, Query{Text: text}), find(t, many, Query{Text: text})
@@ -372,36 +369,16 @@ func TestSearchDuringUpdates(t *testing.T) {
 			}
 		})
 	}
-	for i := range 3 * maxParts {
+	for i := range 100 {
 		put := []Document{{Name: "pair9000-1", Description: fmt.Sprint(i)}, {Name: "pair9000-2", Description: fmt.Sprint(i)}}
 		remove := []string(nil)
 		if i%2 == 1 {
 			put, remove = nil, []string{"pair9000-1", "pair9000-2"}
 		}
-		if err := x.Update(put, remove); err != nil {
-			t.Fatal(err)
-		}
+		x.Update(put, remove)
 	}
 	close(done)
 	group.Wait()
-}
-
-func TestClosed(t *testing.T) {
-	x, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := x.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := x.Search(t.Context(), Query{Text: "jquery"}); !errors.Is(err, ErrClosed) {
-		t.Errorf("a search gave %v", err)
-	}
-	if err := x.Update([]Document{{Name: "a"}}, nil); !errors.Is(err, ErrClosed) {
-		t.Errorf("an update gave %v", err)
-	}
 }
 
 func TestCancelled(t *testing.T) {
@@ -433,12 +410,12 @@ func TestQueryWordsAreBounded(t *testing.T) {
 // TestManyWordsStartAlike looks for what thousands of words start with.
 func TestManyWordsStartAlike(t *testing.T) {
 	var list []Document
-	for i := range 10 * maxStarting {
+	for i := range 2_000 {
 		name := fmt.Sprintf("collection-%d", i)
 		list = append(list, Document{Name: name, Keywords: []string{fmt.Sprintf("assortment%d", i)}})
 	}
 	x := indexOf(t, list)
-	for text, want := range map[string]int{"collection": len(list), "collecti": len(list), "collection-19": 111, "assort": len(list), "assortment": maxStarting} {
+	for text, want := range map[string]int{"collection": len(list), "collecti": len(list), "collection-19": 111, "assort": len(list), "assortment": len(list)} {
 		if names := find(t, x, Query{Text: text}); len(names) != want {
 			t.Errorf("%q: found %d, want %d", text, len(names), want)
 		}

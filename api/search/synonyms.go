@@ -56,6 +56,12 @@ var synonymGroups = []string{
 	"sound audio",
 	"movie video",
 	"code syntax",
+	"fake mock dummy",
+	"counting counter countup",
+	"streaming stream hls flv",
+	"sortable sorting sorter tablesort",
+	"utility utils helpers",
+	"drawing draw paint",
 }
 
 var synonyms = sync.OnceValue(func() map[string][]string {
@@ -102,14 +108,11 @@ func withoutNoise(list []string) []string {
 	return list
 }
 
-// stemMark begins the terms that are stems, so that beginnings of words do not match them.
-const stemMark = "~"
-
 const shortestStem = 3
 
-// stemTerm returns the term for what a word and its inflected forms have in common: typed, typing and types have the same; "" for a
+// stemOf returns what a word and its inflected forms have in common: typed, typing and types have the same; "" for a
 // word that is too short.
-func stemTerm(w string) string {
+func stemOf(w string) string {
 	if utf8.RuneCountInString(w) <= shortestStem || !isASCII(w) {
 		return ""
 	}
@@ -121,13 +124,13 @@ func stemTerm(w string) string {
 		}
 	}
 	if n := len(base); inflected && n > shortestStem && base[n-1] == base[n-2] { // of dragging
-		return stemMark + base[:n-1]
+		return base[:n-1]
 	}
 	base = strings.TrimSuffix(base, "e")
 	if short, ok := strings.CutSuffix(base, "at"); ok && inflected && len(short) > shortestStem { // of validate
 		base = short
 	}
-	return stemMark + base
+	return base
 }
 
 // languages matches the names of programming languages that have a sign of punctuation in them.

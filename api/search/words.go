@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/blevesearch/bleve/v2/analysis/char/asciifolding"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/larder-cdn/larder/internal/text"
 )
@@ -26,15 +26,24 @@ const (
 	maxField = 16 << 10
 )
 
-// fold writes s without accents and ligatures, for comparing. The case stays,
-// because it parts words in names. Bytes that aren't UTF-8 part words.
+// letters are those whose form without an accent Unicode does not know.
+var letters = strings.NewReplacer("ß", "ss", "ẞ", "SS", "æ", "ae", "Æ", "AE", "œ", "oe", "Œ", "OE", "ø", "o", "Ø", "O", "đ", "d", "Đ", "D", "ð", "d", "Ð", "D", "ł", "l", "Ł", "L", "þ", "th", "Þ", "TH", "ı", "i")
+
+// fold returns s without accents and ligatures, for comparing. The case stays,
+// because it separates words in names. Bytes that aren't UTF-8 separate words.
 func fold(s string) string {
 	if isASCII(s) {
 		return s
 	}
-	return string(asciifolding.New().Filter([]byte(strings.ToValidUTF8(s, " "))))
+	return letters.Replace(strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Mn, r) {
+			return -1
+		}
+		return r
+	}, norm.NFKD.String(strings.ToValidUTF8(s, " "))))
 }
 
+// isASCII reports whether all bytes of s are ASCII.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {
@@ -46,13 +55,7 @@ func isASCII(s string) bool {
 
 // words returns the words of s, in lower case and in s's order.
 func words(s string) []string {
-	// An accent of its own belongs to the letter before it.
-	s = strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Mn, r) {
-			return -1
-		}
-		return r
-	}, fold(spellLanguages(text.Cut(s, maxField))))
+	s = fold(spellLanguages(text.Cut(s, maxField)))
 	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	for i, w := range list {
 		list[i] = text.CutRunes(w, maxWord)

@@ -165,9 +165,6 @@ func (s *Site) failure(q *request, err error) *answer {
 		}
 	case errors.Is(err, library.ErrNotReady), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		f = failed{Status: http.StatusServiceUnavailable, Title: "Just a moment", Message: "The libraries are still being read. Please try again in a few seconds."}
-	case errors.Is(err, library.ErrSearch):
-		f = failed{Status: http.StatusServiceUnavailable, Title: "Search is not available", Message: "Everything else works. Please try again in a minute."}
-		s.logger.Error("site: couldn't search", "path", q.URL.Path, "err", err)
 	default:
 		f = failed{Status: http.StatusInternalServerError, Title: "Something went wrong here", Reference: rand.Text()}
 		f.Message = "It is not your fault, and the log of this service knows more."

@@ -189,10 +189,7 @@ func TestOrigin(t *testing.T) {
 
 func TestNotReady(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
 	site, err := New(Options{Library: x, Renderer: testkit.Renderer(t, shelf.Store)})
 	if err != nil {
 		t.Fatal(err)

@@ -40,10 +40,7 @@ func TestServesWithWrongClock(t *testing.T) {
 	}
 	check := func(t *testing.T, signer *signing.Signer) {
 		t.Helper()
-		index, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
-		if err != nil {
-			t.Fatal(err)
-		}
+		index := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- index.Run(ctx) }()

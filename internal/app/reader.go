@@ -123,10 +123,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecations: bot.ReadDeprecations, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
-		if err != nil {
-			return nil, err
-		}
+		index := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecations: bot.ReadDeprecations, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
 		go func() {
 			defer close(done)
 			if err := index.Run(ctx); err != nil {

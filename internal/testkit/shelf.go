@@ -42,10 +42,7 @@ func NewShelf(tb testing.TB) *Shelf {
 func (s *Shelf) Index(o library.Options) *library.Index {
 	s.tb.Helper()
 	o.Store, o.Log = s.Store, s.Log
-	x, err := library.New(o)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	x := library.New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
