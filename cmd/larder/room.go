@@ -66,6 +66,9 @@ by what it was made, and, where this node cannot find out whether it is the newe
 				if s.CutOff {
 					status += ", cut off"
 				}
+				if s.OriginDown {
+					status += ", site down"
+				}
 				wait := "-"
 				if s.MaxMinutes > 0 {
 					wait = fmt.Sprintf("%d min", s.MaxMinutes)

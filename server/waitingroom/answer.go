@@ -38,7 +38,11 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		again = 60 // for programs; the page does not refresh itself
 	}
 	if !isPageView(req) {
-		notCarriedOut(w, req, http.StatusTooManyRequests, time.Duration(again)*time.Second)
+		status := http.StatusTooManyRequests
+		if room.isDown() {
+			status = http.StatusServiceUnavailable
+		}
+		notCarriedOut(w, req, status, time.Duration(again)*time.Second)
 		return
 	}
 	if form == page.Neither {
@@ -51,7 +55,7 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 	if room.config.QueueingStatus == http.StatusTooManyRequests {
 		h.Set("Retry-After", strconv.Itoa(again))
 	}
-	state := page.State{Moment: m, Decision: d, Now: now}
+	state := page.State{Moment: m, Decision: d, Now: now, Down: room.isDown()}
 	var body []byte
 	if form == page.JSON {
 		h.Set("Content-Type", "application/json")
@@ -89,7 +93,7 @@ func sendTooMany(w http.ResponseWriter, req *http.Request, again time.Duration) 
 func notCarriedOut(w http.ResponseWriter, req *http.Request, status int, again time.Duration) {
 	reason := "There are too many users at the moment."
 	if status == http.StatusServiceUnavailable {
-		reason = "The waiting room has just started."
+		reason = "The site, or its waiting room, is not ready."
 	}
 	comeBack(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
 }

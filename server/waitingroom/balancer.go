@@ -36,6 +36,7 @@ type balancer struct {
 	transport *http.Transport
 	servers   []*server
 	turn      atomic.Uint64
+	health    originHealth
 }
 
 // A server is one of them.
@@ -126,6 +127,7 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 		}
 		if res, err = b.transport.RoundTrip(out); err == nil {
 			s.until.Store(0)
+			b.health.countResponse(b.now(), res.StatusCode)
 			return res, nil
 		}
 		if connected.Load() || req.Context().Err() != nil {
@@ -135,6 +137,7 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 			b.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", b.room.Name, "upstream", s.url.Host, "err", err)
 		}
 	}
+	b.health.countUnreachable(b.now())
 	return nil, err
 }
 

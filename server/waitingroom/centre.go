@@ -33,6 +33,7 @@ type centre struct {
 	reported time.Time // when the last report was made
 	answered time.Time // when the last answer came
 	stopped  bool
+	down     bool // the site was down at the last task
 	first    bool // no life of the data centre came before
 }
 
@@ -139,10 +140,11 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 		c.room = room
 	}
 	now := c.room.now()
-	if m := c.room.at(now); m != c.moment {
-		c.moment = m
-		c.machine.Configure(now, m.Settings)
-		c.worker.Configure(m.Settings)
+	if m, down := c.room.at(now), c.room.isDown(); m != c.moment || down != c.down {
+		c.moment, c.down = m, down
+		here := c.room.settingsFor(m.Settings)
+		c.machine.Configure(now, here)
+		c.worker.Configure(here)
 		if c.global != nil {
 			c.global.Configure(now, m.Settings)
 		}

@@ -90,12 +90,13 @@ var (
 	activeDesc = prometheus.NewDesc("larder_room_active_users", "Users in.", []string{"room"}, nil)
 	queuedDesc = prometheus.NewDesc("larder_room_queued_users", "Users waiting.", []string{"room"}, nil)
 	cutOffDesc = prometheus.NewDesc("larder_room_cut_off", "1 while the leader does not respond, so that no new user enters here.", []string{"room"}, nil)
+	downDesc   = prometheus.NewDesc("larder_room_origin_down", "1 while the site behind the room cannot be reached, so that no new user is admitted.", []string{"room"}, nil)
 	limitDesc  = prometheus.NewDesc("larder_room_limit_users", "Users allowed at once.", []string{"room"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{activeDesc, queuedDesc, limitDesc, cutOffDesc} {
+	for _, d := range []*prometheus.Desc{activeDesc, queuedDesc, limitDesc, cutOffDesc, downDesc} {
 		c <- d
 	}
 }
@@ -103,11 +104,14 @@ func (g gauges) Describe(c chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(c chan<- prometheus.Metric) {
 	for _, s := range g.rooms.Statuses() {
-		cut := 0
+		cut, down := 0, 0
 		if s.CutOff {
 			cut = 1
 		}
-		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers, cutOffDesc: cut} {
+		if s.OriginDown {
+			down = 1
+		}
+		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers, cutOffDesc: cut, downDesc: down} {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), s.Name)
 		}
 	}

@@ -126,6 +126,9 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		room.countOutcome(challenged)
 		return
 	}
+	if t.Waiting() && room.upstream != nil {
+		room.upstream.probe(req.Context())
+	}
 	now := room.now()
 	room.wakeReports()
 	var d queue.Decision

@@ -37,6 +37,8 @@ type Status struct {
 	// CutOff says that, in a cluster, the leader does not respond to this node about the room, and no new
 	// user is admitted here. The other fields are as of its last response.
 	CutOff bool `json:"cut_off,omitempty"`
+	// OriginDown says that the site behind the room cannot be reached from this node, which admits no new user therefore.
+	OriginDown bool `json:"origin_down,omitempty"`
 	// Settings says which version of the settings of all rooms is in force here.
 	Settings Revision `json:"settings"`
 }
@@ -97,7 +99,7 @@ func (r *room) status() Status {
 		Name: r.config.Name, Status: NotQueueing, Queued: o.queued, Active: o.active, MaxMinutes: longestWait(m, o),
 		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute,
 		SessionDuration: int(m.Settings.SessionDuration / time.Minute), Method: m.Settings.Method,
-		Recovering: o.holding, CutOff: o.cutOff || !r.isReady(),
+		Recovering: o.holding, CutOff: o.cutOff || !r.isReady(), OriginDown: r.isDown(),
 	}
 	for _, route := range r.config.Routes {
 		s.Routes = append(s.Routes, route.Host+route.Path)

@@ -57,12 +57,7 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *
 				status, text = http.StatusGatewayTimeout, "The site behind this address took too long to answer. Please try again later.\n"
 			}
 			logger.Warn("waitingroom: an upstream fails", "room", room.Name, "err", err)
-			h := w.Header()
-			h.Set("Content-Type", "text/plain; charset=utf-8")
-			h.Set("X-Content-Type-Options", "nosniff")
-			h.Set("Cache-Control", "no-store")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, text)
+			u.sendUnreachable(w, req, status, text)
 		},
 	}
 	return u

@@ -28,6 +28,7 @@ type words struct {
 	Refresh     string
 	Random      string
 	Held        string
+	Down        string
 	Prequeue    string
 	Starts      string
 	Shuffle     string

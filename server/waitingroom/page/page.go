@@ -36,6 +36,7 @@ type State struct {
 	Moment   *config.EffectiveSettings // what holds in the room
 	Decision queue.Decision            // about the visitor: Wait or Refuse
 	Now      time.Time
+	Down     bool // the site behind the room cannot be reached, so no visitor is admitted
 }
 
 // lastUpdated is the visitor's last check-in.
@@ -60,6 +61,7 @@ type Status struct {
 	UsersAhead                 int          `json:"usersAhead"`
 	QueueIsFull                bool         `json:"queueIsFull"`
 	QueueAll                   bool         `json:"queueAll"`
+	OriginDown                 bool         `json:"originDown,omitempty"` // no visitor is admitted until the site can be reached again
 	LastUpdated                instant      `json:"lastUpdated"`
 	RefreshIntervalSeconds     int          `json:"refreshIntervalSeconds"`
 	QueueingMethod             queue.Method `json:"queueingMethod"`
@@ -87,8 +89,8 @@ func (i instant) MarshalJSON() ([]byte, error) { return json.Marshal(i.String())
 func (s *State) status(w *words) Status {
 	method, queueAll, estimate := s.Moment.Settings.Method, s.Moment.Settings.QueueAll, &s.Decision.Estimate
 	t := Status{
-		InWaitingRoom: true, WaitTimeKnown: estimate.Known && !queueAll && s.Decision.Outcome != queue.Refuse, WaitTimeFormatted: w.Unavailable,
-		QueueIsFull: method == queue.Reject, QueueAll: queueAll && s.Moment.Phase != config.Prequeueing,
+		InWaitingRoom: true, WaitTimeKnown: estimate.Known && !queueAll && !s.Down && s.Decision.Outcome != queue.Refuse, WaitTimeFormatted: w.Unavailable,
+		QueueIsFull: method == queue.Reject, OriginDown: s.Down, QueueAll: queueAll && s.Moment.Phase != config.Prequeueing,
 		LastUpdated: instant(s.lastUpdated()), RefreshIntervalSeconds: int(s.Decision.Ticket.RefreshInterval / time.Second),
 		QueueingMethod: method, IsFIFOQueue: method == queue.FIFO, IsRandomQueue: method == queue.Random,
 		IsPassthroughQueue: method == queue.Passthrough, IsRejectQueue: method == queue.Reject,
@@ -259,7 +261,7 @@ type figure struct {
 }
 
 func builtIn(s *State, w *words) Page {
-	v := view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
+	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
 	wait := figure{Label: w.Wait, Value: w.Unknown}
 	if v.WaitTimeKnown {
 		wait.Value = v.WaitTimeFormatted
@@ -273,6 +275,8 @@ func builtIn(s *State, w *words) Page {
 		}
 	case v.IsRejectQueue:
 		v.Heading, v.Lead = w.Full, w.Later
+	case v.OriginDown:
+		v.Notes = append(v.Notes, w.Down, w.Held)
 	case v.QueueAll:
 		v.Notes = append(v.Notes, w.Held)
 	case v.IsRandomQueue:
@@ -289,15 +293,28 @@ func builtIn(s *State, w *words) Page {
 		before, after, _ := strings.Cut(w.Updated, "{t}")
 		v.Checked = template.HTML(template.HTMLEscapeString(before)) + at(s.lastUpdated(), time.TimeOnly) + template.HTML(template.HTMLEscapeString(after)) //nolint:gosec // escaped
 	}
+	return v.render()
+}
+
+// render executes the template of the built-in page.
+func (v *view) render() Page {
 	var b bytes.Buffer
 	if err := builtInTemplate().Execute(&b, v); err != nil {
 		panic(err) // embedded, and nothing in it can fail
 	}
 	return Page{
-		HTML: b.Bytes(), Language: w.Tag(),
+		HTML: b.Bytes(), Language: v.Tag(),
 		// It allows framing: rooms may be shown in frames of other sites.
 		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; script-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
 	}
+}
+
+// Unreachable returns the page for a visitor who is in, while the site cannot be reached. It refreshes itself if the caller sends
+// the header field Refresh.
+func Unreachable(acceptLanguage string, fallback language.Tag, now time.Time) Page {
+	w := spoken().choose(acceptLanguage, fallback)
+	v := &view{words: w, Heading: w.Down, Lead: w.Refresh, Nonce: rand.Text()}
+	return v.render()
 }
 
 // at is a time in UTC, which the page's script puts into the reader's zone.

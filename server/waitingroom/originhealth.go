@@ -1,0 +1,157 @@
+package waitingroom
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/page"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// While the site behind a room is down, the room admits no visitor: a slot would be spent on an error. A site counts as down if none
+// of its servers accepts a connection, or if most of its recent responses are errors.
+
+const (
+	// contactInterval is how long the room trusts that the site accepts connections, or does not, before it tries again.
+	contactInterval = time.Second
+	// probeTimeout is how long a server may take to accept the connection of a probe.
+	probeTimeout = 2 * time.Second
+	// errorWindow is the time over which responses are counted, and errorMinimum how many it takes to judge a site by them.
+	errorWindow  = 10 * time.Second
+	errorMinimum = 20
+)
+
+// originHealth is what a balancer knows about the site as a whole.
+type originHealth struct {
+	down atomic.Bool // by the last call of probe
+
+	probing sync.Mutex // held while a probe connects, so that one does for all visitors
+
+	mu        sync.Mutex
+	contact   time.Time    // of the last attempt to connect
+	connected bool         // that attempt succeeded
+	start     time.Time    // of the newer one of two windows
+	counts    [2][2]uint32 // responses and errors (5xx), in the older and the newer window
+}
+
+// countResponse records the status of a response of the site.
+func (h *originHealth) countResponse(now time.Time, status int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.contact, h.connected = now, true
+	h.rotate(now)
+	h.counts[1][0]++
+	if status >= http.StatusInternalServerError {
+		h.counts[1][1]++
+	}
+}
+
+// countUnreachable records that no server of the site accepted a connection.
+func (h *originHealth) countUnreachable(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.contact, h.connected = now, false
+}
+
+// rotate starts another window if the newer one is over.
+func (h *originHealth) rotate(now time.Time) {
+	switch age := now.Sub(h.start); {
+	case age < errorWindow:
+		return
+	case age < 2*errorWindow:
+		h.counts[0], h.start = h.counts[1], h.start.Add(errorWindow)
+	default:
+		h.counts[0], h.start = [2]uint32{}, now
+	}
+	h.counts[1] = [2]uint32{}
+}
+
+// lastContact reports whether the last attempt to connect succeeded, whether it is recent enough to rely on, and whether more than
+// half of the recent responses were errors.
+func (h *originHealth) lastContact(now time.Time) (connected, recent, failing bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rotate(now)
+	responses, errors := h.counts[0][0]+h.counts[1][0], h.counts[0][1]+h.counts[1][1]
+	return h.connected, now.Sub(h.contact) < contactInterval, responses >= errorMinimum && 2*errors > responses
+}
+
+// probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it connects
+// to one and closes the connection.
+func (b *balancer) probe(ctx context.Context) {
+	connected, recent, failing := b.health.lastContact(b.now())
+	if !recent && !failing {
+		b.health.probing.Lock()
+		defer b.health.probing.Unlock()
+		if connected, recent, _ = b.health.lastContact(b.now()); !recent {
+			connected = b.connects(context.WithoutCancel(ctx))
+		}
+	}
+	if down := failing || !connected; b.health.down.Swap(down) != down {
+		if down {
+			b.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", b.room.Name, "errors", failing)
+		} else {
+			b.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", b.room.Name)
+		}
+	}
+}
+
+// connects reports whether a server that has not failed its health check accepts a connection, and records it.
+func (b *balancer) connects(ctx context.Context) bool {
+	for _, s := range b.servers {
+		if s.ill.Load() {
+			continue
+		}
+		at := s.url.Host
+		if s.url.Port() == "" {
+			at = net.JoinHostPort(s.url.Hostname(), map[string]string{"http": "80", "https": "443"}[s.url.Scheme])
+		}
+		conn, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "tcp", at)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close()
+		s.until.Store(0)
+		b.health.mu.Lock()
+		b.health.contact, b.health.connected = b.now(), true
+		b.health.mu.Unlock()
+		return true
+	}
+	b.health.countUnreachable(b.now())
+	return false
+}
+
+// isDown reports whether the site behind the room is down, by the last probe; false for a room without upstreams.
+func (r *room) isDown() bool { return r.upstream != nil && r.upstream.health.down.Load() }
+
+// settingsFor returns settings by which visitors are decided about: while the site is down, all of them wait.
+func (r *room) settingsFor(s queue.Settings) queue.Settings {
+	s.QueueAll = s.QueueAll || r.isDown()
+	return s
+}
+
+// sendUnreachable responds to a visitor whose request the site could not answer: in the visitor's language to a browser, which
+// repeats the request by itself, and in one line of text to others.
+func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, status int, text string) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	body := []byte(text)
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	if isPageView(req) && page.FormOf(req.Header["Accept"], false) == page.HTML {
+		made := page.Unreachable(req.Header.Get("Accept-Language"), u.room.Language, u.now())
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Language", made.Language)
+		h.Set("Content-Security-Policy", made.Policy)
+		h.Set("Refresh", "20")
+		body = made.HTML
+	}
+	w.WriteHeader(status)
+	if req.Method != http.MethodHead {
+		_, _ = w.Write(body) // the client may have gone
+	}
+}
