@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-const osv = `{"id":"GHSA-1","aliases":["CVE-2020-1"],"summary":"It leaks.","database_specific":{"severity":"MODERATE"},"affected":[
+const record = `{"id":"GHSA-1","aliases":["CVE-2020-1"],"summary":"It leaks.","database_specific":{"severity":"MODERATE"},"affected":[
   {"package":{"ecosystem":"npm","name":"jars"},"ranges":[{"type":"SEMVER","events":[{"introduced":"1.2.0"},{"fixed":"3.5.0"}]}]},
   {"package":{"ecosystem":"PyPI","name":"jars"},"versions":["9.0.0"]}]}`
 
@@ -30,7 +30,7 @@ func TestAdvisories(t *testing.T) {
 	}
 	more := `{"id":"GHSA-2","details":"It burns.","affected":[{"package":{"ecosystem":"npm","name":"jars"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"},{"introduced":"2.0.0"},{"last_affected":"2.1.0"}]}],"versions":["7.0.0"]}]}`
 	gone := `{"id":"GHSA-3","withdrawn":"2024-01-01T00:00:00Z","affected":[{"package":{"ecosystem":"npm","name":"jars"},"versions":["3.0.0"]}]}`
-	for _, form := range []string{"[" + osv + "," + more + "," + gone + "]", osv + "\n" + more + "\n" + gone} {
+	for _, form := range []string{"[" + record + "," + more + "," + gone + "]", record + "\n" + more + "\n" + gone} {
 		write(form)
 		a, err := OpenAdvisories(file, nil)
 		if err != nil {
@@ -83,14 +83,14 @@ func TestAdvisoriesAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(osv)
+	write(record)
 	a, err := OpenAdvisories(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	a.now = func() time.Time { return now }
-	write(osv, strings.ReplaceAll(osv, "GHSA-1", "GHSA-9"))
+	write(record, strings.ReplaceAll(record, "GHSA-1", "GHSA-9"))
 	if n := len(a.Of("jars", "3.0.0")); n != 1 {
 		t.Errorf("at once %d are known", n)
 	}

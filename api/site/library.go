@@ -16,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages/osv"
 )
 
 // libraryPage is one release of a library, or a library without any.
@@ -53,7 +54,7 @@ type libraryPage struct {
 	Dependencies     []dependency
 	MoreDependencies int    // that are not shown
 	Deprecated       string // why upstream warns of the release, "" where it does not
-	Advisories       []library.Advisory
+	Advisories       []osv.Advisory
 	Built            *built       // where the release was built, nil where that could not be read
 	Upstream         string       // what upstream has of the release, "" where that is not known
 	UpstreamDiffers  bool         // and it is something else

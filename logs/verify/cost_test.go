@@ -17,11 +17,5 @@ func TestCost(t *testing.T) {
 		cost.Parser{Name: "URL", Parse: func(data []byte) {
 			_, _ = parseWebURL(string(data), &webURL{scheme: "https", host: "a.example", path: "/b.css"})
 		}, Seeds: []string{"https://a.example/b/../c?d#e"}, Words: []string{"/", "..", "../", "%2e", "%", "\\", "?", "#", ":", "@", "a", "\t", "\n", "é", "xn--", ".", "[", "]", "//", "0x7f."}, MaxMilliseconds: 10, MaxKiB: 2000},
-		cost.Parser{Name: "advisories", Parse: func(data []byte) {
-			if a, err := parseAdvisories(data); err == nil {
-				a.describe("b", "1.0.0")
-			}
-		}, Seeds: []string{`{"id":"a","affected":[{"package":{"ecosystem":"npm","name":"b"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"}]}]}]}`},
-			Words: []string{"{", "}", "[", "]", ":", ",", `{"introduced":"0"},`, `{"fixed":"1.0.0"},`, `"versions":["1.0.0"],`, `"affected":[`, "\"", "1", "PK\x03\x04", "\n"}, MaxMilliseconds: 10, MaxKiB: 1000},
 	)
 }

@@ -156,37 +156,6 @@ func TestPageOfManyElements(t *testing.T) {
 	}
 }
 
-func TestAdvisories(t *testing.T) {
-	const record = `{"id":"GHSA-1","summary":"XSS","affected":[{"package":{"ecosystem":"npm","name":"jquery"},
-		"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.9.0"},{"introduced":"3.0.0"},{"last_affected":"3.4.1"}]}],"versions":["7.7.7"]},
-		{"package":{"ecosystem":"PyPI","name":"jquery"},"versions":["2.0.0"]}]}`
-	for _, data := range []string{record, "[" + record + "]", `{"vulns":[` + record + `]}`} {
-		a, err := parseAdvisories([]byte(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for version, want := range map[string]bool{
-			"0.0.1": true, "1.8.9": true, "1.9.0": false, "2.0.0": false, "3.0.0-beta": false, "3.0.0": true, "3.4.1": true, "3.4.2": false, "7.7.7": true, "x": false,
-		} {
-			if got := a.describe("jquery", version); (len(got) == 1 && got[0] == "GHSA-1, XSS") != want {
-				t.Errorf("%s: %q, want %v", version, got, want)
-			}
-		}
-		if got := a.describe("other", "1.0.0"); got != nil {
-			t.Errorf("of another package: %q", got)
-		}
-	}
-	a, err := parseAdvisories([]byte(strings.Replace(record, `"id"`, `"withdrawn":"2024-01-01T00:00:00Z","id"`, 1)))
-	if err != nil || a.describe("jquery", "1.0.0") != nil {
-		t.Errorf("a withdrawn one counts: %v", err)
-	}
-	for _, data := range []string{"", "PK\x03\x04", `{"name":"x"}`, "<html>"} {
-		if _, err := parseAdvisories([]byte(data)); err == nil {
-			t.Errorf("%q is taken", data)
-		}
-	}
-}
-
 func TestIsPage(t *testing.T) {
 	for argument, want := range map[string]bool{
 		"https://www.example.com": true, "https://www.example.com/shop/": true, "http://a.example/x.html?y=z.js": true, "index.HTM": true,
@@ -264,16 +233,6 @@ func FuzzParsePage(f *testing.F) {
 			if strings.ContainsAny(source, ";, ") {
 				t.Errorf("%q", source)
 			}
-		}
-	})
-}
-
-func FuzzAdvisories(f *testing.F) {
-	f.Add([]byte(`{"id":"a","affected":[{"package":{"ecosystem":"npm","name":"b"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"}]}]}]}`), "0.1.0")
-	f.Add([]byte("PK\x03\x04"), "1.0.0")
-	f.Fuzz(func(_ *testing.T, data []byte, version string) {
-		if a, err := parseAdvisories(data); err == nil {
-			a.describe("b", version)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages/osv"
 )
 
 // Outcomes of references and pages without proven files and without problems.
@@ -73,7 +75,7 @@ type PageOptions struct {
 	// Own are the prefixes of addresses that are the page's own, absolute or relative to the page, such as /.
 	Own []string
 	// Advisories are the known vulnerabilities.
-	Advisories *Advisories
+	Advisories osv.Database
 	// Imports returns what a module imports. Nil: imports are not followed.
 	Imports func(ctx context.Context, module []byte) ([]string, error)
 }
@@ -517,6 +519,27 @@ func (c *pageCheck) addNote(text string) {
 // IsURL reports whether an argument is an http or https URL, rather than the path of a file.
 func IsURL(argument string) bool {
 	return strings.HasPrefix(argument, "http://") || strings.HasPrefix(argument, "https://")
+}
+
+// maxOSV bounds the OSV data at a URL, in bytes.
+const maxOSV = 512 << 20
+
+// ReadAdvisories reads known vulnerabilities from a file or URL, as [osv.Read] does.
+func ReadAdvisories(ctx context.Context, o Options, at string) (osv.Database, error) {
+	if !IsURL(at) {
+		known, _, err := osv.ReadFile(at)
+		return known, err
+	}
+	o.Server = at
+	data, err := o.newRemote().get(ctx, "", maxOSV)
+	if err != nil {
+		return nil, err
+	}
+	known, err := osv.Read(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", at, err)
+	}
+	return known, err
 }
 
 // IsPage reports whether an argument, a URL or the path of a file, names a web page rather than a library's file.

@@ -47,8 +47,8 @@ func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, serve
 	if result.Outcome != Proven && result.Outcome != Withdrawn {
 		return nil
 	}
-	for _, a := range c.options.Advisories.describe(upstreamName(result), result.Version) {
-		found.addFinding(RuleVulnerable, true, "%s %s is known to be vulnerable: %s", result.Package, result.Version, a)
+	for _, a := range c.options.Advisories.Of(upstreamName(result), result.Version) {
+		found.addFinding(RuleVulnerable, true, "%s %s is known to be vulnerable: %s, %s", result.Package, result.Version, a.ID, a.Summary)
 	}
 	if newest := c.newestVersion(ctx, server, result.Package); newest != "" && packages.CompareVersions(result.Version, newest) < 0 {
 		found.addFinding(RuleOutdated, false, "%s %s is there, and the page loads %s", result.Package, newest, result.Version)

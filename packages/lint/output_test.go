@@ -128,7 +128,26 @@ func checkSARIF(t *testing.T, results []*Result) {
 	if err := sarifSchema().Validate(document); err != nil {
 		t.Fatalf("%v\n%s", err, b.Bytes())
 	}
-	var log sarifLog
+	var log struct {
+		Runs []struct {
+			Tool struct {
+				Driver struct {
+					Rules []struct{ ID string }
+				}
+			}
+			Results []struct {
+				RuleID    string
+				RuleIndex int
+				Message   struct{ Text string }
+				Locations []struct {
+					PhysicalLocation struct {
+						ArtifactLocation struct{ URI string }
+						Region           struct{ StartLine, StartColumn int }
+					}
+				}
+			}
+		}
+	}
 	if err := json.Unmarshal(b.Bytes(), &log); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,65 @@
+package osv
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/testkit/cost"
+)
+
+// parse reads OSV data.
+func parse(data string) (Database, error) {
+	return Read(strings.NewReader(data), int64(len(data)))
+}
+
+func TestRead(t *testing.T) {
+	const record = `{"id":"GHSA-1","summary":"XSS","affected":[{"package":{"ecosystem":"npm","name":"jquery"},
+		"ranges":[{"type":"SEMVER","events":[{"fixed":"1.9.0"},{"introduced":"0"},{"introduced":"3.0.0"},{"last_affected":"3.4.1"}]}],"versions":["7.7.7"]},
+		{"package":{"ecosystem":"PyPI","name":"jquery"},"versions":["2.0.0"]}]}`
+	for _, data := range []string{record, "[" + record + "]", `{"vulns":[` + record + `]}`, record + "\n" + record} {
+		d, err := parse(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for version, want := range map[string]bool{
+			"0.0.1": true, "1.8.9": true, "1.9.0": false, "2.0.0": false, "3.0.0-beta": false, "3.0.0": true, "3.4.1": true, "3.4.2": false, "7.7.7": true, "x": false,
+		} {
+			if got := d.Of("jquery", version); (len(got) == 1 && got[0].ID == "GHSA-1" && got[0].Summary == "XSS") != want {
+				t.Errorf("%s: %q, want %v", version, got, want)
+			}
+		}
+		if got := d.Of("other", "1.0.0"); got != nil {
+			t.Errorf("of another package: %q", got)
+		}
+	}
+	d, err := parse(strings.Replace(record, `"id"`, `"withdrawn":"2024-01-01T00:00:00Z","id"`, 1))
+	if err != nil || d.Of("jquery", "1.0.0") != nil {
+		t.Errorf("a withdrawn one counts: %v", err)
+	}
+	for _, data := range []string{"", "PK\x03\x04", `{"name":"x"}`, "<html>", "7", `{"id":7}`} {
+		if _, err := parse(data); err == nil {
+			t.Errorf("%q is taken", data)
+		}
+	}
+}
+
+const sample = `{"id":"a","affected":[{"package":{"ecosystem":"npm","name":"b"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"}]}]}]}`
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(sample), "0.1.0")
+	f.Add([]byte("PK\x03\x04"), "1.0.0")
+	f.Fuzz(func(_ *testing.T, data []byte, version string) {
+		if d, err := Read(bytes.NewReader(data), int64(len(data))); err == nil {
+			d.Of("b", version)
+		}
+	})
+}
+
+func TestCost(t *testing.T) {
+	cost.Check(t, cost.Parser{Name: "advisories", Parse: func(data []byte) {
+		if d, err := parse(string(data)); err == nil {
+			d.Of("b", "1.0.0")
+		}
+	}, Seeds: []string{sample}, Words: []string{"{", "}", "[", "]", ":", ",", `{"introduced":"0"},`, `{"fixed":"1.0.0"},`, `"versions":["1.0.0"],`, `"affected":[`, "\"", "1", "PK\x03\x04", "\n"}, MaxMilliseconds: 10, MaxKiB: 1000})
+}
