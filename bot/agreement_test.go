@@ -17,9 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/logs"
@@ -137,7 +138,7 @@ func (r *rig) agree(client *npm.Client) (published, refused int) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
+	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: ingest.MinifyTimeout})
 	defer minifiers.Close()
 	source := submission.Minified(submission.Npm(client), func(ctx context.Context, extension string, data []byte) error {
 		task := worker.MinifyJS
@@ -177,7 +178,7 @@ func (r *rig) agree(client *npm.Client) (published, refused int) {
 // agreeOnError compares what keeps a package from being looked at.
 func (r *rig) agreeOnError(p *packages.Package, err error) {
 	r.Helper()
-	upstream, upstreamErr := bot.LookupUpstream(r.store, p.Name)
+	upstream, upstreamErr := sources.LookupUpstream(r.store, p.Name)
 	switch {
 	case upstreamErr != nil:
 		r.Errorf("%s: %v", p.Name, upstreamErr)

@@ -11,19 +11,21 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
 // audit does what is due a day later, and returns how many releases were compared, by what came of it.
-func (r *rig) audit() map[bot.EventKind]int {
+func (r *rig) audit() map[events.Kind]int {
 	r.Helper()
 	r.setNow(r.clock().Add(24*time.Hour + time.Minute))
 	return r.auditNow()
 }
 
-func (r *rig) auditNow() map[bot.EventKind]int {
+func (r *rig) auditNow() map[events.Kind]int {
 	r.Helper()
 	r.mu.Lock()
 	before := len(r.events)
@@ -33,7 +35,7 @@ func (r *rig) auditNow() map[bot.EventKind]int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	counts := map[bot.EventKind]int{}
+	counts := map[events.Kind]int{}
 	for _, e := range r.events[before:] {
 		counts[e.Kind]++
 	}
@@ -42,7 +44,7 @@ func (r *rig) auditNow() map[bot.EventKind]int {
 
 func (r *rig) note(pkg, version string) (string, bool) {
 	r.Helper()
-	note, differs, err := bot.UpstreamNote(r.store, pkg, version)
+	note, differs, err := sources.UpstreamNote(r.store, pkg, version)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func TestAuditOfASample(t *testing.T) {
 	if got := r.auditNow(); len(got) != 0 {
 		t.Errorf("at once: %v", got)
 	}
-	if got := r.audit(); got[bot.Audited] != 4 || got[bot.Differing] != 0 {
+	if got := r.audit(); got[events.Audited] != 4 || got[events.Differing] != 0 {
 		t.Errorf("after a day: %v", got)
 	}
 	if note, differs := r.note("a", "1.0.0"); !strings.Contains(note, "1 file byte for byte, and 1 file made again") || differs {
@@ -79,7 +81,7 @@ func TestAuditOfASample(t *testing.T) {
 
 	// The registry has no keys, so only the log says that the archive was another one.
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "let a = 'other'"})
-	if got := r.audit(); got[bot.Audited] != 3 || got[bot.Differing] != 1 {
+	if got := r.audit(); got[events.Audited] != 3 || got[events.Differing] != 1 {
 		t.Errorf("with another archive: %v", got)
 	}
 	if note, differs := r.note("a", "1.0.0"); !strings.Contains(note, "not what upstream has: the log has the integrity") || !differs {
@@ -99,7 +101,7 @@ func TestAuditOfASample(t *testing.T) {
 		t.Errorf("%q, %v", note, differs)
 	}
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "let a = '1.0.0'"})
-	if got := r.audit(); got[bot.Differing] != 0 {
+	if got := r.audit(); got[events.Differing] != 0 {
 		t.Errorf("as it was: %v", got)
 	}
 	r.sound()
@@ -121,15 +123,15 @@ func TestAuditGoesOn(t *testing.T) {
 		t.Fatalf("%d releases", published)
 	}
 	r.auditNow()
-	if got := r.audit(); got[bot.Audited] != 10 {
+	if got := r.audit(); got[events.Audited] != 10 {
 		t.Errorf("a day: %v", got)
 	}
 
 	// The process ends in the middle.
 	ctx, cancel := context.WithCancel(t.Context())
 	done := 0
-	r.during = func(e bot.Event) {
-		if e.Kind == bot.Audited {
+	r.during = func(e events.Event) {
+		if e.Kind == events.Audited {
 			if done++; done == 4 {
 				cancel()
 			}
@@ -141,7 +143,7 @@ func TestAuditGoesOn(t *testing.T) {
 	}
 	r.during = nil
 	r.open()
-	if got := r.auditNow(); got[bot.Audited]+done < 10 || got[bot.Audited]+done > 11 {
+	if got := r.auditNow(); got[events.Audited]+done < 10 || got[events.Audited]+done > 11 {
 		t.Errorf("%d before the restart, %v after it", done, got)
 	}
 
@@ -153,7 +155,7 @@ func TestAuditGoesOn(t *testing.T) {
 		t.Errorf("next at %v, %v", next, err)
 	}
 	r.registry.ClearFaults()
-	if got := r.auditNow(); got[bot.Audited] != 10 {
+	if got := r.auditNow(); got[events.Audited] != 10 {
 		t.Errorf("after an outage: %v", got)
 	}
 }
@@ -178,7 +180,7 @@ func TestAuditOfABrokenUpstream(t *testing.T) {
 			t.Errorf("%s: %+v", pkg, o)
 		}
 	}
-	if audits, err := bot.ReadAudits(r.store, ""); err != nil || len(audits) < 2 {
+	if audits, err := sources.ReadAudits(r.store, ""); err != nil || len(audits) < 2 {
 		t.Errorf("%+v, %v", audits, err)
 	}
 }
@@ -238,8 +240,8 @@ func TestAuditOfAllIntegrities(t *testing.T) {
 			t.Errorf("the log tells of %q, and not of %s", names, name)
 		}
 	}
-	audits, err := bot.ReadAudits(r.store, "left")
-	if a := audits[bot.ReleaseName{Package: "left", Version: "1.0.0"}]; err != nil || a.Outcome != verify.Unproven || !strings.Contains(a.Problem, "has no version 1.0.0") {
+	audits, err := sources.ReadAudits(r.store, "left")
+	if a := audits[sources.ReleaseName{Package: "left", Version: "1.0.0"}]; err != nil || a.Outcome != verify.Unproven || !strings.Contains(a.Problem, "has no version 1.0.0") {
 		t.Errorf("%+v, %v", audits, err)
 	}
 	r.sound()

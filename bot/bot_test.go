@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -27,7 +29,7 @@ func TestPackageIsPublished(t *testing.T) {
 	r.registry.Add("@scope/a", "1.1.0", hour(2), map[string]string{"a.js": library, "a.css": "b { color: #ff0000 }\n", "b.js": "b", "b.min.js": "upstream's", "i.png": noise, "broken.js": "var ="})
 	r.open()
 	sum := r.once()
-	if want := (bot.Summary{Packages: 1, Published: 2, Files: 10, Bytes: sum.Bytes}); sum != want {
+	if want := (events.Summary{Packages: 1, Published: 2, Files: 10, Bytes: sum.Bytes}); sum != want {
 		t.Errorf("summary %+v, want %+v", sum, want)
 	}
 	m := r.manifest("a", "1.1.0")
@@ -66,7 +68,7 @@ func TestPackageIsPublished(t *testing.T) {
 
 	// Asking again costs one conditional request and changes nothing.
 	before := r.registry.Count("/")
-	if sum := r.once(); sum != (bot.Summary{Packages: 1}) {
+	if sum := r.once(); sum != (events.Summary{Packages: 1}) {
 		t.Errorf("second pass: %+v", sum)
 	}
 	requests := r.registry.Requests()[before:]
@@ -97,7 +99,7 @@ func TestFailureIsTriedAgain(t *testing.T) {
 	if s.Kind != views.Failed || s.Attempts != 1 || !s.Next.After(r.now) || !strings.Contains(s.Reason, "503") {
 		t.Errorf("state %+v", s)
 	}
-	u, err := bot.LookupUpstream(r.store, "c")
+	u, err := sources.LookupUpstream(r.store, "c")
 	if err != nil || u.Attempts != 1 || u.Reason == "" || !u.Next.After(r.now) {
 		t.Errorf("upstream %+v, %v", u, err)
 	}
@@ -256,10 +258,10 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var told []string
-	sum, err := r.bot.Squeeze(bot.WithReport(context.Background(), func(e bot.Event) {
+	sum, err := r.bot.Squeeze(events.WithReport(context.Background(), func(e events.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		if e.Kind == bot.Note {
+		if e.Kind == events.Note {
 			r.setNow(r.clock().Add(time.Minute)) // before the first content is done
 			told = append(told, e.Reason)
 		}
@@ -354,7 +356,7 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	if sum, err := r.bot.Squeeze(context.Background()); err != nil || sum.Contents != before+2 {
 		t.Errorf("%+v, %v", sum, err)
 	}
-	if first := r.events[0]; first.Kind != bot.Squeezed || first.Bytes >= 0 { // a coding came back
+	if first := r.events[0]; first.Kind != events.Squeezed || first.Bytes >= 0 { // a coding came back
 		t.Errorf("squeezed first: %+v", first)
 	}
 	r.sound()
@@ -380,8 +382,8 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	squeezed := make(chan struct{}, 100)
-	ctx = bot.WithReport(ctx, func(e bot.Event) {
-		if e.Kind == bot.Squeezed && e.Waiting == 0 {
+	ctx = events.WithReport(ctx, func(e events.Event) {
+		if e.Kind == events.Squeezed && e.Waiting == 0 {
 			squeezed <- struct{}{}
 		}
 	})
@@ -433,8 +435,8 @@ func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 	r.open()
 	ctx, cancel := context.WithCancel(context.Background())
 	published := make(chan string, 10)
-	ctx = bot.WithReport(ctx, func(e bot.Event) {
-		if e.Kind == bot.Published {
+	ctx = events.WithReport(ctx, func(e events.Event) {
+		if e.Kind == events.Published {
 			published <- e.Package
 		}
 	})
@@ -466,7 +468,7 @@ func TestHostileVersionsStopNobody(t *testing.T) {
 	r.registry.Add("a", "0.9.0", hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
 	r.open()
-	for pass, want := range []bot.Summary{{Packages: 2, Published: 2, Refused: 2}, {Packages: 2}} {
+	for pass, want := range []events.Summary{{Packages: 2, Published: 2, Refused: 2}, {Packages: 2}} {
 		sum := r.once()
 		sum.Files, sum.Bytes = 0, 0
 		if sum != want {

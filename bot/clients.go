@@ -8,6 +8,7 @@ import (
 	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/logs/attestation"
@@ -67,7 +68,8 @@ func (c *Clients) Close() { c.Fetch.Close() }
 // An optionError is the error of an option, with the text of its cause alone.
 type optionError struct{ option, err error }
 
-func (e *optionError) Error() string   { return e.err.Error() }
+func (e *optionError) Error() string { return e.err.Error() }
+
 func (e *optionError) Unwrap() []error { return []error{e.option, e.err} }
 
 func npmConfig(own bool) (_ *npm.Config, err error) {
@@ -88,6 +90,6 @@ func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstr
 	if err != nil {
 		return nil, nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
 	}
-	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: MinifyTimeout})
+	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: ingest.MinifyTimeout})
 	return audit.New(audit.Options{Npm: c.Npm, Git: c.Git, Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir()}), minifiers.Close, nil
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
@@ -20,8 +20,8 @@ const year = 365 * 24 * time.Hour
 func TestClockThatWasAhead(t *testing.T) {
 	r := newRig(t)
 	published := make(chan string, 100)
-	r.during = func(e bot.Event) {
-		if e.Kind == bot.Published {
+	r.during = func(e events.Event) {
+		if e.Kind == events.Published {
 			published <- e.Version
 		}
 	}
@@ -56,8 +56,8 @@ func TestClockThatWasAhead(t *testing.T) {
 	r.registry.ClearFaults()
 	add("1.2.0")
 	r.setNow(start)
+	r.clockCheck = 10 * time.Millisecond
 	r.open()
-	r.bot.CheckClockEvery(10 * time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.bot.Run(ctx) }()
@@ -71,7 +71,7 @@ func TestClockThatWasAhead(t *testing.T) {
 
 	add("1.3.0")
 	r.setNow(start.Add(2 * year))
-	r.bot.Probe() // wakes the alarms, which look at an injected clock once a minute
+	r.bot.ProbeNpm() // wakes the alarms, which look at an injected clock once a minute
 	want("1.3.0")
 	add("1.4.0")
 	r.setNow(start.Add(2 * time.Hour))

@@ -207,7 +207,7 @@ func TestCostOfLooking(t *testing.T) {
 		due = append(due, dueVisit{r.now, name})
 	}
 	r.open()
-	look := r.bot.Looks()
+	look := r.bot.Polls()
 	play := func(until time.Time) (looks int) {
 		for due[0].at.Before(until) {
 			v := heap.Pop(&due).(dueVisit)

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -41,7 +41,7 @@ func TestDemand(t *testing.T) {
 	}
 	expect := func(when string, want map[string]int64) {
 		t.Helper()
-		got, err := bot.ReadDemand(r.store)
+		got, err := sources.ReadDemand(r.store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,10 +54,11 @@ func TestDemand(t *testing.T) {
 			}
 		}
 	}
+	r.demand = func(context.Context, string) (int64, error) { return 0, fetch.ErrNotFound }
 	r.open()
 	adopt("# as of 2020-01-02\napple\t@fruit/apple\t5000\nbanana\t@fruit/banana\t7000\nunknown\tunknown\t9\n")
 	expect("from the catalogue", map[string]int64{"apple": 5000, "banana": 7000})
-	p := bot.NewPopularity(r.store, func(name string) float64 { return map[string]float64{"banana": 3}[name] })
+	p := sources.NewPopularity(r.store, func(name string) float64 { return map[string]float64{"banana": 3}[name] })
 	if p.Of("apple", "", 0) != 5 || p.Of("banana", "", 0) != 10 || p.Of("cherry", "", 0) != 0 {
 		t.Errorf("the popularity is %v, %v, %v", p.Of("apple", "", 0), p.Of("banana", "", 0), p.Of("cherry", "", 0))
 	}
@@ -67,7 +68,8 @@ func TestDemand(t *testing.T) {
 
 	count := func(n int64, err error) string {
 		t.Helper()
-		name, failed := r.bot.CountOne(t.Context(), func(context.Context, string) (int64, error) { return n, err })
+		r.demand = func(context.Context, string) (int64, error) { return n, err }
+		name, failed := r.bot.CountDownloads(t.Context())
 		if !errors.Is(failed, err) && !(failed == nil && errors.Is(err, fetch.ErrNotFound)) {
 			t.Errorf("counting %s: %v", name, failed)
 		}
@@ -144,7 +146,7 @@ func TestStars(t *testing.T) {
 	ask := func() (asked []string) {
 		t.Helper()
 		for {
-			name, err := r.bot.StarOne(t.Context())
+			name, err := r.bot.CountStars(t.Context())
 			if err != nil {
 				t.Fatal(name, err)
 			}
@@ -154,9 +156,9 @@ func TestStars(t *testing.T) {
 			asked = append(asked, name)
 		}
 	}
-	known := func(name string) bot.Demand {
+	known := func(name string) sources.Demand {
 		t.Helper()
-		all, err := bot.ReadDemand(r.store)
+		all, err := sources.ReadDemand(r.store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +176,7 @@ func TestStars(t *testing.T) {
 	if g := known("damson").GitHub; g == nil || !g.Missing {
 		t.Errorf("a repository that is not there: %+v", g)
 	}
-	if p := bot.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana", "", 0) != 26 || p.Of("apple", "", 0) != 6 || p.Of("elder", "", 0) != 1 {
+	if p := sources.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana", "", 0) != 26 || p.Of("apple", "", 0) != 6 || p.Of("elder", "", 0) != 1 {
 		t.Errorf("the popularity is %v, %v, %v", p.Of("banana", "", 0), p.Of("apple", "", 0), p.Of("elder", "", 0))
 	}
 
@@ -203,7 +205,7 @@ func TestStars(t *testing.T) {
 	r.setCatalogue()
 	failed := map[string]int{}
 	for range 10 {
-		if name, err := r.bot.StarOne(t.Context()); err != nil {
+		if name, err := r.bot.CountStars(t.Context()); err != nil {
 			failed[name]++
 		} else if name == "" {
 			break
@@ -224,10 +226,10 @@ func TestStars(t *testing.T) {
 	hub.Limit(1, time.Hour)
 	r.setCatalogue()
 	var limit *git.LimitError
-	if name, err := r.bot.StarOne(t.Context()); name != "banana" || err != nil {
+	if name, err := r.bot.CountStars(t.Context()); name != "banana" || err != nil {
 		t.Errorf("below the limit: %s, %v", name, err)
 	}
-	if name, err := r.bot.StarOne(t.Context()); name != "cherry" || !errors.As(err, &limit) {
+	if name, err := r.bot.CountStars(t.Context()); name != "cherry" || !errors.As(err, &limit) {
 		t.Errorf("over the limit: %s, %v", name, err)
 	}
 	if known("cherry").GitHub == nil {

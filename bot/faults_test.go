@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/discovery"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -130,7 +131,7 @@ func TestRefusedReleasesDoNotCount(t *testing.T) {
 	if got, want := strings.Join(published, " "), "0.9.0 1.10.0 1.11.0 1.12.0 1.13.0 1.14.0 1.5.0 1.6.0 1.7.0 1.8.0 1.9.0"; got != want {
 		t.Errorf("published %s, want %s", got, want)
 	}
-	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || u.Looked != 36 {
+	if u, err := sources.LookupUpstream(r.store, "a"); err != nil || u.Looked != 36 {
 		t.Errorf("%d were looked at, %v", u.Looked, err)
 	}
 	before := r.registry.Count("/a")
@@ -150,7 +151,7 @@ func TestTheLookBackEnds(t *testing.T) {
 	if err := r.bot.Add(context.Background(), "a", ""); err == nil || !strings.Contains(err.Error(), "0 published, 200 refused") {
 		t.Errorf("add: %v", err)
 	}
-	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || !u.Filled || u.Looked != 200 {
+	if u, err := sources.LookupUpstream(r.store, "a"); err != nil || !u.Filled || u.Looked != 200 {
 		t.Errorf("filled %v, %d were looked at, %v", u.Filled, u.Looked, err)
 	}
 }
@@ -186,14 +187,14 @@ func TestRegistryIsAway(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.bot.Run(ctx) }()
 	first := r.wait(func() (int, bool) { n := r.registry.Count("/"); return n, n >= 3 })
-	if first > bot.PollsAtOnce+3 {
+	if first > discovery.PollsAtOnce+3 {
 		t.Errorf("%d requests to a registry that is down", first)
 	}
 	r.registry.ClearFaults()
 	published := r.wait(func() (int, bool) {
-		r.bot.Probe()
+		r.bot.ProbeNpm()
 		n := strings.Count(r.states(""), "published")
-		return n, n >= all-bot.PollsAtOnce-3 // those that failed first have a minute to wait
+		return n, n >= all-discovery.PollsAtOnce-3 // those that failed first have a minute to wait
 	})
 	t.Logf("%d requests while it was down; %d of %d published", first, published, all)
 	stop()

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 )
 
 // run has the bot work until the function that it returns is called.
@@ -163,21 +163,21 @@ func TestEventDuringALook(t *testing.T) {
 		}
 	}
 	under := make(map[string]int)
-	r.during = func(e bot.Event) {
+	r.during = func(e events.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch e.Kind {
-		case bot.Checking:
+		case events.Checking:
 			if under[e.Package]++; under[e.Package] > 1 {
 				t.Errorf("two looks at %s run at once", e.Package)
 			}
-		case bot.Checked:
+		case events.Checked:
 			under[e.Package]--
 		}
 	}
 	r.open()
 	for i := range packages {
-		if got, err := r.bot.LooksAtOnce(t.Context(), fmt.Sprintf("p%d", i)); got != "1.2.0" || err != nil {
+		if got, err := r.bot.PollForNews(t.Context(), fmt.Sprintf("p%d", i), true); got != "1.2.0" || err != nil {
 			t.Errorf("p%d: %q goes ahead of the backlog: %v", i, got, err)
 		}
 	}
@@ -188,11 +188,11 @@ func TestEventBeforeALookThatFails(t *testing.T) {
 	r := newRig(t)
 	r.enrol("a", fromNpm("a", "*.js"))
 	r.open()
-	if got, err := r.bot.LooksAtOnce(t.Context(), "a"); got != "" || err != nil {
+	if got, err := r.bot.PollForNews(t.Context(), "a", true); got != "" || err != nil {
 		t.Fatalf("of a package that is not there, %q: %v", got, err)
 	}
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
-	if got, err := r.bot.Look(t.Context(), "a"); got != "1.0.0" || err != nil {
+	if got, err := r.bot.PollForNews(t.Context(), "a", false); got != "1.0.0" || err != nil {
 		t.Errorf("%q goes ahead of the backlog: %v", got, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -152,7 +154,7 @@ func TestGitHubRequests(t *testing.T) {
 	}
 	known := 0
 	for _, name := range []string{"a", "b"} {
-		u, err := bot.LookupUpstream(r.store, name)
+		u, err := sources.LookupUpstream(r.store, name)
 		if err != nil || name == "a" && u.Repository.ID != 0 && (len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "archived")) {
 			t.Errorf("%+v, %v", u, err)
 		}
@@ -187,7 +189,7 @@ func TestGitHubRequests(t *testing.T) {
 	}
 	waiting := 0
 	for _, name := range []string{"a", "b"} {
-		if u, err := bot.LookupUpstream(r.store, name); err != nil {
+		if u, err := sources.LookupUpstream(r.store, name); err != nil {
 			t.Error(err)
 		} else if strings.Contains(u.Reason, "GitHub takes no more requests until") && u.Next.Sub(r.now) < 2*time.Hour {
 			waiting++
@@ -224,7 +226,7 @@ func TestReplacedRepository(t *testing.T) {
 	hub.Rename("owner/a", "company/a")
 	gittest.Use(t, hub.Repository("company/a")).Release("v1.1.0", hour(2), gittest.Files{"a.js": "moved"})
 	r.poll()
-	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "moved to "+url+"/company/a.git") {
+	if u, err := sources.LookupUpstream(r.store, "a"); err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "moved to "+url+"/company/a.git") {
 		t.Errorf("%+v, %v", u, err)
 	}
 	if got := r.file("a", "1.1.0", "a.js"); got != "moved" {
@@ -360,15 +362,15 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 	r.enrol("a", strings.TrimSuffix(asked, "}")+`, "ignoreVersions": ["2.*"]}`)
 	r.open()
 	changed := false
-	r.during = func(e bot.Event) {
-		if e.Kind == bot.Refused && !changed { // the answer is there, and not yet taken in whole
+	r.during = func(e events.Event) {
+		if e.Kind == events.Refused && !changed { // the answer is there, and not yet taken in whole
 			changed = true
 			r.enrol("a", asked)
 			r.setCatalogue()
 		}
 	}
 	r.once()
-	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
+	if u, err := sources.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	r.poll()
@@ -390,15 +392,15 @@ func TestMendedWhileAsking(t *testing.T) {
 	}
 	r.settle()
 	corrected := false
-	r.during = func(e bot.Event) {
-		if e.Kind == bot.Checked && !corrected { // what is remembered of upstream is not written yet
+	r.during = func(e events.Event) {
+		if e.Kind == events.Checked && !corrected { // what is remembered of upstream is not written yet
 			corrected = true
 			r.enrol("a", fromNpm("a", "dist/*.js"))
 			r.setCatalogue()
 		}
 	}
 	r.once()
-	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
+	if u, err := sources.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	r.once()

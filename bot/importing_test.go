@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -24,11 +25,11 @@ func (r *rig) importPath(name, version, path string) error {
 	if err != nil {
 		return err
 	}
-	return bot.SendRelease(r.Context(), r.bot, name, version, "", source)
+	return ingest.SendRelease(r.Context(), r.bot, name, version, "", source)
 }
 
-func importFile(path, data string) bot.ImportFile {
-	return bot.ImportFile{Path: path, Size: int64(len(data)), SHA256: kvstore.Sum([]byte(data))}
+func importFile(path, data string) ingest.ImportFile {
+	return ingest.ImportFile{Path: path, Size: int64(len(data)), SHA256: kvstore.Sum([]byte(data))}
 }
 
 // noTrace fails the test if an import that failed left something behind.
@@ -52,13 +53,13 @@ func TestImportOfHostileRequests(t *testing.T) {
 	r.enrol("a", "")
 	r.open()
 	good := importFile("a.js", "a")
-	hashes := func(files ...bot.ImportFile) (all []kvstore.Hash) {
+	hashes := func(files ...ingest.ImportFile) (all []kvstore.Hash) {
 		for _, f := range files {
 			all = append(all, f.SHA256)
 		}
 		return all
 	}
-	tooMany := make([]bot.ImportFile, archive.DefaultLimits.Entries+1)
+	tooMany := make([]ingest.ImportFile, archive.DefaultLimits.Entries+1)
 	for i := range tooMany {
 		tooMany[i] = good
 		tooMany[i].Path = "f" + strings.Repeat("x", i%10) + string(rune('a'+i%26)) + "/" + kvstore.Sum([]byte{byte(i), byte(i >> 8), byte(i >> 16)}).String()
@@ -67,39 +68,39 @@ func TestImportOfHostileRequests(t *testing.T) {
 	wrongSize.Size = 2
 	for _, test := range []struct {
 		name     string
-		files    []bot.ImportFile
+		files    []ingest.ImportFile
 		contents []kvstore.Hash
 		data     string
 		want     string
 	}{
-		{"a path out of the release", []bot.ImportFile{importFile("../a.js", "a")}, hashes(good), "a", `".." in the name`},
-		{"an absolute path", []bot.ImportFile{importFile("/a.js", "a")}, hashes(good), "a", "absolute name"},
-		{"a drive", []bot.ImportFile{importFile("C:/a.js", "a")}, hashes(good), "a", "absolute name"},
-		{"a backslash", []bot.ImportFile{importFile(`x\a.js`, "a")}, hashes(good), "a", "backslash"},
-		{"no path", []bot.ImportFile{importFile("", "a")}, hashes(good), "a", "without a name"},
-		{"a control character", []bot.ImportFile{importFile("a\n.js", "a")}, hashes(good), "a", "control character"},
-		{"no UTF-8", []bot.ImportFile{importFile("a\xff.js", "a")}, hashes(good), "a", "not UTF-8"},
-		{"a long path", []bot.ImportFile{importFile(strings.Repeat("a", 2000), "a")}, hashes(good), "a", "name of 2000 bytes"},
-		{"the same path twice", []bot.ImportFile{good, good}, hashes(good), "a", "the same name twice"},
-		{"the same path written differently", []bot.ImportFile{good, importFile("./a.js", "b")}, hashes(good), "a", "the same name twice"},
-		{"a file and a folder", []bot.ImportFile{good, importFile("a.js/b.js", "a")}, hashes(good), "a", "which is a file"},
-		{"paths that differ in case", []bot.ImportFile{good, importFile("A.js", "a")}, hashes(good), "a", "differ only in case"},
-		{"a link", []bot.ImportFile{good, {Path: "b.js", Skipped: "symbolic link"}}, hashes(good), "a", `"b.js" is selected and cannot be published: symbolic link`},
+		{"a path out of the release", []ingest.ImportFile{importFile("../a.js", "a")}, hashes(good), "a", `".." in the name`},
+		{"an absolute path", []ingest.ImportFile{importFile("/a.js", "a")}, hashes(good), "a", "absolute name"},
+		{"a drive", []ingest.ImportFile{importFile("C:/a.js", "a")}, hashes(good), "a", "absolute name"},
+		{"a backslash", []ingest.ImportFile{importFile(`x\a.js`, "a")}, hashes(good), "a", "backslash"},
+		{"no path", []ingest.ImportFile{importFile("", "a")}, hashes(good), "a", "without a name"},
+		{"a control character", []ingest.ImportFile{importFile("a\n.js", "a")}, hashes(good), "a", "control character"},
+		{"no UTF-8", []ingest.ImportFile{importFile("a\xff.js", "a")}, hashes(good), "a", "not UTF-8"},
+		{"a long path", []ingest.ImportFile{importFile(strings.Repeat("a", 2000), "a")}, hashes(good), "a", "name of 2000 bytes"},
+		{"the same path twice", []ingest.ImportFile{good, good}, hashes(good), "a", "the same name twice"},
+		{"the same path written differently", []ingest.ImportFile{good, importFile("./a.js", "b")}, hashes(good), "a", "the same name twice"},
+		{"a file and a folder", []ingest.ImportFile{good, importFile("a.js/b.js", "a")}, hashes(good), "a", "which is a file"},
+		{"paths that differ in case", []ingest.ImportFile{good, importFile("A.js", "a")}, hashes(good), "a", "differ only in case"},
+		{"a link", []ingest.ImportFile{good, {Path: "b.js", Skipped: "symbolic link"}}, hashes(good), "a", `"b.js" is selected and cannot be published: symbolic link`},
 		{"too many files", tooMany, hashes(good), "a", "more than 50000 entries"},
-		{"too many bytes", []bot.ImportFile{{Path: "a.js", Size: 1<<30 + 1}}, nil, "", "over 1073741824 bytes"},
-		{"a negative size", []bot.ImportFile{{Path: "a.js", Size: -1}}, nil, "", "over 1073741824 bytes"},
+		{"too many bytes", []ingest.ImportFile{{Path: "a.js", Size: 1<<30 + 1}}, nil, "", "over 1073741824 bytes"},
+		{"a negative size", []ingest.ImportFile{{Path: "a.js", Size: -1}}, nil, "", "over 1073741824 bytes"},
 		{"no files", nil, nil, "", "no files"},
-		{"two sizes of one content", []bot.ImportFile{good, {Path: "b.js", Size: 7, SHA256: good.SHA256}}, hashes(good), "a", "two sizes"},
-		{"other bytes", []bot.ImportFile{good}, hashes(good), "b", `the bytes sent for "a.js" have the SHA-256`},
-		{"a wrong size", []bot.ImportFile{wrongSize}, hashes(good), "aa", `the bytes sent for "a.js" have the SHA-256`},
-		{"a content that never arrives", []bot.ImportFile{good}, nil, "", `the content of "a.js" was not sent`},
-		{"half of a content", []bot.ImportFile{importFile("a.js", "abc")}, hashes(importFile("a.js", "abc")), "a", `couldn't receive the bytes of "a.js", after 1 of 3: unexpected EOF`},
-		{"more bytes than contents", []bot.ImportFile{good}, hashes(good), "ab", "more bytes than the contents"},
-		{"a content of no file", []bot.ImportFile{good}, hashes(importFile("b.js", "b")), "b", "does not need"},
-		{"a content twice", []bot.ImportFile{good}, hashes(good, good), "aa", "needs only once"},
+		{"two sizes of one content", []ingest.ImportFile{good, {Path: "b.js", Size: 7, SHA256: good.SHA256}}, hashes(good), "a", "two sizes"},
+		{"other bytes", []ingest.ImportFile{good}, hashes(good), "b", `the bytes sent for "a.js" have the SHA-256`},
+		{"a wrong size", []ingest.ImportFile{wrongSize}, hashes(good), "aa", `the bytes sent for "a.js" have the SHA-256`},
+		{"a content that never arrives", []ingest.ImportFile{good}, nil, "", `the content of "a.js" was not sent`},
+		{"half of a content", []ingest.ImportFile{importFile("a.js", "abc")}, hashes(importFile("a.js", "abc")), "a", `couldn't receive the bytes of "a.js", after 1 of 3: unexpected EOF`},
+		{"more bytes than contents", []ingest.ImportFile{good}, hashes(good), "ab", "more bytes than the contents"},
+		{"a content of no file", []ingest.ImportFile{good}, hashes(importFile("b.js", "b")), "b", "does not need"},
+		{"a content twice", []ingest.ImportFile{good}, hashes(good, good), "aa", "needs only once"},
 	} {
 		const version = "6.6.6"
-		err := r.bot.Import(t.Context(), bot.ImportRequest{Package: "a", Version: version, Files: test.files, Contents: test.contents}, strings.NewReader(test.data))
+		err := r.bot.Import(t.Context(), ingest.ImportRequest{Package: "a", Version: version, Files: test.files, Contents: test.contents}, strings.NewReader(test.data))
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "a 6.6.6 was not imported: ") {
 			t.Errorf("%s: %.300v, want %q", test.name, err, test.want)
 		}
@@ -110,14 +111,14 @@ func TestImportOfHostileRequests(t *testing.T) {
 	broken := errors.New("the connection is lost")
 	file := importFile("a.js", strings.Repeat("a", 100))
 	contents := io.MultiReader(strings.NewReader("aaa"), &failingReader{broken})
-	err := r.bot.Import(t.Context(), bot.ImportRequest{Package: "a", Version: "6.6.6", Files: []bot.ImportFile{file}, Contents: hashes(file)}, contents)
+	err := r.bot.Import(t.Context(), ingest.ImportRequest{Package: "a", Version: "6.6.6", Files: []ingest.ImportFile{file}, Contents: hashes(file)}, contents)
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "run the same command again") {
 		t.Errorf("an interrupted upload: %v", err)
 	}
 	r.noTrace("an interrupted upload", "a", "6.6.6")
 
 	// The version can still be imported.
-	if err := r.bot.Import(t.Context(), bot.ImportRequest{Package: "a", Version: "6.6.6", Files: []bot.ImportFile{good}, Contents: hashes(good)}, strings.NewReader("a")); err != nil {
+	if err := r.bot.Import(t.Context(), ingest.ImportRequest{Package: "a", Version: "6.6.6", Files: []ingest.ImportFile{good}, Contents: hashes(good)}, strings.NewReader("a")); err != nil {
 		t.Error(err)
 	}
 	r.sound()
@@ -134,14 +135,14 @@ type recordingImporter struct {
 	listed func() // runs after the source was listed, before its contents are read; may be nil
 }
 
-func (i *recordingImporter) MissingContents(ctx context.Context, r bot.ImportRequest) ([]kvstore.Hash, error) {
+func (i *recordingImporter) MissingContents(ctx context.Context, r ingest.ImportRequest) ([]kvstore.Hash, error) {
 	if i.listed != nil {
 		i.listed()
 	}
 	return i.Bot.MissingContents(ctx, r)
 }
 
-func (i *recordingImporter) Import(ctx context.Context, r bot.ImportRequest, contents io.Reader) error {
+func (i *recordingImporter) Import(ctx context.Context, r ingest.ImportRequest, contents io.Reader) error {
 	data, err := io.ReadAll(contents)
 	if err != nil {
 		return err
@@ -169,7 +170,7 @@ func TestImportSendsMissingContentsOnly(t *testing.T) {
 		{"b", "1.0.0", selected, len("selected" + "described")},
 	} {
 		to := &recordingImporter{Bot: r.bot}
-		if err := bot.SendRelease(t.Context(), to, test.pkg, test.version, "", archive.Folder(test.folder)); err != nil {
+		if err := ingest.SendRelease(t.Context(), to, test.pkg, test.version, "", archive.Folder(test.folder)); err != nil {
 			t.Fatal(err)
 		}
 		if to.sent != test.sent {
@@ -201,7 +202,7 @@ func TestImportOfFilesThatChange(t *testing.T) {
 				t.Fatal(err)
 			}
 		}}
-		err := bot.SendRelease(t.Context(), to, "a", "6.6.6", "", archive.Folder(folder))
+		err := ingest.SendRelease(t.Context(), to, "a", "6.6.6", "", archive.Folder(folder))
 		if err == nil || !strings.Contains(err.Error(), "run the same command again") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -131,7 +131,7 @@ func TestImportedArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bot.SendRelease(t.Context(), r.bot, "a", "1.0.0", "", source.StripRoot()); err != nil {
+	if err := ingest.SendRelease(t.Context(), r.bot, "a", "1.0.0", "", source.StripRoot()); err != nil {
 		t.Error(err)
 	} else if got, want := paths(r.manifest("a", "1.0.0")), "dist/a.js dist/a.min.js"; got != want {
 		t.Errorf("files %s, want %s", got, want)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -28,9 +28,9 @@ func (r *rig) changes() string {
 	return strings.Join(all, "\n")
 }
 
-func (r *rig) origins(pkg string) bot.Origins {
+func (r *rig) origins(pkg string) sources.Origins {
 	r.Helper()
-	o, err := bot.LookupOrigins(r.store, pkg)
+	o, err := sources.LookupOrigins(r.store, pkg)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -132,10 +132,10 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- r.bot.Run(ctx) }()
-			r.wait(func() (int, bool) { return 0, r.bot.Down() })
+			r.wait(func() (int, bool) { return 0, r.bot.NpmIsDown() })
 			for range 100 { // days
 				r.setNow(r.clock().Add(24 * time.Hour))
-				r.bot.Probe()
+				r.bot.ProbeNpm()
 			}
 			r.registry.ClearFaults()
 			back := r.clock()
@@ -143,7 +143,7 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 				if r.clock().Before(back.Add(2 * time.Minute)) {
 					r.setNow(r.clock().Add(10 * time.Second))
 				}
-				r.bot.Probe()
+				r.bot.ProbeNpm()
 				n := strings.Count(r.states(""), "published")
 				return n, n == all
 			})

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
@@ -162,7 +162,7 @@ func TestPolicyOfImports(t *testing.T) {
 	r := newRig(t)
 	r.enrol("sigstore", requireBuild(sigstoreRepository))
 	r.open()
-	request := bot.ImportRequest{Package: "sigstore", Version: "8.0.0", Files: []bot.ImportFile{importFile("a.js", "let a")}, Contents: []kvstore.Hash{kvstore.Sum([]byte("let a"))}}
+	request := ingest.ImportRequest{Package: "sigstore", Version: "8.0.0", Files: []ingest.ImportFile{importFile("a.js", "let a")}, Contents: []kvstore.Hash{kvstore.Sum([]byte("let a"))}}
 	for range 2 { // the second one adds nothing to the log
 		if err := r.bot.Import(t.Context(), request, strings.NewReader("let a")); err == nil || !strings.Contains(err.Error(), "--without-provenance") {
 			t.Errorf("imported: %v", err)
@@ -171,7 +171,7 @@ func TestPolicyOfImports(t *testing.T) {
 	if e := r.one(logs.Refused); e.Actor != "operator" || e.Version != "8.0.0" {
 		t.Errorf("refused %s by %s", e.Version, e.Actor)
 	}
-	tree := bot.Tree{Dir: folder, Released: bot.ByTimes}
+	tree := ingest.Tree{Dir: folder, Released: ingest.ByTimes}
 	if sum, problems, err := r.importTree(tree); err != nil || sum.Published != 0 || strings.Count(problems, "the package requires an attestation of the build") != 2 {
 		t.Errorf("imported %+v, %v:\n%s", sum, err, problems)
 	}
@@ -199,7 +199,7 @@ func TestPolicyAfterRefusedImport(t *testing.T) {
 	r := newRig(t)
 	r.enrolSigstore(sigstoreRepository, readProvenance(t, "sigstore-1.3.0.json"))
 	r.open()
-	request := bot.ImportRequest{Package: "sigstore", Version: "1.3.0", Files: []bot.ImportFile{importFile("dist/util/a.js", "let a")}}
+	request := ingest.ImportRequest{Package: "sigstore", Version: "1.3.0", Files: []ingest.ImportFile{importFile("dist/util/a.js", "let a")}}
 	if _, err := r.bot.MissingContents(t.Context(), request); err == nil {
 		t.Fatal("the import was not refused")
 	}
@@ -236,7 +236,7 @@ func TestPolicyOfRestored(t *testing.T) {
 				r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(tt.repository))
 				r.setCatalogue()
 			}
-			policy, err := bot.CheckRestored(r.store, "sigstore", "1.3.0", tt.override)
+			policy, err := ingest.CheckRestored(r.store, "sigstore", "1.3.0", tt.override)
 			if tt.refused {
 				if err == nil || !strings.Contains(err.Error(), "--without-provenance") || !strings.Contains(err.Error(), tt.repository) {
 					t.Errorf("restored: %v", err)

@@ -10,12 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
-	"github.com/larder-cdn/larder/packages"
 )
 
 // A Regenerator makes the files of releases again from their upstream, as a bot made them, for
@@ -108,89 +105,10 @@ func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replic
 
 // make fetches a release and stores what the package JSON of its time selects and makes.
 func (r *Regenerator) make(ctx context.Context, w replication.Wanted) error {
-	b := r.bot
-	if err := b.releasing.Acquire(ctx, 1); err != nil {
-		return err
+	size, err := r.bot.Publisher.Regenerate(ctx, w)
+	if size > 0 {
+		r.fetched.Add(1)
+		r.received.Add(size)
 	}
-	defer b.releasing.Release(1)
-	json, err := w.PackageJSON()
-	if err != nil {
-		return fmt.Errorf("its package JSON of that time is lost: %w", err)
-	}
-	pkg, err := packages.Parse(packages.Path(w.Entry.Package), json)
-	if err != nil {
-		return err
-	}
-	source := b.source(pkg)
-	if source == nil || w.Manifest != nil && w.Manifest.Source.Type != pkg.Autoupdate.Source {
-		return fmt.Errorf("it is from no upstream: %w", fs.ErrNotExist)
-	}
-	target := pkg.Autoupdate.Target
-	if w.Manifest != nil {
-		target = w.Manifest.Source.Name
-	}
-	v, err := origin(ctx, source, target, w)
-	if err != nil {
-		return err
-	}
-	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
-	if err != nil {
-		return fmt.Errorf("couldn't make a file for the download: %w", err)
-	}
-	defer os.Remove(file.Name())
-	defer file.Close()
-	got, err := source.fetch(ctx, pkg, target, v, file)
-	if err != nil {
-		return err
-	}
-	r.fetched.Add(1)
-	if info, err := file.Stat(); err == nil {
-		r.received.Add(info.Size())
-	}
-	in := intake{pkg: pkg, version: w.Entry.Version, released: got.released, archive: got.archive, source: got.source, notes: got.notes}
-	if in.released.IsZero() {
-		in.released = w.Entry.Released
-	}
-	pins := r.store.Pin()
-	defer pins.Release()
-	manifest, err := b.assemble(ctx, in, pins)
-	if err != nil {
-		return err
-	}
-	// Releases of before say nothing about themselves.
-	for range 2 {
-		data, err := manifest.Encode()
-		if err == nil {
-			_, err = b.keep(pins, data)
-		}
-		if err != nil {
-			return err
-		}
-		manifest.About = nil
-	}
-	return nil
-}
-
-// origin is what a release was published from, if upstream still has that.
-func origin(ctx context.Context, s source, target string, w replication.Wanted) (candidate, error) {
-	version := w.Entry.Version
-	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
-		at := w.Manifest.Source
-		return candidate{name: version, hash: at.Commit, ref: git.Tag{Version: version, Name: at.Tag, Commit: at.Commit}}, nil
-	}
-	listed, err := s.list(ctx, target, fetch.Validators{})
-	if err != nil {
-		return candidate{}, err
-	}
-	v, ok := listed.versions[version]
-	if !ok {
-		return candidate{}, fmt.Errorf("upstream has no such version any more: %w", fs.ErrNotExist)
-	}
-	if w.Manifest == nil {
-		return v, nil
-	}
-	if same, known := s.same(v, w.Manifest.Source.Integrity); known && !same {
-		return candidate{}, fmt.Errorf("upstream has another archive for it now: %w", fs.ErrNotExist)
-	}
-	return v, nil
+	return err
 }

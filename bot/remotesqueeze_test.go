@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
@@ -26,7 +26,7 @@ func TestSqueezingIsLent(t *testing.T) {
 	r.once()
 	left := func(want int) {
 		t.Helper()
-		if s, err := bot.ReadSqueezing(r.store); err != nil || s.Contents != want || r.bot.Backlog() != want {
+		if s, err := recompression.ReadSqueezing(r.store); err != nil || s.Contents != want || r.bot.Backlog() != want {
 			t.Errorf("%d contents are left, and %d by the bot, want %d; %v", s.Contents, r.bot.Backlog(), want, err)
 		}
 	}

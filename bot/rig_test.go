@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -89,11 +90,14 @@ type rig struct {
 	stall     time.Duration // how long an upstream may say nothing; 0 is the default
 	worker    string        // the program of worker processes; "" is this one
 	feed      string        // the registry's change feed; "" for none
+	// demand is what npm responds with about downloads; nil if it is not asked
+	demand     func(context.Context, string) (int64, error)
+	clockCheck time.Duration // between two checks of the clock; 0 is the default
 
-	during func(bot.Event) // is told of each event as it happens; may be nil
+	during func(events.Event) // is told of each event as it happens; may be nil
 
 	mu     sync.Mutex
-	events []bot.Event
+	events []events.Event
 }
 
 // newRig makes the test parallel: most of its time it waits for timeouts and for processes.
@@ -176,6 +180,10 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	if r.log, err = logs.Open(r.store); err != nil {
 		r.Fatal(err)
 	}
+	var demand func(context.Context, string) (int64, error)
+	if r.demand != nil {
+		demand = func(ctx context.Context, name string) (int64, error) { return r.demand(ctx, name) }
+	}
 	r.npm = npm.NewClient(config, client, npm.Options{})
 	r.bot, err = bot.New(bot.Options{
 		Store: r.store, Log: r.log, Catalogue: catalogue,
@@ -183,15 +191,16 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		Git:     git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
 		TempDir: filepath.Join(r.data, "tmp"),
 		Worker:  r.worker,
-		Feed:    r.feed,
-		Now:     r.clock,
+		Feed:    r.feed, ClockCheck: r.clockCheck,
+		Demand: demand,
+		Now:    r.clock,
 		Sleep: func(context.Context, time.Duration) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.slept++
 			return nil
 		},
-		Events: func(e bot.Event) {
+		Events: func(e events.Event) {
 			if r.during != nil {
 				r.during(e)
 			}
@@ -248,7 +257,7 @@ func (r *rig) close() {
 	}
 }
 
-func (r *rig) once() bot.Summary {
+func (r *rig) once() events.Summary {
 	r.Helper()
 	sum, err := r.bot.Once(context.Background())
 	if err != nil {
@@ -258,7 +267,7 @@ func (r *rig) once() bot.Summary {
 }
 
 // settle is once, and again for what may have been wrong for a moment only, until that is known.
-func (r *rig) settle() bot.Summary {
+func (r *rig) settle() events.Summary {
 	r.Helper()
 	sum := r.once()
 	for range 20 {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -65,13 +67,13 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.txt": text})
 			r.open()
 			r.once()
-			left, err := bot.ReadSqueezing(r.store)
+			left, err := recompression.ReadSqueezing(r.store)
 			if err != nil || left.Contents != 1 || left.Bytes != int64(len(text)) {
 				t.Fatalf("before: %+v, %v", left, err)
 			}
 			var notes []string
-			r.during = func(e bot.Event) {
-				if e.Kind == bot.Note {
+			r.during = func(e events.Event) {
+				if e.Kind == events.Note {
 					notes = append(notes, e.Reason)
 				}
 			}
@@ -131,8 +133,8 @@ func TestHugeContentHoldsUpNoOther(t *testing.T) {
 	r.open()
 	r.once()
 	order := make(chan int64, 100)
-	r.during = func(e bot.Event) {
-		if e.Kind == bot.Squeezed {
+	r.during = func(e events.Event) {
+		if e.Kind == events.Squeezed {
 			order <- int64(e.Waiting)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -40,10 +40,10 @@ func treeOf(t *testing.T, files map[string]string) string {
 }
 
 // importTree imports, and returns what was told of releases that were not imported, sorted.
-func (r *rig) importTree(tree bot.Tree) (sum bot.TreeSummary, problems string, err error) {
+func (r *rig) importTree(tree ingest.Tree) (sum ingest.TreeSummary, problems string, err error) {
 	r.Helper()
 	var told []string
-	sum, err = r.bot.ImportTree(r.Context(), tree, func(e bot.TreeEvent) {
+	sum, err = r.bot.ImportTree(r.Context(), tree, func(e ingest.TreeEvent) {
 		if e.Problem != "" {
 			told = append(told, fmt.Sprintf("%s %s: %s: %s", e.Package, e.Version, e.Problem, e.Detail))
 		}
@@ -85,7 +85,7 @@ func TestImportTree(t *testing.T) {
 	r.registry.Add("@scope/a", "3.0.0", hour(3), map[string]string{"dist/a.js": "upstream's"})
 	r.open()
 
-	sum, problems, err := r.importTree(bot.Tree{Dir: dir, Released: bot.ByPackument})
+	sum, problems, err := r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByPackument})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestImportTree(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, "b/2.0/b.js"), at, at); err != nil {
 		t.Fatal(err)
 	}
-	sum, problems, err = r.importTree(bot.Tree{Dir: dir, Released: bot.ByTimes})
+	sum, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes})
 	if want := "a 1.1.0: published already, with other files: a.js differs, new.js is not published, and a published version is never rewritten"; err != nil || problems != want || sum.Same != 1 || sum.Published != 1 {
 		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
 	}
@@ -162,7 +162,7 @@ func TestImportTreeHoldsIntegrities(t *testing.T) {
 		"folder/a/1.2.0.json": `{"a.js": "sha512-short"}`,
 	})
 	r.open()
-	sum, problems, err := r.importTree(bot.Tree{Dir: dir, Released: bot.ByTimes, SRI: filepath.Join(list, "sri.json")})
+	sum, problems, err := r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes, SRI: filepath.Join(list, "sri.json")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestImportTreeHoldsIntegrities(t *testing.T) {
 	if _, err := views.LookupState(r.store, "a", "1.1.0"); !errors.Is(err, kvstore.ErrNotFound) {
 		t.Errorf("the refused release left %v", err)
 	}
-	sum, problems, err = r.importTree(bot.Tree{Dir: dir, Released: bot.ByTimes, SRI: filepath.Join(list, "folder")})
+	sum, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes, SRI: filepath.Join(list, "folder")})
 	if err != nil || sum.Same != 2 || !strings.Contains(problems, `a 1.2.0: an integrity does not hold: a/1.2.0.json: "a.js": "sha512-short" is not a sha512 or sha256 integrity`) {
 		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
 	}
@@ -185,22 +185,22 @@ func TestImportTreeWithBadInput(t *testing.T) {
 	r.enrol("a", "")
 	dir := treeOf(t, map[string]string{"a/1.0.0/a.js": "one"})
 	r.open()
-	dates := func(text string) bot.Tree {
-		return bot.Tree{Dir: dir, Released: filepath.Join(treeOf(t, map[string]string{"f": text}), "f")}
+	dates := func(text string) ingest.Tree {
+		return ingest.Tree{Dir: dir, Released: filepath.Join(treeOf(t, map[string]string{"f": text}), "f")}
 	}
-	sris := func(text string) bot.Tree {
-		return bot.Tree{Dir: dir, Released: bot.ByTimes, SRI: filepath.Join(treeOf(t, map[string]string{"f": text}), "f")}
+	sris := func(text string) ingest.Tree {
+		return ingest.Tree{Dir: dir, Released: ingest.ByTimes, SRI: filepath.Join(treeOf(t, map[string]string{"f": text}), "f")}
 	}
 	tests := map[string]struct {
-		tree bot.Tree
+		tree ingest.Tree
 		want string
 	}{
-		"no folder":          {bot.Tree{Dir: filepath.Join(dir, "nope"), Released: bot.ByTimes}, "no such file"},
-		"empty":              {bot.Tree{Dir: t.TempDir(), Released: bot.ByTimes}, "it has no folders;"},
-		"too far up":         {bot.Tree{Dir: filepath.Dir(dir), Released: bot.ByTimes}, "the catalogue has no package of that name; of a public"},
-		"too far down":       {bot.Tree{Dir: filepath.Join(dir, "a"), Released: bot.ByTimes}, "it has 1 folder, such as 1.0.0, and"},
-		"no versions":        {bot.Tree{Dir: treeOf(t, map[string]string{"a/a.js": "x"}), Released: bot.ByTimes}, "folders of 1 package, but no versions"},
-		"dates gone":         {bot.Tree{Dir: dir, Released: filepath.Join(dir, "nope")}, "no such file"},
+		"no folder":          {ingest.Tree{Dir: filepath.Join(dir, "nope"), Released: ingest.ByTimes}, "no such file"},
+		"empty":              {ingest.Tree{Dir: t.TempDir(), Released: ingest.ByTimes}, "it has no folders;"},
+		"too far up":         {ingest.Tree{Dir: filepath.Dir(dir), Released: ingest.ByTimes}, "the catalogue has no package of that name; of a public"},
+		"too far down":       {ingest.Tree{Dir: filepath.Join(dir, "a"), Released: ingest.ByTimes}, "it has 1 folder, such as 1.0.0, and"},
+		"no versions":        {ingest.Tree{Dir: treeOf(t, map[string]string{"a/a.js": "x"}), Released: ingest.ByTimes}, "folders of 1 package, but no versions"},
+		"dates gone":         {ingest.Tree{Dir: dir, Released: filepath.Join(dir, "nope")}, "no such file"},
 		"dates no object":    {dates(`["2020"]`), "a JSON object is expected"},
 		"dates cut off":      {dates(`{"a": {"1.0.0": "2020-01-02"}`), "unexpected EOF"},
 		"dates garbled":      {dates(`{"a": {1.0.0: "2020-01-02"}}`), "byte 7: invalid character"},
@@ -211,7 +211,7 @@ func TestImportTreeWithBadInput(t *testing.T) {
 		"date of npm's":      {dates(`{"a/1.0.0": "1985-10-26T08:15:00Z"}`), "cannot be when it was released"},
 		"two dates":          {dates(`{"a/1.0.0": "2020-01-02", "a": {"1.0.0": "2020-01-03"}}`), "it has two dates"},
 		"more follows":       {dates(`{"a/1.0.0": "2020-01-02"} {}`), "something follows the JSON object"},
-		"sri gone":           {bot.Tree{Dir: dir, Released: bot.ByTimes, SRI: filepath.Join(dir, "nope")}, "no such file"},
+		"sri gone":           {ingest.Tree{Dir: dir, Released: ingest.ByTimes, SRI: filepath.Join(dir, "nope")}, "no such file"},
 		"sri of sha1":        {sris(`{"a/1.0.0/a.js": "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="}`), "is not a sha512 or sha256 integrity"},
 		"sri not base64":     {sris(`{"a/1.0.0/a.js": "sha512-%%%"}`), "is not a sha512 or sha256 integrity"},
 		"sri of a version":   {sris(`{"a": {"1.0.0": "sha512-x"}}`), "package/version/file is expected"},
@@ -238,7 +238,7 @@ func TestImportTreeWithBadInput(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, "a/1.0.0/a.js"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	_, problems, err = r.importTree(bot.Tree{Dir: dir, Released: bot.ByTimes})
+	_, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes})
 	if err != nil || !strings.HasPrefix(problems, "a 1.0.0: no release date: 1985-10-26 08:15:00 cannot be") {
 		t.Errorf("%v, told\n%s", err, problems)
 	}
@@ -256,7 +256,7 @@ func TestImportTreeWhileUpstreamIsDown(t *testing.T) {
 	}
 	r.registry.Fail(npmtest.Fault{Status: 503})
 	r.open()
-	tree := bot.Tree{Dir: treeOf(t, files), Released: bot.ByPackument}
+	tree := ingest.Tree{Dir: treeOf(t, files), Released: ingest.ByPackument}
 	sum, problems, err := r.importTree(tree)
 	if err != nil || sum.Published != 0 || sum.Refused[0].Count != 10 || !strings.Contains(problems, "import the tree again when it can be asked") {
 		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
@@ -277,8 +277,8 @@ func TestImportTreeThatVanishes(t *testing.T) {
 	}
 	dir := treeOf(t, files)
 	r.open()
-	var told []bot.TreeEvent
-	sum, err := r.bot.ImportTree(t.Context(), bot.Tree{Dir: dir, Released: bot.ByTimes}, func(e bot.TreeEvent) {
+	var told []ingest.TreeEvent
+	sum, err := r.bot.ImportTree(t.Context(), ingest.Tree{Dir: dir, Released: ingest.ByTimes}, func(e ingest.TreeEvent) {
 		if e.Done == 1 {
 			if err := os.RemoveAll(filepath.Join(dir, "a/1.0.0")); err != nil {
 				t.Error(err)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/kvstore"
@@ -208,7 +209,7 @@ func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, err
 	case err != nil && f.isPublished(id): // published meanwhile
 		return nil, nil
 	case err != nil:
-		return nil, bot.ErrStays // or it cannot be known
+		return nil, ingest.ErrStays // or it cannot be known
 	}
 	return f.fetchFile(r, id, path, hops)
 }
@@ -230,7 +231,7 @@ func (f *Fallback) fetchFile(r *http.Request, id release, path, hops string) ([]
 	}
 	defer leave()
 	data, err := fl.waitForFile(ctx, path)
-	if (errors.Is(err, bot.ErrStays) || errors.Is(err, fetch.ErrNotFound)) && f.isPublished(id) {
+	if (errors.Is(err, ingest.ErrStays) || errors.Is(err, fetch.ErrNotFound)) && f.isPublished(id) {
 		return nil, nil // the store has the release and knows its files
 	}
 	return data, err

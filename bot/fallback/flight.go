@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -99,7 +99,7 @@ func (fl *flight) run(ctx context.Context) {
 	default:
 		close(fl.listed)
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, bot.ErrInHand) && !errors.Is(err, bot.ErrStays) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ingest.ErrInHand) && !errors.Is(err, ingest.ErrStays) {
 		fl.memory.record(fl.id, err)
 		if !errors.Is(err, fetch.ErrNotFound) {
 			fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)
@@ -138,7 +138,7 @@ func (fl *flight) fetchRelease(ctx context.Context) error {
 }
 
 // fetchAndPublish fetches all files of an offer and publishes the release.
-func (fl *flight) fetchAndPublish(ctx context.Context, m *bot.Mirroring, got *offer) (err error) {
+func (fl *flight) fetchAndPublish(ctx context.Context, m *ingest.Mirroring, got *offer) (err error) {
 	if len(got.files) == 0 || len(got.files) > mostFiles {
 		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
 	}
@@ -193,7 +193,7 @@ func (fl *flight) fetchAndPublish(ctx context.Context, m *bot.Mirroring, got *of
 }
 
 // storeFile fetches a file and stores it. It returns the bytes that it took from the quota. An error ends the release.
-func (fl *flight) storeFile(ctx context.Context, m *bot.Mirroring, got *offer, s *pendingFile) (size int64, err error) {
+func (fl *flight) storeFile(ctx context.Context, m *ingest.Mirroring, got *offer, s *pendingFile) (size int64, err error) {
 	defer close(s.ready)
 	data, err := got.fetchFile(ctx, s.File)
 	if err == nil {

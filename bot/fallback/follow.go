@@ -9,7 +9,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -134,7 +134,7 @@ func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err e
 	if err != nil || v.Mirror == nil || v.Withdrawn == nil {
 		return v, v.Mirror != nil, err
 	}
-	erased, err := bot.Erased(f.o.Store, id.pkg, id.version)
+	erased, err := ingest.Erased(f.o.Store, id.pkg, id.version)
 	return v, !erased, err
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/text"
 )
@@ -43,7 +43,7 @@ func outcomeOf(err error) Outcome {
 		return Filled
 	case errors.Is(err, errLoop):
 		return Looped
-	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, bot.ErrStays):
+	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, ingest.ErrStays):
 		return Absent
 	case errors.Is(err, errMismatch):
 		return Mismatch
@@ -51,7 +51,7 @@ func outcomeOf(err error) Outcome {
 		return Quota
 	case errors.Is(err, errBusy):
 		return Budget
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, bot.ErrInHand):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, ingest.ErrInHand):
 		return Later
 	}
 	return Failed

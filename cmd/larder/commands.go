@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/app"
 )
 
@@ -120,7 +120,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 }
 
 // printEvent tells a person what the bot does for a command.
-func (a *cli) printEvent(e bot.Event) {
+func (a *cli) printEvent(e events.Event) {
 	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
 func newImport(a *cli) *cobra.Command {
-	var tree bot.Tree
+	var tree ingest.Tree
 	cmd := &cobra.Command{
 		Use:   "import NAME VERSION SOURCE",
 		Short: "Publish releases from local files",
@@ -71,7 +71,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 	}
 	npm := cmd.Flags().Bool("npm", false, "drop the first component of every path, for an archive made by npm pack")
 	cmd.Flags().StringVar(&tree.Dir, "tree", "", "publish all releases of `DIR`, {package}/{version}/{file}")
-	cmd.Flags().StringVar(&tree.Released, "released", bot.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
+	cmd.Flags().StringVar(&tree.Released, "released", ingest.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
 	cmd.Flags().StringVar(&tree.SRI, "sri", "", "`FILE` or folder of integrities that must hold")
 	cmd.Flags().StringVar(&tree.Override, "without-provenance", "", unattestedFlag)
 	asJSON := jsonFlag(cmd)
@@ -87,7 +87,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 		}
 		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 			defer a.tellUnsigned(ctx, client)
-			return bot.SendRelease(ctx, app.Importer(client, a.printEvent), args[0], args[1], tree.Override, source)
+			return ingest.SendRelease(ctx, app.Importer(client, a.printEvent), args[0], args[1], tree.Override, source)
 		})
 	})
 	return cmd
@@ -109,9 +109,9 @@ func openImport(path string, npm bool) (archive.Source, error) {
 	return source, err
 }
 
-func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJSON bool) error {
+func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, asJSON bool) error {
 	paths := []*string{&tree.Dir, &tree.SRI}
-	if tree.Released != bot.ByPackument && tree.Released != bot.ByTimes {
+	if tree.Released != ingest.ByPackument && tree.Released != ingest.ByTimes {
 		paths = append(paths, &tree.Released)
 	}
 	for _, path := range paths {
@@ -129,13 +129,13 @@ func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJS
 	return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 		defer a.tellUnsigned(ctx, client)
 		result := struct {
-			bot.TreeSummary
-			Problems []bot.TreeEvent `json:"problems"`
-		}{Problems: []bot.TreeEvent{}}
+			ingest.TreeSummary
+			Problems []ingest.TreeEvent `json:"problems"`
+		}{Problems: []ingest.TreeEvent{}}
 		bar := newCountBar(a.stderr, "importing", "releases")
 		var err error
 		begun := false
-		result.TreeSummary, err = app.OpImportTree.Ask(ctx, client, tree, func(e bot.TreeEvent) {
+		result.TreeSummary, err = app.OpImportTree.Ask(ctx, client, tree, func(e ingest.TreeEvent) {
 			begun = true
 			bar.Show(int64(e.Done), int64(e.Of))
 			if e.Problem != "" {
@@ -166,7 +166,7 @@ func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJS
 	})
 }
 
-func (a *cli) describeTree(s bot.TreeSummary) {
+func (a *cli) describeTree(s ingest.TreeSummary) {
 	refused := 0
 	for _, r := range s.Refused {
 		refused += r.Count
@@ -174,7 +174,7 @@ func (a *cli) describeTree(s bot.TreeSummary) {
 	fmt.Fprintf(a.stdout, "Imported %s of %s: %s, %s; %s published before with the same files, %s refused.\n",
 		count(s.Published, "release", "releases"), count(s.Packages, "package", "packages"), count(s.Files, "file", "files"),
 		humanize.Bytes(uint64(s.Bytes)), humanize.Comma(int64(s.Same)), humanize.Comma(int64(refused)))
-	tell := func(some bot.Some, what string) {
+	tell := func(some ingest.Some, what string) {
 		if some.Count > 0 {
 			fmt.Fprintln(a.stdout, text.Plain(fmt.Sprintf("%s: %d: %s", what, some.Count, some)))
 		}

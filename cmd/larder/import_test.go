@@ -17,7 +17,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -258,6 +258,6 @@ func (m *machine) importSource(pkg, version string, source archive.Source) error
 	a := newCLI(os.Environ(), io.Discard, io.Discard)
 	a.settings.Data, a.settings.Catalogue = m.data, m.catalogue
 	return a.reach(m.Context(), nil, a.writing(appending), func(client *app.Client) error {
-		return bot.SendRelease(m.Context(), app.Importer(client, nil), pkg, version, "", source)
+		return ingest.SendRelease(m.Context(), app.Importer(client, nil), pkg, version, "", source)
 	})
 }

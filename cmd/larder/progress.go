@@ -8,7 +8,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -41,24 +41,24 @@ func (p *botProgress) AfterFirst(fn func()) {
 }
 
 // Event takes what the bot tells. It is safe for concurrent use.
-func (p *botProgress) Event(e bot.Event) {
+func (p *botProgress) Event(e events.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.terminal.Interactive && !p.closed {
 		p.count(e)
 		p.draw()
 	}
-	if e.Kind == bot.Published && p.first != nil {
+	if e.Kind == events.Published && p.first != nil {
 		p.first()
 		p.first = nil
 	}
 }
 
-func (p *botProgress) count(e bot.Event) {
+func (p *botProgress) count(e events.Event) {
 	switch e.Kind {
-	case bot.Checked:
+	case events.Checked:
 		p.waiting[e.Package] = e.Waiting
-	case bot.Published, bot.Refused, bot.Failed, bot.Waits:
+	case events.Published, events.Refused, events.Failed, events.Waits:
 		if e.Version == "" {
 			break // upstream did not answer
 		}
@@ -68,7 +68,7 @@ func (p *botProgress) count(e bot.Event) {
 		if p.waiting[e.Package]--; p.waiting[e.Package] <= 0 {
 			delete(p.waiting, e.Package)
 		}
-	case bot.Squeezed:
+	case events.Squeezed:
 		p.squeezed.done++
 		p.squeezed.waiting = e.Waiting
 	}
@@ -135,36 +135,36 @@ func (m *meter) drop() {
 }
 
 // describeEvent tells a person what the bot did, or returns "" for what is not worth a line.
-func describeEvent(e bot.Event) string {
+func describeEvent(e events.Event) string {
 	switch e.Kind {
-	case bot.Checked:
+	case events.Checked:
 		if e.Waiting == 0 {
 			return e.Package + ": upstream has nothing new"
 		}
-	case bot.Releasing:
+	case events.Releasing:
 		return fmt.Sprintf("%s %s: fetching", e.Package, e.Version)
-	case bot.Published:
+	case events.Published:
 		return fmt.Sprintf("%s %s: published, %s, %s", e.Package, e.Version, text.Count(e.Files, "file", "files"), humanize.Bytes(uint64(e.Bytes)))
-	case bot.Refused:
+	case events.Refused:
 		return fmt.Sprintf("%s %s: refused: %s", e.Package, e.Version, e.Reason)
-	case bot.Failed:
+	case events.Failed:
 		subject := e.Package
 		if e.Version != "" {
 			subject += " " + e.Version
 		}
 		return fmt.Sprintf("%s: failed: %s", subject, e.Reason)
-	case bot.Waits:
+	case events.Waits:
 		return fmt.Sprintf("%s %s: waits: %s", e.Package, e.Version, e.Reason)
-	case bot.Differing, bot.Changed:
+	case events.Differing, events.Changed:
 		return fmt.Sprintf("%s %s: %s", e.Package, e.Version, e.Reason)
-	case bot.Note:
+	case events.Note:
 		return e.Reason
 	}
 	return ""
 }
 
 // describeSummary tells a person what the bot did in one look at everything.
-func describeSummary(s bot.Summary) string {
+func describeSummary(s events.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),
 		text.Count(s.Files, "file", "files"), humanize.Bytes(uint64(s.Bytes)), s.Refused, s.Failed)

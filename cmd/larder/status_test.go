@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -26,7 +28,7 @@ func TestStatusTellsWhatUpstreamChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	row, err := json.Marshal(bot.Origins{Target: "demo", Versions: map[string]bot.Origin{
+	row, err := json.Marshal(sources.Origins{Target: "demo", Versions: map[string]sources.Origin{
 		"1.0.0": {Published: "sha512-a", Listed: "sha512-a"},
 		"1.1.0": {Published: "sha512-a", Changed: noon},
 		"1.2.0": {Published: "sha512-a", Listed: "sha512-a", Changed: noon},
@@ -78,7 +80,7 @@ func TestStatusTellsATroubleOnce(t *testing.T) {
 			{Kind: bot.EmptyTrouble, Count: 1, Packages: []string{"c"}, Cause: "none can be published"},
 			{Kind: bot.RefusedTrouble, Count: 200, Packages: []string{"c"}, Cause: "it selects none of 7 files\nat all"},
 		},
-		Squeezing: bot.Squeezing{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000},
+		Squeezing: recompression.Squeezing{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000},
 	}}
 	var out strings.Builder
 	if err := (statusText{status}).print(&out, false, noon); err != nil {

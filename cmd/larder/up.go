@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -133,7 +133,7 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 				fmt.Fprintln(a.stdout, "Nothing is here yet; `larder add` and `larder import` publish releases.")
 			}
 		}
-		s.Filled = func(done bot.Summary) { fmt.Fprintln(a.stdout, describeSummary(done)) }
+		s.Filled = func(done events.Summary) { fmt.Fprintln(a.stdout, describeSummary(done)) }
 		s.Stopping = func() {
 			if out.Interactive {
 				fmt.Fprintln(out, "Stopping; Ctrl-C once more ends it at once.")

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/notify"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -128,7 +128,7 @@ func TestOutboxTravels(t *testing.T) {
 	if want := []string{"new", "purge", "stays", `{"downloads": 7}`}; !slices.Equal(got, want) {
 		t.Errorf("the next node has %q, want %q", got, want)
 	}
-	if found, err := bot.ReadDemand(to); err != nil || found["jquery"].Downloads != 7 {
+	if found, err := sources.ReadDemand(to); err != nil || found["jquery"].Downloads != 7 {
 		t.Errorf("demand: %v, %v", found, err)
 	}
 }

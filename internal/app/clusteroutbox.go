@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/notify"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -43,7 +43,7 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if bot.IsDemand(item.Key) {
+		if sources.IsDemand(item.Key) {
 			rows = append(rows, notify.NewRow(kvstore.Upstreams, item.Key, item.Value))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -69,7 +70,7 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 // cluster's key or enough memory. every is the interval between requests while the leader has no content.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
-	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
+	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < recompression.HelperMemory() {
 		return
 	}
 	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
@@ -128,7 +129,7 @@ func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h k
 	if err != nil {
 		return nil, err
 	}
-	coded, crash, err := bot.Encode(ctx, encoders, h.String(), data, n.logger.With("content", h))
+	coded, crash, err := recompression.Encode(ctx, encoders, h.String(), data, n.logger.With("content", h))
 	if err == nil && crash != nil {
 		err = crash
 	}

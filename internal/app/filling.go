@@ -12,6 +12,8 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/discovery"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/parts"
@@ -51,7 +53,7 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 	site.hot = f.bot.Hot
 	logger := r.logger.With("part", "hook")
 	if secret != "" {
-		site.hooks[bot.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)
+		site.hooks[discovery.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)
 	}
 	if !f.keeper.Static() {
 		site.pages.Catalogue = f.describeCatalogue
@@ -69,7 +71,7 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 // runOnce has the bot read the catalogue and make a single pass, calls filled with the summary of the pass, also after an error of
 // it, and then beforeEnd unless ctx has ended. It never returns nil: after a pass without failures it returns [parts.ErrDone],
 // which ends the role. A failed release is an error, too.
-func (f *filler) runOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
+func (f *filler) runOnce(ctx context.Context, filled func(events.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
 	}

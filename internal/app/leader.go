@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -56,7 +56,7 @@ func (standalone) localCommands(all operations, schedule http.Handler) (operatio
 func (s Server) writerConfig(r *roleRun) writerConfig {
 	return writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
-		follow: s.Fill, events: bot.CountEvents(r.metrics, s.Events),
+		follow: s.Fill, events: events.Count(r.metrics, s.Events),
 	}
 }
 

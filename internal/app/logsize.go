@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 )
@@ -40,7 +40,7 @@ func reportLogSize(all operations) {
 		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
 			if size := logSizeOf(result); err == nil && size > 0 {
-				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
+				report(events.Event{Kind: events.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
 			}
 			return result, err
 		}

@@ -7,6 +7,9 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -34,10 +37,10 @@ const (
 
 // Operations of the bot's.
 const (
-	OpAdd Operation[AddRequest, bot.Event, Written] = "add"
+	OpAdd Operation[AddRequest, events.Event, Written] = "add"
 	// OpImportTree has absolute paths.
-	OpImportTree Operation[bot.Tree, bot.TreeEvent, bot.TreeSummary] = "import-tree"
-	OpSqueeze    Operation[struct{}, bot.Event, bot.SqueezeSummary]  = "squeeze"
+	OpImportTree Operation[ingest.Tree, ingest.TreeEvent, ingest.TreeSummary]    = "import-tree"
+	OpSqueeze    Operation[struct{}, events.Event, recompression.SqueezeSummary] = "squeeze"
 )
 
 // Operations about the log's key. OpUnsigned returns why the log's newest entries are not signed, and what to do, or "".
@@ -76,14 +79,14 @@ func (r *Reader) operations() operations {
 // operations returns those of [Reader.operations], and those that write: publish, import, squeeze, sign, withdraw and restore.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
-	withBot := func(ctx context.Context, report func(bot.Event), do func(context.Context, *bot.Bot) error) error {
+	withBot := func(ctx context.Context, report func(events.Event), do func(context.Context, *bot.Bot) error) error {
 		f, err := w.filler.get()
 		if err != nil {
 			return err
 		}
-		return do(bot.WithReport(ctx, report), f.bot)
+		return do(events.WithReport(ctx, report), f.bot)
 	}
-	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(bot.Event)) (Written, error) {
+	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(events.Event)) (Written, error) {
 		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
 			if q.Retry && q.Version == "" {
 				return b.Retry(ctx, q.Package)
@@ -95,15 +98,15 @@ func (w *Writer) operations() operations {
 		})
 		return w.written(), err
 	})
-	addOperation(all, OpImportTree, func(ctx context.Context, q bot.Tree, report func(bot.TreeEvent)) (sum bot.TreeSummary, err error) {
-		err = withBot(ctx, func(bot.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
+	addOperation(all, OpImportTree, func(ctx context.Context, q ingest.Tree, report func(ingest.TreeEvent)) (sum ingest.TreeSummary, err error) {
+		err = withBot(ctx, func(events.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
 			sum, err = b.ImportTree(ctx, q, report)
 			return err
 		})
 		return sum, err
 	})
 	w.addImportOperations(all)
-	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(bot.Event)) (squeezed bot.SqueezeSummary, err error) {
+	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(events.Event)) (squeezed recompression.SqueezeSummary, err error) {
 		err = withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
 			squeezed, err = b.Squeeze(ctx)
 			return err

@@ -22,8 +22,9 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/notify"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -44,7 +45,7 @@ type Reader struct {
 	store       *kvstore.Store
 	log         *logs.Log
 	usage       func() *usage.Usage // counts of requests, read on first use
-	demand      func() *bot.Popularity
+	demand      func() *sources.Popularity
 	libraries   lazy[*library.Index] // follows the log from first use on
 	pages       *pageSources
 	runtime     lazy[*durable.Runtime] // of durable objects, such as waiting rooms
@@ -97,7 +98,7 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.usage = sync.OnceValue(func() *usage.Usage {
 		return usage.Open(usage.Options{Store: store, Logger: logger.With("part", "usage")})
 	})
-	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
+	r.demand = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
 	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
@@ -123,7 +124,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: bot.ReadAccounts, Deprecations: bot.ReadDeprecations, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
+		index := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: discovery.ReadAccounts, Deprecations: sources.ReadDeprecations, Upstream: sources.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
 		go func() {
 			defer close(done)
 			if err := index.Run(ctx); err != nil {

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
@@ -24,12 +24,12 @@ type Server struct {
 	// Mirror has it follow the log of another Larder, and serve that. It goes with Serve, or with Once.
 	Mirror *Mirror
 	// Events is notified of what the bot does.
-	Events func(bot.Event)
+	Events func(events.Event)
 	// Serving is called once the process serves. example looks up the path of a file in the store, and returns
 	// kvstore.ErrNotFound if the store serves none; example is nil in read-only mode.
 	Serving func(address string, example func() (path string, err error))
 	// Filled is called when the single pass has been made.
-	Filled func(bot.Summary)
+	Filled func(events.Summary)
 	// Stopping is called when the process is asked to stop.
 	Stopping func()
 	// Intervals are those of a node of a cluster.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/purge"
@@ -37,7 +38,7 @@ type Status struct {
 	// Catalogue is how the catalogue stands, of a process that follows it.
 	Catalogue *catalogue.State `json:"catalogue,omitempty"`
 	// Feed is how the registry's change feed stands, of a process that follows one.
-	Feed *bot.FeedState `json:"feed,omitempty"`
+	Feed *discovery.FeedState `json:"feed,omitempty"`
 	// Certificates are those that come from an ACME server.
 	Certificates []acme.State `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.

@@ -11,6 +11,7 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -68,7 +69,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
+	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: ingest.MinifyTimeout})
 	u.Sources = map[string]submission.Source{
 		"npm": submission.Minified(submission.Npm(c.Npm), u.minify),
 		"git": submission.Minified(submission.Git(c.Git), u.minify),
@@ -100,7 +101,7 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: bot.MinifyTimeout})
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: ingest.MinifyTimeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {
 		found, err := pool.Do(ctx, "", worker.FindImports, module)
 		if err == nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/purge"
@@ -80,7 +80,7 @@ func (w withdrawals) addOperations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		policy, err := bot.CheckRestored(w.writer.folder.store, q.Package, q.Version, q.Override)
+		policy, err := ingest.CheckRestored(w.writer.folder.store, q.Package, q.Version, q.Override)
 		if err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/attestation"
@@ -36,10 +37,10 @@ type filler struct {
 // A writerConfig says how a Writer works.
 type writerConfig struct {
 	open   openOptions
-	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
-	events func(bot.Event) // is called with the events of the bot
-	node   bool            // it is that of a node of a cluster, whose log comes from elsewhere
-	afresh bool            // missing entries come from there
+	follow bool               // the catalogue is followed, so the bot can begin without one that is elsewhere
+	events func(events.Event) // is called with the events of the bot
+	node   bool               // it is that of a node of a cluster, whose log comes from elsewhere
+	afresh bool               // missing entries come from there
 	// squeezed is called with each content that has a smaller encoding; it may be nil.
 	squeezed func(kvstore.Hash)
 }

@@ -1,0 +1,146 @@
+package discovery
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// mostAccounts bounds how many versions that were never tried are accounted for.
+const mostAccounts = 20_000
+
+// ReadAccounts returns what became of every version that a package's upstream has or had, newest first: the states of those
+// that were tried, and why the others were not. Of the latter it returns the newest where they are more than 20,000.
+func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
+	states, err := views.States(r, name)
+	if err != nil {
+		return nil, err
+	}
+	row, err := views.LookupPackage(r, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return account(nil, false, sources.Upstream{}, states), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := packages.Parse(packages.Path(name), row.JSON)
+	if err != nil {
+		return nil, fmt.Errorf("bot: the package JSON of %s in the store: %w", name, err)
+	}
+	upstream, err := sources.LookupUpstream(r, name)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return nil, err
+	}
+	accounts := account(p, row.Removed, upstream, states)
+	for i, a := range accounts {
+		if a.Kind != views.Withdrawn {
+			continue
+		}
+		erased, err := ingest.Erased(r, name, a.Version)
+		if err != nil {
+			return nil, err
+		}
+		if erased { // nothing is left to restore
+			accounts[i].Command = ""
+			accounts[i].Reason = strings.TrimSuffix(a.Reason, ".") + "; its files were erased for good"
+		}
+	}
+	return accounts, nil
+}
+
+// account is ReadAccounts of what was read. It is a pure function. The package is nil where it is not enrolled.
+func account(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
+	followed := p != nil && !removed && p.Autoupdate != nil
+	// What upstream lists is in order already, which matters where that are thousands.
+	var listed, all []views.Account
+	known := make(map[string]bool, len(states)+len(upstream.Seen))
+	for _, s := range states {
+		known[s.Version] = true
+		all = append(all, views.Account{State: s, Command: command(s, p, followed)})
+	}
+	add := func(to *[]views.Account, version string, kind views.StateKind, reason string) {
+		if known[version] || len(all)+len(listed) >= len(states)+mostAccounts {
+			return
+		}
+		known[version] = true
+		s := views.State{Package: p.Name, Version: version, Kind: kind, Reason: reason}
+		*to = append(*to, views.Account{State: s, Command: command(s, p, followed)})
+	}
+	if followed && upstream.Follows(p) {
+		ignored := make(map[string]bool, len(upstream.Ignored))
+		for _, version := range upstream.Ignored {
+			ignored[version] = true
+		}
+		there := len(upstream.Seen) - upstream.Gone
+		listed = make([]views.Account, 0, min(there, mostAccounts))
+		for i, version := range upstream.Seen {
+			to := &listed
+			if i >= there {
+				to = &all
+			}
+			switch {
+			case ignored[version] || p.IgnoresVersion(version):
+				add(to, version, views.Ignored, ignoredReason(p, version))
+			case i >= there:
+				add(to, version, views.Gone, "upstream lists it no longer, and it was not taken while upstream did")
+			case !packages.ValidVersion(version):
+				add(to, version, views.Refused, invalidVersion)
+			case packages.IsPrerelease(version):
+				add(to, version, views.Prerelease, "a package starts with its newest releases, of which at most two are prereleases, and then gets those that are newer")
+			default:
+				add(to, version, views.Older, "it is older than what was taken; a package starts with its newest releases, and then gets those that are newer")
+			}
+		}
+		for _, version := range upstream.Ignored {
+			add(&all, version, views.Ignored, ignoredReason(p, version))
+		}
+	}
+	newer := func(a, b views.Account) int { return packages.CompareVersions(b.Version, a.Version) }
+	slices.SortFunc(all, newer)
+	return merge(listed, all, newer)
+}
+
+// merge makes one list of two that are in order.
+func merge[T any](a, b []T, compare func(T, T) int) []T {
+	merged := make([]T, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if compare(a[0], b[0]) <= 0 {
+			merged, a = append(merged, a[0]), a[1:]
+		} else {
+			merged, b = append(merged, b[0]), b[1:]
+		}
+	}
+	return append(append(merged, a...), b...)
+}
+
+func ignoredReason(p *packages.Package, version string) string {
+	if pattern := p.IgnoredBy(version); pattern != "" {
+		return fmt.Sprintf("the package JSON's ignoreVersions has the pattern %.100q for it", pattern)
+	}
+	return "the package JSON's ignoreVersions had a pattern for it when upstream was last asked"
+}
+
+// command is what an operator gets a version with. Nothing but a withdrawn version can be got of a package that is not followed.
+func command(s views.State, p *packages.Package, followed bool) string {
+	switch {
+	case !packages.ValidVersion(s.Version) || s.Kind.Served():
+		return ""
+	case s.Kind == views.Withdrawn:
+		return fmt.Sprintf("larder restore %s %s --reason TEXT", s.Package, s.Version)
+	case !followed:
+		return ""
+	case s.Kind == views.Refused && s.Reason == sources.Gone && p.IgnoresVersion(s.Version):
+	case s.Kind == views.Gone, s.Kind == views.Refused && s.Reason == sources.Gone:
+		return fmt.Sprintf("larder import %s %s FOLDER|ARCHIVE", s.Package, s.Version)
+	case s.Kind == views.Refused, s.Kind == views.Failed:
+		return fmt.Sprintf("larder retry %s@%s", s.Package, s.Version)
+	}
+	return fmt.Sprintf("larder add %s@%s", s.Package, s.Version)
+}

@@ -1,0 +1,338 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// The budget of comparing what is published with upstream, besides the usual looks. Each day some releases are compared
+// file by file, with those that differed the last time; and some packages have all their integrities compared with
+// upstream's full list: so many that every package has its turn within a month.
+const (
+	auditEvery    = 24 * time.Hour
+	auditReleases = 10
+	auditAgain    = 10 // of those that differed
+	auditDays     = 28 // for all packages
+	auditTime     = 10 * time.Minute
+	auditPause    = time.Hour // after an upstream that does not answer
+)
+
+// An agendaOfAudits is the rest of a day's share of audits.
+type agendaOfAudits struct {
+	Next     time.Time             `json:"next"` // when the next share begins
+	Packages []string              `json:"packages,omitempty"`
+	Releases []sources.ReleaseName `json:"releases,omitempty"`
+}
+
+// auditsKey is that of no package, as those have names.
+var auditsKey = []byte("\x00audits")
+
+func (sc *Scheduler) readAudits() (a agendaOfAudits, err error) {
+	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)
+	if err == nil {
+		err = json.Unmarshal(data, &a)
+	}
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		sc.logger.Warn("couldn't read which releases are still to be compared with upstream; choosing anew", "err", err)
+	}
+	return a, nil
+}
+
+// auditForever does each day's share until ctx ends.
+func (sc *Scheduler) auditForever(ctx context.Context) error {
+	for {
+		next, err := sc.Audit(ctx)
+		if err != nil {
+			return err
+		}
+		if err := retry.Sleep(ctx, min(max(next.Sub(sc.options.Now()), time.Minute), time.Hour)); err != nil {
+			return nil // it is ctx that ended
+		}
+	}
+}
+
+// Audit holds what is published against upstream, as far as that is due, and returns when more is. The first share is
+// due a day after the first call. The rest of a share is in the store, so a restart goes on with it. The error is for what stops the bot.
+func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
+	todo, err := sc.readAudits()
+	if err != nil {
+		return time.Time{}, err
+	}
+	now := sc.options.Now()
+	if todo.Next.IsZero() {
+		todo.Next = now.Add(auditEvery)
+		return todo.Next, sc.options.Records.Write(auditsKey, todo)
+	}
+	if len(todo.Packages)+len(todo.Releases) == 0 {
+		if todo.Next = sources.BoundTime(todo.Next, now, auditEvery); now.Before(todo.Next) {
+			return todo.Next, nil
+		}
+		if todo, err = sc.share(now); err != nil {
+			return time.Time{}, err
+		}
+		if err := sc.options.Records.Write(auditsKey, todo); err != nil {
+			return time.Time{}, err
+		}
+	}
+	for len(todo.Packages)+len(todo.Releases) > 0 {
+		var problem error
+		if len(todo.Packages) > 0 {
+			problem = sc.compareAll(ctx, todo.Packages[0])
+		} else {
+			problem = sc.auditRelease(ctx, todo.Releases[0])
+		}
+		switch {
+		case ctx.Err() != nil:
+			return time.Time{}, ctx.Err()
+		case events.Stops(problem):
+			return time.Time{}, problem
+		case problem != nil:
+			sc.logger.Warn("couldn't compare releases with upstream; their turn comes again", "err", problem)
+		}
+		// What failed is not tried again at once: it may be that package's own fault, and must not hold up the others.
+		if len(todo.Packages) > 0 {
+			if problem != nil {
+				problem = errors.Join(problem, sc.auditFailed(todo.Packages[0]))
+			}
+			todo.Packages = todo.Packages[1:]
+		} else {
+			todo.Releases = todo.Releases[1:]
+		}
+		if err := sc.options.Records.Write(auditsKey, todo); err != nil {
+			return time.Time{}, err
+		}
+		if sources.IsOutage(problem) && len(todo.Packages)+len(todo.Releases) > 0 {
+			return sc.options.Now().Add(auditPause), nil
+		}
+	}
+	return todo.Next, nil
+}
+
+// share chooses what a day has to do.
+func (sc *Scheduler) share(now time.Time) (agendaOfAudits, error) {
+	todo := agendaOfAudits{Next: now.Add(auditEvery)}
+	states, err := views.States(sc.store, "")
+	if err != nil {
+		return todo, err
+	}
+	before, err := sources.ReadAudits(sc.store, "")
+	if err != nil {
+		return todo, err
+	}
+	type turn struct {
+		name string
+		last time.Time
+	}
+	var due []turn
+	var some, again []sources.ReleaseName
+	all := 0
+	for _, s := range states {
+		if s.Kind != views.Published {
+			continue
+		}
+		name := sources.ReleaseName{Package: s.Package, Version: s.Version}
+		if before[name].Outcome == verify.Differs {
+			again = append(again, name)
+		} else {
+			some = append(some, name)
+		}
+		if all > 0 && due[len(due)-1].name == s.Package {
+			continue
+		}
+		all++
+		origins, err := sources.LookupOrigins(sc.store, s.Package)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			sc.logger.Warn("couldn't read where releases come from", "package", s.Package, "err", err)
+		}
+		last := sources.Later(sources.BoundTime(origins.Compared, now, 0), sources.BoundTime(origins.Failed, now, 0))
+		for _, o := range origins.Versions { // a change is one only after another look
+			if !o.Since.IsZero() {
+				last = time.Time{}
+			}
+		}
+		due = append(due, turn{s.Package, last})
+	}
+	slices.SortStableFunc(due, func(a, b turn) int { return a.last.Compare(b.last) })
+	for _, t := range due {
+		if len(todo.Packages) < (all+auditDays-1)/auditDays || t.last.IsZero() && len(todo.Packages) < 2*((all+auditDays-1)/auditDays) {
+			todo.Packages = append(todo.Packages, t.name)
+		}
+	}
+	rand.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+	rand.Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
+	todo.Releases = append(again[:min(auditAgain, len(again))], some[:min(auditReleases, len(some))]...)
+	return todo, nil
+}
+
+// compareAll compares the integrities of all published releases of a package with the full lists of their upstreams, also
+// where the catalogue no longer has the package or names another upstream now.
+func (sc *Scheduler) compareAll(ctx context.Context, name string) error {
+	if err := sc.polling.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer sc.polling.Release(1)
+	if err := sc.looks.Hold(ctx, name); err != nil {
+		return err
+	}
+	defer sc.looks.Drop(name)
+	states, err := views.States(sc.store, name)
+	if err != nil {
+		return err
+	}
+	now := sc.upstreamNow(name)
+	places, err := sc.places(name, now, states)
+	if err != nil {
+		return err
+	}
+	for _, from := range places {
+		source := sc.options.Sources.OfKind(from.Kind)
+		if source == nil {
+			continue
+		}
+		listed, err := source.List(ctx, from.Target, fetch.Validators{})
+		at := look{from: from, listing: listed}
+		switch {
+		case errors.Is(err, fetch.ErrNotFound):
+			at.listing = nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := sc.watch(ctx, name, now, at, states); err != nil {
+			return err
+		}
+	}
+	sc.watching.Lock()
+	defer sc.watching.Unlock()
+	origins := sc.knownOrigins(name, now)
+	origins.Compared = sc.options.Now()
+	defer sc.options.Changed(name)
+	return sc.options.Records.Write(sources.OriginsKey(name), origins)
+}
+
+// auditFailed notes that a package could not be compared.
+func (sc *Scheduler) auditFailed(name string) error {
+	sc.watching.Lock()
+	defer sc.watching.Unlock()
+	origins := sc.knownOrigins(name, sc.upstreamNow(name))
+	origins.Failed = sc.options.Now()
+	defer sc.options.Changed(name)
+	return sc.options.Records.Write(sources.OriginsKey(name), origins)
+}
+
+// upstreamNow is where a package's releases come from by its JSON, as it last was.
+func (sc *Scheduler) upstreamNow(name string) sources.Ref {
+	p, ok := sc.options.Publisher.Catalogue().Get(name)
+	if !ok {
+		row, err := views.LookupPackage(sc.store, name)
+		if err == nil {
+			p, err = packages.Parse(packages.Path(name), row.JSON)
+		}
+		if err != nil { // the manifests say it too
+			return sources.Ref{}
+		}
+	}
+	return sources.RefOf(p)
+}
+
+// places are the upstreams of all published releases of a package.
+func (sc *Scheduler) places(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
+	sc.watching.Lock()
+	defer sc.watching.Unlock()
+	known := sc.knownOrigins(name, now)
+	var all []sources.Ref
+	for _, s := range states {
+		if s.Kind != views.Published {
+			continue
+		}
+		origin, ok := known.Versions[s.Version]
+		if !ok {
+			var err error
+			if origin, err = sc.origin(known.At(), name, s.Version); err != nil {
+				sc.logger.Warn("origin not known", "package", name, "version", s.Version, "err", err)
+				continue
+			}
+		}
+		from := known.At()
+		if origin.From != "" {
+			from = sources.ParseRef(origin.From)
+		}
+		if origin.Published != "" && !slices.Contains(all, from) {
+			all = append(all, from)
+		}
+	}
+	return all, nil
+}
+
+// auditRelease compares a release with its upstream, file by file, and keeps what came of it. An error is that nothing could be found out.
+func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName) error {
+	claim, err := sc.claim(name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil // it was withdrawn since
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", name.Package, name.Version, err)
+	}
+	limited, cancel := context.WithTimeout(ctx, auditTime)
+	defer cancel()
+	found := sc.options.Auditor.Compare(limited, claim)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	a := sources.Audit{
+		At: sc.options.Now(), Outcome: found.Outcome, Problem: text.Short(found.Problem, sources.MaxNote),
+		Files: found.Files, Made: found.Made, Unchecked: found.Unchecked,
+	}
+	if a.Outcome == verify.Unproven && sources.IsOutage(found.Err) {
+		return fmt.Errorf("%s %s: %w", name.Package, name.Version, found.Err)
+	}
+	event := events.Event{Kind: events.Audited, Package: name.Package, Version: name.Version, Reason: a.Problem}
+	if a.Outcome == verify.Differs {
+		event.Kind = events.Differing
+		sc.logger.Error("a release is not what upstream has", "package", name.Package, "version", name.Version, "err", a.Problem)
+	}
+	if err := sc.options.Records.Write(sources.AuditKey(name.Package, name.Version), a); err != nil {
+		return err
+	}
+	sc.options.Changed(name.Package)
+	sc.options.Events.Emit(ctx, event)
+	return nil
+}
+
+// claim is what the log says of a release that is served.
+func (sc *Scheduler) claim(name sources.ReleaseName) (c verify.Claim, err error) {
+	if s, err := views.LookupState(sc.store, name.Package, name.Version); err != nil || !s.Kind.Served() {
+		return c, cmp.Or(err, kvstore.ErrNotFound)
+	}
+	e, err := logs.LastPublication(sc.store, name.Package, name.Version)
+	if err != nil {
+		return c, err
+	}
+	c.Entry = e.Entry
+	if c.Manifest, err = logs.ReadManifest(sc.store, e.Entry.Manifest); err != nil {
+		return c, err
+	}
+	if err := c.ReadAttestations(sc.store.Identity); err != nil {
+		return c, err
+	}
+	if row, err := views.LookupPackage(sc.store, name.Package); err == nil {
+		c.PackageJSON = row.JSON
+	}
+	return c, nil
+}

@@ -1,0 +1,146 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/retry"
+)
+
+// The budgets: of npm's downloads sixty requests in an hour; of GitHub's stars as many with a token and six without one, of
+// the sixty that GitHub then allows. Each package is asked about once in a month.
+const (
+	countEvery          = time.Minute
+	countEveryAnonymous = 10 * time.Minute
+	countAgain          = 30 * 24 * time.Hour
+	countTomorrow       = 24 * time.Hour // until GitHub is asked again about a repository of which it gave no answer
+	countPause          = time.Hour      // after an answer that is none, and where nothing is due
+)
+
+// tally asks about one package after another, until ctx ends. One asks about the package that is due, and returns its name,
+// "" where none is.
+func (sc *Scheduler) tally(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
+	for pause := every; retry.Sleep(ctx, pause) == nil; {
+		name, err := one(ctx)
+		var limit *git.LimitError
+		switch {
+		case err != nil && (events.Stops(err) || ctx.Err() != nil):
+			return err
+		case errors.As(err, &limit):
+			pause = countPause
+		case err != nil:
+			sc.logger.Warn("couldn't ask how much a package is in demand; it is tried again", "package", name, "after", countPause, "err", err)
+			pause = countPause
+		case name == "":
+			pause = countPause
+		default:
+			pause = every
+		}
+	}
+	return nil
+}
+
+// CountDownloads asks npm about the package of npm's that it is longest since it was asked about.
+func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
+	known, err := sources.ReadDemand(sc.store)
+	if err != nil {
+		return "", err
+	}
+	var name, target string
+	oldest := sc.options.Now().Add(-countAgain)
+	for _, p := range sc.options.Publisher.Catalogue().Packages() {
+		if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
+			continue
+		}
+		var asked time.Time
+		if d := known[p.Name]; d.Asked && !d.AsOf.After(sc.options.Now()) {
+			asked = d.AsOf
+		}
+		if asked.Before(oldest) || asked.IsZero() && name == "" {
+			name, target, oldest = p.Name, p.Autoupdate.Target, asked
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	n, err := sc.options.Demand(ctx, target)
+	if errors.Is(err, fetch.ErrNotFound) {
+		n, err = 0, nil // of a new package nothing is counted yet
+	}
+	if err != nil {
+		return name, err
+	}
+	return name, sc.options.Records.ChangeDemand(name, func(d *sources.Demand) {
+		d.Downloads, d.AsOf, d.Asked = n, sc.options.Now().UTC().Truncate(time.Second), true
+	})
+}
+
+// starsEvery is how often GitHub may be asked for stars, 0 where it is not asked.
+func (sc *Scheduler) starsEvery() time.Duration {
+	if sc.options.Git == nil {
+		return 0
+	}
+	if sc.options.Git.Authorized() {
+		return countEvery
+	}
+	return countEveryAnonymous
+}
+
+// starsTime returns the present time with the precision in which it is stored.
+func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
+
+// CountStars asks GitHub about the package that it is longest since it was asked about, those first whose downloads are not
+// known.
+func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
+	known, err := sources.ReadDemand(sc.store)
+	if err != nil {
+		return "", err
+	}
+	var name, target string
+	var before sources.Demand
+	now := sc.starsTime()
+	for _, p := range sc.options.Publisher.Catalogue().Packages() {
+		if p.Repository == nil || !sc.options.Git.AtGitHub(p.Repository.URL) {
+			continue
+		}
+		d := known[p.Name]
+		if g := d.GitHub; g != nil && g.Repository != git.Place(p.Repository.URL) {
+			d.GitHub = nil
+		}
+		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.Waited(before)) {
+			name, target, before = p.Name, p.Repository.URL, d
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	next := sources.Stars{Repository: git.Place(target), AsOf: now}
+	etag := ""
+	if before.GitHub != nil {
+		etag = before.GitHub.ETag
+	}
+	found, fresh, err := sc.options.Git.Describe(ctx, target, etag)
+	var refused *git.RefusedError
+	var limit *git.LimitError
+	switch {
+	case errors.Is(err, fetch.ErrNotFound), errors.As(err, &refused):
+		next.Missing, err = true, nil
+	case err != nil && (errors.As(err, &limit) || events.Stops(err) || ctx.Err() != nil):
+		return name, err
+	case err != nil: // GitHub may have blocked the repository for good: it is due again tomorrow, so that the others have their turn
+		if next.Missing = before.GitHub == nil; !next.Missing {
+			next = *before.GitHub
+		}
+		next.AsOf = now.Add(countTomorrow - countAgain)
+	case found == nil: // as before
+		next.Counts, next.ETag = before.GitHub.Counts, etag
+	default:
+		next.Counts, next.ETag = found.Counts, fresh
+	}
+	return name, errors.Join(err, sc.options.Records.ChangeDemand(name, func(d *sources.Demand) { d.GitHub = &next }))
+}

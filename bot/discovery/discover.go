@@ -1,0 +1,259 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// poll asks a package's upstream what there is, records new versions and queues
+// what is to be fetched. A failure of this package is recorded; the error is for
+// what stops the bot. Where resume is there and the upstream is down, the error is errParked and resume is called
+// when it may be back.
+func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
+	if err := sc.polling.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer sc.polling.Release(1)
+	if sc.options.Sources.Of(p) == nil {
+		// Such a package gets its releases by Import.
+		now := sc.options.Now()
+		return sc.options.Records.Set(sources.Upstream{Package: p.Name, Checked: now, Next: now.Add(sources.Jittered(sc.options.Interval))})
+	}
+	if resume != nil && !sc.options.Breakers.Admit(sources.UpstreamOf(p), p.Name, resume) {
+		return errParked
+	}
+	if err := sc.looks.Hold(ctx, p.Name); err != nil {
+		return err
+	}
+	defer sc.looks.Drop(p.Name)
+	tasks, err := sc.ask(ctx, p, inquiry{has: q.has, actor: ingest.ActorBot})
+	if err != nil {
+		return err
+	}
+	q.push(tasks...)
+	return nil
+}
+
+// errParked is that a package waits for an upstream that is down.
+var errParked = errors.New("its upstream is down")
+
+// An inquiry says on whose behalf an upstream is asked.
+type inquiry struct {
+	actor string
+	has   func(id string) bool // what is in hand already
+	force bool                 // releases that failed do not wait for their time
+	named bool                 // by an event, which says that there is a release
+}
+
+// ask is poll without the queue. The caller holds the package in b.looks.
+func (sc *Scheduler) ask(ctx context.Context, p *packages.Package, in inquiry) ([]ingest.Task, error) {
+	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
+	upstream := sc.options.Records.Known(p.Name)
+	before := upstream
+	if !upstream.Follows(p) {
+		upstream.Forget()
+	}
+	upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target
+	if in.named {
+		upstream.Named = sc.options.Now()
+	}
+	tasks, err := sc.discover(ctx, p, in, &upstream)
+	if errors.Is(err, fetch.ErrNotFound) && len(upstream.Seen) > 0 {
+		err = sources.VanishedError{Err: err}
+	}
+	sc.options.Breakers.Record(sources.UpstreamOf(p), p.Name, err)
+	down := sc.options.Breakers.Down(sources.UpstreamOf(p))
+	now := sc.options.Now()
+	upstream.Checked, upstream.Outage, upstream.Missing = now, sources.IsOutage(err), errors.Is(err, fetch.ErrNotFound)
+	var replaced *replacedError
+	upstream.Replaced = errors.As(err, &replaced)
+	var limit *git.LimitError
+	switch {
+	case events.Stops(err), err != nil && ctx.Err() != nil:
+		return nil, errors.Join(ctx.Err(), err)
+	case errors.As(err, &limit):
+		// Nothing is wrong with it; but until then there is no use in asking.
+		upstream.Attempts, upstream.Reason = max(1, upstream.Attempts), err.Error()
+		upstream.Next = limit.Until.Add(sources.Jittered(sources.MinWait))
+		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name})
+	case err != nil:
+		if upstream.Attempts == 0 || !down { // the pauses of a package don't grow by what isn't its fault
+			upstream.Attempts++
+		}
+		upstream.Reason = err.Error()
+		upstream.Next = now.Add(min(sources.LongestRest, sources.Backoff(upstream.Attempts)))
+		if down {
+			upstream.Next = now.Add(sources.MinWait)
+		}
+		if at, ok := fetch.RetryAt(err); ok {
+			upstream.Next = sources.Later(upstream.Next, at)
+		}
+		sc.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
+		sc.options.Events.Emit(ctx, events.Event{Kind: events.Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
+	default:
+		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(sources.Jittered(upstream.Pause(now, sc.options.Interval))), 0, ""
+		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name, Waiting: len(tasks)})
+	}
+	if counts, ok := sc.options.Publisher.Catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
+		// The catalogue has changed meanwhile, and has not been looked at by what it says now.
+		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
+	}
+	sc.options.Records.Mu.Lock()
+	defer sc.options.Records.Mu.Unlock()
+	row := sc.options.Records.Known(p.Name)
+	if row.Next.IsZero() && !before.Next.IsZero() { // it was enrolled anew during the look
+		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
+	}
+	for _, version := range row.Retry {
+		if !slices.Contains(before.Retry, version) {
+			upstream.Retry, upstream.Filled = append(upstream.Retry, version), false
+		}
+	}
+	// Only now, when what the answer says is durable, may its validators be used.
+	return tasks, sc.options.Records.Set(upstream)
+}
+
+// discover asks for the versions, unless they are as they were, and records what
+// follows from them.
+func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inquiry, upstream *sources.Upstream) ([]ingest.Task, error) {
+	states, err := sc.options.Records.States(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	validators := upstream.Validators
+	if slices.ContainsFunc(states, func(s views.State) bool {
+		return !s.Kind.Final() && (in.force || !s.Next.After(sc.options.Now())) && !in.has(ingest.ReleaseID(s.Package, s.Version))
+	}) || !upstream.FilledBy(states, sc.options.Releases) {
+		// Something is to be fetched or to be chosen, which needs the list in whole.
+		validators = fetch.Validators{}
+	}
+	here := sources.RefOf(p)
+	listed, err := sc.options.Sources.Of(p).List(ctx, p.Autoupdate.Target, validators)
+	switch {
+	case errors.Is(err, fetch.ErrNotFound):
+		return nil, errors.Join(err, sc.watch(ctx, p.Name, here, look{from: here}, states))
+	case err != nil:
+		return nil, err
+	}
+	if !listed.Unchanged || upstream.Repository.ID == 0 {
+		if err := sc.checkRepository(ctx, p, upstream); err != nil {
+			return nil, err
+		}
+	}
+	sc.note(ctx, upstream, listed)
+	if listed.Unchanged {
+		upstream.Validators = listed.Validators
+		return nil, sc.watch(ctx, p.Name, here, look{from: here, unchanged: true}, states)
+	}
+	if err := sc.watch(ctx, p.Name, here, look{from: here, listing: listed}, states); err != nil {
+		return nil, err
+	}
+	plan := plan(planInput{
+		pkg: p, listed: listed.Versions, latest: listed.Latest, states: states, known: *upstream,
+		newest: sc.options.Releases, force: in.force, now: sc.options.Now(),
+		named: in.named || len(upstream.Seen) == 0 && !upstream.Named.IsZero(), // the event's own look failed
+	})
+	plan.changes = slices.DeleteFunc(plan.changes, func(c stateChange) bool {
+		return c.Reason == sources.Gone && in.has(ingest.ReleaseID(c.Package, c.Version)) // how that ends is not for this to say
+	})
+	overtaken, err := sc.record(plan.changes, in.actor)
+	if err != nil {
+		return nil, err
+	}
+	if known := upstream.Validators; known != (fetch.Validators{}) && known != listed.Validators {
+		upstream.Changed = sc.options.Now()
+	}
+	upstream.Moved(p, listed.Versions, sc.options.Now())
+	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.Validators, plan.seen, plan.tried, plan.fresh
+	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, sources.Deprecations(listed.Versions)
+	if !upstream.Filled {
+		upstream.Filled, upstream.Looked, upstream.Retry = plan.filled, plan.looked, plan.retry
+	}
+	if upstream.Filled && upstream.Began.IsZero() {
+		upstream.Began = sc.options.Now()
+	}
+	var tasks []ingest.Task
+	for _, t := range plan.tasks {
+		if _, lost := overtaken[t.Version.Name]; !lost {
+			t.Actor = in.actor
+			tasks = append(tasks, t)
+		}
+	}
+	for _, c := range plan.changes {
+		if _, lost := overtaken[c.Version]; !lost && c.Kind == views.Refused {
+			sc.options.Events.Emit(ctx, events.Event{Kind: events.Refused, Package: p.Name, Version: c.Version, Reason: c.Reason})
+		}
+	}
+	return tasks, nil
+}
+
+// note records what people should know of an upstream, and reports what is new.
+func (sc *Scheduler) note(ctx context.Context, upstream *sources.Upstream, listed *sources.Listing) {
+	var notes []string
+	if listed.Moved != "" {
+		notes = append(notes, fmt.Sprintf("the repository has moved to %.200s; the package JSON should name that", listed.Moved))
+	}
+	if upstream.Repository.Archived {
+		notes = append(notes, "the repository is archived, so no release will follow")
+	}
+	for _, note := range notes {
+		if !slices.Contains(upstream.Notes, note) {
+			sc.logger.Warn("upstream", "package", upstream.Package, "target", upstream.Target, "note", note)
+			sc.options.Events.Emit(ctx, events.Event{Kind: events.Note, Package: upstream.Package, Reason: upstream.Package + ": " + note})
+		}
+	}
+	upstream.Notes = notes
+}
+
+// A stateChange is a version's next state and the one that it follows from.
+type stateChange struct {
+	views.State
+	was views.StateKind // "" for a version that is new here
+}
+
+// record writes changes to the log and the states. What another goroutine has changed
+// since the plan was made is left as it is; the result names those versions.
+func (sc *Scheduler) record(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
+	overtaken = make(map[string]struct{})
+	if len(changes) == 0 {
+		return overtaken, nil
+	}
+	err = sc.log.Update(func(tx *logs.Tx) error {
+		for _, c := range changes {
+			now, err := views.LookupState(sc.store, c.Package, c.Version)
+			if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+				return err
+			}
+			if now.Kind != c.was {
+				overtaken[c.Version] = struct{}{}
+				continue
+			}
+			entry := logs.Entry{
+				Kind: logs.Detected, Time: c.Updated, Actor: actor,
+				Package: c.Package, Version: c.Version, Released: c.Released, Reason: c.Reason,
+			}
+			if c.Kind == views.Refused {
+				entry.Kind = logs.Refused
+			}
+			if err := views.Record(tx, views.Change{Entry: entry}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return overtaken, err
+}

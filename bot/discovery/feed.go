@@ -1,0 +1,225 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore/durable"
+)
+
+// A feed follows a registry's change feed: what it names is on the agenda before the sequence after it is written down, so
+// a restart goes on where the process was, and forgets nothing. A feed that is new here begins with what changes from now on.
+type feed struct {
+	url       string
+	sequences *durable.Namespace[string, string] // by address
+
+	mu    sync.Mutex
+	state FeedState
+}
+
+// A FeedState tells how the registry's change feed stands.
+type FeedState struct {
+	URL      string `json:"url"` // without what may be secret
+	Sequence string `json:"sequence,omitempty"`
+	// Answered is when the registry last answered, Named how many changes since the start were of packages that are here.
+	Answered time.Time `json:"answered,omitzero"`
+	Named    int64     `json:"named"`
+	// Problem says why the registry's last answer did not count, Since when the first of those in a row came, and Next when
+	// it is asked again.
+	Problem string    `json:"problem,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Next    time.Time `json:"next,omitzero"`
+}
+
+// Describe returns a line of text about the state, "" for nil.
+func (s *FeedState) Describe() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.Problem != "":
+		return fmt.Sprintf("The change feed %s cannot be followed since %s, so that releases are found by looking for them: %s (asked again at %s)\n",
+			s.URL, s.Since.Local().Format(time.DateTime), s.Problem, s.Next.Local().Format(time.TimeOnly))
+	case s.Answered.IsZero():
+		return fmt.Sprintf("The change feed %s has not answered yet.\n", s.URL)
+	}
+	return fmt.Sprintf("The change feed %s has reported %s of packages that are here, and answered last at %s.\n",
+		s.URL, text.Count(int(s.Named), "change", "changes"), s.Answered.Local().Format(time.DateTime))
+}
+
+// The pauses between two requests. A feed that holds no answer back is asked every feedPause; one that fails, or whose
+// sequence goes back, less and less often.
+const (
+	feedBusy         = 100 * time.Millisecond
+	feedPause        = 5 * time.Second
+	firstFeedPause   = time.Second
+	longestFeedPause = 5 * time.Minute
+)
+
+const (
+	mostShownSequence = 40
+	mostFeedProblem   = 300
+)
+
+func openFeed(r *durable.Runtime, address string) (*feed, error) {
+	f := &feed{url: address}
+	if at, err := url.Parse(address); err == nil {
+		f.state.URL = fetch.Redact(at)
+	}
+	var err error
+	f.sequences, err = durable.Open(r, durable.Class[string, string]{
+		Name: "feed",
+		New: func(context.Context, *durable.State) (durable.Handler[string, string], error) {
+			return bookmark{}, nil
+		},
+	})
+	return f, err
+}
+
+// bookmark keeps the sequence of a feed. It answers with the present one, after taking another that is not "".
+type bookmark struct{ durable.NoAlarm }
+
+// Handle implements [durable.Handler].
+func (bookmark) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
+	const key = "sequence"
+	if sequence != "" {
+		return sequence, s.Put(ctx, key, []byte(sequence))
+	}
+	present, _, err := s.Get(ctx, key)
+	return string(present), err
+}
+
+// Feed returns how the registry's change feed stands; false where none is followed.
+func (sc *Scheduler) Feed() (FeedState, bool) {
+	if sc.feed == nil {
+		return FeedState{}, false
+	}
+	sc.feed.mu.Lock()
+	defer sc.feed.mu.Unlock()
+	return sc.feed.state, true
+}
+
+func (f *feed) tell(how func(*FeedState)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how(&f.state)
+}
+
+// followFeed has the packages that the change feed names looked at, until ctx ends.
+func (sc *Scheduler) followFeed(ctx context.Context) error {
+	f := sc.feed
+	bookmark := f.sequences.Object(f.url)
+	failures := 0
+	for {
+		begun := time.Now()
+		since, last, err := sc.readOn(ctx, bookmark)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		pause := feedBusy
+		switch {
+		case err != nil:
+			failures++
+			pause = retry.After(failures, firstFeedPause, longestFeedPause)
+			if at, ok := fetch.RetryAt(err); ok {
+				pause = max(pause, time.Until(at))
+			}
+			sc.logger.Warn("change feed", "feed", f.state.URL, "err", err, "pause", pause)
+		case failures > 0:
+			failures = 0
+			sc.logger.Info("the change feed answers again", "feed", f.state.URL)
+			fallthrough
+		default:
+			if last == since && time.Since(begun) < feedPause {
+				pause = feedPause
+			}
+		}
+		f.tellAnswer(last, err, sc.options.Now(), pause)
+		if err := retry.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// tellAnswer tells what the feed has answered, and how long it is left alone.
+func (f *feed) tellAnswer(last string, err error, now time.Time, pause time.Duration) {
+	f.tell(func(s *FeedState) {
+		if last != "" {
+			s.Sequence = text.Cut(last, mostShownSequence)
+		}
+		if err == nil {
+			s.Answered, s.Problem, s.Since, s.Next = now, "", time.Time{}, time.Time{}
+			return
+		}
+		if s.Since.IsZero() {
+			s.Since = now
+		}
+		s.Problem, s.Next = text.Short(err.Error(), mostFeedProblem), now.Add(pause)
+	})
+}
+
+// readOn reads the feed from the bookmark on, and moves the bookmark to where it stopped.
+func (sc *Scheduler) readOn(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
+	if since, err = bookmark.Send(ctx, ""); err == nil {
+		last, err = sc.readFeed(ctx, since)
+	}
+	if err == nil && last != since && goesBack(since, last) {
+		err = errors.New("its sequence goes back, as if it had begun anew; it is followed from there, and looks at their time find what it left out")
+	}
+	if last != "" && last != since {
+		if _, failed := bookmark.Send(ctx, last); failed != nil {
+			err = failed
+		}
+	}
+	return since, last, err
+}
+
+// readFeed asks the feed once, and announces what it names.
+func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, err error) {
+	named := make(map[string]bool) // packages of the catalogue, so there is a bound
+	changes := int64(0)
+	last, err = sc.options.Npm.Changes(ctx, sc.feed.url, since, func(name string) {
+		followers := sc.Followers(name)
+		for _, p := range followers {
+			named[p] = true
+		}
+		if len(followers) > 0 {
+			changes++
+		}
+	})
+	if len(named) == 0 {
+		return last, err
+	}
+	names := make([]string, 0, len(named))
+	for name := range named {
+		names = append(names, name)
+	}
+	sc.feed.tell(func(s *FeedState) { s.Named += changes })
+	if failed := sc.Announce(ctx, names...); failed != nil {
+		return "", failed // it is asked once more, because the agenda does not have them all
+	}
+	return last, err
+}
+
+// goesBack reports whether a sequence is before another, as far as they begin with numbers.
+func goesBack(before, after string) bool {
+	from, ok := leadingNumber(before)
+	to, both := leadingNumber(after)
+	return ok && both && to < from
+}
+
+func leadingNumber(s string) (uint64, bool) {
+	end := 0
+	for end < len(s) && '0' <= s[end] && s[end] <= '9' {
+		end++
+	}
+	n, err := strconv.ParseUint(s[:end], 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,190 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Add fetches a package of the catalogue now: the releases that are due where
+// version is "", else that one version, which may be older than those known or
+// have been refused before.
+func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
+	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		if version == "" {
+			return sc.addDue(ctx, p)
+		}
+		return sc.addChosen(ctx, p, "", version)
+	})
+}
+
+// AddUnattested is Add for one version, which is published also if it does not satisfy the policy of its package. The log has
+// the operator's reason.
+func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason string) error {
+	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		return sc.addChosen(ctx, p, reason, version)
+	})
+}
+
+// Retry fetches all releases of a package now that were refused or have failed.
+func (sc *Scheduler) Retry(ctx context.Context, name string) error {
+	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		states, err := views.States(sc.store, name)
+		if err != nil {
+			return err
+		}
+		var versions []string
+		for _, s := range states {
+			if tried := s.Kind == views.Refused && s.Reason != sources.Gone || s.Kind == views.Failed; tried && packages.ValidVersion(s.Version) {
+				versions = append(versions, s.Version)
+			}
+		}
+		if versions == nil {
+			return fmt.Errorf("no release was refused or has failed; `larder add %s` gets those that are new", name)
+		}
+		return sc.addChosen(ctx, p, "", versions...)
+	})
+}
+
+// forOperator does what the operator asks about a package of the catalogue, and tells as an error what came of the
+// releases if not all were published.
+func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
+	p, err := sc.options.Publisher.Lookup(name)
+	if err != nil {
+		return err
+	}
+	if sc.options.Sources.Of(p) == nil {
+		return fmt.Errorf("package %s is not updated from anywhere; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
+	}
+	if err := sc.options.Publisher.Enrol(ctx, p); err != nil {
+		return err
+	}
+	// What an interrupted command leaves unfinished is the schedule's.
+	defer func() { sc.Reschedule(ctx, name, sc.options.Now().Add(sources.MinWait)) }()
+	var t events.Tally
+	if err := do(events.Counted(ctx, &t), p); err != nil {
+		return err
+	}
+	if s := t.Sum(); s.Refused+s.Failed > 0 {
+		return fmt.Errorf("%d published, %d refused, %d failed; `larder status %s` says why", s.Published, s.Refused, s.Failed, name)
+	}
+	return nil
+}
+
+// addDue releases what is due, until a new package has the releases that it starts with.
+func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
+	for again := true; again; again = sc.options.Publisher.TakeRefill(p.Name) {
+		if err := sc.looks.Hold(ctx, p.Name); err != nil {
+			return err
+		}
+		tasks, err := sc.ask(ctx, p, inquiry{actor: ingest.ActorOperator, force: true, has: func(string) bool { return false }})
+		sc.looks.Drop(p.Name)
+		if err == nil {
+			err = sc.releaseAll(ctx, tasks)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addChosen releases these versions, if upstream has all of them. override is that of [ingest.Task].
+func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
+	for _, version := range versions {
+		if err := sc.options.Publisher.Unpublished(p.Name, version); err != nil {
+			return err
+		}
+	}
+	listed, err := sc.options.Sources.Of(p).List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	if err != nil {
+		return err
+	}
+	if upstream := sc.options.Records.Known(p.Name); upstream.Follows(p) {
+		if err := sc.checkRepository(ctx, p, &upstream); err != nil {
+			return err
+		}
+	}
+	var tasks []ingest.Task
+	for _, version := range versions {
+		t, err := sc.choose(p, version, listed)
+		if err != nil {
+			return err
+		}
+		t.Override = override
+		tasks = append(tasks, t)
+	}
+	return sc.releaseAll(ctx, tasks)
+}
+
+// choose finds one version upstream and records it as detected.
+func (sc *Scheduler) choose(p *packages.Package, version string, listed *sources.Listing) (ingest.Task, error) {
+	v, ok := listed.Versions[version]
+	if !ok {
+		return ingest.Task{}, sc.missing(p, version, slices.Collect(maps.Keys(listed.Versions)))
+	}
+	state, err := views.LookupState(sc.store, p.Name, version)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return ingest.Task{}, err
+	}
+	released := v.Published
+	change := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: released, Updated: sc.options.Now()}}
+	if state.Kind != views.Processing { // else it is on its way already
+		if _, err := sc.record([]stateChange{change}, ingest.ActorOperator); err != nil {
+			return ingest.Task{}, err
+		}
+	}
+	return ingest.Task{Pkg: p, Version: v, Released: released, Actor: ingest.ActorOperator}, nil
+}
+
+// releaseAll releases the tasks now. It waits for those that the schedule
+// is releasing, and reports how they ended.
+func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(sc.options.Downloads)
+	for _, t := range tasks {
+		g.Go(func() error {
+			for {
+				wait, err := sc.options.Publisher.Release(ctx, t)
+				if wait == nil {
+					return err
+				}
+				select {
+				case <-wait:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				state, err := views.LookupState(sc.store, t.Pkg.Name, t.Version.Name)
+				if err != nil {
+					return err
+				}
+				switch state.Kind {
+				case views.Published, views.Mirrored:
+					return nil
+				case views.Refused, views.Failed:
+					events.Report(ctx, events.Event{Kind: events.Kind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
+					return nil
+				}
+				// The goroutine that had it was stopped; now it is ours.
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// missing says that a source does not have a version.
+func (sc *Scheduler) missing(p *packages.Package, name string, there []string) error {
+	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.Nearest(name, there))
+}

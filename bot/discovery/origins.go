@@ -1,0 +1,191 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// A look is what asking an upstream came to.
+type look struct {
+	from      sources.Ref
+	listing   *sources.Listing // nil where there is none
+	unchanged bool             // it is what it was at the last look
+	same      func(v sources.Candidate, published string) (same, known bool)
+}
+
+// knownOrigins returns what is known of the origins of a package whose upstream is there now, "" for none. The caller
+// holds b.watching.
+func (sc *Scheduler) knownOrigins(pkg string, now sources.Ref) sources.Origins {
+	known, err := sources.LookupOrigins(sc.store, pkg)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		sc.logger.Warn("origins begun anew", "package", pkg, "err", err)
+	}
+	if known.Versions == nil {
+		known = sources.Origins{Source: now.Kind, Target: now.Target, Versions: make(map[string]sources.Origin)}
+	}
+	if now != (sources.Ref{}) && known.At() != now {
+		known.Move(now)
+	}
+	return known
+}
+
+// watch compares what upstream has of the published releases with what they were
+// published from, and logs what has changed. Registries have nodes that lag and
+// now and then answer in part, so a change is logged when it has lasted: when a
+// look sees it that comes half an interval or more after the first one that did.
+func (sc *Scheduler) watch(ctx context.Context, pkg string, now sources.Ref, at look, states []views.State) error {
+	sc.watching.Lock()
+	defer sc.watching.Unlock()
+	known := sc.knownOrigins(pkg, now)
+	next := maps.Clone(known.Versions)
+	at.same = sc.options.Sources.OfKind(at.from.Kind).Same
+	now = known.At()
+	clock := sc.options.Now()
+	var changed []views.State
+	for _, s := range states {
+		if s.Kind != views.Published {
+			continue
+		}
+		origin, ok := next[s.Version]
+		if !ok {
+			if at.unchanged {
+				continue // the list that it was published from
+			}
+			var err error
+			if origin, err = sc.origin(now, s.Package, s.Version); err != nil {
+				sc.logger.Warn("origin not known", "package", s.Package, "version", s.Version, "err", err)
+				continue
+			}
+		}
+		if cmp.Or(origin.From, now.String()) == at.from.String() && at.observe(&origin, s.Version, clock, sc.options.Interval/2) {
+			changed = append(changed, s)
+		}
+		next[s.Version] = origin
+	}
+	if maps.Equal(next, known.Versions) {
+		return nil
+	}
+	data, err := json.Marshal(sources.Origins{Source: known.Source, Target: known.Target, Versions: next, Compared: known.Compared, Failed: known.Failed})
+	if err != nil {
+		return fmt.Errorf("bot: %w", err)
+	}
+	err = sc.log.Update(func(tx *logs.Tx) error {
+		for _, s := range changed {
+			v, err := views.LookupVersion(sc.store, s.Package, s.Version)
+			if err != nil {
+				sc.logger.Warn("the log will not name the manifest", "package", s.Package, "version", s.Version, "err", err)
+			}
+			origin := next[s.Version]
+			err = views.Record(tx, views.Change{Entry: logs.Entry{
+				Kind: logs.UpstreamChanged, Time: clock, Actor: ingest.ActorBot,
+				Package: s.Package, Version: s.Version, Released: s.Released, Reason: origin.Reason(), Manifest: v.Manifest,
+				Upstream: logs.UpstreamChange{Old: known.Listed(s.Version, origin), New: origin.Listed},
+			}})
+			if err != nil {
+				return err
+			}
+		}
+		tx.Batch.Set(kvstore.Upstreams, sources.OriginsKey(pkg), data)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range changed {
+		reason := next[s.Version].Reason()
+		sc.logger.Warn("upstream changed", "package", s.Package, "version", s.Version, "reason", reason)
+		sc.options.Events.Emit(ctx, events.Event{Kind: events.Changed, Package: s.Package, Version: s.Version, Reason: reason})
+	}
+	return nil
+}
+
+// origin returns what a release was published from, as its manifest has it, of a package whose upstream is there now.
+func (sc *Scheduler) origin(now sources.Ref, pkg, version string) (sources.Origin, error) {
+	v, err := views.LookupVersion(sc.store, pkg, version)
+	if err != nil {
+		return sources.Origin{}, err
+	}
+	m, err := logs.ReadManifest(sc.store, v.Manifest)
+	if err != nil {
+		return sources.Origin{}, err
+	}
+	hash := bounded(cmp.Or(m.Source.Commit, m.Source.Integrity))
+	o := sources.Origin{Published: hash, Listed: hash}
+	if m.Source.Type != sources.KindNpm && m.Source.Type != sources.KindGit {
+		return sources.Origin{}, nil // it was brought in by hand
+	}
+	if from := (sources.Ref{Kind: m.Source.Type, Target: m.Source.Name}); from != now {
+		o.From = from.String()
+	}
+	return o, nil
+}
+
+// observe takes what a look shows of a release into its origin. It reports whether
+// that is for the log: it differs from what that said last, and has lasted.
+func (at look) observe(o *sources.Origin, version string, now time.Time, lasting time.Duration) bool {
+	if o.Published == "" {
+		return false
+	}
+	seen, ok := at.listed(*o, version)
+	switch {
+	case !ok:
+		return false
+	case seen == o.Listed:
+		o.Seen, o.Since = "", time.Time{}
+		return false
+	case o.Since.IsZero() || seen != o.Seen || o.Since.After(now):
+		o.Seen, o.Since = seen, now
+		return false
+	case now.Sub(o.Since) < lasting:
+		return false
+	}
+	o.Listed, o.Changed = seen, now
+	o.Seen, o.Since = "", time.Time{}
+	return true
+}
+
+// listed is the integrity that upstream lists for a version, "" for none; false
+// where that cannot be told.
+func (at look) listed(o sources.Origin, version string) (string, bool) {
+	switch {
+	case at.unchanged && o.Since.IsZero():
+		return o.Listed, true
+	case at.unchanged:
+		return o.Seen, true
+	case at.listing == nil:
+		return "", true
+	}
+	v, ok := at.listing.Versions[version]
+	if !ok {
+		return "", true
+	}
+	if v.Hash == "" {
+		return "", false
+	}
+	if same, _ := at.same(v, o.Published); same {
+		return o.Published, true
+	}
+	return bounded(v.Hash), true
+}
+
+// maxIntegrity is the most that is kept of an integrity, in bytes; three hashes
+// are shorter.
+const maxIntegrity = 512
+
+func bounded(integrity string) string {
+	return text.Cut(strings.ToValidUTF8(integrity, "\uFFFD"), maxIntegrity)
+}

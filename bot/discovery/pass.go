@@ -1,0 +1,121 @@
+package discovery
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// PollsAtOnce bounds the upstreams that are asked at their time at once, and namedAtOnce those that an event named.
+const (
+	PollsAtOnce = 8
+	namedAtOnce = 4
+)
+
+// RequestsAtOnce bounds the requests of a scheduler: polls and the change feed.
+const RequestsAtOnce = PollsAtOnce + namedAtOnce + 1
+
+// PollAll polls every package's upstream and publishes what is due, until new packages have the releases that they start with.
+func (sc *Scheduler) PollAll(ctx context.Context) error {
+	if err := sc.adoptFirst(ctx); err != nil {
+		return err
+	}
+	sc.options.Publisher.ClearRefills()
+	for all := sc.options.Publisher.Catalogue().Packages(); len(all) > 0; all = sc.toRefill() {
+		if err := sc.pass(ctx, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass asks the upstreams of packages and publishes what is due.
+func (sc *Scheduler) pass(ctx context.Context, all []*packages.Package) error {
+	queue := newQueue()
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.Go(func() error { return sc.drain(groupCtx, queue, false) })
+	g.Go(func() error {
+		defer queue.close()
+		polls, ctx := errgroup.WithContext(groupCtx)
+		for _, p := range all {
+			polls.Go(func() error { return sc.poll(ctx, p, queue, nil) })
+		}
+		return polls.Wait()
+	})
+	return g.Wait()
+}
+
+// toRefill returns the packages of which releases were refused since it was asked last, before they had those
+// that they start with.
+func (sc *Scheduler) toRefill() []*packages.Package {
+	var all []*packages.Package
+	for _, p := range sc.options.Publisher.Catalogue().Packages() {
+		if sc.options.Publisher.TakeRefill(p.Name) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Run polls each package's upstream at its time and publishes what is new, until ctx ends or it cannot go on.
+func (sc *Scheduler) Run(ctx context.Context) error {
+	if err := sc.adoptFirst(ctx); err != nil {
+		return err
+	}
+	queue := newQueue()
+	defer sc.options.Breakers.Close()
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.Go(func() error { return sc.drain(groupCtx, queue, true) })
+	g.Go(func() error { return sc.pollNamed(groupCtx, queue) })
+	g.Go(func() error { return sc.auditForever(groupCtx) })
+	if sc.feed != nil {
+		g.Go(func() error { return sc.followFeed(groupCtx) })
+	}
+	if sc.options.Demand != nil {
+		g.Go(func() error { return sc.tally(groupCtx, countEvery, sc.CountDownloads) })
+	}
+	if every := sc.starsEvery(); every > 0 {
+		g.Go(func() error { return sc.tally(groupCtx, every, sc.CountStars) })
+	}
+	g.Go(func() error {
+		defer queue.close()
+		return sc.schedule(groupCtx, queue)
+	})
+	return g.Wait()
+}
+
+// Polls returns a function that polls a package of the catalogue as the schedule does, and returns when it is due next. What is to be fetched stays
+// in a queue of all calls.
+func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.Time, err error) {
+	q := newQueue()
+	return func(ctx context.Context, name string) (next time.Time, err error) {
+		p, _ := sc.options.Publisher.Catalogue().Get(name)
+		if err := sc.poll(ctx, p, q, func() {}); err != nil {
+			return time.Time{}, err
+		}
+		next = sc.nextVisit(p, q, sc.options.Now().Add(sources.MinWait))
+		return next, sc.agenda.set(ctx, name, next)
+	}
+}
+
+// PollForNews polls a package as the schedule does and, if event is true, as an event does at the same time. It returns the version that a download of fresh
+// releases would take then, "" for none.
+func (sc *Scheduler) PollForNews(ctx context.Context, name string, event bool) (version string, err error) {
+	p, _ := sc.options.Publisher.Catalogue().Get(name)
+	q := newQueue()
+	var looks errgroup.Group
+	looks.Go(func() error { return sc.poll(ctx, p, q, func() {}) })
+	if event {
+		looks.Go(func() error { return sc.lookAtNamed(ctx, name, q) })
+	}
+	if err := looks.Wait(); err != nil {
+		return "", err
+	}
+	q.close()
+	t, _, err := q.pop(ctx, true)
+	return t.Version.Name, err
+}

@@ -1,0 +1,251 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A planInput is what a plan is made from.
+type planInput struct {
+	pkg    *packages.Package
+	listed map[string]sources.Candidate
+	latest string // the version that upstream calls so; "" where it calls none
+	states []views.State
+	known  sources.Upstream
+	newest int // how many releases a new package starts with
+	force  bool
+	named  bool // an event says that there is a release
+	now    time.Time
+}
+
+// planned is what follows from the versions that a source lists.
+type planned struct {
+	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
+	tasks   []ingest.Task // to be fetched now, newest first
+	// The next values of fields of [sources.Upstream].
+	seen    []string
+	ignored []string
+	gone    int
+	filled  bool
+	looked  int
+	tried   map[string]string
+	retry   []string
+	fresh   []string
+}
+
+// planning is a plan while it is made.
+type planning struct {
+	planInput
+	out    planned
+	first  *packages.Start
+	before map[string]bool // versions that upstream had when it was last looked at
+	// Of all known releases, the newest time, and the newest version.
+	lastTime    time.Time
+	lastVersion string
+	unusable    int  // how many names of versions no URL can have
+	pending     bool // releases are chosen, and neither published nor refused
+}
+
+// plan compares what a source lists with what is known: the states of versions, and the
+// versions that upstream had before. A new package starts with its newest releases that can
+// be published, and with the one that upstream calls latest; a known one takes every release that has
+// appeared since and is newer than the newest known one, by time or by version. It is a pure function.
+func plan(s planInput) planned {
+	p := &planning{planInput: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
+	states := make(map[string]views.State, len(s.states))
+	for _, state := range s.states {
+		states[state.Version] = state
+		p.lastTime = sources.Later(p.lastTime, state.Released)
+		if p.lastVersion == "" || packages.CompareVersions(state.Version, p.lastVersion) > 0 {
+			p.lastVersion = state.Version
+		}
+	}
+	for _, r := range releases(s.pkg, s.listed) {
+		p.out.seen = append(p.out.seen, r.name)
+		if state, ok := states[r.name]; ok {
+			p.planKnown(r, state)
+			delete(states, r.name)
+		} else {
+			p.planNew(r)
+		}
+	}
+	p.out.filled, p.out.looked = !p.pending && len(p.out.seen) > 0, p.first.Looked()
+	if !p.out.filled {
+		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return chosen(p.out.changes, version) })
+	}
+	for _, state := range s.states {
+		if _, missing := states[state.Version]; missing && !state.Kind.Final() {
+			change := stateChange{was: state.Kind, State: state}
+			change.Kind, change.Reason, change.Updated = views.Refused, sources.Gone, s.now
+			p.out.changes = append(p.out.changes, change)
+		}
+	}
+	p.remember()
+	return p.out
+}
+
+func setOf(versions []string) map[string]bool {
+	set := make(map[string]bool, len(versions))
+	for _, version := range versions {
+		set[version] = true
+	}
+	return set
+}
+
+// planKnown plans for a version that has a state.
+func (p *planning) planKnown(r release, state views.State) {
+	if p.retries(r, state) {
+		p.detect(r, state)
+		return
+	}
+	sources.Count(p.first, state)
+	p.pending = p.pending || !state.Kind.Final()
+	switch {
+	case state.Kind == views.Refused && r.valid:
+		p.out.tried[r.name] = r.version.Hash
+	case state.Kind.Final():
+	case state.Next.After(p.now) && !p.force && !p.hashChanged(r):
+		if slices.Contains(p.known.Fresh, r.name) {
+			p.out.fresh = append(p.out.fresh, r.name)
+		}
+	default:
+		p.Fetch(r, state.Attempts)
+	}
+}
+
+// retries reports whether a version that was refused gets another chance: because of another package JSON, or since
+// upstream has it again, or another one.
+func (p *planning) retries(r release, state views.State) bool {
+	if state.Kind != views.Refused || !r.valid {
+		return false
+	}
+	again := slices.Contains(p.known.Retry, r.name) && (p.begins(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
+	return again || state.Reason == sources.Gone || ingest.RefusedImport(state) || p.hashChanged(r)
+}
+
+// planNew plans for a version without a state.
+func (p *planning) planNew(r release) {
+	switch {
+	case !p.wants(r):
+	case r.valid:
+		p.detect(r, views.State{})
+	case p.unusable < mostUnusable:
+		p.unusable++
+		change := p.change(r, views.State{})
+		change.Kind, change.Reason = views.Refused, invalidVersion
+		p.out.changes = append(p.out.changes, change)
+	}
+}
+
+// begins reports whether a new package starts with a release.
+func (p *planning) begins(r release) bool {
+	return p.newest > 0 && r.name == p.latest || p.first.Wants(r.name)
+}
+
+func (p *planning) wants(r release) bool {
+	switch {
+	case !p.known.Filled && p.begins(r):
+		return true
+	case !p.known.Filled && p.known.Began.IsZero() && len(p.before) == 0: // the package has never been looked at
+		return false
+	}
+	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
+}
+
+// change is what becomes of a version: it is detected, unless the caller says otherwise.
+func (p *planning) change(r release, was views.State) stateChange {
+	return stateChange{was: was.Kind, State: views.State{Package: p.pkg.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: p.now}}
+}
+
+// detect chooses a version that is new here, or was refused before.
+func (p *planning) detect(r release, was views.State) {
+	change := p.change(r, was)
+	sources.Count(p.first, change.State)
+	p.pending = true
+	p.out.changes = append(p.out.changes, change)
+	p.Fetch(r, was.Attempts)
+}
+
+// Fetch has a release be fetched now.
+func (p *planning) Fetch(r release, attempts int) {
+	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first look
+	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}
+	if t.Fresh = appeared || p.named && t.Rank == 0; t.Fresh && !p.known.Filled {
+		p.out.fresh = append(p.out.fresh, r.name)
+	}
+	p.out.tasks = append(p.out.tasks, t)
+	p.out.tried[r.name] = r.version.Hash
+}
+
+// remember has what upstream had before be remembered, because a registry that once answers in part does not make old
+// releases new, and what the package JSON ignores.
+func (p *planning) remember() {
+	there := setOf(p.out.seen)
+	for _, version := range p.known.Seen {
+		if !there[version] && len(p.out.seen) < max(mostSeen, len(p.listed)) {
+			p.out.seen = append(p.out.seen, version)
+			p.out.gone++
+		}
+	}
+	for version := range p.listed {
+		if packages.ValidVersion(version) && p.pkg.IgnoresVersion(version) && len(p.out.ignored) < mostSeen {
+			p.out.ignored = append(p.out.ignored, version)
+		}
+	}
+	slices.Sort(p.out.ignored)
+}
+
+func chosen(changes []stateChange, version string) bool {
+	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
+}
+
+// hashChanged reports whether upstream states another hash of a release than at the last attempt to fetch it.
+func (s *planInput) hashChanged(r release) bool {
+	tried, ok := s.known.Tried[r.name]
+	return ok && r.version.Hash != "" && tried != r.version.Hash
+}
+
+// The bounds of what one upstream may have written down. An upstream can give tags any names, as many as they like,
+// and others the next day.
+const (
+	mostUnusable = 20     // refusals, at one look, of what is no version
+	mostSeen     = 20_000 // versions, with those that upstream has no longer
+)
+
+// invalidVersion is why a version is refused that upstream names as it likes.
+const invalidVersion = "the version is not one that a URL of Larder can have: up to 128 letters, digits and . _ + -, a letter or digit first"
+
+// A release is a version of a source.
+type release struct {
+	name     string // the version, or what stands for one that is not valid
+	valid    bool
+	version  sources.Candidate
+	released time.Time // zero where the source does not say
+}
+
+// releases returns the versions that the package does not ignore, newest first.
+// The order is that of versions: times are those of upstream only where the
+// registry is no mirror.
+func releases(p *packages.Package, listed map[string]sources.Candidate) []release {
+	var all []release
+	for name, v := range listed {
+		if p.IgnoresVersion(name) {
+			continue
+		}
+		r := release{name: name, valid: packages.ValidVersion(name), version: v, released: v.Published}
+		if !r.valid {
+			// Strangers' bytes of any length do not become part of a key.
+			r.name = fmt.Sprintf("%.40q#%.8s", name, kvstore.Sum([]byte(name)))
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b release) int { return packages.CompareVersions(b.name, a.name) })
+	return all
+}

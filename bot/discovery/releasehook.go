@@ -1,0 +1,104 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+// ReleaseHookPath is the path of [Scheduler.ReleaseHook].
+const ReleaseHookPath = "/hooks/release"
+
+// The bounds of a delivery. npm's has the whole packument in it, of which only the name counts.
+const (
+	mostReleased = 8 << 20 // bytes
+	mostNamed    = 1000    // packages
+	mostUnknown  = 10      // names that a response repeats
+)
+
+// ReleaseHook returns the webhook that reports new releases, in deliveries with a secret. The bot takes only the names of packages from
+// them, and requests everything else from upstream.
+func (sc *Scheduler) ReleaseHook(secret string, logger *slog.Logger) http.Handler {
+	return &git.Webhook{
+		Secret: secret, MaxBytes: mostReleased, Logger: logger,
+		Take: sc.handleReleaseEvent,
+	}
+}
+
+// handleReleaseEvent handles an event: from GitHub about a repository, from a npm registry about a package, or a list of packages.
+func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message string) {
+	if d.Event == "ping" {
+		return http.StatusOK, "the secret is right"
+	}
+	var about struct {
+		Packages []string `json:"packages"` // names here, or else in npm
+		Event    string   `json:"event"`    // npm's
+		Name     string   `json:"name"`
+	}
+	if err := json.Unmarshal(d.Payload, &about); err != nil {
+		return http.StatusBadRequest, `want JSON such as {"packages": ["jquery"]}`
+	}
+	var found []string
+	switch {
+	case d.Event != "":
+		addresses, ok := git.ReleasedIn(d.Event, d.Payload)
+		if !ok {
+			return http.StatusOK, "nothing to do: it is no push of a tag, and no release"
+		}
+		for _, address := range addresses {
+			found = append(found, sc.DevelopedAt(address)...)
+		}
+	case about.Event != "":
+		found = sc.Followers(about.Name)
+	case len(about.Packages) == 0 || len(about.Packages) > mostNamed:
+		return http.StatusBadRequest, fmt.Sprintf(`want {"packages": ["jquery"]} with 1 to %d names`, mostNamed)
+	default:
+		return sc.announceNamed(about.Packages)
+	}
+	if len(found) == 0 {
+		return http.StatusOK, "nothing to do: no package of the catalogue comes from there"
+	}
+	return sc.announceAll(found, "")
+}
+
+// announceNamed polls packages by name. A name that the catalogue does not have is an error of the sender.
+func (sc *Scheduler) announceNamed(names []string) (status int, message string) {
+	var found, unknown []string
+	for _, name := range names {
+		here := sc.Named(name)
+		if len(here) == 0 {
+			unknown = append(unknown, text.Short(name, 100))
+		}
+		found = append(found, here...)
+	}
+	if unknown == nil {
+		return sc.announceAll(found, "")
+	}
+	lacks := fmt.Sprintf("the catalogue has no package %s", strings.Join(unknown[:min(len(unknown), mostUnknown)], ", "))
+	if n := len(unknown) - mostUnknown; n > 0 {
+		lacks += fmt.Sprintf(" and %d others", n)
+	}
+	if len(found) == 0 {
+		return http.StatusNotFound, lacks
+	}
+	return sc.announceAll(found, "; "+lacks)
+}
+
+func (sc *Scheduler) announceAll(names []string, besides string) (status int, message string) {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if err := sc.Announce(context.Background(), names...); err != nil {
+		return http.StatusServiceUnavailable, "the packages are polled, but not after a restart: " + err.Error()
+	}
+	if len(names) == 1 {
+		return http.StatusAccepted, names[0] + " is polled next" + besides
+	}
+	return http.StatusAccepted, fmt.Sprintf("%d packages are polled next", len(names)) + besides
+}

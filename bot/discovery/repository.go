@@ -1,0 +1,44 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A replacedError says that the address of a package's repository names another repository than at the first poll.
+type replacedError struct{ recorded, found int64 }
+
+func (e *replacedError) Error() string {
+	return fmt.Sprintf("GitHub has another repository under this address (id %d, and %d at the first poll), so no release is taken from it; "+
+		"if it is the right one, change autoupdate.target in the package JSON to another form of the address, with or without .git", e.found, e.recorded)
+}
+
+// checkRepository compares the id of a package's repository at GitHub with the recorded one, and records it at first sight. A
+// renamed repository keeps its id. Whoever registers a deleted or renamed repository's name gets another id. One API
+// request is enough for each change of the tags: without a token GitHub allows sixty in an hour.
+func (sc *Scheduler) checkRepository(ctx context.Context, p *packages.Package, upstream *sources.Upstream) error {
+	if p.Autoupdate.Source != sources.KindGit || !sc.options.Git.AtGitHub(p.Autoupdate.Target) {
+		return nil
+	}
+	found, etag, err := sc.options.Git.Describe(ctx, p.Autoupdate.Target, "")
+	var limit *git.LimitError
+	switch {
+	case errors.As(err, &limit) && upstream.Repository.ID == 0:
+		return nil // there is nothing to compare with, so releases do not wait; the next poll records the id
+	case err != nil:
+		return err
+	case upstream.Repository.ID != 0 && upstream.Repository.ID != found.ID:
+		return &replacedError{recorded: upstream.Repository.ID, found: found.ID}
+	}
+	upstream.Repository = sources.RepositoryState{ID: found.ID, Archived: found.Archived}
+	if p.Repository == nil || git.Place(p.Repository.URL) != git.Place(p.Autoupdate.Target) {
+		return nil
+	}
+	stars := sources.Stars{Counts: found.Counts, Repository: git.Place(p.Repository.URL), AsOf: sc.starsTime(), ETag: etag}
+	return sc.options.Records.ChangeDemand(p.Name, func(d *sources.Demand) { d.GitHub = &stars })
+}

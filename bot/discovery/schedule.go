@@ -1,0 +1,217 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// An agenda holds when each package's upstream is to be asked. Each package is a
+// durable object whose alarm is that time, so what sleeps takes no memory, and a
+// restart forgets nothing.
+type agenda struct {
+	packages *durable.Namespace[appointment, struct{}]
+	due      chan visit
+}
+
+// An appointment changes when a package is due.
+type appointment struct {
+	at     time.Time
+	sooner bool // only to an earlier time
+}
+
+// A visit is a package that is due. The goroutine that takes it says, once, when it is due next.
+type visit struct {
+	pkg  string
+	next chan<- time.Time
+}
+
+func openAgenda(r *durable.Runtime) (*agenda, error) {
+	a := &agenda{due: make(chan visit)}
+	var err error
+	a.packages, err = durable.Open(r, durable.Class[appointment, struct{}]{
+		Name: "poll",
+		New: func(context.Context, *durable.State) (durable.Handler[appointment, struct{}], error) {
+			return diary{a.due}, nil
+		},
+	})
+	return a, err
+}
+
+// set makes a package due at a time, in place of any other.
+func (a *agenda) set(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at})
+	return err
+}
+
+// sooner moves a package that is on the agenda to an earlier time.
+func (a *agenda) sooner(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at, sooner: true})
+	return err
+}
+
+// next waits until a package is due and takes it off the agenda.
+func (a *agenda) next(ctx context.Context) (visit, error) {
+	select {
+	case v := <-a.due:
+		return v, nil
+	case <-ctx.Done():
+		return visit{}, ctx.Err()
+	}
+}
+
+// diary is a package on the agenda.
+type diary struct{ due chan<- visit }
+
+// Handle implements [durable.Handler].
+func (diary) Handle(ctx context.Context, s *durable.State, a appointment) (struct{}, error) {
+	current, on, err := s.GetAlarm(ctx)
+	if err != nil || on && (current.Equal(a.at) || a.sooner && !a.at.Before(current)) {
+		return struct{}{}, err
+	}
+	return struct{}{}, s.SetAlarm(ctx, a.at)
+}
+
+// Alarm implements [durable.Handler]. It lasts until the package has been asked for: if
+// the process ends before, the next one asks.
+func (d diary) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
+	var at time.Time
+	err := s.Call(ctx, func(ctx context.Context) error {
+		next := make(chan time.Time, 1)
+		select {
+		case d.due <- visit{s.Name(), next}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case at = <-next:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil || at.IsZero() {
+		return err
+	}
+	if current, on, err := s.GetAlarm(ctx); err != nil || on && current.Before(at) {
+		return err // it was moved meanwhile
+	}
+	return s.SetAlarm(ctx, at)
+}
+
+// setsAtOnce is how many packages are put on the agenda together, so that their writes
+// share a sync.
+const setsAtOnce = 256
+
+// schedule asks each package's upstream when it is due, until ctx ends.
+func (sc *Scheduler) schedule(ctx context.Context, q *queue) error {
+	if err := sc.scheduleAll(ctx, q); err != nil {
+		return err
+	}
+	polls, ctx := errgroup.WithContext(ctx)
+	polls.Go(func() error { return sc.followClock(ctx, q) })
+	polls.Go(func() error {
+		for {
+			v, err := sc.agenda.next(ctx)
+			if err != nil {
+				return err
+			}
+			p, ok := sc.options.Publisher.Catalogue().Get(v.pkg)
+			if !ok {
+				v.next <- time.Time{}
+				continue
+			}
+			if sc.news.has(v.pkg) { // what looks at it says when it is due next
+				v.next <- sc.options.Now().Add(sources.MinWait)
+				continue
+			}
+			polls.Go(func() error {
+				next := sc.options.Now().Add(sources.MinWait)
+				defer func() { v.next <- next }()
+				err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) })
+				if err == errParked {
+					next = sc.options.Now().Add(sources.Jittered(sc.options.Interval)) // or sooner
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				next = sc.nextVisit(p, q, sc.options.Now().Add(sources.MinWait))
+				return nil
+			})
+		}
+	})
+	return polls.Wait()
+}
+
+// scheduleAll stores when each package of the catalogue is due.
+func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
+	sets, ctx := errgroup.WithContext(ctx)
+	sets.SetLimit(setsAtOnce)
+	for _, p := range sc.options.Publisher.Catalogue().Packages() {
+		sets.Go(func() error { return sc.agenda.set(ctx, p.Name, sc.nextVisit(p, q, time.Time{})) })
+	}
+	if err := sets.Wait(); err != nil {
+		return fmt.Errorf("bot: couldn't store when packages are due: %w", err)
+	}
+	return nil
+}
+
+// followClock schedules all packages again when the clock has been set back, until ctx ends: what was due in an hour would be due in
+// a year where the clock had been a year ahead.
+func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
+	for before := sc.wallClock(); ; {
+		if err := retry.Sleep(ctx, sc.options.ClockCheck); err != nil {
+			return err
+		}
+		now := sc.wallClock()
+		if now.Before(before) {
+			sc.logger.Warn("the clock was set back; packages are scheduled again", "by", before.Sub(now))
+			if err := sc.scheduleAll(ctx, q); err != nil {
+				return err
+			}
+		}
+		before = now
+	}
+}
+
+// wallClock returns the time without the monotonic clock reading, which would hide that the clock was set back.
+func (sc *Scheduler) wallClock() time.Time { return sc.options.Now().Round(0) }
+
+// nextVisit returns when a package is due: at the time of its upstream, or before
+// where a release waits for another attempt that no goroutine has in hand, but not
+// before earliest.
+func (sc *Scheduler) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
+	upstream := sc.options.Records.Known(p.Name)
+	at := upstream.Due(sc.options.Interval)
+	states, err := sc.options.Records.States(p.Name)
+	if err != nil {
+		// One package's damaged rows do not stop the others.
+		sc.logger.Error("states not read", "package", p.Name, "err", err)
+		return sources.Later(at, sc.options.Now().Add(sources.MinWait))
+	}
+	if upstream.Attempts == 0 && sc.options.Sources.Of(p) != nil { // else upstream itself is what has to be waited for
+		for _, s := range states {
+			if !s.Kind.Final() && s.Next.Before(at) && !q.has(ingest.ReleaseID(p.Name, s.Version)) {
+				at = s.Next
+			}
+		}
+	}
+	return sources.Later(at, earliest)
+}
+
+// Reschedule has a package be asked for earlier, where that is written down; else it is asked
+// for at its time.
+func (sc *Scheduler) Reschedule(ctx context.Context, pkg string, at time.Time) {
+	if err := sc.agenda.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
+		sc.logger.Warn("not moved on the agenda", "package", pkg, "err", err)
+	}
+}

@@ -1,0 +1,76 @@
+// Package events has what the parts of the bot report: events, counters of them, and which errors stop the bot.
+package events
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Stops reports whether the bot cannot go on after err.
+func Stops(err error) bool {
+	var start *worker.StartError
+	var local *fetch.LocalError
+	return errors.As(err, &start) || errors.As(err, &local) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
+}
+
+// A Kind says what an Event is about.
+type Kind string
+
+// The kinds of events.
+const (
+	Checking  Kind = "checking"  // a package's upstream is asked
+	Checked   Kind = "checked"   // upstream responded; Waiting releases of the package have to be fetched
+	Releasing Kind = "release"   // a release is being fetched and processed
+	Published Kind = "published" // it is served: Files files of Bytes bytes
+	Refused   Kind = "refused"   // it will not be published, for Reason
+	Failed    Kind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
+	Waits     Kind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
+	Squeezed  Kind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
+	Note      Kind = "note"      // something worth knowing, in Reason
+	Audited   Kind = "audited"   // a release was compared with upstream, file by file, and does not differ; Reason says why it could not be compared
+	Differing Kind = "differs"   // a release is not what upstream has, as Reason says
+	Changed   Kind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
+)
+
+// An Event tells the terminal or the command that watches what the bot does.
+type Event struct {
+	Kind    Kind      `json:"kind"`
+	Package string    `json:"package,omitempty"`
+	Version string    `json:"version,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Files   int       `json:"files,omitempty"`
+	Bytes   int64     `json:"bytes,omitempty"`
+	Waiting int       `json:"waiting,omitempty"`
+	Next    time.Time `json:"next,omitzero"`
+}
+
+type reportKey struct{}
+
+// WithReport returns a context whose operation's events also go to fn, which may
+// be called from several goroutines at once.
+func WithReport(ctx context.Context, fn func(Event)) context.Context {
+	return context.WithValue(ctx, reportKey{}, fn)
+}
+
+// Report passes an event only to the report of the context.
+func Report(ctx context.Context, e Event) {
+	if fn, ok := ctx.Value(reportKey{}).(func(Event)); ok {
+		fn(e)
+	}
+}
+
+// A Sink receives events, from several goroutines at once. A nil Sink drops them.
+type Sink func(Event)
+
+// Emit passes an event to the sink and to the report of the context, see [WithReport].
+func (s Sink) Emit(ctx context.Context, e Event) {
+	if s != nil {
+		s(e)
+	}
+	Report(ctx, e)
+}

@@ -1,0 +1,70 @@
+package ingest
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// The bounds of what is kept of what upstream says about a release.
+const (
+	maxDescription  = 512 << 10 // bytes of a file that says it
+	maxReadme       = 64 << 10  // bytes of what is kept
+	maxDependencies = 200
+	maxDependency   = 214 // bytes of a name, which is npm's limit, and of a range
+)
+
+// tells reports whether a file in an archive says something about the release as a whole.
+func tells(e archive.Entry) bool {
+	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && sources.DescribesRelease(e.Name)
+}
+
+// tell takes what a file says into the manifest. What comes of it does not depend on the order of the files.
+func (a *assembly) tell(name string, data []byte) {
+	about := a.manifest.About
+	if about == nil {
+		about = new(logs.About)
+	}
+	if name == "package.json" {
+		var said struct {
+			Dependencies     json.RawMessage `json:"dependencies"`
+			PeerDependencies json.RawMessage `json:"peerDependencies"`
+		}
+		if json.Unmarshal(data, &said) != nil {
+			return
+		}
+		about.Dependencies, about.Peers = dependencies(said.Dependencies), dependencies(said.PeerDependencies)
+	} else {
+		rank, before := sources.ReadmeRank(name), sources.ReadmeRank(about.ReadmeFile)
+		if rank < before || rank == before && name >= about.ReadmeFile {
+			return
+		}
+		readme := strings.ToValidUTF8(string(data), "\uFFFD")
+		about.ReadmeFile, about.Readme = name, text.Cut(readme, maxReadme)
+		about.ReadmeCut = len(about.Readme) < len(readme)
+	}
+	if about.Readme != "" || len(about.Dependencies) > 0 || len(about.Peers) > 0 {
+		a.manifest.About = about
+	}
+}
+
+// dependencies reads what a package.json may have anything in.
+func dependencies(data json.RawMessage) map[string]string {
+	var all map[string]string
+	if len(data) == 0 || json.Unmarshal(data, &all) != nil || len(all) > maxDependencies {
+		return nil
+	}
+	for name, wanted := range all {
+		if name == "" || len(name) > maxDependency || len(wanted) > maxDependency {
+			delete(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}

@@ -1,0 +1,353 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// An assembly makes a release's manifest while storing its contents.
+type assembly struct {
+	*Publisher
+	*bench
+	intake
+	pins *kvstore.Pins
+
+	selected *packages.Plan
+
+	mu        sync.Mutex
+	manifest  *logs.Manifest
+	crashes   int           // of the minifier
+	minifying time.Duration // that the minifier's jobs took together
+	silent    int           // notes and files left out that are not listed
+}
+
+// The bounds of what a manifest says besides its files.
+const (
+	maxNotes   = 100
+	maxLeftOut = 1000
+	maxPath    = 150 // bytes of a path in a note about several
+)
+
+// maxCrashes bounds minifying besides packages.MaxMinify: what comes after files
+// that brought the minifier down is published as it is.
+const maxCrashes = 3
+
+// maxMinifying bounds the time that the minifier takes for one release. It takes the square of the size of some files, such as expressions of thousands of
+// parts, and a release may have 50,000 of them that are each just within MinifyTimeout.
+const maxMinifying = 30 * time.Minute
+
+// assemble walks the archive twice: first for the list of names, because the
+// selection and the minified files depend on all names, then to read what is
+// selected. Only selected files are in memory, and only while they are worked on.
+func (pb *Publisher) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
+	a := &assembly{
+		Publisher: pb, bench: pb.backlog, intake: in, pins: pins,
+		manifest: &logs.Manifest{
+			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
+		},
+	}
+	if in.fresh {
+		a.bench = pb.fresh
+	}
+	for _, note := range in.notes {
+		a.note("%s", note)
+	}
+	if err := a.List(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.read(ctx); err != nil {
+		return nil, err
+	}
+	m := a.manifest
+	slices.SortFunc(m.Files, func(x, y logs.File) int { return strings.Compare(x.Path, y.Path) })
+	slices.SortFunc(m.LeftOut, func(x, y logs.LeftOut) int { return strings.Compare(x.Path, y.Path) })
+	slices.Sort(m.Notes)
+	if a.silent > 0 {
+		m.Notes = append(m.Notes, fmt.Sprintf("%d more notes and files left out are not listed", a.silent))
+	}
+	paths := make([]string, len(m.Files))
+	for i, f := range m.Files {
+		paths[i] = f.Path
+	}
+	if m.Alike = packages.Alike(paths); len(m.Alike) > 0 {
+		m.Notes = slices.Insert(m.Notes, 0, alikeNote(m.Alike))
+	}
+	m.Default = packages.DefaultFile(in.pkg.Filename, paths)
+	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
+		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
+	}
+	return m, nil
+}
+
+// alikeNote says what alike files mean. The paths are written in ASCII, so that they do not look the same.
+func alikeNote(alike [][]string) string {
+	first := alike[0]
+	return fmt.Sprintf("%s of files with paths that differ only in case or in Unicode form, such as %s and %s; a mirror on a file system that does not tell them apart keeps one file of each",
+		text.Count(len(alike), "group", "groups"), text.Short(strconv.QuoteToASCII(first[0]), maxPath), text.Short(strconv.QuoteToASCII(first[1]), maxPath))
+}
+
+// List reads the archive's names and selects from them.
+func (a *assembly) List(ctx context.Context) (err error) {
+	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
+		return err
+	}
+	if reason := a.selected.Nothing(); reason != "" {
+		return sources.Refusef("%s", reason)
+	}
+	for _, l := range a.selected.LeftOut {
+		if len(a.manifest.LeftOut) < maxLeftOut {
+			a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut(l))
+		} else {
+			a.silent++
+		}
+	}
+	return nil
+}
+
+// read processes the selected files, several at once, as the archive yields them.
+func (a *assembly) read(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		paths := a.selected.Targets[e.Name]
+		if e.Skipped != "" || len(paths) == 0 && !tells(e) {
+			return nil
+		}
+		if len(paths) == 0 {
+			data, err := io.ReadAll(io.LimitReader(r, maxDescription))
+			if err != nil {
+				return fmt.Errorf("couldn't read %s: %w", e.Name, err)
+			}
+			a.tell(e.Name, data)
+			return nil
+		}
+		leave, err := a.options.Budget.AcquireFile(ctx, ReleaseID(a.pkg.Name, a.version), a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
+		if err != nil {
+			return err
+		}
+		data := make([]byte, e.Size)
+		if _, err := io.ReadFull(r, data); err != nil {
+			leave()
+			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
+		}
+		if tells(e) {
+			a.tell(e.Name, data)
+		}
+		g.Go(func() error {
+			defer leave()
+			return a.file(ctx, e.Name, paths, data)
+		})
+		return nil
+	})
+	// The files' own error says more than the walk's, which it has cancelled.
+	if fileErr := g.Wait(); fileErr != nil {
+		return fileErr
+	}
+	return err
+}
+
+// childMemory is what the child may have that looks for a file's format or minifies it; 0 if the file needs no child.
+func (a *assembly) childMemory(e archive.Entry) int64 {
+	child := e.Size <= maxModule && strings.EqualFold(path.Ext(e.Name), ".js")
+	for _, path := range a.selected.Targets[e.Name] {
+		target, _ := a.minified(e.Name, path)
+		child = child || target != "" && e.Size <= packages.MaxMinify
+	}
+	if !child {
+		return 0
+	}
+	return worker.Memory(worker.MinifyJS, e.Size)
+}
+
+// file stores one file, and its minified form where it should have one.
+func (a *assembly) file(ctx context.Context, source string, paths []string, data []byte) error {
+	module, err := a.isModule(ctx, ReleaseID(a.pkg.Name, a.version), source, data)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := a.add(ctx, logs.File{Path: path, Origin: logs.Upstream, Module: module}, data); err != nil {
+			return err
+		}
+	}
+	for _, path := range paths {
+		target, task := a.minified(source, path)
+		if target == "" {
+			continue
+		}
+		small, err := a.minify(ctx, task, data)
+		if ctx.Err() != nil || events.Stops(err) {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err != nil {
+			a.note("%s was not minified: %v", path, err)
+			continue
+		}
+		if err := a.add(ctx, logs.File{Path: target, Origin: logs.Minified, From: path, Module: module}, small); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// minify has a child minify, unless that is too much to ask.
+func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
+	a.mu.Lock()
+	crashes, minifying := a.crashes, a.minifying
+	a.mu.Unlock()
+	if crashes >= maxCrashes {
+		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
+	}
+	if minifying >= maxMinifying {
+		return nil, fmt.Errorf("the files of this release before it took the minifier %v, the limit for one release", maxMinifying)
+	}
+	if len(data) > packages.MaxMinify {
+		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), packages.MaxMinify)
+	}
+	small, took, err := a.minifiers.DoTimed(ctx, ReleaseID(a.pkg.Name, a.version), task, data)
+	var crash *worker.CrashError
+	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
+		var again time.Duration
+		small, again, err = a.minifiers.DoTimed(ctx, ReleaseID(a.pkg.Name, a.version), task, data) // once more: a signal from outside killed the process
+		took += again
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.minifying += took
+	if errors.As(err, &crash) {
+		a.crashes++
+	}
+	return small, err
+}
+
+// add stores one published file's content and adds the file to the manifest.
+func (a *assembly) add(ctx context.Context, f logs.File, data []byte) error {
+	if err := a.cpu.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	hash, err := a.keep(a.pins, data)
+	a.cpu.Release(1)
+	if err != nil {
+		return err
+	}
+	f.Size, f.SHA256, f.SRI = int64(len(data)), hash, logs.SumSRI(data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.manifest.Files = append(a.manifest.Files, f)
+	return nil
+}
+
+func (a *assembly) note(format string, args ...any) {
+	note := text.Short(fmt.Sprintf(format, args...), sources.MaxNote)
+	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", note)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.manifest.Notes) < maxNotes {
+		a.manifest.Notes = append(a.manifest.Notes, note)
+	} else {
+		a.silent++
+	}
+}
+
+// minified returns where the minified form of the file at path is published and
+// how it is made, or "" where it has none.
+func (a *assembly) minified(source, path string) (target string, task worker.Task) {
+	target, extension := a.selected.Minified(source, path)
+	if extension == ".css" {
+		return target, worker.MinifyCSS
+	}
+	return target, worker.MinifyJS
+}
+
+// keep stores a content in its quick codings, unless it is there already, and
+// pins it.
+func (pb *Publisher) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+	hash := kvstore.Sum(data)
+	if there, err := pins.Has(hash); err != nil || there {
+		return hash, err
+	}
+	// The second goroutine waits for the first rather than doing it again. The
+	// content that the first stores is pinned for both by then; no context ends
+	// this, because it is not the second's to end.
+	_, err, _ := pb.encoding.Do(hash.String(), func() (any, error) {
+		if there, err := pins.Has(hash); err != nil || there {
+			return nil, err
+		}
+		var coded []kvstore.Coded
+		for _, c := range recompression.Compressed {
+			quick, err := coding.Encode(c, coding.Quick, data)
+			if err != nil {
+				// It is served in the others, and inflated from them or as it is.
+				pb.logger.Warn("not compressed", "content", hash, "coding", c, "err", err)
+				continue
+			}
+			if coding.Worthwhile(len(data), len(quick)) {
+				coded = append(coded, kvstore.Coded{Coding: c, Bytes: quick})
+			}
+		}
+		if len(coded) == 0 {
+			coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
+		}
+		return nil, pb.store.PutContent(hash, int64(len(data)), settled(data, coded), coded)
+	})
+	return hash, err
+}
+
+// settled reports whether the best codings need not be tried either: a content of
+// some size that the quick ones do not shrink is compressed or random already.
+func settled(data []byte, quick []kvstore.Coded) bool {
+	return len(data) == 0 || quick[0].Coding == coding.Identity && len(data) > 16<<10
+}
+
+// maxModule is the largest script whose format is found out, in bytes.
+const maxModule = 2 << 20
+
+// asksForFormat reports whether a child has to find out if a file is an ES module.
+func asksForFormat(source string, data []byte) bool {
+	return strings.HasSuffix(strings.ToLower(source), ".js") && len(data) <= maxModule && maybeModule(data)
+}
+
+// maybeModule reports whether a script has a word that only modules begin a statement
+// with. Parsing takes a hundred times as long, and few scripts need it.
+func maybeModule(data []byte) bool {
+	if bytes.Contains(data, []byte("import.meta")) {
+		return true
+	}
+	for _, word := range []string{"export", "import"} {
+		for rest := data; ; {
+			i := bytes.Index(rest, []byte(word))
+			if i < 0 {
+				break
+			}
+			before := bytes.TrimRight(rest[:i], " \t")
+			after := rest[i+len(word):]
+			if (len(before) == 0 || strings.IndexByte("\n\r;})/", before[len(before)-1]) >= 0) &&
+				len(after) > 0 && strings.IndexByte(" \t\r\n{*\"'/", after[0]) >= 0 {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
+}

@@ -1,0 +1,76 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// The bounds of patience with what is not what upstream promises: an error page, a download that was cut short, a
+// flipped bit, in an archive or in the packument. Bytes are fetched again at once, over another connection, and after
+// wrongRest; then the release waits as one that failed. It is refused when the same came mostWrong times, over wrongFor
+// at least, from an upstream that serves others.
+const (
+	wrongTries = 3
+	wrongRest  = 10 * time.Second
+	mostWrong  = 3
+	wrongFor   = 6 * time.Hour
+)
+
+// fetchRight downloads an archive with the bytes that upstream promises.
+func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
+	for try := 1; ; try++ {
+		got, err := pb.options.Sources.Of(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
+		if errors.Is(err, fetch.ErrNotFound) {
+			err = sources.VanishedError{Err: err, Archive: true}
+		}
+		words := sources.WrongWords(err)
+		if words == "" || errors.Is(err, fetch.ErrForbidden) {
+			pb.options.Breakers.Record(sources.ArchivesOf(t.Pkg), t.Pkg.Name, err)
+		}
+		hash := sources.Wrong(err)
+		if hash == "" {
+			return got, err
+		}
+		now := pb.options.Now()
+		if hash != came.Hash || came.First.After(now) {
+			*came = views.WrongBytes{Hash: hash, First: now}
+		}
+		came.Times++
+		switch {
+		case came.Times >= mostWrong && now.Sub(came.First) >= wrongFor && !pb.options.Breakers.Down(sources.ArchivesOf(t.Pkg)) && !isPage(file):
+			return nil, &sources.Refusal{Reason: err.Error() + seen(*came), Cause: err}
+		case try == wrongTries, words != "": // another packument comes with the next attempt
+			return nil, sources.Transient{Err: err}
+		case try > 1:
+			if err := pb.options.Sleep(ctx, wrongRest); err != nil {
+				return nil, err
+			}
+		}
+		if pb.options.Npm != nil {
+			pb.options.Npm.Reconnect()
+		}
+	}
+}
+
+// isPage reports whether a download is a page that says why there is no archive, however often it comes.
+func isPage(file *os.File) bool {
+	head := make([]byte, 64)
+	n, _ := file.ReadAt(head, 0)
+	text := bytes.TrimSpace(head[:n])
+	return len(text) > 0 && (text[0] == '<' || text[0] == '{')
+}
+
+// seen says how often the same came, for the end of a sentence.
+func seen(w views.WrongBytes) string {
+	return fmt.Sprintf("; seen %s since %s", english.Plural(w.Times, "time", ""), w.First.UTC().Format(time.DateTime))
+}

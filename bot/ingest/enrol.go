@@ -1,0 +1,225 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Catalogue returns the catalogue that counts now, an empty one before there is any.
+func (pb *Publisher) Catalogue() *packages.Catalogue {
+	if c := pb.current.Load(); c != nil {
+		return c
+	}
+	return &packages.Catalogue{}
+}
+
+// LastGood returns a package as it was when its file was last accepted.
+func (pb *Publisher) LastGood(name string) (*packages.Package, bool) {
+	if p, ok := pb.Catalogue().Get(name); ok {
+		return p, true
+	}
+	known, err := views.LookupPackage(pb.store, name)
+	if err != nil || known.Removed {
+		return nil, false
+	}
+	p, err := packages.Parse(packages.Path(name), known.JSON)
+	return p, err == nil
+}
+
+// Adopt records what a catalogue changes of what is enrolled.
+func (pb *Publisher) Adopt(ctx context.Context, c *packages.Catalogue) error {
+	if err := pb.Enrol(ctx, c.Packages()...); err != nil {
+		return err
+	}
+	enrolled, err := views.Packages(pb.store)
+	if err != nil {
+		return err
+	}
+	for _, known := range enrolled {
+		if !known.Removed && !c.Mentions(known.Name) {
+			if err := pb.remove(ctx, known); err != nil {
+				return fmt.Errorf("bot: couldn't record that the catalogue has %s no more: %w", known.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// removedReason is why a version is refused that waited when its package was removed.
+const removedReason = "the catalogue has the package no more"
+
+// remove records that a package is not updated any more. What waits of it is not
+// fetched; what is published stays.
+func (pb *Publisher) remove(ctx context.Context, known views.Package) error {
+	pins := pb.store.Pin()
+	defer pins.Release()
+	data, err := pb.packageJSON(known)
+	if err != nil {
+		// Its row has the same JSON without white space, and the damage is for a check to tell.
+		pb.logger.Warn("the log will name the package JSON without white space", "package", known.Name, "err", err)
+		data = known.JSON
+	}
+	hash, err := pb.keep(pins, data)
+	if err != nil {
+		return err
+	}
+	states, err := views.States(pb.store, known.Name)
+	if err != nil {
+		return err
+	}
+	now := pb.options.Now()
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		entry := logs.Entry{Kind: logs.PackageRemoved, Time: now, Actor: ActorBot, Package: known.Name, PackageJSON: hash}
+		if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: data}); err != nil {
+			return err
+		}
+		for _, s := range states {
+			if s.Kind.Final() || s.Kind == views.Processing { // the latter is about to be published, or waits after all
+				continue
+			}
+			refused := logs.Entry{
+				Kind: logs.Refused, Time: now, Actor: ActorBot,
+				Package: s.Package, Version: s.Version, Released: s.Released, Reason: removedReason,
+			}
+			if err := views.Record(tx, views.Change{Entry: refused}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	pb.logger.Info("package removed", "package", known.Name)
+	pb.options.Events.Emit(ctx, events.Event{Kind: events.Note, Package: known.Name, Reason: known.Name + ": " + removedReason + "; what is published stays"})
+	return nil
+}
+
+// Enrol records packages whose JSON is new or has changed. A change may remove the reason
+// why a release was refused, so the bot tries refused releases again: those with which a new
+// package starts, and those that are newer.
+func (pb *Publisher) Enrol(ctx context.Context, all ...*packages.Package) error {
+	pins := pb.store.Pin()
+	defer pins.Release()
+	pb.options.Records.Mu.Lock()
+	defer pb.options.Records.Mu.Unlock()
+	return pb.log.Update(func(tx *logs.Tx) error {
+		for _, p := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := pb.enrolOne(tx, pins, p); err != nil {
+				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (pb *Publisher) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, p.JSON); err != nil {
+		return err
+	}
+	known, err := views.LookupPackage(pb.store, p.Name)
+	isNew := errors.Is(err, kvstore.ErrNotFound)
+	if err != nil && !isNew {
+		return err
+	}
+	if !isNew && !known.Removed && bytes.Equal(known.JSON, compact.Bytes()) {
+		return nil
+	}
+	hash, err := pb.keep(pins, p.JSON)
+	if err != nil {
+		return err
+	}
+	entry := logs.Entry{Kind: logs.PackageChanged, Time: pb.options.Now(), Actor: ActorBot, Package: p.Name, PackageJSON: hash}
+	if isNew || known.Removed {
+		entry.Kind = logs.PackageAdded
+	} else if entry.Diff, err = pb.diff(pins, known, p); err != nil {
+		return err
+	}
+	if entry.Policy = policyChange(known, p); entry.Policy.Weakens() {
+		pb.logger.Warn("releases no longer have to be built from a repository", "package", p.Name, "required", entry.Policy.Old, "now", entry.Policy.New)
+	}
+	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
+		return err
+	}
+	if isNew {
+		return nil
+	}
+	upstream := pb.options.Records.Known(p.Name)
+	upstream.Validators, upstream.Next, upstream.Attempts = fetch.Validators{}, time.Time{}, 0
+	if !upstream.Follows(p) {
+		upstream.Forget()
+		upstream.Notes = nil
+		if p.Autoupdate != nil {
+			upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target
+		}
+	}
+	states, err := views.States(pb.store, p.Name)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Kind == views.Refused && packages.ValidVersion(s.Version) && !slices.Contains(upstream.Retry, s.Version) {
+			upstream.Retry, upstream.Filled = append(upstream.Retry, s.Version), false
+		}
+	}
+	if err := sources.SetUpstream(pb.store, tx.Batch, upstream); err != nil {
+		return err
+	}
+	return nil
+}
+
+// diff stores what changed in a package's JSON and returns the content's hash. The
+// entry that uses it can do without: where the JSON as it was cannot be read, the
+// hash is zero and the damage is for a check to tell.
+func (pb *Publisher) diff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
+	before, err := pb.packageJSON(known)
+	if err != nil {
+		pb.logger.Warn("the log will not say what changed", "package", p.Name, "err", err)
+		return kvstore.Hash{}, nil
+	}
+	path := packages.Path(p.Name)
+	return pb.keep(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
+}
+
+// packageJSON returns a package's JSON as it was written. The views have it without
+// white space, which makes no diff that people can read.
+func (pb *Publisher) packageJSON(p views.Package) ([]byte, error) {
+	e, err := logs.ReadEntry(pb.store, p.Entry)
+	if err != nil {
+		return nil, err
+	}
+	data, err := pb.store.Identity(e.PackageJSON)
+	if err != nil {
+		return nil, fmt.Errorf("the package JSON of entry %d: %w", p.Entry, err)
+	}
+	return data, nil
+}
+
+// detail stores a reason that is too long for an entry and returns the content's
+// hash; zero for the others.
+func (pb *Publisher) detail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
+	whole := strings.ToValidUTF8(reason, "\uFFFD")
+	if len(whole) <= logs.MaxReason {
+		return kvstore.Hash{}, nil
+	}
+	return pb.keep(pins, []byte(whole))
+}

@@ -1,0 +1,15 @@
+package ingest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/larder-cdn/larder/bot/worker"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
+		worker.Main()
+	}
+	os.Exit(m.Run())
+}

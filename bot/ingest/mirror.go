@@ -1,0 +1,413 @@
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Why a release is not taken from another origin.
+var (
+	// ErrStays says that no other origin is asked about a version: it is or was published here,
+	// was refused, or is of no package of the catalogue.
+	ErrStays = errors.New("it is not looked for elsewhere")
+	// ErrInHand says that the bot is publishing the version right now.
+	ErrInHand = errors.New("it is being published right now")
+)
+
+// Wanted returns nil where a version may be asked for at another origin, else an [ErrStays].
+func (pb *Publisher) Wanted(name, version string) error {
+	c := pb.current.Load()
+	if c == nil || !packages.ValidVersion(version) {
+		return ErrStays
+	}
+	if _, ok := c.Get(name); !ok {
+		return ErrStays
+	}
+	return pb.stays(name, version)
+}
+
+// stays returns an [ErrStays] where a version was published or refused here.
+func (pb *Publisher) stays(name, version string) error {
+	if _, err := views.LookupVersion(pb.store, name, version); !errors.Is(err, kvstore.ErrNotFound) {
+		return errors.Join(ErrStays, err)
+	}
+	state, err := views.LookupState(pb.store, name, version)
+	if err == nil && state.Kind == views.Refused {
+		return ErrStays
+	}
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// A Mirroring is a release of another origin on its way to publication.
+type Mirroring struct {
+	bot     *Publisher
+	pkg     *packages.Package
+	version string
+	pins    *kvstore.Pins
+}
+
+// Mirror begins to take a release from another origin. The caller closes it.
+func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
+	if err := pb.Wanted(name, version); err != nil {
+		return nil, err
+	}
+	p, err := pb.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	pb.Recover()
+	if pb.claims.take(ReleaseID(name, version)) != nil {
+		return nil, ErrInHand
+	}
+	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
+}
+
+// Close ends it.
+func (m *Mirroring) Close() {
+	m.pins.Release()
+	m.bot.claims.Drop(ReleaseID(m.pkg.Name, m.version))
+}
+
+// Keep stores the bytes of a file, which the caller has verified.
+func (m *Mirroring) Keep(ctx context.Context, data []byte) (kvstore.Hash, error) {
+	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
+	if err != nil {
+		return kvstore.Hash{}, err
+	}
+	defer leave()
+	m.bot.leftovers.Store(true) // until it is published
+	return m.bot.keep(m.pins, data)
+}
+
+// Module reports whether a file, which the caller has verified, is an ES module, so that its tag can say so: an origin
+// with cdnjs's API does not.
+func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool, error) {
+	if !asksForFormat(path, data) {
+		return false, nil
+	}
+	size := int64(len(data))
+	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, size, worker.Memory(worker.FindFormat, size))
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	return m.bot.fresh.isModule(ctx, ReleaseID(m.pkg.Name, m.version), path, data)
+}
+
+// npmTimeout is how long a release waits to be compared with npm before it is published.
+const npmTimeout = 30 * time.Second
+
+// Publish publishes the release, whose files are all kept. What only the origin vouches for is compared with npm
+// first, if that can be asked now; where npm has other bytes, its files are published instead.
+func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
+	b := m.bot
+	if err := b.Enrol(ctx, m.pkg); err != nil {
+		return nil, err
+	}
+	if mirror.Provisional() {
+		patient, cancel := context.WithTimeout(ctx, npmTimeout)
+		own, entry, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			b.logger.Debug("not compared with npm yet", "package", m.pkg.Name, "version", m.version, "err", err)
+		default:
+			switch same, other := compareFiles(manifest, own); {
+			case len(other) > 0:
+				b.logger.Warn("another origin has other bytes than npm; npm's are published", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "path", other[0], "paths", len(other))
+				entry.Kind = logs.Published
+				return own, b.commit(m.pins, own, ActorBot, logs.Processed, entry)
+			case same > 0:
+				mirror.Proof = logs.ProofNpm
+			}
+		}
+	}
+	if manifest.Default == "" && manifest.Source.Type == cdnjsType {
+		m.complete(manifest)
+	}
+	if err := b.commit(m.pins, manifest, ActorBot, "", logs.Entry{Kind: logs.Mirrored, Mirror: &mirror}); err != nil {
+		return nil, err
+	}
+	event := publishedEvent(manifest)
+	b.logger.Info("mirrored", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "proof", mirror.Proof, "files", event.Files, "bytes", event.Bytes)
+	b.options.Events.Emit(ctx, event)
+	return manifest, nil
+}
+
+// cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
+const cdnjsType = "cdnjs"
+
+// complete adds what a manifest says about its files as a whole.
+func (m *Mirroring) complete(manifest *logs.Manifest) {
+	paths := make([]string, len(manifest.Files))
+	for i, f := range manifest.Files {
+		paths[i] = f.Path
+	}
+	manifest.Default = packages.DefaultFile(m.pkg.Filename, paths)
+	if manifest.Alike = packages.Alike(paths); len(manifest.Alike) > 0 {
+		manifest.Notes = append(manifest.Notes, alikeNote(manifest.Alike))
+	}
+}
+
+// fromNpm makes npm's release as it would be published, and what its entry would say besides. Its contents are kept.
+func (pb *Publisher) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
+	from, ok := pb.options.Sources.Of(p).(sources.NpmSource)
+	if !ok {
+		return nil, logs.Entry{}, fmt.Errorf("%s does not come from npm", p.Name)
+	}
+	listed, err := from.List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	if err != nil {
+		return nil, logs.Entry{}, err
+	}
+	v, ok := listed.Versions[version]
+	if !ok {
+		return nil, logs.Entry{}, fmt.Errorf("npm's %s has no version %s: %w", p.Autoupdate.Target, version, fetch.ErrNotFound)
+	}
+	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
+	if err != nil {
+		return nil, logs.Entry{}, fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	got, err := from.Fetch(ctx, p, p.Autoupdate.Target, v, file)
+	if err != nil {
+		return nil, logs.Entry{}, err
+	}
+	released := v.Published
+	if released.IsZero() {
+		released = pb.options.Now()
+	}
+	in := intake{
+		pkg: p, version: version, released: released, actor: ActorBot, archive: got.Archive, source: got.Source, fresh: true,
+		signature: got.Signature, attested: got.Attested,
+	}
+	manifest, err := pb.assemble(ctx, in, pins)
+	if err != nil {
+		return nil, logs.Entry{}, err
+	}
+	entry, err := pb.evidence(ctx, in, manifest, pins)
+	return manifest, entry, err
+}
+
+// compareFiles holds a release of another origin against upstream's files: same counts those of upstream that it has
+// too, other are the paths at which it has other bytes. What was made here is not upstream's.
+func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
+	files := make(map[string]kvstore.Hash, len(mirrored.Files))
+	for _, f := range mirrored.Files {
+		files[f.Path] = f.SHA256
+	}
+	for _, f := range own.Files {
+		switch h, ok := files[f.Path]; {
+		case !ok || f.Origin != logs.Upstream:
+		case h == f.SHA256:
+			same++
+		default:
+			other = append(other, f.Path)
+		}
+	}
+	slices.Sort(other)
+	return same, other
+}
+
+// Compare holds a release for which only another origin vouches against npm's. Where the bytes are the same, the log
+// says so; where npm has other bytes at a path of its own, the release is withdrawn and npm's published in its place.
+// It reports whether nothing is left to compare.
+func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled bool, err error) {
+	v, err := views.LookupVersion(pb.store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || !v.Mirror.Provisional() || v.Withdrawn != nil {
+		return err == nil, err
+	}
+	p, err := pb.Lookup(name)
+	if err != nil {
+		return false, err
+	}
+	mirrored, err := logs.ReadManifest(pb.store, v.Manifest)
+	if err != nil {
+		return false, err
+	}
+	pins := pb.store.Pin()
+	defer pins.Release()
+	pb.leftovers.Store(true)
+	own, evidence, err := pb.fromNpm(ctx, p, version, pins)
+	if err != nil {
+		return false, err
+	}
+	same, other := compareFiles(mirrored, own)
+	switch {
+	case len(other) > 0:
+		if evidence.Provenance, err = satisfyPolicy(p, evidence.Provenance, ""); err != nil {
+			return true, pb.asAtOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
+		}
+		return true, pb.replace(v, mirrored, own, evidence, other, pins)
+	case same == 0:
+		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
+	}
+	mirror := *v.Mirror
+	mirror.Proof = logs.ProofNpm
+	reason := fmt.Sprintf("npm has the same bytes at %s; %d are the origin's own", text.Count(same, "path", "paths"), len(mirrored.Files)-same)
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		if err := pb.asBefore(v); err != nil {
+			return err
+		}
+		return views.Record(tx, views.Change{Manifest: mirrored, Entry: logs.Entry{
+			Kind: logs.Confirmed, Time: pb.options.Now(), Actor: ActorBot, Package: name, Version: version,
+			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: &mirror,
+		}})
+	})
+	if err == nil {
+		pb.logger.Info("confirmed", "package", name, "version", version, "reason", reason)
+	}
+	return err == nil, err
+}
+
+// asBefore returns an error unless a release still stands as it was read.
+func (pb *Publisher) asBefore(was views.Version) error {
+	v, err := views.LookupVersion(pb.store, was.Package, was.Version)
+	if err == nil && v.Entry != was.Entry { // each change is an entry
+		err = fmt.Errorf("%s %s has changed meanwhile", was.Package, was.Version)
+	}
+	return err
+}
+
+// replace withdraws a release of another origin and publishes npm's, in one write.
+func (pb *Publisher) replace(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
+	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
+	data, err := own.Encode()
+	if err != nil {
+		return err
+	}
+	hash, err := pb.keep(pins, data)
+	if err != nil {
+		return err
+	}
+	queued := 0
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		if err := pb.asBefore(v); err != nil {
+			return err
+		}
+		entry := logs.Entry{Time: pb.options.Now(), Actor: ActorBot, Package: v.Package, Version: v.Version}
+		withdrawn, processed, replaced := entry, entry, entry
+		withdrawn.Kind, withdrawn.Released, withdrawn.Manifest, withdrawn.Reason, withdrawn.Mirror = logs.Withdrawn, v.Released, v.Manifest, reason, v.Mirror
+		processed.Kind, processed.Released, processed.Manifest, processed.Signature = logs.Processed, own.Released, hash, own.Source.Signature
+		replaced.Signature, replaced.Provenance, replaced.Maker = evidence.Signature, evidence.Provenance, evidence.Maker
+		replaced.Kind, replaced.Released, replaced.Manifest, replaced.Reason = logs.Replaced, own.Released, hash, reason
+		for _, c := range []views.Change{{Entry: withdrawn, Manifest: mirrored}, {Entry: processed}, {Entry: replaced, Manifest: own}} {
+			if err := views.Record(tx, c); err != nil {
+				return err
+			}
+		}
+		var err error
+		queued, err = pb.options.Recompressor.Enqueue(tx.Batch, own)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	pb.options.Recompressor.Enqueued(queued)
+	pb.logger.Warn("replaced", "package", v.Package, "version", v.Version, "reason", reason)
+	return nil
+}
+
+// WithdrawMirrored withdraws a release because its origin withdrew it at that time; where it is known to be
+// news, that is when it came. What an operator has restored here since stays.
+func (pb *Publisher) WithdrawMirrored(name, version string, at time.Time, reason string) error {
+	v, err := views.LookupVersion(pb.store, name, version)
+	if err != nil || v.Withdrawn != nil {
+		return err
+	}
+	last, err := logs.ReadEntry(pb.store, v.Entry)
+	if err != nil || last.Kind == logs.Restored && last.Actor != ActorBot && !at.After(last.Time) {
+		return err
+	}
+	return pb.asAtOrigin(v, logs.Withdrawn, reason, nil)
+}
+
+// errErased says that files of a release are not here any more.
+var errErased = errors.New("its files were erased here")
+
+// RestoreMirrored serves a release again that was withdrawn by [Publisher.WithdrawMirrored], because its origin serves that
+// manifest again. What an operator has withdrawn here stays withdrawn, and so does what was erased, or lacks an attestation that its package
+// requires by now.
+func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
+	v, err := views.LookupVersion(pb.store, name, version)
+	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
+		return err
+	}
+	last, err := logs.ReadEntry(pb.store, v.Entry)
+	if err != nil || last.Actor != ActorBot {
+		return err
+	}
+	if required, err := requiredBuild(pb.store, name); err != nil || required != "" {
+		if err == nil {
+			pb.logger.Warn("not restored: no other origin has the attestation that the package JSON requires", "package", name, "version", version, "required", required, "why", reason)
+		}
+		return err
+	}
+	pins := pb.store.Pin()
+	defer pins.Release()
+	err = pb.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
+		if erased, err := Erased(pb.store, name, version); err != nil || erased {
+			return cmp.Or(err, errErased)
+		}
+		for _, f := range m.Files {
+			if there, err := pins.Has(f.SHA256); err != nil || !there {
+				return cmp.Or(err, errErased)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, errErased) {
+		pb.logger.Warn("not restored", "package", name, "version", version, "why", reason, "err", err)
+		return nil
+	}
+	return err
+}
+
+// asAtOrigin withdraws or restores a release that stands as it was read, if allowed, which may be nil, lets it.
+func (pb *Publisher) asAtOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
+	m, err := logs.ReadManifest(pb.store, v.Manifest)
+	if err != nil {
+		return err
+	}
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		if err := pb.asBefore(v); err != nil {
+			return err
+		}
+		if allowed != nil {
+			if err := allowed(m); err != nil {
+				return err
+			}
+		}
+		return views.Record(tx, views.Change{Manifest: m, Entry: logs.Entry{
+			Kind: kind, Time: pb.options.Now(), Actor: ActorBot, Package: v.Package, Version: v.Version,
+			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: v.Mirror,
+		}})
+	})
+	if err == nil {
+		pb.logger.Warn(string(kind), "package", v.Package, "version", v.Version, "reason", reason)
+	}
+	return err
+}

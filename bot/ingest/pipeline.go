@@ -1,0 +1,57 @@
+package ingest
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// isModule reports whether a .js file is an ES module, so that its tag can say so. What
+// is too large, or does not parse, is taken for a classic script. An error ends
+// the release.
+func (b *bench) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
+	if !asksForFormat(source, data) {
+		return false, nil
+	}
+	format, err := b.minifiers.Do(ctx, release, worker.FindFormat, data)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if events.Stops(err) {
+		return false, err
+	}
+	return err == nil && string(format) == "esm", nil
+}
+
+// A bench is where releases are made.
+type bench struct {
+	cpu       *semaphore.Weighted // files being processed
+	minifiers *worker.Pool
+}
+
+// newBench returns a bench whose minifiers do so many jobs at once. As many children as there are releases at once exist, so that a
+// child is not ended between two files of its release.
+func newBench(o Options, minifiers, children int) *bench {
+	return &bench{
+		cpu: semaphore.NewWeighted(int64(o.Workers)),
+		minifiers: worker.NewPool(worker.Options{
+			Program: o.Program, Size: minifiers, Children: children, Timeout: MinifyTimeout,
+			Memory: max(worker.Small, o.MemoryBytes-coding.Memory(coding.Brotli, coding.Quick, packages.MaxMinify)),
+		}),
+	}
+}
+
+// freshWorkers is how many minifiers fresh releases have for themselves.
+func freshWorkers(workers int) int { return max(1, workers/4) }
+
+// MinifyTimeout is far more than an honest file of packages.MaxMinify bytes needs to be minified.
+const MinifyTimeout = 20 * time.Second
+
+// FreshDownloads are the downloads, beside those of the options, that only fresh releases get.
+const FreshDownloads = 2

@@ -1,0 +1,182 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// importUnattested is part of the reason for which the import of a release is refused. The bot tries such a version again if
+// upstream has it.
+const importUnattested = "an imported release has no attestation of its build"
+
+// overrideHint ends a refusal.
+const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
+
+// satisfyPolicy returns an error unless the attestation of a release's build satisfies the policy of its package, or an
+// operator overrides that for a reason. It returns what the entry says of both. A release whose attestation could not be
+// fetched is not refused: it is tried again.
+func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
+	required := p.Provenance.Required()
+	if required == "" {
+		return found, nil
+	}
+	var checked logs.Provenance
+	if found != nil {
+		checked = *found
+	} else {
+		checked.Outcome = logs.AttestationMissing
+	}
+	checked.Required = required
+	override = text.Plain(strings.TrimSpace(override))
+	built := checked.Outcome == logs.AttestationVerified
+	switch {
+	case built && git.Place(checked.Repository) == git.Place(required):
+		return &checked, nil
+	case override != "":
+		checked.Override = text.Short(override, sources.MaxNote)
+		return &checked, nil
+	case built:
+		return nil, sources.Refusef("the package JSON requires a build from %s, and it was built from %s; %s", required, text.Short(checked.Repository, 200), overrideHint)
+	case found == nil:
+		return nil, sources.Refusef("the package JSON requires a build from %s, and %s; %s", required, importUnattested, overrideHint)
+	case checked.Outcome == logs.AttestationUnverified:
+		return nil, fmt.Errorf("the package JSON requires a build from %s, and the attestation could not be fetched: %s", required, checked.Reason)
+	}
+	return nil, sources.Refusef("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
+}
+
+// CheckRestored returns an error unless a withdrawn release has the attestation that its package requires by now, or an operator
+// overrides that for a reason. It returns what the entry says of both, nil for a package without a policy.
+func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
+	required, err := requiredBuild(store, name)
+	if err != nil || required == "" {
+		return nil, err
+	}
+	published, err := logs.LastPublication(store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, nil // it cannot be restored
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := published.Provenance
+	if found == nil {
+		found = &logs.Provenance{Outcome: logs.AttestationMissing}
+	}
+	checked, err := satisfyPolicy(&packages.Package{Provenance: &packages.Policy{Repository: required}}, found, override)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s is not restored: the package JSON requires a build from %s, and log entry %d has no attestation of that; `--without-provenance REASON` restores it nevertheless, and the log says so", name, version, required, published.Index)
+	}
+	return checked, nil
+}
+
+// requiredBuild returns the repository that a package requires its releases to be built from, as its package JSON in the store says;
+// "" for none.
+func requiredBuild(store *kvstore.Store, name string) (string, error) {
+	known, err := views.LookupPackage(store, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	p, err := packages.Parse(packages.Path(name), known.JSON)
+	if err != nil { // one from before a stricter check has no policy either
+		return "", nil //nolint:nilerr // see above
+	}
+	return p.Provenance.Required(), nil
+}
+
+// confirmPolicy returns an error where the policy of a package has changed since an entry satisfied it.
+func (pb *Publisher) confirmPolicy(e logs.Entry) error {
+	p, ok := pb.Catalogue().Get(e.Package)
+	if !ok {
+		return nil
+	}
+	satisfied := ""
+	if e.Provenance != nil {
+		satisfied = e.Provenance.Required
+	}
+	if required := p.Provenance.Required(); required != "" && required != satisfied {
+		return fmt.Errorf("the package JSON requires a build from %s, and that was not checked; it is tried again", required)
+	}
+	return nil
+}
+
+// policyChange returns how another package JSON changes the policy.
+func policyChange(known views.Package, p *packages.Package) logs.PolicyChange {
+	change := logs.PolicyChange{New: p.Provenance.Required()}
+	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {
+		change.Old = before.Provenance.Required()
+	}
+	if change.Old == change.New {
+		return logs.PolicyChange{}
+	}
+	return change
+}
+
+// refuseImport returns an error for an import that the policy of the package does not allow. The log has an entry of it, unless
+// the version has a state already, such as that of a release which the bot is going to fetch.
+func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, version, override string) error {
+	_, refusal := satisfyPolicy(p, nil, override)
+	if refusal == nil {
+		return nil
+	}
+	if _, err := views.LookupState(pb.store, p.Name, version); !errors.Is(err, kvstore.ErrNotFound) {
+		return errors.Join(refusal, err)
+	}
+	if err := pb.Enrol(ctx, p); err != nil {
+		return err
+	}
+	state := views.State{Package: p.Name, Version: version, Reason: refusal.Error(), Updated: pb.options.Now()}
+	if err := pb.refuse(state, ActorOperator, logs.Signature{}); err != nil {
+		return err
+	}
+	return refusal
+}
+
+// RefusedImport reports whether a version was refused because it was imported.
+func RefusedImport(s views.State) bool { return strings.Contains(s.Reason, importUnattested) }
+
+// NeedsAttestation reports whether only npm's own release may be published: its package has a policy, and no other origin has
+// the attestations for it.
+func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
+
+// PublishFromNpm publishes npm's own release in place of one from another origin.
+func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
+	b := m.bot
+	if err := b.Enrol(ctx, m.pkg); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, npmTimeout)
+	defer cancel()
+	own, entry, err := b.fromNpm(limited, m.pkg, m.version, m.pins)
+	if err == nil {
+		entry.Provenance, err = satisfyPolicy(m.pkg, entry.Provenance, "")
+	}
+	if reason, ok := sources.Refused(err); ok && ctx.Err() == nil {
+		state := views.State{Package: m.pkg.Name, Version: m.version, Reason: reason, Updated: b.options.Now()}
+		return errors.Join(err, b.refuse(state, ActorBot, logs.Signature{}))
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't publish npm's release, as the policy of the package requires: %w", err)
+	}
+	entry.Kind = logs.Published
+	if err := b.commit(m.pins, own, ActorBot, logs.Processed, entry); err != nil {
+		return err
+	}
+	event := publishedEvent(own)
+	b.logger.Info("published", "package", event.Package, "version", event.Version, "files", event.Files, "bytes", event.Bytes)
+	b.options.Events.Emit(ctx, event)
+	return nil
+}

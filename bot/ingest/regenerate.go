@@ -1,0 +1,102 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Regenerate fetches a release again and stores what the package JSON of its time selects and makes. It returns the bytes of the archive,
+// 0 if the release was not fetched.
+func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
+	if err := pb.releasing.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer pb.releasing.Release(1)
+	json, err := w.PackageJSON()
+	if err != nil {
+		return 0, fmt.Errorf("its package JSON of that time is lost: %w", err)
+	}
+	pkg, err := packages.Parse(packages.Path(w.Entry.Package), json)
+	if err != nil {
+		return 0, err
+	}
+	source := pb.options.Sources.Of(pkg)
+	if source == nil || w.Manifest != nil && w.Manifest.Source.Type != pkg.Autoupdate.Source {
+		return 0, fmt.Errorf("it is from no upstream: %w", fs.ErrNotExist)
+	}
+	target := pkg.Autoupdate.Target
+	if w.Manifest != nil {
+		target = w.Manifest.Source.Name
+	}
+	v, err := origin(ctx, source, target, w)
+	if err != nil {
+		return 0, err
+	}
+	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
+	if err != nil {
+		return 0, fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	got, err := source.Fetch(ctx, pkg, target, v, file)
+	if err != nil {
+		return 0, err
+	}
+	if info, err := file.Stat(); err == nil {
+		size = info.Size()
+	}
+	in := intake{pkg: pkg, version: w.Entry.Version, released: got.Released, archive: got.Archive, source: got.Source, notes: got.Notes}
+	if in.released.IsZero() {
+		in.released = w.Entry.Released
+	}
+	pins := pb.store.Pin()
+	defer pins.Release()
+	manifest, err := pb.assemble(ctx, in, pins)
+	if err != nil {
+		return size, err
+	}
+	// Releases of before say nothing about themselves.
+	for range 2 {
+		data, err := manifest.Encode()
+		if err == nil {
+			_, err = pb.keep(pins, data)
+		}
+		if err != nil {
+			return size, err
+		}
+		manifest.About = nil
+	}
+	return size, nil
+}
+
+// origin is what a release was published from, if upstream still has that.
+func origin(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
+	version := w.Entry.Version
+	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
+		at := w.Manifest.Source
+		return sources.Candidate{Name: version, Hash: at.Commit, Ref: git.Tag{Version: version, Name: at.Tag, Commit: at.Commit}}, nil
+	}
+	listed, err := s.List(ctx, target, fetch.Validators{})
+	if err != nil {
+		return sources.Candidate{}, err
+	}
+	v, ok := listed.Versions[version]
+	if !ok {
+		return sources.Candidate{}, fmt.Errorf("upstream has no such version any more: %w", fs.ErrNotExist)
+	}
+	if w.Manifest == nil {
+		return v, nil
+	}
+	if same, known := s.Same(v, w.Manifest.Source.Integrity); known && !same {
+		return sources.Candidate{}, fmt.Errorf("upstream has another archive for it now: %w", fs.ErrNotExist)
+	}
+	return v, nil
+}

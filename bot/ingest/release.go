@@ -1,0 +1,472 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// Erased reports whether files of a withdrawn release were erased since it was last served.
+func Erased(r kvstore.Reader, name, version string) (bool, error) {
+	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
+	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
+	return err == nil && len(last.Entries) > 0 && last.Entries[0].Kind == logs.Erased, err
+}
+
+// storeBundles stores the attestations and returns the provenance that names them.
+func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs.Provenance, error) {
+	found := a.Found
+	for _, bundle := range []struct {
+		data []byte
+		hash *kvstore.Hash
+	}{{a.Bundles.Build, &found.Bundle}, {a.Bundles.Publish, &found.Publish.Bundle}} {
+		if len(bundle.data) == 0 || len(bundle.data) > verify.MaxAttestation {
+			continue
+		}
+		var err error
+		if *bundle.hash, err = pb.keep(pins, bundle.data); err != nil {
+			return nil, err
+		}
+	}
+	return &found, nil
+}
+
+func emptyTempDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(dir, tempPattern))
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Actors in the log.
+const (
+	ActorBot      = "bot"
+	ActorOperator = "operator"
+)
+
+func (pb *Publisher) Lookup(name string) (*packages.Package, error) {
+	p, ok := pb.Catalogue().Get(name)
+	if !ok {
+		for _, refused := range pb.Catalogue().Problems() {
+			if path.Base(refused.File) == name+".json" {
+				return nil, fmt.Errorf("the catalogue has a JSON for package %q, but it was refused: %w", name, refused)
+			}
+		}
+		var names []string
+		for _, p := range pb.Catalogue().Packages() {
+			names = append(names, p.Name)
+		}
+		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, Nearest(name, names))
+	}
+	return p, nil
+}
+
+// Unpublished returns an error where a version cannot or need not be published.
+func (pb *Publisher) Unpublished(name, version string) error {
+	if !packages.ValidVersion(version) {
+		return fmt.Errorf("%q is not a version: letters, digits and . _ + - are allowed, a letter or digit first", version)
+	}
+	switch v, err := views.LookupVersion(pb.store, name, version); {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case v.Withdrawn != nil:
+		return fmt.Errorf("%s %s was withdrawn (%s); `larder restore %s %s` serves it again as it was", name, version, v.Withdrawn.Reason, name, version)
+	default:
+		return fmt.Errorf("%s %s is published already, and a published version is never rewritten", name, version)
+	}
+}
+
+// Nearest returns a hint at the word that is most like got, or "".
+func Nearest(got string, words []string) string {
+	if best, ok := text.Nearest(got, words); ok {
+		return fmt.Sprintf("; did you mean %q?", best)
+	}
+	return ""
+}
+
+// tempPattern names the files of downloads under way; never an upstream's name.
+const tempPattern = "download-*"
+
+// Release fetches and publishes one version, or records why not. If another
+// goroutine is releasing it, wait is closed once that is done. The error is for what stops
+// the bot.
+func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
+	pb.Recover()
+	if wait := pb.claims.take(t.Id()); wait != nil {
+		return wait, nil
+	}
+	defer pb.claims.Drop(t.Id())
+	if !t.Fresh { // fresh ones have downloads of their own
+		if err := pb.releasing.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		defer pb.releasing.Release(1)
+	}
+	return nil, pb.releaseClaimed(ctx, t)
+}
+
+func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
+	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	if state.Kind.Final() {
+		return nil // by another way since the task was made
+	}
+	state = views.State{
+		Package: t.Pkg.Name, Version: t.Version.Name, Kind: views.Processing,
+		Released: t.Released, Updated: pb.options.Now(), Attempts: state.Attempts, Wrong: state.Wrong,
+	}
+	if err := pb.setState(state); err != nil {
+		return err
+	}
+	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: state.Package, Version: state.Version})
+	start := pb.options.Now()
+	manifest, err := pb.fetch(ctx, t, &state.Wrong)
+	if err != nil {
+		return pb.outcome(ctx, t, state, err)
+	}
+	event := publishedEvent(manifest)
+	pb.logger.Info("published", "package", state.Package, "version", state.Version, "files", event.Files, "bytes", event.Bytes, "took", pb.options.Now().Sub(start).Round(time.Millisecond))
+	pb.options.Events.Emit(ctx, event)
+	return nil
+}
+
+// tooOften is how many times the process may end in the middle of a release
+// before that one waits like one that failed.
+const tooOften = 10
+
+// Recover returns once what an earlier process was at is back in the schedule. A goroutine
+// that is about to work on releases calls it first: with many releases in the store it takes
+// seconds, for which no client should wait.
+func (pb *Publisher) Recover() {
+	pb.resume.Do(func() {
+		if err := pb.recoverStates(); err != nil {
+			pb.logger.Warn("couldn't recover what an earlier process was at", "err", err)
+		}
+	})
+}
+
+// recoverStates gives the releases in whose middle an earlier process ended back to the
+// schedule.
+func (pb *Publisher) recoverStates() error {
+	states, err := views.StatesOf(pb.store, views.Processing)
+	if err != nil {
+		return err
+	}
+	batch := pb.store.NewBatch()
+	defer batch.Close()
+	for _, s := range states {
+		s.Kind, s.Updated = views.Detected, pb.options.Now()
+		if s.Attempts++; s.Attempts >= tooOften {
+			s.Kind, s.Reason = views.Failed, fmt.Sprintf("the process ended %d times in the middle of it", s.Attempts)
+			s.Next = s.Updated.Add(sources.Backoff(s.Attempts))
+		}
+		if err := views.SetState(batch, s); err != nil {
+			return err
+		}
+	}
+	return batch.Commit()
+}
+
+func publishedEvent(m *logs.Manifest) events.Event {
+	event := events.Event{Kind: events.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
+	for _, f := range m.Files {
+		event.Bytes += f.Size
+	}
+	return event
+}
+
+// outcome records that a release was not published.
+func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause error) error {
+	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
+		return nil // published by another way meanwhile, which its state says
+	}
+	s.Updated = pb.options.Now()
+	if reason, ok := sources.Refused(cause); ok {
+		s.Kind, s.Reason = views.Refused, reason
+		var signed logs.Signature
+		var invalid *npm.SignatureError
+		if errors.As(cause, &invalid) {
+			signed = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
+		}
+		if err := pb.refuse(s, t.Actor, signed); err != nil {
+			return err
+		}
+		pb.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
+		pb.options.Events.Emit(ctx, events.Event{Kind: events.Refused, Package: s.Package, Version: s.Version, Reason: reason})
+		if !pb.options.Records.Known(s.Package).Filled { // the next one takes its place
+			pb.refills.Store(s.Package, true)
+			pb.options.Reschedule(ctx, s.Package, s.Updated)
+		}
+		return nil
+	}
+	if events.Stops(cause) || ctx.Err() != nil {
+		// It is not the release's fault. Should even this not be written, then
+		// recover has it at the next start.
+		s.Kind = views.Detected
+		if err := pb.setState(s); err != nil {
+			pb.logger.Debug("state not put back", "package", s.Package, "version", s.Version, "err", err)
+		}
+		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, errors.Join(ctx.Err(), cause))
+	}
+	var limit *git.LimitError
+	if errors.As(cause, &limit) {
+		s.Kind, s.Reason, s.Next = views.Detected, cause.Error(), limit.Until.Add(sources.Jittered(sources.MinWait))
+		if err := pb.setState(s); err != nil {
+			return err
+		}
+		pb.options.Reschedule(ctx, s.Package, s.Next)
+		pb.options.Events.Emit(ctx, events.Event{Kind: events.Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+		return nil
+	}
+	down := sources.IsOutage(cause) && pb.options.Breakers.Down(sources.ArchivesOf(t.Pkg))
+	if s.Attempts == 0 || !down {
+		s.Attempts++
+	}
+	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(min(sources.LongestRest, sources.Backoff(s.Attempts)))
+	if down {
+		s.Next = s.Updated.Add(sources.MinWait)
+	}
+	if sources.Wrong(cause) != "" {
+		s.Reason += seen(s.Wrong)
+	}
+	if at, ok := fetch.RetryAt(cause); ok {
+		s.Next = sources.Later(s.Next, at)
+	}
+	if err := pb.setState(s); err != nil {
+		return err
+	}
+	pb.options.Reschedule(ctx, s.Package, s.Next)
+	pb.logger.Warn("failed", "package", s.Package, "version", s.Version, "err", cause, "attempts", s.Attempts, "next", s.Next)
+	pb.options.Events.Emit(ctx, events.Event{Kind: events.Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+	return nil
+}
+
+// refuse records in the log and the states that a version will not be published.
+func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) error {
+	pins := pb.store.Pin()
+	defer pins.Release()
+	detail, err := pb.detail(pins, s.Reason)
+	if err != nil {
+		return err
+	}
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		if err := pb.Unpublished(s.Package, s.Version); err != nil {
+			return err
+		}
+		return views.Record(tx, views.Change{Entry: logs.Entry{
+			Kind: logs.Refused, Time: s.Updated, Actor: actor,
+			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason, Detail: detail,
+			Signature: signed,
+		}})
+	})
+	if err != nil && detail != (kvstore.Hash{}) {
+		pb.leftovers.Store(true)
+	}
+	return err
+}
+
+// neverOther refuses a release that was published with another manifest, by the word of the
+// log: the views may have lost that, as they may a withdrawal.
+func (pb *Publisher) neverOther(name, version string, manifest kvstore.Hash) error {
+	before, err := logs.LastPublication(pb.store, name, version)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case before.Manifest != manifest:
+		return sources.Refusef("it was published with other files (log entry %d), and a version that was published never gets other files; `larder repair` brings back what was known of it", before.Index)
+	}
+	return nil
+}
+
+func (pb *Publisher) setState(s views.State) error {
+	batch := pb.store.NewBatch()
+	defer batch.Close()
+	if err := views.SetState(batch, s); err != nil {
+		return err
+	}
+	if err := batch.Commit(); err != nil {
+		return err
+	}
+	pb.options.Changed(s.Package)
+	return nil
+}
+
+// fetch downloads a release and publishes it. It counts in came what came instead.
+func (pb *Publisher) fetch(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
+	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	got, err := pb.fetchRight(ctx, t, file, came)
+	if err != nil {
+		return nil, err
+	}
+	released := t.Released
+	if !got.Released.IsZero() {
+		released = got.Released
+	}
+	if released.IsZero() {
+		released = pb.options.Now()
+	}
+	return pb.publish(ctx, intake{
+		pkg: t.Pkg, version: t.Version.Name, released: released, actor: t.Actor,
+		archive: got.Archive, source: got.Source, notes: got.Notes, fresh: t.Fresh,
+		signature: got.Signature, attested: got.Attested, override: t.Override,
+	})
+}
+
+// An intake is a release on its way to publication.
+type intake struct {
+	pkg      *packages.Package
+	version  string
+	released time.Time
+	actor    string
+	archive  archive.Source
+	source   logs.Source
+	notes    []string
+	// signature and attested are those of [sources.Fetched].
+	signature logs.Signature
+	attested  func(context.Context) (sources.Attested, error)
+	override  string                     // why an operator publishes it although it does not satisfy the policy; "" for none
+	fresh     bool                       // it does not wait for releases that are not
+	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
+}
+
+// publish takes the files that the package JSON names out of the archive and
+// publishes them. Contents are stored on the way; all that makes them a release
+// is one write at the end.
+func (pb *Publisher) publish(ctx context.Context, in intake) (_ *logs.Manifest, err error) {
+	defer func() {
+		if err != nil {
+			pb.leftovers.Store(true)
+		}
+	}()
+	pins := pb.store.Pin()
+	defer pins.Release()
+	manifest, err := pb.assemble(ctx, in, pins)
+	if err != nil {
+		return nil, err
+	}
+	if in.check != nil {
+		if err := in.check(manifest); err != nil {
+			return nil, err
+		}
+	}
+	entry, err := pb.evidence(ctx, in, manifest, pins)
+	if err != nil {
+		return nil, err
+	}
+	if entry.Provenance, err = satisfyPolicy(in.pkg, entry.Provenance, in.override); err != nil {
+		return nil, err
+	}
+	entry.Kind = logs.Published
+	if err := pb.commit(pins, manifest, in.actor, logs.Processed, entry); err != nil {
+		return nil, err
+	}
+	return manifest, nil
+}
+
+// evidence is what the entry of a publication says of its upstream and of how files were made. What it names is kept.
+func (pb *Publisher) evidence(ctx context.Context, in intake, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
+	entry := logs.Entry{Signature: in.signature}
+	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
+		entry.Maker = new(logs.Maker)
+		entry.Maker.Program, entry.Maker.Version, entry.Maker.Options = worker.Minifier()
+	}
+	if in.attested == nil {
+		return entry, nil
+	}
+	attested, err := in.attested(ctx)
+	if err == nil {
+		entry.Provenance, err = pb.storeBundles(pins, attested)
+	}
+	return entry, err
+}
+
+// commit publishes a release, whose contents are kept, by an entry, with one of the kind before in front of it where
+// that is not "".
+func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
+	data, err := manifest.Encode()
+	if err != nil {
+		return err
+	}
+	hash, err := pb.keep(pins, data)
+	if err != nil {
+		return err
+	}
+	queued := 0
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		// Whatever was true before, this is the moment that counts.
+		if err := errors.Join(pb.Unpublished(manifest.Package, manifest.Version), pb.neverOther(manifest.Package, manifest.Version, hash)); err != nil {
+			return err
+		}
+		if entry.Kind == logs.Mirrored {
+			if err := pb.stays(manifest.Package, manifest.Version); err != nil {
+				return err
+			}
+		}
+		entry.Time, entry.Actor = pb.options.Now(), actor
+		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
+		demand, err := sources.LookupDemand(pb.store, manifest.Package)
+		if err != nil {
+			return err
+		}
+		entry.Downloads = demand.Downloads
+		if err := pb.confirmPolicy(entry); err != nil {
+			return err
+		}
+		if before != "" {
+			first := entry
+			first.Kind, first.Signature, first.Provenance, first.Maker, first.Downloads = before, manifest.Source.Signature, nil, nil, 0
+			if err := views.Record(tx, views.Change{Entry: first}); err != nil {
+				return err
+			}
+		}
+		if err := views.Record(tx, views.Change{Entry: entry, Manifest: manifest}); err != nil {
+			return err
+		}
+		queued, err = pb.options.Recompressor.Enqueue(tx.Batch, manifest)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	pb.options.Recompressor.Enqueued(queued)
+	return nil
+}

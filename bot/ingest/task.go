@@ -1,0 +1,25 @@
+package ingest
+
+import (
+	"time"
+
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A Task is a release to fetch.
+type Task struct {
+	Pkg      *packages.Package
+	Version  sources.Candidate
+	Released time.Time
+	Fresh    bool // it has appeared since the first look at the package, so it goes ahead of every backlog
+	Tried    int  // attempts that failed
+	Rank     int  // 0 for a package's newest, so that every package's newest come first
+	Actor    string
+	Override string // that of [intake]
+}
+
+// Id names the version in queues and claims.
+func (t Task) Id() string { return ReleaseID(t.Pkg.Name, t.Version.Name) }
+
+func ReleaseID(pkg, version string) string { return pkg + " " + version }

@@ -1,0 +1,439 @@
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dustin/go-humanize/english"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// A Tree is a folder of releases as a public service lays them out, {package}/{version}/{path}, and what is known of them
+// besides.
+type Tree struct {
+	Dir string `json:"dir"` // an absolute path
+	// Released says when the releases were made: [ByPackument], [ByTimes], or the path of a file of dates.
+	Released string `json:"released"`
+	// SRI is the path of a file of integrities that must hold, or of a folder of such files, {package}/{version}.json; ""
+	// for none.
+	SRI string `json:"sri,omitempty"`
+	// Override is that of an [ImportRequest], for all releases.
+	Override string `json:"override,omitempty"`
+}
+
+// A TreeEvent tells how far an import has come and, where Problem is not "", of a release that was not imported.
+type TreeEvent struct {
+	Done    int    `json:"done"`
+	Of      int    `json:"of"`
+	Package string `json:"package"`
+	Version string `json:"version,omitempty"` // "" where the package's folder could not be read
+	Problem string `json:"problem,omitempty"` // what is wrong, in the same words for all releases of which it is
+	Detail  string `json:"detail,omitempty"`
+}
+
+// A TreeSummary counts what an import did.
+type TreeSummary struct {
+	Packages  int   `json:"packages"` // that the tree and the catalogue have
+	Releases  int   `json:"releases"` // that the tree has of them
+	Published int   `json:"published"`
+	Files     int   `json:"files"` // in those
+	Bytes     int64 `json:"bytes"`
+	Same      int   `json:"same"` // published before, with the same files
+	// Refused has the releases that were not imported, by problem, the most frequent first.
+	Refused []TreeRefusals `json:"refused"`
+	// Unknown are the folders that have no package's name, Beside the files and links beside the folders.
+	Unknown Some `json:"unknown"`
+	Beside  Some `json:"beside"`
+	LeftOut Some `json:"leftOut"` // files of published releases, such as links
+	// Unlisted are releases of which there are no integrities, Missing those of which there are some and no folder.
+	Unlisted Some `json:"unlisted"`
+	Missing  Some `json:"missing"`
+}
+
+// TreeRefusals are the releases that were not imported for one problem.
+type TreeRefusals struct {
+	Problem string `json:"problem"`
+	Some
+}
+
+// Some counts what is too much to list.
+type Some struct {
+	Count int      `json:"count"`
+	First []string `json:"first,omitempty"`
+}
+
+const someFirst = 5
+
+func (s *Some) add(names ...string) {
+	s.Count += len(names)
+	s.First = append(s.First, names[:min(len(names), someFirst-len(s.First))]...)
+}
+
+// The problems that a release of a tree may have.
+const (
+	notVersion      = "the folder's name is not a version"
+	otherFiles      = "published already, with other files"
+	wasWithdrawn    = "withdrawn"
+	wrongIntegrity  = "an integrity does not hold"
+	noDate          = "no release date"
+	notAcceptable   = "not an acceptable release"
+	notAttested     = "the package requires an attestation of the build"
+	couldNotBeRead  = "could not be read"
+	couldNotPublish = "could not be published"
+)
+
+// treeError is why a release is not imported.
+type treeError struct {
+	problem string
+	cause   error
+}
+
+func (e *treeError) Error() string { return e.cause.Error() }
+
+func (e *treeError) Unwrap() error { return e.cause }
+
+func treeProblem(problem, format string, args ...any) error {
+	return &treeError{problem, fmt.Errorf(format, args...)}
+}
+
+// treeImport is an import under way.
+type treeImport struct {
+	*Publisher
+	Tree
+	root     *os.Root
+	dates    dates
+	listed   *integrities
+	packages []*treePackage
+	tell     func(TreeEvent)
+
+	mu   sync.Mutex
+	done int
+	sum  TreeSummary
+}
+
+// A treePackage is a package of the tree.
+type treePackage struct {
+	*packages.Package
+	laid     *packages.Package
+	versions []string // newest first
+	enrolled func(context.Context) error
+	upstream upstreamDates
+}
+
+// ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
+// Several are published at once. A release that is published with the same files is only counted, so an import that was
+// interrupted goes on when it is asked for again. One that cannot be imported does not stop the others and, as with Import,
+// nothing is said of it anywhere but to tell; the error is for what stops the import.
+func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, tell func(TreeEvent)) (TreeSummary, error) {
+	root, err := os.OpenRoot(tree.Dir)
+	if err != nil {
+		return TreeSummary{}, fmt.Errorf("couldn't open the tree: %w", err)
+	}
+	defer root.Close()
+	t := &treeImport{Publisher: pb, Tree: tree, root: root, tell: tell, sum: TreeSummary{Refused: []TreeRefusals{}}}
+	if t.dates, err = openDates(tree.Released, pb.options.Now()); err != nil {
+		return TreeSummary{}, err
+	}
+	if t.listed, err = openIntegrities(tree.SRI); err != nil {
+		return TreeSummary{}, err
+	}
+	defer t.listed.close()
+	pb.Recover()
+	if err := t.scan(); err != nil {
+		return TreeSummary{}, err
+	}
+	err = t.importAll(ctx)
+	slices.SortStableFunc(t.sum.Refused, func(x, y TreeRefusals) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), strings.Compare(x.Problem, y.Problem))
+	})
+	return t.sum, err
+}
+
+// scan finds the packages of the tree and their versions.
+func (t *treeImport) scan() error {
+	folders, err := t.folders(".")
+	if err != nil {
+		return fmt.Errorf("couldn't read the tree: %w", err)
+	}
+	for _, name := range folders {
+		p, ok := t.Catalogue().Get(name)
+		if !ok {
+			t.sum.Unknown.add(name)
+			continue
+		}
+		versions, err := t.folders(name)
+		if err != nil {
+			t.ended(name, "", treeProblem(couldNotBeRead, "%w", err))
+			continue
+		}
+		slices.SortFunc(versions, func(x, y string) int { return packages.CompareVersions(y, x) })
+		found := &treePackage{Package: p, laid: p.LaidOut(), versions: versions}
+		found.enrolled = once(func(ctx context.Context) error { return t.Enrol(ctx, p) })
+		t.packages = append(t.packages, found)
+		t.sum.Releases += len(versions)
+		t.listed.found(name, versions)
+	}
+	t.sum.Packages = len(t.packages)
+	t.sum.Missing = t.listed.missing()
+	if t.sum.Releases == 0 && len(t.sum.Refused) == 0 {
+		found := "no folders"
+		if t.sum.Packages > 0 {
+			found = fmt.Sprintf("folders of %s, but no versions in them", english.Plural(t.sum.Packages, "package", ""))
+		} else if len(folders) > 0 {
+			found = fmt.Sprintf("%s, such as %s, and the catalogue has no package of that name",
+				english.Plural(len(folders), "folder", ""), strings.Join(t.sum.Unknown.First, ", "))
+		}
+		return fmt.Errorf("%s is not laid out as {package}/{version}/{file}: it has %s; of a public service's files, name the folder that has the packages, such as ajax/libs", t.Dir, found)
+	}
+	return nil
+}
+
+// folders lists the folders in one, sorted by name. Links are not followed.
+func (t *treeImport) folders(dir string) ([]string, error) {
+	f, err := t.root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		} else {
+			t.sum.Beside.add(path.Join(dir, e.Name()))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (t *treeImport) importAll(ctx context.Context) error {
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.SetLimit(t.options.Downloads)
+	for _, p := range t.packages {
+		for _, version := range p.versions {
+			if groupCtx.Err() != nil {
+				break
+			}
+			g.Go(func() error {
+				err := t.importOne(groupCtx, p, version)
+				if err != nil && (events.Stops(err) || groupCtx.Err() != nil) {
+					return fmt.Errorf("%s %s: %w", p.Name, version, err)
+				}
+				t.ended(p.Name, version, err)
+				return nil
+			})
+		}
+	}
+	return cmp.Or(g.Wait(), ctx.Err())
+}
+
+// ended counts and tells how an import of one release ended.
+func (t *treeImport) ended(name, version string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	event := TreeEvent{Package: name, Version: version}
+	if version != "" {
+		t.done++
+	}
+	event.Done, event.Of = t.done, t.sum.Releases
+	if err != nil {
+		event.Problem, event.Detail = couldNotPublish, err.Error()
+		var problem *treeError
+		var read *fs.PathError
+		switch _, refused := sources.Refused(err); {
+		case errors.As(err, &problem):
+			event.Problem = problem.problem
+		case refused:
+			event.Problem = notAcceptable
+		case errors.As(err, &read):
+			event.Problem = couldNotBeRead
+		}
+		t.refused(event.Problem, strings.TrimSpace(name+" "+version))
+	}
+	t.tell(event)
+}
+
+func (t *treeImport) refused(problem, release string) {
+	i := slices.IndexFunc(t.sum.Refused, func(r TreeRefusals) bool { return r.Problem == problem })
+	if i < 0 {
+		i = len(t.sum.Refused)
+		t.sum.Refused = append(t.sum.Refused, TreeRefusals{Problem: problem})
+	}
+	t.sum.Refused[i].add(release)
+}
+
+func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
+	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
+	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
+		return treeProblem(notVersion, "letters, digits and . _ + - are allowed, a letter or digit first, and a digit must be among them")
+	}
+	for id := ReleaseID(p.Name, version); ; {
+		wait := t.claims.take(id)
+		if wait == nil {
+			defer t.claims.Drop(id)
+			break
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	listed, err := t.listed.of(p.Name, version)
+	if err != nil {
+		return &treeError{wrongIntegrity, err}
+	}
+	source := archive.FolderIn(t.root, path.Join(p.Name, version))
+	published, err := views.LookupVersion(t.store, p.Name, version)
+	switch {
+	case err == nil:
+		if err := t.Same(ctx, p, published, source, listed); err != nil {
+			return err
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.sum.Same++
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	default:
+		manifest, err := t.publishOne(ctx, p, version, source, listed)
+		if err != nil {
+			return err
+		}
+		t.logger.Info("imported", "package", p.Name, "version", version, "files", len(manifest.Files))
+		t.options.Events.Emit(ctx, publishedEvent(manifest))
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.sum.Published++
+		t.sum.Files += len(manifest.Files)
+		for _, f := range manifest.Files {
+			t.sum.Bytes += f.Size
+		}
+		for _, l := range manifest.LeftOut {
+			t.sum.LeftOut.add(fmt.Sprintf("%s/%s/%s (%s)", p.Name, version, l.Path, l.Reason))
+		}
+	}
+	if t.SRI != "" && len(listed) == 0 {
+		t.sum.Unlisted.add(p.Name + " " + version)
+	}
+	return nil
+}
+
+func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
+	released, err := t.released(ctx, p, version, source)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.enrolled(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
+		return nil, &treeError{notAttested, err}
+	}
+	return t.publish(ctx, intake{
+		pkg: p.laid, version: version, override: t.Override, released: released, actor: ActorOperator,
+		archive: source,
+		source:  logs.Source{Type: "import", Name: filepath.Base(t.Dir)},
+		check:   func(m *logs.Manifest) error { return hold(listed, m) },
+	})
+}
+
+// Same returns nil where a release was published with the files that it has in the tree, and the integrities hold.
+func (t *treeImport) Same(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
+	if w := published.Withdrawn; w != nil {
+		return treeProblem(wasWithdrawn, "%s; `larder restore %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
+	}
+	manifest, err := logs.ReadManifest(t.store, published.Manifest)
+	if err != nil {
+		return err
+	}
+	plan, err := packages.NewPlan(ctx, p.laid, source)
+	if err != nil {
+		return err
+	}
+	want := make(map[string]logs.File, len(manifest.Files))
+	var other Some
+	for _, f := range manifest.Files {
+		want[f.Path] = f
+		if plan.Targets[f.Path] == nil {
+			other.add(f.Path + " is not in the tree")
+		}
+	}
+	err = archive.Walk(ctx, source, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		f, ok := want[e.Name]
+		switch {
+		case plan.Targets[e.Name] == nil:
+			return nil
+		case !ok:
+			other.add(e.Name + " is not published")
+			return nil
+		case e.Size != f.Size:
+			other.add(e.Name + " differs")
+			return nil
+		}
+		sum := sha256.New()
+		if _, err := io.Copy(sum, r); err != nil {
+			return err
+		}
+		if kvstore.Hash(sum.Sum(nil)) != f.SHA256 {
+			other.add(e.Name + " differs")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if other.Count > 0 {
+		return treeProblem(otherFiles, "%s, and a published version is never rewritten", other)
+	}
+	return hold(listed, manifest)
+}
+
+// String is for the middle of a sentence.
+func (s Some) String() string {
+	text := strings.Join(s.First, ", ")
+	if more := s.Count - len(s.First); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// once returns do for several goroutines, each of which gets what the first success or the last failure was.
+func once(do func(context.Context) error) func(context.Context) error {
+	var mu sync.Mutex
+	done := false
+	return func(ctx context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if done {
+			return nil
+		}
+		err := do(ctx)
+		done = err == nil
+		return err
+	}
+}

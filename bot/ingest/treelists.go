@@ -1,0 +1,351 @@
+package ingest
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// The values of Tree.Released that are no file's path.
+const (
+	ByPackument = "packument" // the package's npm registry tells
+	ByTimes     = "mtime"     // the time of the release's newest file
+)
+
+// dates are those of a file, by releaseID.
+type dates map[string]time.Time
+
+// openDates reads a file of dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key.
+func openDates(file string, now time.Time) (dates, error) {
+	if file == ByPackument || file == ByTimes {
+		return nil, nil
+	}
+	all := make(dates)
+	err := readStrings(file, func(key, value string) error {
+		parts := strings.Split(key, "/")
+		if len(parts) != 2 {
+			return errors.New("package/version is expected in place of this key")
+		}
+		at, err := time.Parse(time.RFC3339, value)
+		if err != nil {
+			if at, err = time.Parse(time.DateOnly, value); err != nil {
+				return fmt.Errorf("%q is no date as 2006-01-02 or 2006-01-02T15:04:05Z", value)
+			}
+		}
+		id := ReleaseID(parts[0], parts[1])
+		if _, twice := all[id]; twice {
+			return errors.New("it has two dates")
+		}
+		all[id] = at
+		return possible(at, now)
+	})
+	return all, err
+}
+
+// earliest is before anything that a public service of libraries has.
+var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// possible refuses what cannot be when a release was made: npm's archives have 1985, others 1970.
+func possible(at, now time.Time) error {
+	if at.Before(earliest) || at.After(now.Add(24*time.Hour)) {
+		return fmt.Errorf("%s cannot be when it was released", at.UTC().Format(time.DateTime))
+	}
+	return nil
+}
+
+// upstreamDates are what a package's upstream was asked for, once.
+type upstreamDates struct {
+	mu    sync.Mutex
+	dates map[string]time.Time // of the versions in the tree; nil before it was asked
+	err   error
+}
+
+// released says when a release was made. Nothing is guessed, because what is published keeps its date for good.
+func (t *treeImport) released(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
+	switch t.Released {
+	case ByPackument:
+		at, err = t.fromUpstream(ctx, p, version)
+	case ByTimes:
+		err = archive.Walk(ctx, source, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+			if e.Modified.After(at) {
+				at = e.Modified
+			}
+			return nil
+		})
+		if err == nil && at.IsZero() {
+			err = sources.Refusef("there are no files in it")
+		}
+	default:
+		var ok bool
+		if at, ok = t.dates[ReleaseID(p.Name, version)]; !ok {
+			err = treeProblem(noDate, "the file of dates does not have it")
+		}
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := possible(at, t.options.Now()); err != nil {
+		return time.Time{}, treeProblem(noDate, "%w; name a file of dates with --released", err)
+	}
+	return at, nil
+}
+
+const otherDates = "; --released takes a file of dates, or mtime for the files' times"
+
+func (t *treeImport) fromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
+	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
+		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
+	}
+	u := &p.upstream
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.dates == nil {
+		u.dates = make(map[string]time.Time)
+		u.err = t.askDates(ctx, p)
+	}
+	if u.err != nil {
+		return time.Time{}, treeProblem(noDate, "%w; import the tree again when it can be asked%s", u.err, otherDates)
+	}
+	at := u.dates[version]
+	if at.IsZero() {
+		return time.Time{}, treeProblem(noDate, "npm's %s does not say when it had that version%s", p.Autoupdate.Target, otherDates)
+	}
+	return at, nil
+}
+
+func (t *treeImport) askDates(ctx context.Context, p *treePackage) error {
+	name := sources.UpstreamOf(p.Package)
+	if t.options.Breakers.Down(name) {
+		return fmt.Errorf("the registry does not answer (%s)", name)
+	}
+	listed, err := t.options.Sources.Of(p.Package).List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	t.options.Breakers.Record(name, p.Package.Name, err)
+	if err != nil {
+		return err
+	}
+	for _, version := range p.versions {
+		p.upstream.dates[version] = listed.Versions[version].Published
+	}
+	return nil
+}
+
+// integrities are those that must hold. A nil one has none.
+type integrities struct {
+	folder *os.Root // nil where they are in one file
+	all    map[string]map[string]string
+	absent map[string]struct{} // releases of all that the tree was not found to have
+}
+
+// openIntegrities reads a file: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as
+// key. In a folder the file of a version is read when its turn comes, so that memory does not grow with their number.
+func openIntegrities(name string) (*integrities, error) {
+	if name == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		root, err := os.OpenRoot(name)
+		if err != nil {
+			return nil, err
+		}
+		return &integrities{folder: root}, nil
+	}
+	l := &integrities{all: make(map[string]map[string]string), absent: make(map[string]struct{})}
+	return l, readStrings(name, func(key, value string) error {
+		parts := strings.SplitN(key, "/", 3)
+		if len(parts) != 3 || parts[2] == "" {
+			return errors.New("package/version/file is expected in place of this key")
+		}
+		id := ReleaseID(parts[0], parts[1])
+		if l.all[id] == nil {
+			l.all[id], l.absent[id] = make(map[string]string), struct{}{}
+		}
+		return setIntegrity(l.all[id], parts[2], value)
+	})
+}
+
+func (l *integrities) close() {
+	if l != nil && l.folder != nil {
+		l.folder.Close()
+	}
+}
+
+// found notes that the tree has these versions.
+func (l *integrities) found(name string, versions []string) {
+	if l == nil {
+		return
+	}
+	for _, version := range versions {
+		delete(l.absent, ReleaseID(name, version))
+	}
+}
+
+// missing are the releases of a file that the tree does not have.
+func (l *integrities) missing() (some Some) {
+	if l != nil {
+		some.add(slices.Sorted(maps.Keys(l.absent))...)
+	}
+	return some
+}
+
+// of returns those of a release, by path.
+func (l *integrities) of(name, version string) (map[string]string, error) {
+	switch {
+	case l == nil:
+		return nil, nil
+	case l.folder == nil:
+		return l.all[ReleaseID(name, version)], nil
+	}
+	file := name + "/" + version + ".json"
+	f, err := l.folder.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	found := make(map[string]string)
+	err = decodeStrings(io.LimitReader(f, logs.MaxManifest), func(key, value string) error { return setIntegrity(found, key, value) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return found, nil
+}
+
+func setIntegrity(all map[string]string, file, value string) error {
+	algorithm, encoded, _ := strings.Cut(value, "-")
+	sum, err := base64.StdEncoding.DecodeString(encoded)
+	size, ok := map[string]int{"sha256": sha256.Size, "sha512": sha512.Size}[algorithm]
+	switch {
+	case err != nil || !ok || len(sum) != size:
+		return fmt.Errorf("%q is not a sha512 or sha256 integrity", value)
+	case all[file] != "":
+		return errors.New("it has two integrities")
+	}
+	all[file] = value
+	return nil
+}
+
+// hold returns an error unless a release has all files of which there is an integrity, and with those.
+func hold(listed map[string]string, m *logs.Manifest) error {
+	if len(listed) == 0 {
+		return nil
+	}
+	files := make(map[string]logs.File, len(m.Files))
+	for _, f := range m.Files {
+		files[f.Path] = f
+	}
+	var wrong Some
+	for _, file := range slices.Sorted(maps.Keys(listed)) {
+		f, ok := files[file]
+		if !ok {
+			wrong.add(file + " is not in the release")
+			continue
+		}
+		is := f.SRI.String()
+		if strings.HasPrefix(listed[file], "sha256-") {
+			is = "sha256-" + base64.StdEncoding.EncodeToString(f.SHA256[:])
+		}
+		if is != listed[file] {
+			wrong.add(fmt.Sprintf("%s is %s and not %s", file, is, listed[file]))
+		}
+	}
+	if wrong.Count > 0 {
+		return treeProblem(wrongIntegrity, "%s", wrong)
+	}
+	return nil
+}
+
+// readStrings is decodeStrings for a file that an operator names.
+func readStrings(name string, fn func(key, value string) error) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := decodeStrings(f, fn); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// deepest is how many objects lie in each other at most in what decodeStrings reads.
+const deepest = 8
+
+// decodeStrings calls fn for each string in a JSON object, and in the objects in that. Its key is those that lead to it,
+// with slashes between them.
+func decodeStrings(r io.Reader, fn func(key, value string) error) error {
+	d := json.NewDecoder(r)
+	token, err := d.Token()
+	if err == nil && token != json.Delim('{') {
+		return errors.New("a JSON object is expected")
+	}
+	if err == nil {
+		err = decodeObject(d, "", 1, fn)
+	}
+	if err == nil {
+		if _, err := d.Token(); err != io.EOF {
+			return errors.New("something follows the JSON object")
+		}
+		return nil
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		err = fmt.Errorf("byte %d: %w", syntax.Offset, err)
+	}
+	return err
+}
+
+// decodeObject calls fn for each string in the rest of an object, whose opening brace is read. The object's keys come after parent.
+func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := parent + token.(string) // the decoder sees to it
+		if token, err = d.Token(); err != nil {
+			return err
+		}
+		value, isString := token.(string)
+		switch {
+		case isString:
+			if err := fn(key, value); err != nil {
+				return fmt.Errorf("%q: %w", key, err)
+			}
+		case token == json.Delim('{') && depth < deepest:
+			if err := decodeObject(d, key+"/", depth+1, fn); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%q: a string is expected", key)
+		}
+	}
+	_, err := d.Token() // the closing brace
+	return err
+}

@@ -1,0 +1,104 @@
+package recompression
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Other nodes of a cluster recompress contents that are far from their turn here. A row that is offered to a node stays in the queue, so
+// nothing is lost with a node that never reports back.
+
+const (
+	// maxOffered bounds the rows that other nodes have. The one that was offered first is free again when there are more.
+	maxOffered = 64
+	// maxOfferScan bounds the rows that one search for a row to offer reads.
+	maxOfferScan = 1000
+)
+
+// HelperMemory is what a process needs that squeezes for another one.
+func HelperMemory() int64 { return worker.EncoderMemory(worker.HugeSize) }
+
+// offeredIndex returns the index of a content among the offered ones, or -1. The caller holds mu.
+func (q *queue) offeredIndex(h kvstore.Hash) int {
+	return slices.IndexFunc(q.offered, func(row queueRow) bool { return row.hash == h })
+}
+
+// OfferContent returns a content for another node to recompress; ok is false if no row is free. Huge contents, and those whose encoders
+// were killed before, stay here.
+func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
+	q := &r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	looked := 0
+	rows, err := r.freeRows(1, func(row queueRow) bool {
+		looked++
+		content, err := r.store.Content(row.hash)
+		return looked > maxOfferScan || err == nil && !content.Squeezed && content.Size <= worker.HugeSize && row.turn.crashes == 0
+	})
+	if err != nil || len(rows) == 0 || looked > maxOfferScan {
+		return h, false, err
+	}
+	q.offered = append(q.offered, rows...)
+	if len(q.offered) > maxOffered {
+		q.offered = slices.Delete(q.offered, 0, 1)
+	}
+	return rows[0].hash, true, nil
+}
+
+// TakeSqueezed stores the encodings that another node has made of an offered content, and ignores those of any other content, which would
+// then not be recompressed here. The caller has decoded them and compared them with the content.
+func (r *Recompressor) TakeSqueezed(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
+	r.queue.mu.Lock()
+	offered := r.queue.offeredIndex(h) >= 0
+	r.queue.mu.Unlock()
+	if !offered {
+		return nil // or a response to the node was lost, and it reports again
+	}
+	before, err := r.store.Content(h)
+	if err == nil {
+		err = r.store.ImproveContent(h, size, true, coded)
+	}
+	var after kvstore.Content
+	if err == nil {
+		after, err = r.store.Content(h)
+	}
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil // erased meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("bot: the codings of another node: %w", err)
+	}
+	if row, ok := r.acquireOffered(h); ok {
+		r.queue.added(-1)
+		if err := r.dropRows([]*queueRow{&row}); err != nil {
+			return err
+		}
+	}
+	if !before.Squeezed {
+		r.tellSqueezed(ctx, h, squeezed{before: codedBytes(before), after: codedBytes(after)})
+	}
+	return nil
+}
+
+// acquireOffered takes an offered row over for a goroutine here; ok is false if the row is not offered, or another goroutine has it.
+func (r *Recompressor) acquireOffered(h kvstore.Hash) (row queueRow, ok bool) {
+	q := &r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := q.offeredIndex(h)
+	if i < 0 {
+		return row, false
+	}
+	row, row.done = q.offered[i], true
+	q.offered = slices.Delete(q.offered, i, i+1)
+	if _, busy := q.busy[h]; busy { // it is hot
+		return row, false
+	}
+	q.busy[h] = struct{}{}
+	return row, true
+}

@@ -1,0 +1,353 @@
+package recompression
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// Compressed are the codings in which a content is stored where it shrinks.
+var Compressed = []coding.Coding{coding.Brotli, coding.Gzip}
+
+// encodeTimeout is far more than the largest content needs: a minute and a half where the processor is idle, and many
+// times that at the lowest priority where it is not.
+const encodeTimeout = 2 * time.Hour
+
+// reportInterval is how often Squeeze reports the length of the queue.
+const reportInterval = time.Minute
+
+// Squeeze works off the whole queue, and what was given up before. It passes the length of the queue to the report of ctx now and then.
+func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
+	if err := r.squeezeAgain(); err != nil {
+		return SqueezeSummary{}, err
+	}
+	tell := func() error {
+		left, err := ReadSqueezing(r.store)
+		if err == nil && left.Contents > 0 {
+			events.Report(ctx, events.Event{Kind: events.Note, Reason: left.String()})
+		}
+		return err
+	}
+	reportedAt := r.options.Now()
+	if err := tell(); err != nil {
+		return SqueezeSummary{}, err
+	}
+	var mu sync.Mutex
+	var sum SqueezeSummary
+	for {
+		wake := r.queue.waker()
+		err := r.squeezeAll(ctx, func(s squeezed) {
+			mu.Lock()
+			sum.Contents++
+			sum.Before += s.before
+			sum.After += s.after
+			due := r.options.Now().Sub(reportedAt) >= reportInterval
+			if due {
+				reportedAt = r.options.Now()
+			}
+			mu.Unlock()
+			if due {
+				_ = tell() // the end tells it, too
+			}
+		})
+		if err != nil || !r.queue.anyBusy() {
+			left, leftErr := ReadSqueezing(r.store)
+			if err == nil && leftErr == nil && left.Contents > 0 && isClosed(wake) {
+				continue // what Run was working on has come back into the queue
+			}
+			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
+			return sum, errors.Join(err, leftErr)
+		}
+		// The rest is in the hands of Run.
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return sum, ctx.Err()
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run works the queue off whenever there is something in it.
+func (r *Recompressor) Run(ctx context.Context) error {
+	for {
+		wake := r.queue.waker()
+		if err := r.squeezeAll(ctx, func(squeezed) {}); err != nil {
+			return err
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// squeezed says what became of one content.
+type squeezed struct{ before, after int64 }
+
+// A squeezing is one goroutine's work on the queue.
+type squeezing struct {
+	*Recompressor
+	done   func(squeezed)
+	group  *errgroup.Group
+	inHand atomic.Int64 // sheaves whose rows are still in the queue
+}
+
+// squeezeAll works off the queue, newest release first, until nothing is left in it
+// that no other goroutine works on.
+func (r *Recompressor) squeezeAll(ctx context.Context, done func(squeezed)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	s := &squeezing{Recompressor: r, done: done, group: group}
+	for {
+		wake := r.queue.waker()
+		s.squeezeHot(ctx)
+		idle := s.inHand.Load() == 0 // before the queue is read: what comes back into it later is not in rows
+		rows, err := r.nextRows()
+		if err == nil {
+			s.squeezeRows(ctx, rows)
+			err = ctx.Err()
+		}
+		if err != nil {
+			return cmp.Or(group.Wait(), err)
+		}
+		if len(rows) > 0 {
+			continue
+		}
+		if idle {
+			return group.Wait()
+		}
+		// A huge content may take minutes; what is published meanwhile does not wait for it.
+		select {
+		case <-wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// A sheaf is rows that leave the queue together.
+type sheaf struct {
+	rows []*queueRow
+	left atomic.Int64 // that are still being worked on
+}
+
+// squeezeRows begins with each of the rows, and waits with those of ordinary size until there
+// is a place for them.
+func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
+	ordinary := new(sheaf)
+	sheaves := make([]*sheaf, len(rows))
+	sizes := make([]int64, len(rows))
+	for i := range rows {
+		content, err := s.store.Content(rows[i].hash)
+		if err == nil { // else squeezeOne tells
+			sizes[i] = content.Size
+		}
+		sheaves[i] = ordinary
+		if sizes[i] > worker.HugeSize {
+			sheaves[i] = new(sheaf)
+		}
+		if sheaves[i].left.Add(1) == 1 {
+			s.inHand.Add(1)
+		}
+		sheaves[i].rows = append(sheaves[i].rows, &rows[i])
+	}
+	for i := range rows {
+		row := &rows[i]
+		work := func() error {
+			s.queue.added(-1)
+			crash, err := s.squeezeOne(ctx, row.owner(), row.hash, s.done)
+			if err != nil {
+				s.queue.added(+1)
+				return err
+			}
+			row.done = true
+			if crash != nil {
+				s.crashed(ctx, row, sizes[i], crash)
+			}
+			return nil
+		}
+		s.begin(ctx, row.owner(), sizes[i], work, func() error {
+			if sheaves[i].left.Add(-1) > 0 {
+				return nil
+			}
+			err := s.dropRows(sheaves[i].rows)
+			s.inHand.Add(-1)
+			s.queue.wakeAll()
+			return err
+		})
+		if sizes[i] <= worker.HugeSize {
+			s.squeezeHot(ctx)
+		}
+	}
+}
+
+// begin works on a content of that size, in the owner's child, as soon as there is a slot, and calls after at the
+// end, also where ctx ends first. It waits for the slot unless the content is huge.
+func (s *squeezing) begin(ctx context.Context, owner string, size int64, work, after func() error) {
+	run := func(leave func(), err error) error {
+		if err == nil {
+			err = work()
+			leave()
+		}
+		return errors.Join(err, after())
+	}
+	if size > worker.HugeSize {
+		s.group.Go(func() error { return run(s.options.Budget.AcquireEncoder(ctx, owner, size)) })
+		return
+	}
+	leave, err := s.options.Budget.AcquireEncoder(ctx, owner, size)
+	s.group.Go(func() error { return run(leave, err) })
+}
+
+// squeezeHot begins with what is being asked for. What crashes is tried again in its turn.
+func (s *squeezing) squeezeHot(ctx context.Context) {
+	for ctx.Err() == nil {
+		h, ok := s.takeHot()
+		if !ok {
+			return
+		}
+		content, err := s.store.Content(h)
+		_, notGivenUp := s.store.Get(kvstore.Queue, givenUpKey(h))
+		if err != nil || notGivenUp == nil {
+			s.queue.release(h)
+			continue
+		}
+		s.inHand.Add(1)
+		s.begin(ctx, h.String(), content.Size, func() error {
+			crash, err := s.squeezeOne(ctx, h.String(), h, s.done)
+			if crash != nil {
+				s.logger.Warn("not squeezed; tried again in its turn", "content", h, "err", crash)
+			}
+			return err
+		}, func() error {
+			s.inHand.Add(-1)
+			s.queue.release(h)
+			return nil
+		})
+	}
+}
+
+// squeezeTries is how many times a content's encoder may be killed or crash before the content
+// is given up.
+const squeezeTries = 3
+
+// crashed has a content tried again, after all others, or gives it up.
+func (r *Recompressor) crashed(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
+	row.turn.size = size
+	row.turn.crashes++
+	row.again = row.turn.crashes < squeezeTries
+	if row.again {
+		r.logger.Warn("an encoder ended; its content is tried again", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
+		r.queue.added(+1)
+		return
+	}
+	row.givenUp = true
+	r.logger.Error("not squeezed: its encoders ended", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
+	r.options.Events.Emit(ctx, events.Event{Kind: events.Note, Reason: fmt.Sprintf("the content %s (%d bytes) stays as it is, because its encoder ended %d times: %v; `larder squeeze` tries it again",
+		row.hash, size, row.turn.crashes, crash)})
+}
+
+// squeezeOne replaces a content's codings by the best ones. A content that an
+// encoder cannot cope with keeps the codings it has. Where an encoder's process ended, by a
+// signal or by itself, crash says so, and the content does not count as squeezed.
+func (r *Recompressor) squeezeOne(ctx context.Context, owner string, h kvstore.Hash, done func(squeezed)) (crash *worker.CrashError, err error) {
+	content, err := r.store.Content(h)
+	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
+		return nil, nil
+	}
+	if errors.Is(err, kvstore.ErrCorrupt) {
+		r.logger.Error("not squeezed", "content", h, "err", err)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := r.store.Identity(h)
+	if err != nil {
+		// Others must not wait for a content that is damaged; `larder fsck
+		// --deep` and clients that request it report the damage.
+		r.logger.Error("not squeezed", "content", h, "err", err)
+		return nil, nil
+	}
+	measured := r.queue.speed.Begin(time.Now())
+	defer func() { measured(time.Now(), content.Size) }()
+	coded, crash, err := Encode(ctx, r.squeezers, owner, data, r.logger.With("content", h))
+	if err != nil {
+		return nil, err
+	}
+	var after kvstore.Content
+	if err = r.store.ImproveContent(h, content.Size, crash == nil, coded); err == nil {
+		after, err = r.store.Content(h)
+	}
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, nil // it was erased meanwhile
+	}
+	if err != nil || crash != nil {
+		return crash, err
+	}
+	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
+	done(s)
+	r.tellSqueezed(ctx, h, s)
+	return nil, nil
+}
+
+func (r *Recompressor) tellSqueezed(ctx context.Context, h kvstore.Hash, s squeezed) {
+	if r.options.Squeezed != nil {
+		r.options.Squeezed(h)
+	}
+	r.options.Events.Emit(ctx, events.Event{Kind: events.Squeezed, Bytes: s.before - s.after, Waiting: r.Backlog()})
+}
+
+// Encode returns the best codings of some bytes, as far as they are worthwhile. Processes are not shared among owners. Where an encoder's process ended, crash says
+// so; a coding that its encoder cannot cope with is left out.
+func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
+	for _, c := range Compressed {
+		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
+		if ctx.Err() != nil || events.Stops(err) {
+			return nil, nil, errors.Join(ctx.Err(), err)
+		}
+		if errors.As(err, &crash) {
+			continue
+		}
+		if err != nil {
+			logger.Warn("not squeezed", "coding", c, "err", err)
+			continue
+		}
+		if coding.Worthwhile(len(data), len(small)) {
+			coded = append(coded, kvstore.Coded{Coding: c, Bytes: small})
+		}
+	}
+	return coded, crash, nil
+}
+
+var squeezeTasks = map[coding.Coding]worker.Task{
+	coding.Brotli: worker.SqueezeBr,
+	coding.Gzip:   worker.SqueezeGzip,
+}
+
+func codedBytes(c kvstore.Content) (n int64) {
+	for _, r := range c.Representations {
+		n += r.Length
+	}
+	return n
+}

@@ -1,0 +1,145 @@
+package recompression
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Collector collects what the bot has yet to squeeze.
+func (r *Recompressor) Collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_bot_squeeze_backlog",
+		Help: "Contents waiting for recompression.",
+	}, func() float64 { return float64(r.Backlog()) })
+}
+
+// A SqueezeSummary counts what squeezing did.
+type SqueezeSummary struct {
+	Contents int   `json:"contents"`
+	Before   int64 `json:"before"` // bytes of their codings
+	After    int64 `json:"after"`
+	// Left wait still, of so many bytes; GivenUp stay as they are, because their encoders were killed again and again.
+	Left      int   `json:"left"`
+	LeftBytes int64 `json:"leftBytes"`
+	GivenUp   int   `json:"givenUp"`
+}
+
+// Squeezing tells what is left to be squeezed.
+type Squeezing struct {
+	Contents int   `json:"contents"`
+	Bytes    int64 `json:"bytes"` // of their identities, without the contents that lost codings to damage
+	// GivenUp are contents whose encoders were killed again and again; `larder squeeze` tries them again.
+	GivenUp int `json:"givenUp"`
+	// Speed is how many bytes were squeezed in a second lately, 0 where that is not known, and Seconds what the rest
+	// takes at that.
+	Speed   int64   `json:"bytesPerSecond,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// String returns a sentence for people.
+func (s Squeezing) String() string {
+	text := fmt.Sprintf("%s file contents of %s are to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
+	if s.Contents == 1 {
+		text = fmt.Sprintf("1 file content of %s is to be squeezed", humanize.Bytes(uint64(s.Bytes)))
+	}
+	if s.Speed > 0 {
+		text += ", " + s.pace()
+	}
+	return text + "."
+}
+
+// pace says how long the rest takes, and at what speed.
+func (s Squeezing) pace() string {
+	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
+}
+
+// Rest says for people how much is left, and how long it takes where that is known.
+func (s Squeezing) Rest() string {
+	if s.Speed == 0 {
+		return humanize.Bytes(uint64(s.Bytes))
+	}
+	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.pace()
+}
+
+// ReadSqueezing reads what is left to be squeezed. A running bot knows how many contents that
+// is without looking: Backlog.
+func ReadSqueezing(r kvstore.Reader) (Squeezing, error) {
+	var s Squeezing
+	for _, keys := range inTurn {
+		for item, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
+			if err != nil {
+				return s, fmt.Errorf("couldn't read the squeeze queue: %w", err)
+			}
+			s.Contents++
+			s.Bytes += decodeTurn(item.Value).size
+		}
+	}
+	for _, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: givenUp}) {
+		if err != nil {
+			return s, fmt.Errorf("couldn't read the squeeze queue: %w", err)
+		}
+		s.GivenUp++
+	}
+	row, err := r.Get(kvstore.Meta, speedKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return s, nil
+	}
+	if speed, n := binary.Uvarint(row); n > 0 && speed > 0 && speed < math.MaxInt64 {
+		s.Speed = int64(speed)
+		s.Seconds = math.Round(float64(s.Bytes) / float64(speed))
+	}
+	return s, err
+}
+
+// speedKey is the row of the Meta namespace that has the speed of squeezing in bytes a second.
+var speedKey = kvstore.Key("squeezing speed")
+
+// A speed measures how many bytes a second are squeezed, while any are.
+type Speed struct {
+	mu             sync.Mutex
+	running        int
+	last           time.Time // when it was counted last
+	bytes, seconds float64   // fade away
+}
+
+// speedMemory is how fast what was measured fades away.
+const speedMemory = 5 * time.Minute
+
+// Begin counts an encoder that begins; the caller calls the function that it returns at the end.
+func (s *Speed) Begin(now time.Time) (end func(now time.Time, bytes int64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == 0 {
+		s.last = now
+	}
+	s.running++
+	return func(now time.Time, bytes int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.running--
+		passed := now.Sub(s.last)
+		fade := math.Exp(-float64(passed) / float64(speedMemory))
+		s.bytes = s.bytes*fade + float64(bytes)
+		s.seconds = s.seconds*fade + passed.Seconds()
+		s.last = now
+	}
+}
+
+// Value returns bytes a second, or 0 where too little was measured.
+func (s *Speed) Value() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seconds < 0.001 {
+		return 0
+	}
+	return s.bytes / s.seconds
+}

@@ -1,0 +1,93 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/attestation"
+)
+
+// Attested is what the attestations of a release prove, and their bundles.
+type Attested struct {
+	Found   logs.Provenance
+	Bundles attestation.Bundles
+}
+
+// set records what is wrong with both attestations.
+func (a *Attested) set(outcome logs.AttestationOutcome, reason string) Attested {
+	a.Found.Outcome, a.Found.Reason = outcome, text.Short(reason, MaxNote)
+	a.Found.Publish.Outcome, a.Found.Publish.Reason = outcome, a.Found.Reason
+	return *a
+}
+
+// fetchAttestations fetches and verifies the attestations of a version. One that proves nothing does not by itself stop a
+// release, because the registry's signature covers the archive; the policy of the package decides.
+func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attested, error) {
+	var a Attested
+	if !v.Attested {
+		return a.set(logs.AttestationMissing, ""), nil
+	}
+	response, err := s.client.Attestations(ctx, v)
+	if errors.Is(err, npm.ErrNotFound) {
+		return a.set(logs.AttestationUnverified, "the registry lists an attestation and does not have it, as mirrors do"), nil
+	}
+	if err != nil && npm.IsPermanent(err) {
+		return a.set(logs.AttestationUnverified, err.Error()), nil
+	}
+	if err != nil {
+		return a, err
+	}
+	if a.Bundles, err = attestation.ParseResponse(response); err != nil {
+		return a.set(logs.AttestationInvalid, err.Error()), nil
+	}
+	a.verifyBuild(s.provenance, v)
+	return a, a.verifyPublication(ctx, s, v)
+}
+
+// verifyBuild verifies the attestation of the build.
+func (a *Attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
+	found := &a.Found
+	if a.Bundles.Build == nil {
+		found.Outcome, found.Reason = logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
+		return
+	}
+	build, err := by.VerifyBuild(a.Bundles.Build, v.Package, v.Version, v.Hash())
+	if err != nil {
+		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
+		return
+	}
+	found.Outcome, found.Repository, found.Commit, found.Workflow = logs.AttestationVerified, build.Repository, build.Commit, build.Workflow
+}
+
+// verifyPublication verifies the registry's own attestation with the key that the registry publishes.
+func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Version) error {
+	found := &a.Found.Publish
+	if a.Bundles.Publish == nil {
+		found.Outcome = logs.AttestationMissing
+		return nil
+	}
+	id, err := attestation.PublishKey(a.Bundles.Publish)
+	if err != nil {
+		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
+		return nil
+	}
+	key, ok, err := s.client.Key(ctx, v.Package, id)
+	if err != nil {
+		return err
+	}
+	if !ok { // a mirror passes on attestations of a registry whose keys it does not publish
+		found.Outcome, found.Reason = logs.AttestationUnverified, text.Short(fmt.Sprintf("it is signed with the key %q, which the registry does not publish", id), MaxNote)
+		return nil
+	}
+	err = s.provenance.VerifyPublication(a.Bundles.Publish, v.Package, v.Version, v.Hash(), attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	if err != nil {
+		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
+		return nil
+	}
+	found.Outcome, found.Key, found.PublicKey = logs.AttestationVerified, text.Short(id, MaxNote), key.Text
+	return nil
+}

@@ -1,0 +1,106 @@
+package sources
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// An Audit is what comparing a release with its upstream came to, file by file.
+type Audit struct {
+	At      time.Time      `json:"at"`
+	Outcome verify.Outcome `json:"outcome"` // proven, differs or unproven
+	Problem string         `json:"problem,omitempty"`
+	// Files are upstream's, Made were made again and came out the same, Unchecked are neither.
+	Files     int `json:"files,omitempty"`
+	Made      int `json:"made,omitempty"`
+	Unchecked int `json:"unchecked,omitempty"`
+}
+
+var auditSuffix = []byte("audit\x00")
+
+// AuditKey is beside that of the package's Upstream.
+func AuditKey(pkg, version string) []byte { return kvstore.Key(pkg, "audit", version) }
+
+// ReadAudits returns what comparing the releases of a package with upstream came to, of all packages where that is "".
+func ReadAudits(r kvstore.Reader, pkg string) (map[ReleaseName]Audit, error) {
+	var within kvstore.Range
+	if pkg != "" {
+		within.Prefix = kvstore.Prefix(pkg)
+	}
+	found := map[ReleaseName]Audit{}
+	for item, err := range r.Scan(kvstore.Upstreams, within) {
+		if err != nil {
+			return nil, fmt.Errorf("bot: couldn't read how releases compared with upstream: %w", err)
+		}
+		name, rest, _ := bytes.Cut(item.Key, []byte{0})
+		version, ok := bytes.CutPrefix(rest, auditSuffix)
+		var a Audit
+		if ok && json.Unmarshal(item.Value, &a) == nil { // a damaged row is compared again
+			found[ReleaseName{string(name), string(version)}] = a
+		}
+	}
+	return found, nil
+}
+
+// A ReleaseName is a package and one of its versions.
+type ReleaseName struct {
+	Package string `json:"package"`
+	Version string `json:"version"`
+}
+
+// UpstreamNote says in a sentence how what upstream has of a release differs from it, or when it was found to be the same,
+// file by file; "" where neither is known. problem says that it differs.
+func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem bool, err error) {
+	origins, err := LookupOrigins(r, pkg)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return "", false, err
+	}
+	if o := origins.Versions[version]; o.Differs() {
+		return capital(o.Reason()) + ".", true, nil
+	}
+	data, err := r.Get(kvstore.Upstreams, AuditKey(pkg, version))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return "", false, nil
+	}
+	var a Audit
+	if err == nil {
+		err = json.Unmarshal(data, &a)
+	}
+	if err != nil {
+		return "", false, err
+	}
+	switch a.Outcome {
+	case verify.Differs:
+		return capital(a.Reason()) + ".", true, nil
+	case verify.Proven:
+		note = fmt.Sprintf("On %s all that could be checked was the same at its upstream: %s byte for byte", a.At.Format("2 January 2006"), text.Count(a.Files, "file", "files"))
+		if a.Made > 0 {
+			note += fmt.Sprintf(", and %s made again", text.Count(a.Made, "file", "files"))
+		}
+		if a.Unchecked > 0 {
+			note += fmt.Sprintf("; %s not checked", text.Count(a.Unchecked, "file was", "files were"))
+		}
+		return note + ".", false, nil
+	}
+	return "", false, nil
+}
+
+// Reason says how a release differs.
+func (a Audit) Reason() string {
+	return "what is served is not what upstream has: " + strings.TrimSuffix(a.Problem, ".")
+}
+
+func capital(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

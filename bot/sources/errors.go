@@ -1,0 +1,126 @@
+package sources
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// MaxNote bounds a sentence that is stored about a release, in bytes.
+const MaxNote = 500
+
+// A VanishedError says that upstream reports of a package that it had before, or of an archive that it lists, that there is
+// none. An upstream that says so of all of them is not well.
+type VanishedError struct {
+	Err     error
+	Archive bool
+}
+
+func (e VanishedError) Error() string { return e.Err.Error() }
+func (e VanishedError) Unwrap() error { return e.Err }
+
+// IsOutage reports whether an error may be about the upstream as a whole: it did not answer, or not as itself.
+func IsOutage(err error) bool {
+	var vanished VanishedError
+	var failed *fetch.Error
+	var malformed *npm.MalformedError
+	switch {
+	case errors.As(err, &vanished), wrongBytes(err) != "", errors.As(err, &malformed):
+		return true
+	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, fetch.ErrTooLarge):
+		return false
+	}
+	return errors.As(err, &failed)
+}
+
+// isOfArchive reports whether an upstream answers, but not with the archive.
+func isOfArchive(err error) bool {
+	var vanished VanishedError
+	return wrongBytes(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
+}
+
+// isNeither reports whether an error tells nothing of an upstream's health.
+func isNeither(err error) bool {
+	var limit *git.LimitError
+	var local *fetch.LocalError
+	return errors.Is(err, context.Canceled) || errors.As(err, &limit) || errors.As(err, &local)
+}
+
+// A Transient is an error that may pass, whatever it is about.
+type Transient struct{ Err error }
+
+func (t Transient) Error() string { return t.Err.Error() }
+func (t Transient) Unwrap() error { return t.Err }
+
+// unverified is that an archive with no hash to compare it with cannot be used.
+type unverified struct {
+	error
+	hash string // of what came
+}
+
+func (u unverified) Unwrap() error { return u.error }
+
+// wrongBytes returns the hash of what came in place of an archive, "" where err is about something else.
+func wrongBytes(err error) string {
+	var broken *npm.IntegrityError
+	var unusable unverified
+	switch {
+	case errors.As(err, &broken):
+		return broken.Got
+	case errors.As(err, &unusable):
+		return unusable.hash
+	}
+	return ""
+}
+
+// WrongWords returns the hash of what is wrong with what a packument says of a release, or with where that leads, ""
+// where err is about something else.
+func WrongWords(err error) string {
+	var signature *npm.SignatureError
+	var malformed *npm.MalformedError
+	var broken *npm.IntegrityError
+	if errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &broken) && broken.Got == "" || errors.Is(err, fetch.ErrForbidden) {
+		return kvstore.Sum([]byte(err.Error())).String()
+	}
+	return ""
+}
+
+// Wrong is wrongBytes or wrongWords.
+func Wrong(err error) string { return cmp.Or(wrongBytes(err), WrongWords(err)) }
+
+// A Refusal is an error that occurs again at each attempt.
+type Refusal struct {
+	Reason string
+	Cause  error // may be nil
+}
+
+func (r *Refusal) Error() string { return r.Reason }
+
+func (r *Refusal) Unwrap() error { return r.Cause }
+
+// Refusef returns a [Refusal] with a formatted reason.
+func Refusef(format string, args ...any) error {
+	return &Refusal{Reason: fmt.Sprintf(format, args...)}
+}
+
+// Refused returns the reason where err says that a release is not acceptable.
+func Refused(err error) (string, bool) {
+	var own *Refusal
+	var archived *archive.RefusedError
+	var git *git.RefusedError
+	var transient Transient
+	if errors.As(err, &transient) {
+		return "", false
+	}
+	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &git) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
+		return err.Error(), true
+	}
+	return "", false
+}

@@ -1,0 +1,73 @@
+package sources
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/packages"
+)
+
+// The pace at which a package's upstream is asked goes by how often releases appear: looksPerRelease times in the average
+// time between the last few of them, up to now, but never more often than once in shortestPause, nor less often than
+// Options.Interval says. So a release a day is enough to be asked every five minutes, and a package without one for weeks
+// is asked at the longest pause. After a change or an event it is shortestPause for an hour, because releases come in groups.
+const (
+	shortestPause   = 5 * time.Minute
+	looksPerRelease = 288
+	keptMoves       = 5
+	busy            = time.Hour
+)
+
+// An event that comes before what the registry answers with is followed by these looks, from the event on.
+const (
+	FirstLag = 15 * time.Second
+	lastLag  = time.Minute
+)
+
+// Pause returns how long to wait after a look in which nothing failed.
+func (u *Upstream) Pause(now time.Time, longest time.Duration) time.Duration {
+	shortest := min(shortestPause, longest)
+	since := now.Sub(u.Named)
+	switch {
+	case u.Named.After(u.Changed) && since < FirstLag:
+		return min(FirstLag, longest)
+	case u.Named.After(u.Changed) && since < lastLag:
+		return min(lastLag, longest)
+	case since < busy || now.Sub(u.Changed) < busy:
+		return shortest
+	case len(u.Moves) == 0:
+		return longest
+	}
+	gap := now.Sub(u.Moves[len(u.Moves)-1]) / time.Duration(len(u.Moves))
+	return min(max(gap/looksPerRelease, shortest), longest)
+}
+
+// Moved remembers when the newest releases appeared, by what upstream says of their times; where it says nothing, by when
+// looks found them.
+func (u *Upstream) Moved(p *packages.Package, listed map[string]Candidate, now time.Time) {
+	known := make(map[string]bool, len(u.Seen))
+	for _, version := range u.Seen {
+		known[version] = true
+	}
+	var times []time.Time
+	for name, v := range listed {
+		if !packages.ValidVersion(name) || p.IgnoresVersion(name) { // such are no releases, and not in Seen by that name
+			continue
+		}
+		if !v.Published.IsZero() && !v.Published.After(now) {
+			times = append(times, v.Published)
+		} else if len(known) > 0 && !known[name] {
+			times = append(times, now)
+		}
+	}
+	if len(times) < keptMoves {
+		for _, at := range u.Moves {
+			if !slices.ContainsFunc(times, at.Equal) {
+				times = append(times, at)
+			}
+		}
+	}
+	slices.SortFunc(times, func(a, b time.Time) int { return cmp.Compare(b.UnixNano(), a.UnixNano()) })
+	u.Moves = slices.Clip(times[:min(len(times), keptMoves)])
+}

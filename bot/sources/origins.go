@@ -1,0 +1,147 @@
+package sources
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// An Origin is what upstream has of one published release: what it was published
+// from, unless upstream has changed or removed that.
+type Origin struct {
+	// Published is the integrity of the archive that the release was published
+	// from, or the commit; "" for a release that is not from this upstream.
+	Published string `json:"published,omitempty"`
+	// Listed is the integrity that upstream listed when the log last told of it, ""
+	// where it has the release no longer.
+	Listed string `json:"listed,omitempty"`
+	// From is the upstream of a release that came from another one than the package's present one.
+	From string `json:"from,omitempty"`
+	// Changed is when the log last told of a change; zero for nearly all.
+	Changed time.Time `json:"changed,omitzero"`
+	// Seen is what upstream lists instead of Listed since the time Since, which is
+	// not in the log yet.
+	Seen  string    `json:"seen,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+// Differs reports whether upstream has another archive now, or none.
+func (o Origin) Differs() bool { return o.Listed != o.Published }
+
+// Reason says in a sentence how upstream differs.
+func (o Origin) Reason() string {
+	if o.Listed == "" {
+		return "upstream has this release no longer; the files published from it stay"
+	}
+	switch _, known := (npm.Version{Integrity: o.Listed}).SameTarball(o.Published); {
+	case isCommit(o.Published) && o.Differs():
+		return "upstream's tag names another commit now than the one that this release was published from; the files published stay"
+	case isCommit(o.Published):
+		return "upstream's tag names the commit again that this release was published from"
+	case !o.Differs():
+		return "upstream has this release again as it was published"
+	case !known:
+		return "upstream states a hash for this release that cannot be compared with that of the archive it was published from"
+	default:
+		return "upstream has another archive for this release than the one it was published from; the files published stay"
+	}
+}
+
+// Origins are those of a package's releases.
+type Origins struct {
+	Source   string            `json:"source,omitempty"` // "npm" or "git"; "" in old rows
+	Target   string            `json:"target"`           // the package's name upstream
+	Versions map[string]Origin `json:"versions"`
+	// Compared is when all of them were last compared with an answer that was asked for whole, whatever the one before was.
+	Compared time.Time `json:"compared,omitzero"`
+	// Failed is when that could not be done; its turn comes again as if it had been.
+	Failed time.Time `json:"failed,omitzero"`
+}
+
+// A Ref names an upstream: the kind of its source, and the target there.
+type Ref struct{ Kind, Target string }
+
+func (p Ref) String() string { return p.Kind + " " + p.Target }
+
+// ParseRef is String's inverse.
+func ParseRef(s string) Ref {
+	kind, target, _ := strings.Cut(s, " ")
+	return Ref{kind, target}
+}
+
+// RefOf is where the releases of a package come from now, "" for one that is not updated.
+func RefOf(p *packages.Package) Ref {
+	if p.Autoupdate == nil {
+		return Ref{}
+	}
+	return Ref{p.Autoupdate.Source, p.Autoupdate.Target}
+}
+
+// At is the upstream that the origins are of which name none.
+func (o Origins) At() Ref { return Ref{cmp.Or(o.Source, KindNpm), o.Target} }
+
+// Move has the origins be those of a package that has another upstream now. What is known of the old one stays.
+func (o *Origins) Move(to Ref) {
+	before := o.At().String()
+	for version, origin := range o.Versions {
+		if origin.From == "" && origin.Published != "" {
+			origin.From = before
+		}
+		if origin.From == to.String() {
+			origin.From = ""
+		}
+		o.Versions[version] = origin
+	}
+	o.Source, o.Target = to.Kind, to.Target
+}
+
+// OriginsKey is beside that of the package's Upstream, because it changes seldom
+// and that is written whenever upstream was asked.
+func OriginsKey(pkg string) []byte { return kvstore.Key(pkg, "origins") }
+
+// LookupOrigins returns what is known of where a package's releases came from, or
+// kvstore.ErrNotFound.
+func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
+	data, err := r.Get(kvstore.Upstreams, OriginsKey(pkg))
+	if err != nil {
+		return Origins{}, err
+	}
+	var o Origins
+	if err := json.Unmarshal(data, &o); err != nil {
+		return Origins{}, fmt.Errorf("bot: what is known of the origins of %s is malformed: %w", pkg, err)
+	}
+	return o, nil
+}
+
+// Listed is what the log said last of a version before it changed to origin.
+func (o Origins) Listed(version string, origin Origin) string {
+	if before, ok := o.Versions[version]; ok {
+		return before.Listed
+	}
+	return origin.Published
+}
+
+var commitHash = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+
+func isCommit(hash string) bool { return commitHash.MatchString(hash) }
+
+// Changed returns the versions of which upstream has another archive now, or none,
+// in byte order.
+func (o Origins) Changed() []string {
+	var all []string
+	for version, origin := range o.Versions {
+		if origin.Differs() {
+			all = append(all, version)
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,263 @@
+// Package sources has what the bot knows of upstreams: how each kind of source lists and fetches releases, which upstreams respond, and what the
+// store records of them: versions and polls, where releases came from, download counts, audits.
+//
+// Guarantees: what a source fetches is verified by what the source states of it; stored times are bounded by the clock, so a clock that was ahead
+// delays nothing for longer than an interval.
+//
+// The package must not know when upstreams are polled, and publishes nothing.
+package sources
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/attestation"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// DescribesRelease reports whether a file of that name is read for what it says about the release, published or not.
+func DescribesRelease(name string) bool { return name == "package.json" || ReadmeRank(name) > 0 }
+
+// ReadmeRank is the greater the likelier a file is the one that introduces a release, 0 for one that does not.
+func ReadmeRank(name string) int {
+	lower := strings.ToLower(name)
+	if strings.Contains(name, "/") || strings.TrimSuffix(lower, path.Ext(lower)) != "readme" {
+		return 0
+	}
+	switch path.Ext(lower) {
+	case ".md", ".markdown":
+		return 3
+	case ".txt", "":
+		return 2
+	case ".rst":
+		return 1
+	}
+	return 0
+}
+
+// A Source is a kind of upstream.
+type Source interface {
+	// List asks what there is under a target. A target that is not there is
+	// fetch.ErrNotFound.
+	List(ctx context.Context, target string, known fetch.Validators) (*Listing, error)
+	// Fetch gets a version into dst, and verifies it. It may leave out contents of files that the package does not publish.
+	Fetch(ctx context.Context, p *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error)
+	// Same compares what a listing states of a version's archive with the hash of
+	// what was published. known is false if they have no algorithm in common.
+	Same(v Candidate, published string) (same, known bool)
+}
+
+// A Candidate is a version that a source lists.
+type Candidate struct {
+	Name      string
+	Published time.Time // zero where the source does not say
+	Hash      string    // of its archive, or of the commit that it is; "" if upstream states none
+	Ref       any       // what the source knows it by
+
+	deprecated string // why upstream warns of it, "" where it does not
+}
+
+// A Listing is what a source has under a target.
+type Listing struct {
+	Unchanged  bool // since what the validators describe; no version is in it
+	Versions   map[string]Candidate
+	Latest     string // the version that upstream calls so; "" where it calls none
+	Validators fetch.Validators
+	Moved      string // the address that the target redirects to; "" where it does not
+}
+
+// Fetched is a version on its way to publication.
+type Fetched struct {
+	Archive  archive.Source
+	Source   logs.Source
+	Released time.Time // zero where the listing says it, or it is not known
+	Notes    []string
+	// Signature is the registry's, with all that verifies it.
+	Signature logs.Signature
+	// Attested fetches and verifies the attestations of the release. Nil: its upstream has no such thing.
+	Attested func(context.Context) (Attested, error)
+}
+
+// Sources are the kinds of upstreams that the bot requests. A nil client means that packages of its kind are not updated.
+type Sources struct {
+	Npm        *npm.Client
+	Git        *git.Client
+	Provenance *attestation.Verifier // of npm's attestations
+}
+
+// Of returns what answers for a package; nil for one that is not updated.
+func (s *Sources) Of(p *packages.Package) Source {
+	if p.Autoupdate == nil {
+		return nil
+	}
+	return s.OfKind(p.Autoupdate.Source)
+}
+
+// OfKind returns what answers for a kind of upstreams; nil for one that is not asked.
+func (s *Sources) OfKind(kind string) Source {
+	switch {
+	case kind == KindNpm && s.Npm != nil:
+		return NpmSource{s.Npm, s.Provenance}
+	case kind == KindGit && s.Git != nil:
+		return gitSource{s.Git}
+	}
+	return nil
+}
+
+// UpstreamOf names the registry or host that a package's versions are listed by, for [Breakers].
+func UpstreamOf(p *packages.Package) string {
+	target := p.Autoupdate.Target
+	if p.Autoupdate.Source == KindNpm {
+		scope, _, scoped := strings.Cut(target, "/")
+		if !scoped {
+			scope = ""
+		}
+		return strings.TrimSpace("npm " + scope) // a scope may have a registry of its own
+	}
+	if at, err := url.Parse(target); err == nil && at.Host != "" {
+		return at.Host
+	}
+	return p.Autoupdate.Source
+}
+
+// ArchivesOf names where a package's archives come from, which may be down alone.
+func ArchivesOf(p *packages.Package) string { return "archives of " + UpstreamOf(p) }
+
+// The types of sources, in package JSONs and in manifests.
+const (
+	KindNpm = "npm"
+	KindGit = "git"
+)
+
+type NpmSource struct {
+	client     *npm.Client
+	provenance *attestation.Verifier
+}
+
+func (s NpmSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
+	packument, fresh, err := s.client.Packument(ctx, target, known)
+	if errors.Is(err, npm.ErrNotModified) {
+		return &Listing{Unchanged: true, Validators: known}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := &Listing{Versions: make(map[string]Candidate, len(packument.Versions)), Latest: packument.DistTags["latest"], Validators: fresh}
+	for name, v := range packument.Versions {
+		listed := Candidate{Name: name, Published: v.Published, Ref: v, deprecated: v.Deprecated}
+		if v.Err == nil {
+			listed.Hash = v.Hash()
+		}
+		l.Versions[name] = listed
+	}
+	return l, nil
+}
+
+func (s NpmSource) Fetch(ctx context.Context, _ *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
+	listed := v.Ref.(npm.Version)
+	opened, signed, err := s.client.Release(ctx, listed, dst)
+	if err != nil {
+		return nil, err
+	}
+	signature := signature(signed)
+	return &Fetched{
+		Archive:   opened,
+		Source:    logs.Source{Type: KindNpm, Name: target, Integrity: listed.Hash(), Signature: signature.WithoutText()},
+		Signature: signature,
+		Attested:  func(ctx context.Context) (Attested, error) { return s.fetchAttestations(ctx, listed) },
+	}, nil
+}
+
+func (s NpmSource) Same(v Candidate, published string) (same, known bool) {
+	return v.Ref.(npm.Version).SameTarball(published)
+}
+
+// maxSigned is the longest text that a registry signed, in bytes, which is kept in an entry; npm's have some 120.
+const maxSigned = 1 << 10
+
+// signature is what the log says of a registry's signature.
+func signature(s npm.Signed) logs.Signature {
+	switch {
+	case len(s.Text) > maxSigned:
+		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
+	case s.KeyID != "":
+		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID, Text: s.Text, Sig: s.Sig, PublicKey: s.PublicKey}
+	case s.Keys:
+		return logs.Signature{Outcome: logs.SignatureMissing}
+	default:
+		return logs.Signature{Outcome: logs.SignatureNoKeys}
+	}
+}
+
+type gitSource struct{ client *git.Client }
+
+func (s gitSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
+	found, err := s.client.Tags(ctx, target, known.ETag)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listing{Unchanged: found.Unchanged, Validators: fetch.Validators{ETag: found.Validator}, Moved: found.Moved}
+	if !l.Unchanged {
+		l.Versions = make(map[string]Candidate, len(found.Tags))
+		for _, tag := range found.Tags {
+			l.Versions[tag.Version] = Candidate{Name: tag.Version, Hash: tag.Commit, Ref: tag}
+		}
+	}
+	return l, nil
+}
+
+func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
+	tag := v.Ref.(git.Tag)
+	selection := func(ctx context.Context, names archive.Source) (func(string) bool, error) {
+		plan, err := packages.NewPlan(ctx, p, names)
+		if err != nil {
+			return nil, err
+		}
+		return func(name string) bool { return len(plan.Targets[name]) > 0 || DescribesRelease(name) }, nil
+	}
+	release, err := s.client.Release(ctx, target, tag, selection, dst)
+	var rule *archive.RefusedError
+	if errors.As(err, &rule) { // by the names in the commit, which are what the tag has
+		return nil, err
+	}
+	if _, ok := Refused(err); ok { // the host may have sent something else than the commit
+		return nil, unverified{err, hashOf(dst, err)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Fetched{
+		Archive: release.Archive, Released: release.Date, Notes: release.Notes,
+		Source: logs.Source{Type: KindGit, Name: target, Tag: tag.Name, Commit: tag.Commit},
+	}, nil
+}
+
+// hashOf returns the hash of what was downloaded, and of what is wrong with it.
+func hashOf(file *os.File, cause error) string {
+	sum := sha256.New()
+	io.WriteString(sum, cause.Error())
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err.Error()
+	}
+	if _, err := io.Copy(sum, file); err != nil {
+		return err.Error()
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+func (s gitSource) Same(v Candidate, published string) (same, known bool) {
+	return v.Hash == published, true
+}

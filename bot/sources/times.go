@@ -1,0 +1,52 @@
+package sources
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+)
+
+// MinWait is the least time between two polls of a package in one process.
+const MinWait = time.Minute
+
+// The waits between attempts.
+const (
+	firstWait   = time.Minute
+	LongestWait = 6 * time.Hour
+)
+
+// Backoff returns how long to wait after the given number of attempts failed.
+func Backoff(attempts int) time.Duration {
+	return retry.After(attempts, firstWait, LongestWait)
+}
+
+// longestRetryAfter is the longest wait that an upstream may ask for; package fetch bounds it.
+const longestRetryAfter = 24 * time.Hour
+
+// longestDelay returns how far ahead the next poll or the next attempt may be.
+func (r *Records) longestDelay() time.Duration {
+	return max(longestRetryAfter, r.options.Interval, LongestWait) + time.Hour
+}
+
+// BoundTime returns a stored time that is at most so far ahead. One that is further ahead was stored by a clock that was ahead
+// itself, and counts as now: so a wrong clock delays nothing for longer than that.
+func BoundTime(stored, now time.Time, longest time.Duration) time.Time {
+	if stored.After(now.Add(longest)) {
+		return now
+	}
+	return stored
+}
+
+// Jittered returns d and up to a tenth less.
+func Jittered(d time.Duration) time.Duration { return d - rand.N(d/10+1) }
+
+func Later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// LongestRest is the longest pause between two attempts of what fails although its upstream is up.
+const LongestRest = time.Hour

@@ -1,0 +1,235 @@
+package sources
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Deprecations returns the versions that upstream warns of, by what it says.
+func Deprecations(versions map[string]Candidate) map[string][]string {
+	said := map[string][]string{}
+	for name, v := range versions {
+		if v.deprecated == "" {
+			continue
+		}
+		why := text.Cut(v.deprecated, MaxNote)
+		if _, ok := said[why]; ok || len(said) < maxDeprecations {
+			said[why] = append(said[why], name)
+		}
+	}
+	if len(said) == 0 {
+		return nil
+	}
+	for _, names := range said {
+		slices.Sort(names)
+	}
+	return said
+}
+
+// maxDeprecations bounds the different reasons that are kept of one package.
+const maxDeprecations = 200
+
+// ReadDeprecations returns the versions of a package that upstream warns of, with the reason of each.
+func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
+	u, err := LookupUpstream(r, pkg)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, nil
+	}
+	reasons := map[string]string{}
+	for why, versions := range u.Deprecated {
+		for _, version := range versions {
+			reasons[version] = why
+		}
+	}
+	return reasons, err
+}
+
+// Count has first know of a release that is known, or was chosen.
+func Count(first *packages.Start, s views.State) {
+	if s.Kind == views.Refused && s.Reason != Gone {
+		first.Pass()
+	} else {
+		first.Take(s.Version)
+	}
+}
+
+// Gone is why a version is refused that upstream had before. Registries lag, so it
+// may come back.
+const Gone = "upstream lists this version no longer, or the package JSON ignores it now"
+
+// RepositoryState is what is recorded of a repository at GitHub. The zero value is that of a repository elsewhere, and of one
+// that GitHub has not described yet.
+type RepositoryState struct {
+	ID       int64 `json:"id,omitempty"`
+	Archived bool  `json:"archived,omitempty"`
+}
+
+// An Upstream is what the bot remembers of a package's upstream.
+type Upstream struct {
+	Package    string           `json:"package"`
+	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
+	Target     string           `json:"target,omitempty"`    // its name or address there
+	Validators fetch.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
+	UpstreamVersions
+	// Filled says that the package has the releases that it starts with, as far as upstream has any that can be
+	// published; Looked is how many were looked at for that.
+	Filled bool `json:"filled,omitempty"`
+	Looked int  `json:"looked,omitempty"`
+	// Began is when it had them first. What was refused since is new to the package.
+	Began time.Time `json:"began,omitzero"`
+	// Retry are the versions that an earlier package JSON had refused, and for which the bot has not applied the current one yet.
+	Retry []string `json:"mended,omitempty"`
+	// Fresh are the versions that appeared after the first look, and wait, while Filled does not hold.
+	Fresh []string `json:"fresh,omitempty"`
+	// Moves are when the last few releases appeared, newest first; Changed is when a look last found that upstream had
+	// changed, and Named when an event last said so. They set the pace of the looks.
+	Moves    []time.Time `json:"moves,omitempty"`
+	Changed  time.Time   `json:"changed,omitzero"`
+	Named    time.Time   `json:"named,omitzero"`
+	Checked  time.Time   `json:"checked"`
+	Next     time.Time   `json:"next"`               // when it is asked again
+	Attempts int         `json:"attempts,omitempty"` // in a row that failed
+	Reason   string      `json:"reason,omitempty"`   // why the last one failed
+	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
+	Missing  bool        `json:"missing,omitempty"`  // the last one said that there is no such package
+	// Repository is the repository at GitHub that the target names, as it was when its releases last changed.
+	Repository RepositoryState `json:"repository,omitzero"`
+	Replaced   bool            `json:"replaced,omitempty"` // at the last poll the target named another repository
+	// Notes are what people should know of the target, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// UpstreamVersions are the versions of an upstream. They have a row of their own, because they are many and change seldom, and the
+// rest of an [Upstream] changes with each poll.
+type UpstreamVersions struct {
+	// Seen are the versions that upstream ever had. A version that is not among them later
+	// has appeared since, whatever its time says: mirrors make up times.
+	Seen []string `json:"seen,omitempty"`
+	// Gone is how many of Seen, at its end, upstream did not list the last time; Ignored are versions that it did list
+	// and the package JSON leaves out.
+	Gone    int      `json:"gone,omitempty"`
+	Ignored []string `json:"ignored,omitempty"`
+	// Tried has the hashes, as upstream states them, of the archives of versions that were refused or are about to be
+	// fetched. With another one a refused version is tried again.
+	Tried map[string]string `json:"tried,omitempty"`
+	// Deprecated are the versions that upstream warned of at the last poll, by its text.
+	Deprecated map[string][]string `json:"deprecated,omitempty"`
+}
+
+// upstreamVersionsKey is the key of the row of a package's [UpstreamVersions].
+func upstreamVersionsKey(pkg string) []byte { return kvstore.Key(pkg, "versions") }
+
+// LookupUpstream returns what is recorded of a package's upstream, or
+// kvstore.ErrNotFound.
+func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
+	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+	if err != nil {
+		return Upstream{}, err
+	}
+	var u Upstream // 0.1.0 wrote the versions into this row
+	if err := json.Unmarshal(data, &u); err != nil {
+		return Upstream{}, fmt.Errorf("bot: the record of %s's upstream is malformed: %w", pkg, err)
+	}
+	data, err = r.Get(kvstore.Upstreams, upstreamVersionsKey(pkg))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return u, nil
+	}
+	var versions UpstreamVersions
+	if err == nil {
+		err = json.Unmarshal(data, &versions)
+	}
+	if err != nil {
+		return u, fmt.Errorf("bot: the record of %s's versions is malformed: %w", pkg, err)
+	}
+	u.UpstreamVersions = versions
+	return u, nil
+}
+
+// boundTimes replaces times that only a clock which was ahead can have written, so that such a clock delays no poll by
+// more than an interval.
+func (u *Upstream) boundTimes(now time.Time, longest time.Duration) {
+	u.Next = BoundTime(u.Next, now, longest)
+	for _, past := range []*time.Time{&u.Checked, &u.Changed, &u.Named, &u.Began} {
+		*past = BoundTime(*past, now, 0)
+	}
+	u.Moves = slices.DeleteFunc(u.Moves, func(at time.Time) bool { return at.After(now) })
+}
+
+// Follows reports whether u is about what a package's JSON names now.
+func (u Upstream) Follows(p *packages.Package) bool {
+	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, KindNpm)
+}
+
+// FilledBy reports whether a package whose upstream was asked before has chosen the releases that it starts with: where
+// none of those was refused, no other has to take its place.
+func (u *Upstream) FilledBy(states []views.State, newest int) bool {
+	refused := len(u.Retry) > 0
+	if !u.Filled && len(u.Seen) > 0 && !refused {
+		first := packages.NewStart(newest)
+		pending := false
+		for _, s := range states {
+			Count(first, s)
+			pending = pending || !s.Kind.Final()
+			refused = refused || s.Kind == views.Refused
+		}
+		u.Filled, u.Looked = !pending && (!refused || first.Full()), first.Looked()
+	}
+	return u.Filled || !refused
+}
+
+// publishesSame reports whether pages show the same of two rows of a package.
+func (u Upstream) publishesSame(other Upstream) bool {
+	return slices.Equal(u.Seen, other.Seen) && u.Gone == other.Gone && slices.Equal(u.Ignored, other.Ignored) && reflect.DeepEqual(u.Deprecated, other.Deprecated)
+}
+
+// Forget leaves nothing that is about another target.
+func (u *Upstream) Forget() {
+	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
+	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
+	u.Began, u.Retry = time.Time{}, nil
+	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
+	u.Repository, u.Replaced = RepositoryState{}, false
+}
+
+// Due returns when the upstream is polled next. Next was written down under the interval
+// of that time; one that is shorter now brings it forward, unless it waits for another reason.
+func (u Upstream) Due(interval time.Duration) time.Time {
+	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
+		return longest
+	}
+	return u.Next
+}
+
+// SetUpstream writes the rows of an upstream: that of the versions only if it changes what r has.
+func SetUpstream(r kvstore.Reader, batch *kvstore.Batch, u Upstream) error {
+	versions, err := json.Marshal(u.UpstreamVersions)
+	if err != nil {
+		return fmt.Errorf("bot: %w", err)
+	}
+	u.UpstreamVersions = UpstreamVersions{}
+	row, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("bot: %w", err)
+	}
+	batch.Set(kvstore.Upstreams, kvstore.Key(u.Package), row)
+	before, err := r.Get(kvstore.Upstreams, upstreamVersionsKey(u.Package))
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	if !bytes.Equal(before, versions) {
+		batch.Set(kvstore.Upstreams, upstreamVersionsKey(u.Package), versions)
+	}
+	return nil
+}

@@ -1,0 +1,343 @@
+package bot
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/larder-cdn/larder/bot/discovery"
+	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// FoldedVersions are the versions of the package that was asked for, with one line for all of a state that were never tried.
+func (s *Status) FoldedVersions() []views.Account {
+	counts := make(map[views.StateKind]int)
+	for _, v := range s.Versions {
+		if v.Updated.IsZero() {
+			counts[v.Kind]++
+		}
+	}
+	var tried, folded []views.Account
+	for _, v := range s.Versions {
+		switch n := counts[v.Kind]; {
+		case !v.Updated.IsZero():
+			tried = append(tried, v)
+		case n > 0:
+			if n > 1 {
+				v.Version += " and " + text.Count(n-1, "other", "others")
+			}
+			folded = append(folded, v)
+			counts[v.Kind] = 0
+		}
+	}
+	return append(tried, folded...)
+}
+
+// addAudits adds what comparing the releases in these states with upstream came to.
+func (s *Status) addAudits(r kvstore.Reader, pkg string, states []views.State) error {
+	audits, err := sources.ReadAudits(r, pkg)
+	if err != nil {
+		return err
+	}
+	for _, state := range states {
+		a := audits[sources.ReleaseName{Package: state.Package, Version: state.Version}]
+		switch {
+		case !state.Kind.Served():
+		case a.Outcome == verify.Proven:
+			s.Audited++
+		case a.Outcome == verify.Differs:
+			s.Changed = append(s.Changed, ChangedUpstream{Package: state.Package, Version: state.Version, Reason: a.Reason(), Since: a.At})
+		}
+	}
+	slices.SortStableFunc(s.Changed, func(a, b ChangedUpstream) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), packages.CompareVersions(b.Version, a.Version))
+	})
+	return nil
+}
+
+// A Status tells how far releases have come.
+type Status struct {
+	Packages []PackageStatus `json:"packages"`
+	// Changed has the published releases of which upstream has another archive now, or none, and those that were found to
+	// have other files than it.
+	Changed []ChangedUpstream `json:"changed"`
+	// Audited is how many releases have been compared with upstream, file by file, and did not differ.
+	Audited int `json:"audited"`
+	// Troubles are all that is wrong, by cause, the most harmful first.
+	Troubles []Trouble `json:"troubles"`
+	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
+	// one, only those that failed or were refused.
+	Versions   []views.Account         `json:"versions"`
+	Unsqueezed int                     `json:"unsqueezed"` // contents that wait for their best compression
+	Squeezing  recompression.Squeezing `json:"squeezing"`  // the contents in that queue, and how long they take
+}
+
+// ChangedUpstream tells of a published release that upstream has changed or removed.
+type ChangedUpstream struct {
+	Package string    `json:"package"`
+	Version string    `json:"version"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"` // the entry in the log, or the last comparison of the files
+}
+
+// PackageStatus counts a package's versions by state.
+type PackageStatus struct {
+	Name      string `json:"name"`
+	Newest    string `json:"newest,omitempty"` // latest version that is served
+	Published int    `json:"published"`
+	Waiting   int    `json:"waiting"` // detected or being processed
+	Failed    int    `json:"failed"`  // and tried again
+	Refused   int    `json:"refused"`
+	Withdrawn int    `json:"withdrawn"`
+	// Checked is when upstream was last asked, Next when it will be, and Problem why the last time failed.
+	Checked time.Time `json:"checked,omitzero"`
+	Next    time.Time `json:"next,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+	// Notes are what people should know of upstream, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
+	// Looked is how many releases of a new package were looked at to find those that can be published.
+	Looked int `json:"looked,omitempty"`
+	// Removed: the catalogue has it no more, so no release follows.
+	Removed bool `json:"removed,omitempty"`
+
+	target string   // what the package is called upstream
+	served []string // versions
+	outage string   // the upstream, where it does not answer
+	// missing: upstream says that it has no such package.
+	missing bool
+	// replaced: the address names another repository than before.
+	replaced bool
+}
+
+func (p *PackageStatus) add(s views.State) {
+	switch s.Kind {
+	case views.Published, views.Mirrored:
+		p.Published++
+		p.served = append(p.served, s.Version)
+	case views.Failed:
+		p.Failed++
+	case views.Refused:
+		p.Refused++
+	case views.Withdrawn:
+		p.Withdrawn++
+	default:
+		p.Waiting++
+	}
+}
+
+// addUpstream adds what is known of the package's upstream.
+func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
+	upstream, err := sources.LookupUpstream(snapshot, p.Name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
+	p.Looked, p.target, p.missing = upstream.Looked, upstream.Target, upstream.Missing && upstream.Reason != ""
+	p.replaced = upstream.Replaced && upstream.Reason != ""
+	if upstream.Outage && upstream.Reason != "" {
+		p.outage = sources.UpstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
+	}
+	return nil
+}
+
+// ReadStatus reads the status of all packages, or of the one that is named.
+func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
+	enrolled, err := views.Packages(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	states, err := views.States(snapshot, name)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*PackageStatus{}
+	for _, p := range enrolled {
+		if name == "" || p.Name == name {
+			byName[p.Name] = &PackageStatus{Name: p.Name, Removed: p.Removed}
+		}
+	}
+	s := &Status{Packages: []PackageStatus{}, Versions: []views.Account{}, Changed: []ChangedUpstream{}}
+	for _, state := range states {
+		if byName[state.Package] == nil {
+			byName[state.Package] = &PackageStatus{Name: state.Package}
+		}
+		byName[state.Package].add(state)
+		if name == "" && (state.Kind == views.Failed || state.Kind == views.Refused) {
+			s.Versions = append(s.Versions, views.Account{State: state})
+		}
+	}
+	if name != "" && len(byName) == 0 {
+		return nil, fmt.Errorf("no package %q is here; `larder status` lists those that are, `larder add` fetches one", name)
+	}
+	if name != "" {
+		if s.Versions, err = discovery.ReadAccounts(snapshot, name); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(s.Versions, func(a, b views.Account) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), packages.CompareVersions(b.Version, a.Version))
+	})
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		p := byName[name]
+		p.Newest = packages.LatestVersion(p.served)
+		if err := p.addUpstream(snapshot); err != nil {
+			return nil, err
+		}
+		s.Packages = append(s.Packages, *p)
+		origins, err := sources.LookupOrigins(snapshot, name)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		for _, version := range origins.Changed() {
+			o := origins.Versions[version]
+			s.Changed = append(s.Changed, ChangedUpstream{Package: name, Version: version, Reason: o.Reason(), Since: o.Changed})
+		}
+	}
+	if err := s.addAudits(snapshot, name, states); err != nil {
+		return nil, err
+	}
+	s.Troubles = s.troubles()
+	if s.Squeezing, err = recompression.ReadSqueezing(snapshot); err != nil {
+		return nil, err
+	}
+	s.Unsqueezed = s.Squeezing.Contents
+	return s, nil
+}
+
+// troubles groups what is wrong by cause, the most harmful first.
+func (s *Status) troubles() []Trouble {
+	byCause := make(map[[2]string]*Trouble)
+	add := func(kind TroubleKind, cause, pkg, reason string, next time.Time) {
+		key := [2]string{string(kind), cause}
+		t := byCause[key]
+		if t == nil {
+			t = &Trouble{Kind: kind, Cause: reason, Next: next}
+			byCause[key] = t
+		}
+		if t.Count++; !slices.Contains(t.Packages, pkg) {
+			t.Packages = append(t.Packages, pkg)
+		}
+		if next.Before(t.Next) {
+			t.Next = next
+		}
+	}
+	causes := make(causes)
+	out := make(map[string]int)        // packages by the upstream that does not answer
+	targets := make(map[string]string) // by package
+	for _, p := range s.Packages {
+		targets[p.Name] = p.target
+		if p.outage != "" {
+			out[p.outage]++
+		}
+	}
+	down := make(map[string]*Trouble) // by package
+	for _, p := range s.Packages {
+		switch {
+		case p.outage != "" && out[p.outage] >= sources.FailuresDown: // whatever each of its requests met
+			add(UpstreamTrouble, "outage of "+p.outage, p.Name, p.Problem, p.Next)
+			down[p.Name] = byCause[[2]string{string(UpstreamTrouble), "outage of " + p.outage}]
+		case p.replaced:
+			add(ReplacedTrouble, "", p.Name, p.Problem, p.Next)
+		case p.missing:
+			add(MissingTrouble, causes.of(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+		case p.Problem != "":
+			add(UpstreamTrouble, causes.of(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+		}
+		if p.Published == 0 && p.Looked > 0 && p.Waiting == 0 {
+			add(EmptyTrouble, "", p.Name, "none of the newest releases can be published", time.Time{})
+		}
+	}
+	for _, v := range s.Versions {
+		switch {
+		case v.Kind == views.Failed && down[v.Package] != nil:
+			down[v.Package].Waiting++
+		case v.Kind == views.Failed:
+			add(FailedTrouble, causes.of(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, v.Next)
+		case v.Kind == views.Refused:
+			add(RefusedTrouble, causes.of(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, time.Time{})
+		}
+	}
+	all := []Trouble{}
+	for _, t := range byCause {
+		all = append(all, *t)
+	}
+	slices.SortFunc(all, func(a, b Trouble) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(kindsOfTrouble, a.Kind), slices.Index(kindsOfTrouble, b.Kind)),
+			cmp.Compare(len(b.Packages), len(a.Packages)), cmp.Compare(b.Count, a.Count), strings.Compare(a.Packages[0], b.Packages[0]))
+	})
+	return all
+}
+
+// Lines are the table that counts everything: what is wrong, by cause, the most harmful first, and then the rest.
+func (s *Status) Lines() []Line {
+	const mostNames = 3
+	var lines []Line
+	add := func(n int, one, many, where, why string, next time.Time) {
+		if n > 0 {
+			lines = append(lines, Line{n, english.PluralWord(n, one, many), where, why, next})
+		}
+	}
+	for _, t := range s.Troubles {
+		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
+		names := strings.Join(t.Packages[:min(len(t.Packages), mostNames)], ", ")
+		if n := len(t.Packages) - mostNames; n > 0 {
+			names += " and " + text.Count(n, "other", "others")
+		}
+		switch t.Kind {
+		case UpstreamTrouble:
+			why := t.Cause
+			if t.Waiting > 0 {
+				why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
+			}
+			add(t.Count, "upstream can't be asked", "upstreams can't be asked", names, why, t.Next)
+		case ReplacedTrouble:
+			add(t.Count, "repository was replaced", "repositories were replaced", names, t.Cause, t.Next)
+		case MissingTrouble:
+			add(t.Count, "package is not at its upstream", "packages are not at their upstream", names,
+				t.Cause+"; correct \"target\" in the package JSON, or, if it is private, configure credentials for it", t.Next)
+		case EmptyTrouble:
+			add(t.Count, "package without a release", "packages without a release", names, t.Cause+"; `larder status NAME` says why, `larder show-files` what is selected", t.Next)
+		case FailedTrouble:
+			add(t.Count, "release failed", "releases failed", names, t.Cause, t.Next)
+		case RefusedTrouble:
+			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder retry NAME` tries again", t.Next)
+		}
+	}
+	if n := len(s.Changed); n > 0 {
+		add(n, "release differs from its upstream", "releases differ from their upstream", s.Changed[0].Package, "upstream has changed or removed what they were published from", time.Time{})
+	}
+	var sum PackageStatus
+	for _, p := range s.Packages {
+		sum.Published += p.Published
+		sum.Waiting += p.Waiting
+		sum.Withdrawn += p.Withdrawn
+	}
+	all := "of " + humanize.Comma(int64(len(s.Packages)))
+	if len(s.Packages) == 1 {
+		all = s.Packages[0].Name
+	}
+	add(sum.Waiting, "release waits", "releases wait", all, "", time.Time{})
+	add(s.Squeezing.Contents, "content to be squeezed", "contents to be squeezed", "", s.Squeezing.Rest(), time.Time{})
+	add(s.Squeezing.GivenUp, "content not squeezed", "contents not squeezed", "", "an encoder was killed three times; `larder squeeze` tries again", time.Time{})
+	add(sum.Withdrawn, "release withdrawn", "releases withdrawn", all, "", time.Time{})
+	add(s.Audited, "release compared", "releases compared", "", "with upstream, file by file, and the same", time.Time{})
+	add(sum.Published, "release published", "releases published", all, "", time.Time{})
+	return lines
+}
