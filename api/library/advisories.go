@@ -2,7 +2,9 @@ package library
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -14,16 +16,19 @@ import (
 
 // Advisories are the known vulnerabilities of npm packages, read from a file in the OSV format
 // (https://ossf.github.io/osv-schema/): one record, a list of them, one a line, or a .zip of such files, which is how
-// osv.dev exports them. The file is read again when it changes. The methods may be called at the same time.
+// osv.dev exports them; or a file of [WriteCheckedPackages]. The file is read again when it changes. The methods may be called
+// at the same time. A nil Advisories knows nothing.
 type Advisories struct {
 	file    string
+	later   bool // the file is one of WriteCheckedPackages, which may be created later
 	now     func() time.Time
 	logger  *slog.Logger
 	mu      sync.Mutex
 	looked  time.Time
-	read    os.FileInfo // as it was
+	read    os.FileInfo // as it was; nil before there is a file
 	known   osv.Database
-	version uint64 // how many times they were read again
+	checked map[string]CheckedPackage // of a file of WriteCheckedPackages
+	version uint64                    // how many times they were read again
 }
 
 // lookAtAdvisories is how often the file is compared with the one that was read.
@@ -39,7 +44,24 @@ func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	return a, nil
 }
 
-// Version changes when something else is known. A nil Advisories never knows anything.
+// FollowAdvisories returns what a file of [WriteCheckedPackages] knows, which may be created later.
+func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
+	return &Advisories{file: file, later: true, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
+}
+
+// HasChecked reports whether the vulnerabilities of an npm package are known, so that a version without any has none.
+func (a *Advisories) HasChecked(npm string) bool {
+	if a == nil || npm == "" {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refresh()
+	_, ok := a.checked[npm]
+	return ok || !a.later
+}
+
+// Version changes when something else is known.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
@@ -50,7 +72,7 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns what is known against a version of an npm package, the newest first. A nil Advisories knows nothing.
+// Of returns what is known against a version of an npm package, the newest first.
 func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	if a == nil {
 		return nil
@@ -61,7 +83,7 @@ func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	return a.known.Of(npm, version)
 }
 
-// Affected returns which of the versions of an npm package something is known against. A nil Advisories knows nothing.
+// Affected returns which of the versions of an npm package something is known against.
 func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
 		return nil
@@ -74,6 +96,9 @@ func (a *Advisories) Affected(npm string, versions []string) []string {
 
 // Recheck has the next page read the file again if it has changed.
 func (a *Advisories) Recheck() {
+	if a == nil {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.looked = time.Time{}
@@ -85,7 +110,7 @@ func (a *Advisories) refresh() {
 		return
 	}
 	info, err := os.Stat(a.file)
-	if err == nil && info.ModTime().Equal(a.read.ModTime()) && info.Size() == a.read.Size() {
+	if a.later && errors.Is(err, fs.ErrNotExist) || err == nil && a.read != nil && info.ModTime().Equal(a.read.ModTime()) && info.Size() == a.read.Size() {
 		a.looked = a.now()
 		return
 	}
@@ -104,5 +129,8 @@ func (a *Advisories) readFile() error {
 		return fmt.Errorf("vulnerabilities: %w", err)
 	}
 	a.read, a.known = info, known
+	if a.later {
+		a.checked = ReadCheckedPackages(a.file, a.logger)
+	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (s *Site) marks(l *library.Library, versions []views.Version) map[string]ma
 
 // newGlance returns what the box of the page says. main is the file that the tag loads.
 func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
-	g := &glance{Main: main, Checked: s.options.Advisories != nil && page.NPM() != "", Proven: page.Built != nil && page.Built.Why == ""}
+	g := &glance{Main: main, Checked: s.options.Advisories.HasChecked(page.NPM()), Proven: page.Built != nil && page.Built.Why == ""}
 	g.SafeKnown = g.Checked
 	for _, v := range page.Versions { // newest first
 		if !packages.IsPrerelease(v.Version) && page.Marks[v.Version] == "" {

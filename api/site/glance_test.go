@@ -34,6 +34,9 @@ func TestGlance(t *testing.T) {
 	}})
 	checked := newSite(t, shelf, func(o *Options) { o.Advisories, o.Library = advisories, index })
 	unchecked := newSite(t, shelf, func(o *Options) { o.Library = index })
+	later := newSite(t, shelf, func(o *Options) {
+		o.Advisories, o.Library = library.FollowAdvisories(filepath.Join(t.TempDir(), "later.json"), nil), index
+	})
 	for _, test := range []struct {
 		site   *Site
 		target string
@@ -44,6 +47,7 @@ func TestGlance(t *testing.T) {
 		{checked, "/library/jar/1.1.0", []string{"<dd>none known</dd>", "<dt>Newest safe version</dt><dd>this one</dd>", "Use <span class=\"path\">jar.min.js</span>"}},
 		{checked, "/library/jar/1.2.0", []string{"<dt>Deprecated</dt><dd>yes</dd>", "broken", `href="/library/jar/1.1.0">1.1.0</a></dd>`}},
 		{unchecked, "/library/jar/1.1.0", []string{"<dd>not checked</dd>", "<dt>Newest version</dt><dd>this one</dd>", "<dd>not proven</dd>"}},
+		{later, "/library/jar/1.1.0", []string{"<dd>not checked</dd>"}},
 		{unchecked, "/library/jar/1.1.0?file=jar.js", []string{"Use <span class=\"path\">jar.js</span>"}},
 	} {
 		body := get(t, test.site, test.target).Body.String()

@@ -46,6 +46,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	site := newSiteOptions()
+	site.fills = s.Fill
 	f, err := openClusterFollower(ctx, r, o, w, b, site)
 	if err != nil {
 		return err

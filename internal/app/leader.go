@@ -90,7 +90,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 		return err
 	}
 	site := newSiteOptions()
-	site.signer, site.publishes = w.signature.signer, s.Fill
+	site.signer, site.publishes, site.fills = w.signature.signer, s.Fill, s.Fill
 	if err := p.addClusterParts(r, site); err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type siteOptions struct {
 	elsewhere   server.Elsewhere     // serves what is missing here; nil for nothing
 	readOnly    bool                 // nothing is written to the data folder
 	publishes   bool                 // the process publishes releases
+	fills       bool                 // the process, or the leader of its cluster, keeps a catalogue filled
 	lacking     bool                 // the data folder may be missing files that were published
 }
 
@@ -180,17 +181,13 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	}
 	pages.Renderer = documents.renderer
 	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
-	if c.Vulnerabilities != "" {
-		advisories, err := library.OpenAdvisories(c.Vulnerabilities, r.logger.With("part", "site"))
-		if err != nil {
-			return nil, err
-		}
-		pages.Advisories = advisories
-		r.subscribe(func(context.Context, *settings.Settings) error {
-			advisories.Recheck()
-			return nil
-		})
+	if pages.Advisories, err = r.openAdvisories(o, what.libraries); err != nil {
+		return nil, err
 	}
+	r.subscribe(func(context.Context, *settings.Settings) error {
+		pages.Advisories.Recheck()
+		return nil
+	})
 	o.api.Turns = client.NewTurns(client.PageProcessors()) // the other processors are for files
 	pages.Turns, pages.Logger = o.api.Turns, r.logger.With("part", "site")
 	made, err := site.New(pages)

@@ -167,7 +167,7 @@ type Settings struct {
 	// of processes show, nor in a file that is read for other things.
 	Token, TokenFrom string
 
-	// Vulnerabilities is a file in the OSV format. Default: none.
+	// Vulnerabilities is a file in the OSV format, the URL of an OSV API, or [Off]. Default: with up, OSV's own API.
 	Vulnerabilities string
 
 	// AccessLog is a file to which a line is appended for each request, - for standard output. Default: none.
@@ -310,7 +310,7 @@ func (s *Settings) addFlags() {
 	f.Var(remoteValue(&s.LogRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`; the token is in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")
 	f.Var(BaseURLValue(&s.GitHubURL), "github-url", "`URL` of GitHub's API; for GitHub Enterprise Server https://HOST/api/v3")
 
-	f.Var(textValue(&s.Vulnerabilities, "file"), "vulnerabilities", "`FILE` with known vulnerabilities of npm packages for pages (OSV: JSON or .zip); read again when it changes")
+	f.Var(textValue(&s.Vulnerabilities, "source"), "vulnerabilities", "`SOURCE` of known vulnerabilities of npm packages for pages: a file (OSV: JSON or .zip), the URL of an OSV API, or off; default: api.osv.dev for up with npm's own registry")
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; default: none")
 	f.Var(ChoiceValue(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
 	f.Var(ChoiceValue(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")

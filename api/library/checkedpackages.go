@@ -1,0 +1,74 @@
+package library
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/packages/osv"
+)
+
+// CheckedPackage has the known vulnerabilities of an npm package at a time: the response of an OSV API.
+type CheckedPackage struct {
+	Package string            `json:"package"`
+	Checked time.Time         `json:"checked"`
+	Vulns   []json.RawMessage `json:"vulns"`
+}
+
+// NewCheckedPackage returns a package whose vulnerabilities were requested at a time. It refuses records that are not in the OSV
+// format.
+func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage) (CheckedPackage, error) {
+	p := CheckedPackage{Package: name, Checked: checked.UTC().Truncate(time.Second), Vulns: records}
+	data, err := json.Marshal(p)
+	if err == nil {
+		_, err = osv.Read(bytes.NewReader(data), int64(len(data)))
+	}
+	if err != nil {
+		return CheckedPackage{}, fmt.Errorf("vulnerabilities of npm package %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// WriteCheckedPackages writes a file that [FollowAdvisories] and [ReadCheckedPackages] read.
+func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
+	var lines bytes.Buffer
+	encoder := json.NewEncoder(&lines)
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if err := encoder.Encode(known[name]); err != nil {
+			return fmt.Errorf("vulnerabilities: %w", err)
+		}
+	}
+	if err := disk.Replace(file, lines.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("vulnerabilities: %w", err)
+	}
+	return nil
+}
+
+// ReadCheckedPackages returns the packages of a file by name, none if the file does not exist or, which it logs, is damaged:
+// the next requests replace it.
+func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPackage {
+	known := map[string]CheckedPackage{}
+	f, err := os.Open(file)
+	if err == nil {
+		for decoder := json.NewDecoder(io.LimitReader(f, osv.MaxSize)); err == nil; {
+			var p CheckedPackage
+			if err = decoder.Decode(&p); err == nil {
+				known[p.Package] = p
+			}
+		}
+		f.Close()
+	}
+	if err != io.EOF && !errors.Is(err, fs.ErrNotExist) {
+		logger.Warn("couldn't read the stored vulnerabilities; they are requested again", "file", file, "err", err)
+	}
+	return known
+}

@@ -1,0 +1,54 @@
+package npm
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// Vulnerabilities follows the pages of a response, and refuses what is none.
+func TestVulnerabilities(t *testing.T) {
+	_, c := start(t, Options{})
+	if c.IsPublic() {
+		t.Error("the registry of the test is taken for npm's own")
+	}
+	var queries []string
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/query" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		queries = append(queries, string(body))
+		switch query := string(body); {
+		case strings.Contains(query, "moved"):
+			http.Redirect(w, r, "http://198.51.100.1/", http.StatusTemporaryRedirect)
+		case strings.Contains(query, "broken"):
+			io.WriteString(w, "<html>")
+		case strings.Contains(query, "endless"):
+			io.WriteString(w, `{"next_page_token":"more"}`)
+		case strings.Contains(query, "second"):
+			io.WriteString(w, `{"vulns":[{"id":"GHSA-2"}]}`)
+		default:
+			io.WriteString(w, `{"vulns":[{"id":"GHSA-1"}],"next_page_token":"second"}`)
+		}
+	}))
+	defer api.Close()
+	records, err := c.Vulnerabilities(t.Context(), api.URL+"/", "@glass/jar")
+	if got, _ := json.Marshal(records); err != nil || string(got) != `[{"id":"GHSA-1"},{"id":"GHSA-2"}]` {
+		t.Errorf("records are %s, %v", got, err)
+	}
+	if want := `{"package":{"ecosystem":"npm","name":"@glass/jar"},"page_token":""}`; queries[0] != want {
+		t.Errorf("the query is %s, want %s", queries[0], want)
+	}
+	for _, name := range []string{"moved", "broken", "endless"} {
+		if _, err := c.Vulnerabilities(t.Context(), api.URL, name); err == nil || !strings.Contains(err.Error(), "vulnerabilities of npm package "+name) {
+			t.Errorf("%s: the error is %v", name, err)
+		}
+	}
+	if len(queries) != 2+2+maxOSVPages {
+		t.Errorf("%d requests were sent", len(queries))
+	}
+}

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/settings"
+)
+
+// osvAPI is where `larder up` requests known vulnerabilities if the settings name no other source.
+const osvAPI = "https://api.osv.dev"
+
+const (
+	vulnerabilityAge     = 24 * time.Hour   // after which a package is requested again
+	vulnerabilityStore   = time.Minute      // between two times that responses are stored
+	vulnerabilityPause   = 10 * time.Minute // until new packages are looked for
+	vulnerabilityBackoff = time.Hour        // after a failed request
+)
+
+// openAdvisories opens the known vulnerabilities for pages, by the settings: those of a file, or those of an OSV API, which a
+// part of the run requests. It returns nil if there are none. A process that fills the data folder requests OSV's own API by
+// default, unless npm is configured with another registry than its own, because the network may be closed then.
+func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*library.Advisories, error) {
+	source, logger := r.settings.Vulnerabilities, r.logger.With("part", "vulnerabilities")
+	switch {
+	case source == settings.Off || source == "" && !o.fills:
+		return nil, nil
+	case source != "" && !strings.Contains(source, "://"):
+		return library.OpenAdvisories(source, logger)
+	}
+	file := filepath.Join(r.settings.Data, "vulnerabilities.json")
+	if o.readOnly {
+		return library.FollowAdvisories(file, logger), nil
+	}
+	clients, err := openClients(r.settings, bot.ClientOptions{OwnConfig: true, Anonymous: true}, logger)
+	if err != nil {
+		return nil, err
+	}
+	if source == "" && !clients.Npm.IsPublic() {
+		clients.Close()
+		return nil, nil
+	}
+	if source == "" {
+		source = osvAPI
+	}
+	p := &vulnerabilityPoll{
+		source: source, file: file, advisories: library.FollowAdvisories(file, logger), ranking: libraries.Ranking, now: time.Now, logger: logger,
+		request: func(ctx context.Context, name string) ([]json.RawMessage, error) {
+			return clients.Npm.Vulnerabilities(ctx, source, name)
+		},
+	}
+	r.parts.Add(parts.Part{Name: "vulnerabilities", Run: p.run, Stop: func() error { clients.Close(); return nil }})
+	return p.advisories, nil
+}
+
+// A vulnerabilityPoll requests the known vulnerabilities of all npm packages that libraries come from, each once a day, and
+// stores them in a file.
+type vulnerabilityPoll struct {
+	source, file string
+	advisories   *library.Advisories
+	ranking      func(context.Context) (*library.Ranking, error)
+	request      func(ctx context.Context, name string) ([]json.RawMessage, error)
+	now          func() time.Time
+	logger       *slog.Logger
+}
+
+// run polls until ctx ends. A network that does not allow the requests is no failure: run logs the first one.
+func (p *vulnerabilityPoll) run(ctx context.Context) error {
+	level := slog.LevelInfo
+	for pause := time.Duration(0); retry.Sleep(ctx, pause) == nil; {
+		pause = vulnerabilityPause
+		if err := p.pollDue(ctx); err != nil && ctx.Err() == nil {
+			p.logger.Log(ctx, level, "couldn't request known vulnerabilities; pages say \"not checked\" (--vulnerabilities off ends the requests)", "source", p.source, "again", vulnerabilityBackoff, "err", err)
+			level, pause = slog.LevelDebug, vulnerabilityBackoff
+		}
+	}
+	return nil
+}
+
+// pollDue requests the packages that were not requested within a day, the most popular first, until a request fails. It stores
+// the responses every minute and at the end.
+func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
+	ranking, err := p.ranking(ctx)
+	if err != nil {
+		return err
+	}
+	known := library.ReadCheckedPackages(p.file, p.logger)
+	current := map[string]bool{}
+	for _, l := range ranking.Libraries {
+		current[l.NPM()] = true
+	}
+	maps.DeleteFunc(known, func(name string, _ library.CheckedPackage) bool { return !current[name] })
+	stored, changed := p.now(), false
+	var malformed error
+	for _, l := range ranking.Libraries {
+		name := l.NPM()
+		if age := p.now().Sub(known[name].Checked); name == "" || age >= 0 && age < vulnerabilityAge {
+			continue
+		}
+		var records []json.RawMessage
+		if records, err = p.request(ctx, name); err != nil {
+			break
+		}
+		checked, malformedErr := library.NewCheckedPackage(name, p.now(), records)
+		if malformedErr != nil { // only this package is not checked
+			malformed = malformedErr
+			continue
+		}
+		known[name] = checked
+		if changed = true; p.now().Sub(stored) >= vulnerabilityStore {
+			if err := p.store(known); err != nil {
+				return err
+			}
+			stored, changed = p.now(), false
+		}
+	}
+	err = errors.Join(err, malformed)
+	if changed {
+		err = errors.Join(err, p.store(known))
+	}
+	return err
+}
+
+// store replaces what pages know by known.
+func (p *vulnerabilityPoll) store(known map[string]library.CheckedPackage) error {
+	if err := library.WriteCheckedPackages(p.file, known); err != nil {
+		return err
+	}
+	p.advisories.Recheck()
+	return nil
+}

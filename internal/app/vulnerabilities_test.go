@@ -1,0 +1,77 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+)
+
+// Each npm package is requested once a day. A network that does not allow that gives one line in the log, and pages know which
+// packages were checked.
+func TestVulnerabilityPoll(t *testing.T) {
+	ranking := &library.Ranking{}
+	for _, name := range []string{"jar", "lid", "other"} {
+		ranking.Libraries = append(ranking.Libraries, &library.Library{Name: name, Autoupdate: &library.Autoupdate{Source: "npm", Target: name}})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var requested []string
+		allowed := map[string]bool{}
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		p := &vulnerabilityPoll{
+			source: "https://osv.example", file: filepath.Join(t.TempDir(), "vulnerabilities.json"), now: time.Now, logger: logger,
+			ranking: func(context.Context) (*library.Ranking, error) { return ranking, nil },
+			request: func(_ context.Context, name string) ([]json.RawMessage, error) {
+				if !allowed[name] {
+					return nil, errors.New("the network is closed")
+				}
+				requested = append(requested, name)
+				return []json.RawMessage{[]byte(`{"id":"GHSA-1","details":"` + strings.Repeat("d", 900) + `","affected":[{"package":{"ecosystem":"npm","name":"` + name + `"},"versions":["1.0.0"]}]}`)}, nil
+			},
+		}
+		p.advisories = library.FollowAdvisories(p.file, logger)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.run(ctx) }()
+		check := func(after time.Duration, wantRequested string, wantChecked ...string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := strings.Join(requested, " "); got != wantRequested {
+				t.Errorf("requested are %q, want %q", got, wantRequested)
+			}
+			for _, l := range ranking.Libraries {
+				want := strings.Contains(strings.Join(wantChecked, " "), l.NPM())
+				if p.advisories.HasChecked(l.NPM()) != want || (len(p.advisories.Of(l.NPM(), "1.0.0")) == 1) != want {
+					t.Errorf("%s is checked, want %t, and %v is known", l.NPM(), want, p.advisories.Of(l.NPM(), "1.0.0"))
+				}
+			}
+			requested = nil
+		}
+		check(time.Second, "")
+		check(10*time.Hour, "")
+		allowed["jar"] = true
+		check(time.Hour, "jar", "jar")
+		allowed["lid"], allowed["other"] = true, true
+		check(time.Hour, "lid other", "jar", "lid", "other")
+		check(22*time.Hour, "", "jar", "lid", "other")
+		check(time.Hour, "jar", "jar", "lid", "other")
+		check(time.Hour, "lid other", "jar", "lid", "other")
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "the network is closed") {
+			t.Errorf("the log has %d lines: %s", n, log.String())
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
