@@ -114,12 +114,13 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 			continue
 		}
 		if err == nil {
-			err = deleteContent(b.(*pebble.Batch), h, c)
+			var bytes int64
+			bytes, err = s.deleteContent(b.(*pebble.Batch), h, c)
+			stale += bytes
 		}
 		if err != nil {
 			return errors.Join(err, b.Close())
 		}
-		stale += c.encodedBytes()
 	}
 	s.reclaim.soon = stale > 0
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
@@ -129,16 +130,18 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	return nil
 }
 
-// deleteContent adds the removal of a content to a batch.
-func deleteContent(b *pebble.Batch, h Hash, c Content) error {
-	err := b.Delete(Contents.physical(h[:]), nil)
+// deleteContent adds the removal of a content to a batch, with its deltas and those that need it as their dictionary. It returns the bytes of
+// the encodings that become stale. The caller holds s.contents.
+func (s *Store) deleteContent(b *pebble.Batch, h Hash, c Content) (stale int64, err error) {
+	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
 	}
-	if err != nil {
-		return fmt.Errorf("content %s: %w", h, err)
+	deltas, e := s.deleteDeltas(b, h)
+	if err = errors.Join(err, e); err != nil {
+		return 0, fmt.Errorf("content %s: %w", h, err)
 	}
-	return nil
+	return c.encodedBytes() + deltas, nil
 }
 
 // encodedBytes returns the bytes of all encodings.

@@ -137,10 +137,10 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 		return false, 0, err
 	}
 	b := database(s).NewBatch()
-	if err := deleteContent(b, h, c); err != nil {
+	bytes, err = s.deleteContent(b, h, c)
+	if err != nil {
 		return false, 0, errors.Join(err, b.Close())
 	}
-	bytes = c.encodedBytes()
 	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
 		return false, 0, err
 	}

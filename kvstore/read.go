@@ -179,8 +179,9 @@ type Namespace byte
 // given a second meaning.
 const (
 	Absent     Namespace = 'a' // package, version: a release of which the contents are elsewhere
-	Blobs      Namespace = 'b' // hash, coding: the coded bytes; written by this package only
+	Blobs      Namespace = 'b' // hash, coding, dictionary of a delta: the coded bytes; written by this package only
 	Contents   Namespace = 'c' // hash: which codings there are; written by this package only
+	Deltas     Namespace = 'e' // hash of a content or a dictionary: which deltas there are; written by this package only
 	Durable    Namespace = 'd' // durable objects: class, name, and the times of their alarms
 	Files      Namespace = 'f' // package, version, path
 	LogHashes  Namespace = 'h' // Merkle tree hashes by index

@@ -89,6 +89,8 @@ type Options struct {
 	// Hot is called with contents that are asked for while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
+	// Dictionaries has clients use files as dictionaries, and sends deltas to clients that have one (RFC 9842).
+	Dictionaries bool
 	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first asked for.
 	Complete bool
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
@@ -161,7 +163,7 @@ func New(o Options) (*Assets, error) {
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
 	}
-	a.rows.tags = o.CacheTags
+	a.rows.tags, a.rows.dictionaries = o.CacheTags, o.Dictionaries
 	if o.Complete {
 		a.rows.completer = newCompleter(o.Store, o.Logger)
 	}

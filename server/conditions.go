@@ -54,7 +54,10 @@ func (r *representation) rangeApplies(lines []string) bool {
 }
 
 // codings is how many codings there are; they are numbered from 0.
-const codings = int(coding.Gzip) + 1
+const codings = int(coding.DCZ) + 1
+
+// storedCodings is how many codings there are without deltas.
+const storedCodings = int(coding.Gzip) + 1
 
 // An entity tag is `"CONTENT.CODING.CODED"`: 16 bytes of the content's SHA-256,
 // the coding, and 8 bytes of the SHA-256 of the coded bytes. So it is strong (RFC
@@ -72,7 +75,7 @@ const tagLength = len(`"`) + (tagContentBytes*8+5)/6 + len(".id.") + (tagCodedBy
 
 // appendETag appends the entity tag of a content in the representation r to b.
 func appendETag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte {
-	name := [codings]string{coding.Identity: ".id.", coding.Brotli: ".br.", coding.Gzip: ".gz."}[r.Coding]
+	name := [codings]string{coding.Identity: ".id.", coding.Brotli: ".br.", coding.Gzip: ".gz.", coding.DCZ: ".dz."}[r.Coding]
 	b = tagEncoding.AppendEncode(append(b, '"'), content[:tagContentBytes])
 	b = tagEncoding.AppendEncode(append(b, name...), r.Sum[:tagCodedBytes])
 	return append(b, '"')

@@ -148,6 +148,7 @@ func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	if x == nil {
 		return to.sendInflated(to.x.Writer(), 1, f, r, to.client(), to.x.MustHurry)
 	}
+	to.metrics.countSaved(r)
 	if to.x.Multiplexed() {
 		d := deliveries.Get().(*delivery)
 		d.body, d.assets, d.label, d.usage = x, to.Assets, codingLabel(r), f.usage

@@ -97,19 +97,26 @@ func accessLog(t testing.TB) *accesslog.Log {
 func laneAllocatesNothing(t *testing.T, log *accesslog.Log) {
 	store := fixture(t)
 	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
+	deltas := openDeltas(t)
+	withDeltas := newAssets(t, server.Options{Store: deltas, Usage: usage.Open(usage.Options{Store: deltas}), AccessLog: log, Dictionaries: true})
 	for _, test := range []struct{ name, request string }{
 		{"hit", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
 		{"identity", "GET /ajax/libs/demo/1.0.0/font.woff2 HTTP/1.1\r\n" + browser},
 		{"large", "GET /ajax/libs/demo/1.0.0/noise.bin HTTP/1.1\r\n" + browser},
 		{"HEAD", "HEAD /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
 		{"304", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n"},
+		{"delta", "GET /ajax/libs/lib/1.0.1/a+b.js HTTP/1.1\r\n" + strings.Replace(browser, "zstd", "zstd, dcb, dcz", 1) + "Available-Dictionary: " + available(olderText) + "\r\n"},
 		{"document", "GET /ajax/libs/demo/1.0.0/active/page.html HTTP/1.1\r\n" + browser},
 		{"304 of a document", "GET /ajax/libs/demo/1.0.0/active/page.html HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n"},
 		{"304 by date", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-Modified-Since: Thu, 29 Feb 2024 12:30:45 GMT\r\n"},
 	} {
 		allocatesNothing := func(t *testing.T, client net.Conn, listener net.Listener) {
 			defer client.Close()
-			front := lane.New(listener, lane.Options{Handler: apart.Lane(assets), HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			handler := assets
+			if test.name == "delta" {
+				handler = withDeltas
+			}
+			front := lane.New(listener, lane.Options{Handler: apart.Lane(handler), HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
 			defer front.Abort()
 			request := []byte(test.request + "\r\n")
 			if _, err := client.Write(request); err != nil {

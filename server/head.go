@@ -106,7 +106,13 @@ var (
 	keptBriefly        = newPiece(provisional)
 	keptBrieflyInParts = newPiece(provisional, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
 	varied             = newPiece(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
-	afterTags          = piece{newPiece(answers.AnyOrigin...)[plain] + headEnd, newPiece(answers.AnyOrigin...)[block]}
+	// variedByDictionary is for files that have deltas.
+	variedByDictionary = newPiece(answers.Field{Name: "Vary", Value: variesByDictionary})
+	usable             = piece{"\r\nUse-As-Dictionary: ", h2.AppendableName("use-as-dictionary")}
+	// A shared cache would hardly serve a delta twice, so it leaves that to the clients.
+	private       = answers.Field{Name: "Cache-Control", Value: strings.Replace(immutable.Value, "public", "private", 1)}
+	keptPrivately = newPiece(private)
+	afterTags     = piece{newPiece(answers.AnyOrigin...)[plain] + headEnd, newPiece(answers.AnyOrigin...)[block]}
 )
 
 // newPiece returns fields as a piece of a head in each form.
@@ -142,10 +148,16 @@ func (r *representation) okHead(f form) *lane.Head {
 	if !r.released.IsZero() {
 		b = appendValue(append(b, dated[f]...), f, r.lastModified[:])
 	}
-	if r.provisional {
+	switch {
+	case r.coding == coding.DCZ:
+		b = append(b, keptPrivately[f]...)
+	case r.provisional:
 		b = append(b, keptBrieflyInParts[f]...)
-	} else {
+	default:
 		b = append(b, keptInParts[f]...)
+	}
+	if r.dictionary != "" {
+		b = appendValue(append(b, usable[f]...), f, r.dictionary)
 	}
 	*h = r.appendCommon(b, f)
 	return h
@@ -156,9 +168,12 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	b := append((*h)[:0], r.mediaType.notModified[f]...)
 	b = appendValue(append(b, tagged[f]...), f, tag)
-	if r.provisional {
+	switch {
+	case r.coding == coding.DCZ:
+		b = append(b, keptPrivately[f]...)
+	case r.provisional:
 		b = append(b, keptBriefly[f]...)
-	} else {
+	default:
 		b = append(b, kept[f]...)
 	}
 	*h = r.appendCommon(b, f)
@@ -167,7 +182,10 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 
 // appendCommon appends the fields that 200 and 304 have in common.
 func (r *representation) appendCommon(b lane.Head, f form) lane.Head {
-	if r.vary {
+	switch {
+	case r.deltas != nil:
+		b = append(b, variedByDictionary[f]...)
+	case r.vary:
 		b = append(b, varied[f]...)
 	}
 	if f == block {

@@ -42,6 +42,7 @@ type tally struct {
 
 type metrics struct {
 	inFlight atomic.Int64
+	saved    atomic.Int64        // bytes, by deltas
 	byStatus [600]*[labels]tally // nil where no answer has it
 
 	errors                    *prometheus.CounterVec
@@ -84,6 +85,13 @@ func (m *metrics) countResponse(o outcome) {
 	}
 }
 
+// countSaved counts by how much a representation that is sent is smaller than the smallest one that is no delta.
+func (m *metrics) countSaved(r *representation) {
+	if r.coding == coding.DCZ {
+		m.saved.Add(r.representations[0].length - r.length)
+	}
+}
+
 // countSent counts bytes of a body that were sent after its response was counted.
 func (m *metrics) countSent(l label, sent int64) {
 	if sent > 0 {
@@ -119,6 +127,7 @@ func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(m.bodies.hits.Load()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(assetCache(a.rows).WeightedSize()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(bodyCache(a.bodies).WeightedSize()) }),
+		counter("dictionary_saved_bytes_total", "Bytes by which sent deltas were smaller than the smallest other encoding.", nil, func() float64 { return float64(m.saved.Load()) }),
 		gauge("sending_bytes", "Bytes of bodies being sent or read outside of the cache.", nil, func() float64 { return float64(a.bodies.sendingBytes()) }),
 	}
 	for l := range label(labels) {

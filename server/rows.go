@@ -21,8 +21,11 @@ import (
 
 // recheck is how long an asset is believed whose codings are still to be replaced by
 // smaller ones. Later it is read again, so hot files move to the smaller ones
-// without being evicted. Assets that are squeezed are believed for ever.
+// without being evicted.
 const recheck = time.Minute
+
+// recheckDeltas is how long an asset is believed whose codings are the smallest: it may have more deltas later.
+const recheckDeltas = time.Hour
 
 // A withdrawnError says that the version was withdrawn.
 type withdrawnError struct{ views.Withdrawal }
@@ -36,15 +39,16 @@ func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log e
 // used. So a reading that a withdrawal overtakes cannot survive it, and a
 // withdrawal, which is rare, costs each hot asset one more reading.
 type rows struct {
-	store      *kvstore.Store
-	memory     any // see assetCache
-	hot        func(kvstore.Hash)
-	completer  *completer // nil for none
-	usage      *usage.Usage
-	tags       purge.TagHeaders
-	now        func() time.Time
-	generation atomic.Uint64
-	metrics    *cacheMetrics
+	store        *kvstore.Store
+	memory       any // see assetCache
+	hot          func(kvstore.Hash)
+	dictionaries bool       // whether files are dictionaries, and deltas are sent
+	completer    *completer // nil for none
+	usage        *usage.Usage
+	tags         purge.TagHeaders
+	now          func() time.Time
+	generation   atomic.Uint64
+	metrics      *cacheMetrics
 }
 
 // newRows returns a cache of assets over a store, of up to cacheBytes. hot, nil for nothing, is notified of contents that are
@@ -95,7 +99,8 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 // isCurrent reports whether a cached asset may be used at a time: no withdrawal came since, and it was read recently if its
 // encodings may still be replaced.
 func (r *rows) isCurrent(f *asset, now time.Time) bool {
-	return f.generation == r.generation.Load() && (f.squeezed || now.Sub(f.loaded) < recheck)
+	age := now.Sub(f.loaded)
+	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && (age < recheckDeltas || !r.dictionaries))
 }
 
 // evict removes f from the cache, unless another goroutine has replaced it.
@@ -165,6 +170,11 @@ func (r *rows) read(t target) (*asset, error) {
 		content = r.completer.complete(file.Hash, content)
 	}
 	f := newAsset(t, file, content, r.tags)
+	if r.dictionaries && !file.Provisional {
+		if err := f.addDictionaries(r.store, t); err != nil {
+			return nil, fmt.Errorf("server: the deltas of %s: %w", t.key, err)
+		}
+	}
 	f.generation, f.loaded = generation, r.now()
 	if r.usage != nil {
 		f.usage = r.usage.File(t.pkg, t.version, t.key)
@@ -203,6 +213,8 @@ type asset struct {
 	// where that must be inflated.
 	representations []representation
 	forms           []requests.Representation // of representations, in the same order
+	deltas          []delta
+	dictionary      string // Use-As-Dictionary; empty if clients should not use the file as a dictionary
 
 	*mediaType
 	released     time.Time           // zero where upstream does not say, or HTTP cannot
@@ -215,8 +227,8 @@ type asset struct {
 	generation uint64 // of the rows, see rows.go
 
 	// What the slices are made of, so that an asset is one piece of memory but for its tags.
-	ownRepresentations [codings]representation
-	ownForms           [codings]requests.Representation
+	ownRepresentations [storedCodings]representation
+	ownForms           [storedCodings]requests.Representation
 }
 
 // A representation is an asset in one coding, ready to be sent but for the bytes.
@@ -245,7 +257,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 		f.released = time.Time{} // HTTP has no date with such a year
 	}
 	f.representations, f.forms = f.ownRepresentations[:0], f.ownForms[:0]
-	tags := make([]byte, 0, codings*tagLength)
+	tags := make([]byte, 0, storedCodings*tagLength)
 	add := func(r kvstore.Representation, stored bool) {
 		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
 		f.forms = append(f.forms, requests.Representation{Coding: r.Coding, Length: r.Length})
@@ -269,6 +281,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 func (f *asset) withoutCoding(c coding.Coding) *asset {
 	rest := *f
 	rest.squeezed, rest.damaged = false, true
+	rest.deltas = nil // the next read, soon, has those that are sound
 	rest.representations, rest.forms = rest.ownRepresentations[:0], rest.ownForms[:0]
 	add := func(r representation) {
 		r.asset = &rest
@@ -326,5 +339,6 @@ func (f *asset) encodedSource() *representation {
 // weight returns approximately how many bytes an asset takes in the cache, without its key. A test measures that it is not less.
 func (f *asset) weight() int64 {
 	const place = 200 // in the cache
-	return place + int64(unsafe.Sizeof(*f)+unsafe.Sizeof(usage.Counter{})) + int64(len(f.representations)*tagLength)
+	return place + int64(unsafe.Sizeof(*f)+unsafe.Sizeof(usage.Counter{})) + int64(len(f.representations)*tagLength) +
+		int64(len(f.dictionary)) + int64(len(f.deltas)*(int(unsafe.Sizeof(delta{}))+tagLength+availableLength))
 }

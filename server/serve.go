@@ -43,6 +43,7 @@ type outcome struct {
 // A query is what is asked of an asset, however it came.
 type query struct {
 	head   bool   // whether only the head of the answer is wanted
+	ranged bool   // whether the client wants ranges
 	path   string // as it came, percent-encoded
 	fields *requests.Fields
 }
@@ -123,7 +124,7 @@ func findAsset[R recipient](a *Assets, to R, t target) (*asset, outcome, error) 
 // sendAsset sends the representation of an asset that the client prefers. If it returns an error, or an outcome with status 0,
 // nothing was sent.
 func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
-	rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
+	rep := f.chooseFor(q)
 	if rep == nil && f.damaged {
 		return outcome{}, fmt.Errorf("%w: content %s: the codings that are sound are not what the client takes", kvstore.ErrCorrupt, f.content)
 	}
@@ -172,7 +173,7 @@ type overHTTP struct {
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
 	fields := requests.FieldsOf(r.Header)
-	q := query{head: r.Method == http.MethodHead, path: requests.RawPath(r.URL), fields: &fields}
+	q := query{head: r.Method == http.MethodHead, ranged: r.Header["Range"] != nil, path: requests.RawPath(r.URL), fields: &fields}
 	if requests.LineTooLong(r) {
 		return to.sendFailure(answers.LineTooLong, false)
 	}
@@ -266,7 +267,13 @@ func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body,
 		if !r.stored {
 			return a.store.Identity(f.content)
 		}
-		coded, err := a.store.Read(f.content, kvstore.Representation{Coding: r.coding, Length: r.length, Sum: r.sum})
+		var coded []byte
+		var err error
+		if r.coding == coding.DCZ {
+			coded, err = a.store.ReadDelta(f.content, r.sum)
+		} else {
+			coded, err = a.store.Read(f.content, kvstore.Representation{Coding: r.coding, Length: r.length, Sum: r.sum})
+		}
 		if errors.Is(err, kvstore.ErrNotFound) {
 			err = fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)
 		}
@@ -286,6 +293,7 @@ func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome
 	case 0:
 		w.WriteHeader(http.StatusOK)
 		to.Write(data)
+		over.metrics.countSaved(r)
 		return outcome{http.StatusOK, codingLabel(r), to.Sent}
 	case 1:
 		s := spans[0]

@@ -25,7 +25,7 @@ const (
 )
 
 // Weights is what an Accept-Encoding field says about each of our codings.
-type Weights struct{ identity, brotli, gzip Weight }
+type Weights struct{ identity, brotli, gzip, dcz Weight }
 
 // ParseAcceptEncoding reads the lines of a request's Accept-Encoding field (RFC
 // 9110 §12.5.3).
@@ -34,10 +34,11 @@ type Weights struct{ identity, brotli, gzip Weight }
 //     a client that does not ask for a coding in practice cannot decode one.
 //   - Identity is acceptable unless refused; where it is not listed it is liked
 //     less than everything that is.
+//   - "*" does not include deltas: few clients can decode them.
 //   - A member that is malformed is ignored, and so is an unknown coding. Of a
 //     coding listed repeatedly the greatest weight counts: the client can decode it.
 func ParseAcceptEncoding(lines []string) Weights {
-	star, identity, brotli, gzip := unlisted, unlisted, unlisted, unlisted
+	star, identity, brotli, gzip, dcz := unlisted, unlisted, unlisted, unlisted, Refused
 	for _, line := range lines {
 		for more := true; more; {
 			var name string
@@ -61,6 +62,8 @@ func ParseAcceptEncoding(lines []string) Weights {
 				gzip = max(gzip, w)
 			case equalToken(name, "identity"):
 				identity = max(identity, w)
+			case equalToken(name, "dcz"):
+				dcz = max(dcz, w)
 			}
 		}
 	}
@@ -68,6 +71,7 @@ func ParseAcceptEncoding(lines []string) Weights {
 		identity: resolveWeight(identity, star, leastWeight),
 		brotli:   resolveWeight(brotli, star, Refused),
 		gzip:     resolveWeight(gzip, star, Refused),
+		dcz:      dcz,
 	}
 }
 
@@ -89,6 +93,8 @@ func (w Weights) Of(c coding.Coding) Weight {
 		return w.brotli
 	case coding.Gzip:
 		return w.gzip
+	case coding.DCZ:
+		return w.dcz
 	}
 	return w.identity
 }
@@ -268,12 +274,14 @@ func WantsPage(lines []string) bool {
 // Fields are the fields of a request that choose its response: a string for each
 // line, nil for an absent field.
 type Fields struct {
-	Accept            []string
-	AcceptEncoding    []string
-	IfMatch           []string
-	IfNoneMatch       []string
-	IfModifiedSince   []string
-	IfUnmodifiedSince []string
+	Accept         []string
+	AcceptEncoding []string
+	// AvailableDictionary names the dictionary that the client has (RFC 9842 §2.2).
+	AvailableDictionary []string
+	IfMatch             []string
+	IfNoneMatch         []string
+	IfModifiedSince     []string
+	IfUnmodifiedSince   []string
 }
 
 // ExpectsContinue reports whether a client waits for 100 (Continue) before it sends the body. Like net/http it considers only the
@@ -286,12 +294,13 @@ func ExpectsContinue(h http.Header) bool {
 // FieldsOf returns the fields that choose a response from a header of net/http.
 func FieldsOf(h http.Header) Fields {
 	return Fields{
-		Accept:            h["Accept"],
-		AcceptEncoding:    h["Accept-Encoding"],
-		IfMatch:           h["If-Match"],
-		IfNoneMatch:       h["If-None-Match"],
-		IfModifiedSince:   h["If-Modified-Since"],
-		IfUnmodifiedSince: h["If-Unmodified-Since"],
+		Accept:              h["Accept"],
+		AcceptEncoding:      h["Accept-Encoding"],
+		AvailableDictionary: h["Available-Dictionary"],
+		IfMatch:             h["If-Match"],
+		IfNoneMatch:         h["If-None-Match"],
+		IfModifiedSince:     h["If-Modified-Since"],
+		IfUnmodifiedSince:   h["If-Unmodified-Since"],
 	}
 }
 

@@ -42,6 +42,8 @@ func (c Coding) String() string {
 		return "br"
 	case Gzip:
 		return "gzip"
+	case DCZ:
+		return "dcz"
 	}
 	return fmt.Sprintf("coding(%d)", uint8(c))
 }

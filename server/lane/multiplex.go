@@ -292,6 +292,8 @@ func (x *Exchange) readRequest(r *h2.Request) bool {
 			ok = x.accept.put(&x.Fields.Accept, f.Value)
 		case h2.AcceptEncoding:
 			ok = x.acceptEncoding.put(&x.Fields.AcceptEncoding, f.Value)
+		case h2.AvailableDictionary:
+			ok = x.availableDictionary.put(&x.Fields.AvailableDictionary, f.Value)
 		case h2.IfMatch:
 			ok = x.ifMatch.put(&x.Fields.IfMatch, f.Value)
 		case h2.IfNoneMatch:

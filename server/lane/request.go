@@ -33,7 +33,7 @@ type Request struct {
 	hosts, connections int // how many of these fields there are
 
 	// The lines of Fields, and of Relayed.
-	accept, acceptEncoding, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince, relayed lines
+	accept, acceptEncoding, availableDictionary, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince, relayed lines
 }
 
 // lines are those of one field, which may be there so often.
@@ -177,6 +177,8 @@ func (r *Request) parseField(lower, value []byte) bool {
 		return r.accept.add(&r.Fields.Accept, value)
 	case "accept-encoding":
 		return r.acceptEncoding.add(&r.Fields.AcceptEncoding, value)
+	case "available-dictionary":
+		return r.availableDictionary.add(&r.Fields.AvailableDictionary, value)
 	case "if-match":
 		return r.ifMatch.add(&r.Fields.IfMatch, value)
 	case "if-none-match":

@@ -14,6 +14,7 @@ const (
 	Host
 	Accept
 	AcceptEncoding
+	AvailableDictionary
 	IfMatch
 	IfNoneMatch
 	IfModifiedSince
@@ -40,7 +41,7 @@ const (
 )
 
 var kinds = map[string]Kind{
-	"host": Host, "accept": Accept, "accept-encoding": AcceptEncoding,
+	"host": Host, "accept": Accept, "accept-encoding": AcceptEncoding, "available-dictionary": AvailableDictionary,
 	"if-match": IfMatch, "if-none-match": IfNoneMatch, "if-modified-since": IfModifiedSince, "if-unmodified-since": IfUnmodifiedSince,
 	"range": Range, "if-range": IfRange, "expect": Expect, "content-length": ContentLength, "trailer": Trailer, "cookie": Cookie,
 	"forwarded": Forwarded, "x-forwarded-host": Forwarded, "referer": Referer, "user-agent": UserAgent, "larder-log-size": LogSize,

@@ -1,0 +1,102 @@
+package coding
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// DCZ is Zstandard with a dictionary that the client has already (RFC 9842 §5): a delta. No content is stored in it alone, so [Parse] does not know
+// it, and only EncodeDelta and DecodeDelta take it.
+const DCZ Coding = 3
+
+const (
+	// MaxDictionary is the largest dictionary, in bytes, and the largest content of a delta. A client must accept a window of 8 MiB for any
+	// dictionary (RFC 9842 §5), and a frame in a single segment has the content's size as its window.
+	MaxDictionary = 8 << 20
+	// MinDictionary is the smallest content, in bytes, that is worth a dictionary: smaller ones fit into a packet or two as they are.
+	MinDictionary = 1 << 10
+)
+
+// deltaMagic begins a delta; the SHA-256 of the dictionary follows, and then the Zstandard frame.
+const deltaMagic = "\x5e\x2a\x4d\x18\x20\x00\x00\x00"
+
+// deltaHeader is the length of what precedes the frame.
+const deltaHeader = len(deltaMagic) + sha256.Size
+
+// DeltaWorthwhile reports whether a delta is stored: it saves at least half of the bytes of the content in Brotli.
+func DeltaWorthwhile(brotli, delta int64) bool { return 2*delta <= brotli }
+
+// EncodeDelta returns src as a delta against a dictionary, decoded again and compared with src. The same arguments give the same bytes, on every
+// machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes one.
+func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
+	defer func() {
+		// The encoder is a library fed with strangers' bytes.
+		if p := recover(); p != nil {
+			delta, err = nil, fmt.Errorf("coding: encode %d bytes as a delta: the encoder panicked: %v", len(src), p)
+		}
+	}()
+	if len(dictionary) == 0 || len(dictionary) > MaxDictionary || len(src) == 0 || len(src) > MaxDictionary {
+		return nil, fmt.Errorf("coding: encode %d bytes as a delta against %d: both need 1 to %d bytes", len(src), len(dictionary), MaxDictionary)
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(0, dictionary), zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithSingleSegment(true), zstd.WithWindowSize(windowFor(len(dictionary)+len(src))))
+	if err != nil {
+		return nil, fmt.Errorf("coding: encode %d bytes as a delta: %w", len(src), err)
+	}
+	defer w.Close()
+	sum := sha256.Sum256(dictionary)
+	delta = w.EncodeAll(src, append([]byte(deltaMagic), sum[:]...))
+	back, err := DecodeDelta(dictionary, delta, int64(len(src)))
+	if err != nil {
+		return nil, fmt.Errorf("coding: encode %d bytes as a delta: own output: %w", len(src), err)
+	}
+	if !bytes.Equal(back, src) {
+		return nil, fmt.Errorf("coding: encode %d bytes as a delta: own output decodes to something else", len(src))
+	}
+	return bytes.Clone(delta), nil
+}
+
+// windowFor returns the smallest window of the encoder, in bytes, that spans size bytes, so that every match reaches into the dictionary.
+func windowFor(size int) int {
+	w := zstd.MinWindowSize
+	for w < size {
+		w <<= 1
+	}
+	return w
+}
+
+// DecodeDelta returns the content of a delta, which must be exactly size bytes long; the error is ErrCorrupt if it is not, or if the delta
+// needs another dictionary.
+func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
+	if size < 0 || size > MaxDictionary || len(dictionary) > MaxDictionary {
+		return nil, fmt.Errorf("coding: decode a delta: %d bytes with a dictionary of %d exceed %d", size, len(dictionary), MaxDictionary)
+	}
+	sum := sha256.Sum256(dictionary)
+	if len(delta) < deltaHeader || string(delta[:len(deltaMagic)]) != deltaMagic || !bytes.Equal(delta[len(deltaMagic):deltaHeader], sum[:]) {
+		return nil, fmt.Errorf("coding: decode a delta: %w: its header does not name the dictionary", ErrCorrupt)
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderDictRaw(0, dictionary), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(max(uint64(size), zstd.MinWindowSize)), zstd.WithDecoderMaxWindow(max(uint64(size), zstd.MinWindowSize)))
+	if err != nil {
+		return nil, fmt.Errorf("coding: decode a delta: %w", err)
+	}
+	defer r.Close()
+	out, err := r.DecodeAll(delta[deltaHeader:], make([]byte, 0, size))
+	if err != nil {
+		return nil, fmt.Errorf("coding: decode a delta: %w: %v", ErrCorrupt, err)
+	}
+	if int64(len(out)) != size {
+		return nil, fmt.Errorf("coding: decode a delta: %w: %d bytes instead of %d", ErrCorrupt, len(out), size)
+	}
+	return out, nil
+}
+
+// DeltaMemory returns about how many bytes EncodeDelta takes for a dictionary and a content of these sizes: both, the tables of the encoder, its
+// window, and the decoder.
+func DeltaMemory(dictionary, size int64) int64 {
+	const tables = 56 << 20
+	return tables + 8*(dictionary+size)
+}

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// This file has clients use files as dictionaries for the same file of another version, and chooses deltas for clients that have one (RFC 9842).
+
+// variesByDictionary is Vary of files that have deltas.
+const variesByDictionary = "Accept-Encoding, Available-Dictionary"
+
+// availableLength is the length of an Available-Dictionary field: a SHA-256 in base64 between colons.
+const availableLength = 46
+
+// A delta is a representation for clients that have a dictionary.
+type delta struct {
+	representation
+	available string // Available-Dictionary of those clients
+}
+
+// addDictionaries adds the stored deltas of an asset to it, and the field that has clients use it as a dictionary if it is suitable.
+func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
+	// A content that does not compress hardly resembles that of another version.
+	if f.representations[0].coding != coding.Identity && f.size >= coding.MinDictionary && f.size <= coding.MaxDictionary {
+		f.dictionary = useAsDictionary(t)
+	}
+	stored, err := store.Deltas(f.content)
+	if errors.Is(err, kvstore.ErrCorrupt) {
+		return nil // `larder fsck` reports it, and the other encodings do
+	}
+	if err != nil || len(stored) == 0 {
+		return err
+	}
+	f.deltas = make([]delta, len(stored))
+	for i, d := range stored {
+		r := kvstore.Representation{Coding: coding.DCZ, Length: d.Length, Sum: d.Sum}
+		f.deltas[i] = delta{
+			representation: representation{asset: f, coding: coding.DCZ, stored: true, length: d.Length, sum: d.Sum, tag: string(appendETag(nil, f.content, r))},
+			available:      ":" + base64.StdEncoding.EncodeToString(d.Dictionary[:]) + ":",
+		}
+	}
+	return nil
+}
+
+// chooseFor returns the representation to send to a client, nil if none is acceptable. That is a delta if the client has its dictionary, prefers
+// it no less than the others, and wants no range.
+func (f *asset) chooseFor(q *query) *representation {
+	weights := requests.ParseAcceptEncoding(q.fields.AcceptEncoding)
+	r := f.choose(weights)
+	if f.deltas == nil || len(q.fields.AvailableDictionary) != 1 || q.ranged {
+		return r
+	}
+	weight := weights.Of(coding.DCZ)
+	if weight == requests.Refused || r != nil && weight < weights.Of(r.coding) {
+		return r
+	}
+	for i := range f.deltas {
+		if d := &f.deltas[i]; d.available == q.fields.AvailableDictionary[0] && (r == nil || d.length < r.length) {
+			return &d.representation
+		}
+	}
+	return r
+}
+
+// useAsDictionary returns the value of Use-As-Dictionary of a file: a client that has it names it in requests for the same path in any version.
+func useAsDictionary(t target) string {
+	var b strings.Builder
+	b.WriteString(`match="` + Prefix)
+	writePattern(&b, t.pkg)
+	b.WriteString("/:version/")
+	writePattern(&b, t.path)
+	b.WriteString(`", id="`)
+	writePattern(&b, t.version)
+	b.WriteString(`"`)
+	return b.String()
+}
+
+// writePattern writes a text as a literal of a URLPattern's pathname, in a string of a structured field (RFC 9651 §3.3.3). Bytes that browsers encode in paths
+// are encoded; what the pattern would interpret is escaped with a backslash, which the string escapes once more.
+func writePattern(b *strings.Builder, text string) {
+	const hex = "0123456789ABCDEF"
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c <= ' ' || c >= 0x7f || strings.IndexByte("\"#%<>?^`{}\\", c) >= 0:
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		case strings.IndexByte("+*:()", c) >= 0:
+			b.WriteString(`\\`)
+			b.WriteByte(c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+}
