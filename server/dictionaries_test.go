@@ -19,14 +19,15 @@ import (
 
 // Two versions of a file, of which the newer one has a delta against the older one.
 var (
-	olderText = append(digits(), "of the older version"...)
-	newerText = append(digits(), "of the newer version"...)
+	olderText = append(functions(), "of the older version"...)
+	newerText = append(functions(), "of the newer version"...)
 )
 
-// digits returns 10 KB that compress to half of that.
-func digits() (text []byte) {
-	for i := range 160 {
-		text = fmt.Appendf(text, "%s", kvstore.Sum([]byte{byte(i)}))
+// functions returns a script of 9 KB that compresses to a few.
+func functions() (text []byte) {
+	for i := range 200 {
+		sum := kvstore.Sum([]byte{byte(i)})
+		text = fmt.Appendf(text, "function f%x() { return %d; }\n", sum[:4], sum[5])
 	}
 	return text
 }
