@@ -23,39 +23,42 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// about routes what is about the service and not about libraries.
-func (p *public) about(e *gin.Engine) {
-	get(e, "/", p.toSite("/api"))
-	get(e, "/about", p.toSite("/about"))
-	get(e, "/api", p.onAPIHost(p.answering(p.openAPI)))
-	get(e, "/openapi.json", p.answering(p.openAPI))
-	get(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
-	get(e, "/error", func(c *gin.Context) { fail(c, p.Logger, errors.New("a client asked for an error, to see one")) })
-	get(e, "/robots.txt", p.robots)
-	get(e, "/opensearch.xml", p.openSearch)
-	get(e, "/sitemap.xml", p.answering(p.sitemap))
-	for _, m := range readMarks() {
-		get(e, m.path, func(c *gin.Context) { send(c, cachedForGood, m.body) })
+// addServiceRoutes adds the routes that concern the service and no library, such as /health and /robots.txt, to the
+// engine.
+func (p *public) addServiceRoutes(e *gin.Engine) {
+	addGet(e, "/", p.redirectToSite("/api"))
+	addGet(e, "/about", p.redirectToSite("/about"))
+	addGet(e, "/api", p.onAPIHost(p.handle(p.openAPI)))
+	addGet(e, "/openapi.json", p.handle(p.openAPI))
+	addGet(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
+	addGet(e, "/error", func(c *gin.Context) { respondError(c, p.Logger, errors.New("a client requested /error")) })
+	addGet(e, "/robots.txt", p.serveRobots)
+	addGet(e, "/opensearch.xml", p.serveOpenSearch)
+	addGet(e, "/sitemap.xml", p.handle(p.sitemap))
+	for _, m := range readIcons() {
+		addGet(e, m.path, func(c *gin.Context) { send(c, cachedForGood, m.body) })
 	}
 }
 
-// onAPIHost answers with the handler where the host is the API's. Elsewhere the path is the site's.
+// onAPIHost returns a handler that calls handler for requests to the API's host, and handleUnrouted for other hosts,
+// where the path may be the site's.
 func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if isHost(c.Request.Host, p.APIHost) {
 			handler(c)
 		} else {
-			p.elsewhere(c)
+			p.handleUnrouted(c)
 		}
 	}
 }
 
-// toSite leads from the API's host to the site, unless that is said to be the same host: for 355 days the page about us
-// would lead to itself.
-func (p *public) toSite(path string) gin.HandlerFunc {
+// redirectToSite returns a handler that redirects requests to the API's host to a path of the site. If the site is on
+// the same host, it handles the path as unrouted: the page would redirect to itself, and caches would keep that for 355
+// days.
+func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	base := cmp.Or(p.SiteBase, p.Self)
 	if u, err := url.Parse(base); err != nil || isHost(u.Host, p.APIHost) {
-		return p.elsewhere
+		return p.handleUnrouted
 	}
 	return p.onAPIHost(func(c *gin.Context) {
 		cachedForGood.SetHeader(c.Writer.Header())
@@ -65,9 +68,9 @@ func (p *public) toSite(path string) gin.HandlerFunc {
 	})
 }
 
-// robots keeps them out of the API. On the site they find everything by links, so results of searches are of no use to
-// them.
-func (p *public) robots(c *gin.Context) {
+// serveRobots handles /robots.txt. It keeps crawlers out of the API, and out of the site's search results, whose pages
+// they find by links.
+func (p *public) serveRobots(c *gin.Context) {
 	if isHost(c.Request.Host, p.APIHost) {
 		sendText(c, cachedForGood, "User-agent: *\nDisallow: /")
 	} else {
@@ -79,7 +82,7 @@ func (p *public) robots(c *gin.Context) {
 	}
 }
 
-// openSearchDescription is what browsers read to offer the site among their search engines
+// openSearchDescription is the document by which browsers add the site to their search engines
 // (https://github.com/dewitt/opensearch, 1.1 draft 6).
 type openSearchDescription struct {
 	XMLName       xml.Name        `xml:"http://a9.com/-/spec/opensearch/1.1/ OpenSearchDescription"`
@@ -103,16 +106,17 @@ type openSearchURL struct {
 	Template string `xml:"template,attr"`
 }
 
-// OpenSearch bounds these, in characters.
+// Limits of OpenSearch, in characters.
 const (
 	maxShortName   = 16
 	maxDescription = 1024
 )
 
-func (p *public) openSearch(c *gin.Context) {
-	base, err := baseOr(p.SiteBase, c.Request)
+// serveOpenSearch handles /opensearch.xml, by which a browser adds the site to its search engines.
+func (p *public) serveOpenSearch(c *gin.Context) {
+	base, err := baseOrOrigin(p.SiteBase, c.Request)
 	if err != nil {
-		fail(c, p.Logger, err)
+		respondError(c, p.Logger, err)
 		return
 	}
 	document, err := xml.MarshalIndent(openSearchDescription{
@@ -120,26 +124,27 @@ func (p *public) openSearch(c *gin.Context) {
 		Description:   text.CutRunes("Search the front-end libraries on "+p.Name, maxDescription),
 		InputEncoding: "UTF-8",
 		Image:         openSearchImage{Width: 16, Height: 16, Type: "image/x-icon", URL: base + "/favicon.ico"},
-		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + p.searchPage()},
+		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + p.searchTemplate()},
 	}, "", "  ")
 	if err != nil {
-		fail(c, p.Logger, err)
+		respondError(c, p.Logger, err)
 		return
 	}
-	send(c, addressed(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
+	send(c, cachingOfAddresses(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
 }
 
-// searchPage is where searches begin. With an API host it is where the public service's do, which leads to ours: see
-// [public.libraries].
-func (p *public) searchPage() string {
+// searchTemplate returns the path and query of the search page as an OpenSearch template. With an API host it is the
+// public service's /libraries?search=, which redirects to the page, see redirectSearch.
+func (p *public) searchTemplate() string {
 	if p.APIHost != "" {
 		return "/libraries?search={searchTerms}"
 	}
 	return "/search?q={searchTerms}"
 }
 
-// toSearch leads a search on the site's host to its page, where the API has a host of its own.
-func (p *public) toSearch(next gin.HandlerFunc) gin.HandlerFunc {
+// redirectSearch returns a handler that redirects a search on the site's host to the search page if the API has a host
+// of its own, and calls next otherwise.
+func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 	u, err := url.Parse(p.SiteBase)
 	if err != nil || p.Site == nil || p.APIHost == "" || u.Host == "" || isHost(p.APIHost, u.Host) || isHost(u.Host, p.APIHost) {
 		return next
@@ -160,13 +165,13 @@ func (p *public) toSearch(next gin.HandlerFunc) gin.HandlerFunc {
 // maxSitemap is how many addresses a sitemap may have (https://www.sitemaps.org/protocol.html).
 const maxSitemap = 50_000
 
-// sitemap lists the pages that search engines should know: those of libraries, and what leads to them.
+// sitemap returns the sitemap for search engines: the pages of libraries and the pages that link to them.
 func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base, err := baseOr(p.SiteBase, r.Request)
+	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	if !p.pagesAt(r.Request) {
+	if !p.servesPages(r.Request) {
 		return nil, answers.Caching{}, answers.NoEndpoint
 	}
 	listing, err := p.Library.Listing(ctx)
@@ -197,20 +202,21 @@ func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answer
 		add("/library/"+url.PathEscape(l.Name), l.Released)
 	}
 	b.WriteString("</urlset>\n")
-	return answers.NewBody("application/xml", b.Bytes()), addressed(p.SiteBase != "", sixHours), nil
+	return answers.NewBody("application/xml", b.Bytes()), cachingOfAddresses(p.SiteBase != "", sixHours), nil
 }
 
 //go:embed marks
 var marks embed.FS
 
-// A mark is one of the pictures that browsers ask every site for.
-type mark struct {
+// An icon is one of the pictures that browsers request from every site.
+type icon struct {
 	path string
 	body *answers.Body
 }
 
-func readMarks() []mark {
-	var all []mark
+// readIcons returns the icons and the banner that are embedded in the binary.
+func readIcons() []icon {
+	var all []icon
 	for name, contentType := range map[string]string{
 		"favicon.ico": "image/x-icon",
 		"favicon.png": "image/png",
@@ -219,9 +225,9 @@ func readMarks() []mark {
 	} {
 		data, err := marks.ReadFile("marks/" + name)
 		if err != nil {
-			panic(err) // it is not in the binary
+			panic(err) // the binary lacks it
 		}
-		all = append(all, mark{"/" + name, answers.NewBody(contentType, data)})
+		all = append(all, icon{"/" + name, answers.NewBody(contentType, data)})
 	}
 	return all
 }
@@ -229,19 +235,20 @@ func readMarks() []mark {
 //go:embed openapi.json
 var openAPIDocument []byte
 
-// What openapi.json says of an instance, for [OpenAPI] to replace.
+// What [OpenAPI] replaces in openapi.json.
 const (
 	documentName   = `"Larder API"`
 	documentServer = `"https://larder.example"`
 )
 
-// OpenAPI returns the OpenAPI document of a service with that name, whose API is at the URL server.
+// OpenAPI returns the OpenAPI document of a service with a name, whose API is at the URL server.
 func OpenAPI(name, server string) []byte {
-	text := bytes.Replace(openAPIDocument, []byte(documentName), quoted(name+" API"), 1)
-	return bytes.Replace(text, []byte(documentServer), quoted(server), 1)
+	text := bytes.Replace(openAPIDocument, []byte(documentName), quoteJSON(name+" API"), 1)
+	return bytes.Replace(text, []byte(documentServer), quoteJSON(server), 1)
 }
 
-func quoted(text string) []byte {
+// quoteJSON returns a text as a JSON string.
+func quoteJSON(text string) []byte {
 	quoted, err := json.Marshal(text)
 	if err != nil {
 		panic(err) // strings do not fail
@@ -249,8 +256,9 @@ func quoted(text string) []byte {
 	return quoted
 }
 
+// openAPI returns the OpenAPI document for the address of the request.
 func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	server, err := baseOr(p.SiteBase, r.Request)
+	server, err := baseOrOrigin(p.SiteBase, r.Request)
 	onAPIHost := isHost(r.Host, p.APIHost)
 	if onAPIHost {
 		server, err = client.Scheme(r.Request)+"://"+p.APIHost, nil
@@ -262,10 +270,10 @@ func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.
 		text := OpenAPI(p.Name, server)
 		return newJSON(text), 2 * len(text), nil
 	})
-	return b, addressed(onAPIHost || p.SiteBase != "", sixHours), err
+	return b, cachingOfAddresses(onAPIHost || p.SiteBase != "", sixHours), err
 }
 
-// categories says of which extensions a version's files are shown, and what they are, in the contract's order.
+// categories are the extensions of the files that the API lists, with what they are, in the contract's order.
 var categories = []struct{ extension, category string }{
 	{"js", "JavaScript"}, {"mjs", "JavaScript"},
 	{"ts", "TypeScript"},
@@ -297,9 +305,9 @@ func rawPaths(files []views.PublishedFile) []string {
 	return paths
 }
 
-// shownPaths returns the paths of the files whose extension is on the whitelist, as it is there: the public service
-// regards case.
-func shownPaths(files []views.PublishedFile) []string {
+// whitelistedPaths returns the paths of the files whose extension is on the whitelist. As in the public service, case
+// matters.
+func whitelistedPaths(files []views.PublishedFile) []string {
 	paths := []string{}
 	for _, f := range files {
 		if whitelisted[strings.TrimPrefix(path.Ext(f.Path), ".")] {
@@ -311,24 +319,24 @@ func shownPaths(files []views.PublishedFile) []string {
 
 var whitelistFields = vocabulary{"extensions", "categories"}
 
-// whitelist answers /whitelist.
+// whitelist returns the response to /whitelist.
 func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	set := whitelistFields.parseOrAll(r.query["fields"])
 	var w jsonWriter
 	w.beginObject()
 	if whitelistFields.has(set, "extensions") {
-		w.name("extensions")
+		w.writeName("extensions")
 		w.beginArray()
 		for _, c := range categories {
-			w.value(c.extension)
+			w.writeValue(c.extension)
 		}
 		w.endArray()
 	}
 	if whitelistFields.has(set, "categories") {
-		w.name("categories")
+		w.writeName("categories")
 		w.beginObject()
 		for _, c := range categories {
-			w.field(c.extension, c.category)
+			w.writeField(c.extension, c.category)
 		}
 		w.endObject()
 	}
@@ -338,7 +346,7 @@ func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answer
 
 var statsFields = vocabulary{"libraries"}
 
-// stats answers /stats.
+// stats returns the response to /stats.
 func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	set := statsFields.parseOrAll(r.query["fields"])
 	listing, err := p.Library.Listing(ctx)
@@ -348,7 +356,7 @@ func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.
 	var w jsonWriter
 	w.beginObject()
 	if statsFields.has(set, "libraries") {
-		w.field("libraries", len(listing.Libraries))
+		w.writeField("libraries", len(listing.Libraries))
 	}
 	w.endObject()
 	return newJSON(w.bytes()), sixHours, nil

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// The contract's kinds of caching.
+// How long caches may store responses, by the contract.
 var (
 	notCached     = answers.Uncached
 	fiveMinutes   = answers.CacheFor(5 * time.Minute).WithExpires()
@@ -34,9 +34,9 @@ var (
 	cachedForGood = answers.CacheImmutable(answers.Forever).WithExpires()
 )
 
-// ofFiles is the caching of what is said of a release's files. Those for which nothing but another
-// origin's word vouches may become others.
-func ofFiles(files []views.PublishedFile) answers.Caching {
+// cachingOfFiles returns how long caches may store a response about files of a release: for good, unless a file is
+// provisional. The content of a provisional file, which only another origin vouches for, may change.
+func cachingOfFiles(files []views.PublishedFile) answers.Caching {
 	for _, f := range files {
 		if f.Provisional {
 			return answers.Provisional
@@ -45,51 +45,55 @@ func ofFiles(files []views.PublishedFile) answers.Caching {
 	return cachedForGood
 }
 
+// newJSON returns a body of JSON text.
 func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSON, identity) }
 
-// send answers with b, or with 304 where the client has it.
+// send responds with a body and its caching, or with 304 if the client has the body.
 func send(c *gin.Context, k answers.Caching, b *answers.Body) {
 	k.SetHeader(c.Writer.Header())
 	b.Send(c.Writer, c.Request, http.StatusOK)
 	c.Writer.WriteHeaderNow()
 }
 
-// sendText answers with a few words.
+// sendText responds with a plain text.
 func sendText(c *gin.Context, k answers.Caching, text string) {
 	send(c, k, answers.NewBody(answers.Plain, []byte(text)))
 }
 
 var (
-	queryTooLong = failure(http.StatusRequestURITooLong, "The query is over "+strconv.Itoa(maxQuery)+" bytes")
-	badLimit     = failure(http.StatusBadRequest, "limit must be a whole number")
-	badHost      = failure(http.StatusBadRequest, "The Host header is missing or malformed")
+	queryTooLong = newFailure(http.StatusRequestURITooLong, "The query is over "+strconv.Itoa(maxQuery)+" bytes")
+	badLimit     = newFailure(http.StatusBadRequest, "limit must be a whole number")
+	badHost      = newFailure(http.StatusBadRequest, "The Host header is missing or malformed")
 
-	// noPage is the contract's failure of unknown paths where people get a page.
-	noPage   = failure(http.StatusNotFound, answers.NoEndpoint.Message)
-	notReady = unavailable("The libraries are still being read", 5)
-	busy     = unavailable("There are too many large answers on their way", 1)
-	noTurn   = unavailable("Too many answers are being made for you or others", 2)
-	// changing is for the moment between a withdrawal and the index's next update.
-	changing = unavailable("The library is just changing", 1)
+	// noPage is the failure of unknown paths on hosts where a browser would get a page.
+	noPage   = newFailure(http.StatusNotFound, answers.NoEndpoint.Message)
+	notReady = newUnavailable("The libraries are still being read", 5)
+	busy     = newUnavailable("Too many large responses are being sent", 1)
+	noTurn   = newUnavailable("Too many responses are being made for you or others", 2)
+	// changing is for the time between a withdrawal and the index's next update.
+	changing = newUnavailable("The library is changing", 1)
 )
 
-// failure returns one that must not be cached.
-func failure(status int, message string) *answers.Failure {
+// newFailure returns a failure that caches must not store.
+func newFailure(status int, message string) *answers.Failure {
 	return &answers.Failure{Status: status, Message: message, Caching: notCached}
 }
 
-func unavailable(message string, retry int) *answers.Failure {
+// newUnavailable returns a failure with status 503 that asks the client to retry after some seconds.
+func newUnavailable(message string, retry int) *answers.Failure {
 	return &answers.Failure{Status: http.StatusServiceUnavailable, Message: message, Caching: notCached, Retry: retry}
 }
 
-func unexpected() *answers.Failure {
-	f := failure(http.StatusInternalServerError, "An unexpected error occurred")
+// newUnexpected returns a failure with status 500 and a new reference for the log.
+func newUnexpected() *answers.Failure {
+	f := newFailure(http.StatusInternalServerError, "An unexpected error occurred")
 	f.Ref = rand.Text()
 	return f
 }
 
-// fail answers with what err comes to, in this one place. What is the server's own fault gets into the log.
-func fail(c *gin.Context, logger *slog.Logger, err error) {
+// respondError responds with the failure that an error means; no other function maps errors to statuses. It logs errors
+// that are the server's fault.
+func respondError(c *gin.Context, logger *slog.Logger, err error) {
 	var known *answers.Failure
 	var gone *library.WithdrawnError
 	switch {
@@ -99,82 +103,85 @@ func fail(c *gin.Context, logger *slog.Logger, err error) {
 	case errors.Is(err, library.ErrNoVersion):
 		known = answers.NoVersion
 	case errors.As(err, &gone):
-		known = failure(http.StatusGone, "Version withdrawn: "+gone.Reason)
+		known = newFailure(http.StatusGone, "Version withdrawn: "+gone.Reason)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		known = notReady
 	default:
-		known = unexpected()
-		if errors.Is(err, kvstore.ErrCorrupt) { // as of assets: the stored copy is damaged, not gone
-			known = unavailable("This cannot be read at the moment", 5)
+		known = newUnexpected()
+		if errors.Is(err, kvstore.ErrCorrupt) { // as for assets: the stored copy is damaged, not missing
+			known = newUnavailable("This cannot be read at the moment", 5)
 			known.Ref = rand.Text()
 		}
 		logger.Error("request failed", "ref", known.Ref, "method", c.Request.Method, "path", c.Request.URL.Path, "err", err)
 	}
-	refuse(c, known)
+	respondFailure(c, known)
 }
 
-// refuse answers with a failure, and ends the handling of the request.
-func refuse(c *gin.Context, f *answers.Failure) {
+// respondFailure responds with a failure, and stops gin from calling further handlers.
+func respondFailure(c *gin.Context, f *answers.Failure) {
 	c.Abort()
 	f.SendJSON(c.Writer, c.Request)
 	c.Writer.WriteHeaderNow()
 }
 
-// recovered answers a panic with a 500 whose reference is in the log beside the stack.
-func recovered(logger *slog.Logger) gin.HandlerFunc {
+// recoverPanics returns a middleware that responds to a panic with 500 and a reference, and logs the panic and its
+// stack under that reference.
+func recoverPanics(logger *slog.Logger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
 			cause := recover()
 			if cause == nil {
 				return
 			}
-			if cause == http.ErrAbortHandler { // how a handler has net/http close the connection
+			if cause == http.ErrAbortHandler { // by which a handler makes net/http close the connection
 				panic(cause)
 			}
-			f := unexpected()
+			f := newUnexpected()
 			logger.Error("request panicked", "ref", f.Ref, "method", c.Request.Method, "path", c.Request.URL.Path,
 				"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			if c.Writer.Written() {
-				panic(http.ErrAbortHandler) // too late for another answer: let the client see that this one broke off
+				panic(http.ErrAbortHandler) // too late for another response: let the client see that this one is incomplete
 			}
-			refuse(c, f)
+			respondFailure(c, f)
 		}()
 		c.Next()
 	}
 }
 
-// A jsonWriter writes JSON whose objects have their fields in the order of the calls, and in which "<" and "&" are what
-// they are: the answers are data, not part of a page. The zero value is ready.
+// A jsonWriter writes JSON with the fields of objects in the order of the calls. It does not escape "<" and "&", because
+// responses are data and not part of a page. The zero value is ready to use.
 type jsonWriter struct {
 	buffer  bytes.Buffer
 	encoder *json.Encoder
 }
 
-func (w *jsonWriter) beginObject() { w.separate(); w.buffer.WriteByte('{') }
+func (w *jsonWriter) beginObject() { w.writeComma(); w.buffer.WriteByte('{') }
 func (w *jsonWriter) endObject()   { w.buffer.WriteByte('}') }
-func (w *jsonWriter) beginArray()  { w.separate(); w.buffer.WriteByte('[') }
+func (w *jsonWriter) beginArray()  { w.writeComma(); w.buffer.WriteByte('[') }
 func (w *jsonWriter) endArray()    { w.buffer.WriteByte(']') }
 
-// name begins a field; its value must follow.
-func (w *jsonWriter) name(name string) {
-	w.value(name)
+// writeName writes the name of a field; its value must follow.
+func (w *jsonWriter) writeName(name string) {
+	w.writeValue(name)
 	w.buffer.WriteByte(':')
 }
 
-func (w *jsonWriter) field(name string, value any) {
-	w.name(name)
-	w.value(value)
+// writeField writes a field with its value.
+func (w *jsonWriter) writeField(name string, value any) {
+	w.writeName(name)
+	w.writeValue(value)
 }
 
-// raw writes a value that is JSON already.
-func (w *jsonWriter) raw(text []byte) {
-	w.separate()
+// writeRaw writes a value that is JSON already.
+func (w *jsonWriter) writeRaw(text []byte) {
+	w.writeComma()
 	w.buffer.Write(text)
 }
 
-func (w *jsonWriter) value(value any) {
-	w.separate()
-	if text, ok := value.(string); ok && isPlain(text) {
+// writeValue writes a value encoded as JSON.
+func (w *jsonWriter) writeValue(value any) {
+	w.writeComma()
+	if text, ok := value.(string); ok && isPlainJSON(text) {
 		w.buffer.WriteByte('"')
 		w.buffer.WriteString(text)
 		w.buffer.WriteByte('"')
@@ -185,13 +192,13 @@ func (w *jsonWriter) value(value any) {
 		w.encoder.SetEscapeHTML(false)
 	}
 	if err := w.encoder.Encode(value); err != nil {
-		panic(fmt.Sprintf("api: an answer has a value that JSON cannot hold: %v", err))
+		panic(fmt.Sprintf("api: a response has a value that JSON cannot encode: %v", err))
 	}
 	w.buffer.Truncate(w.buffer.Len() - len("\n"))
 }
 
-// isPlain reports whether text is in JSON what it is, as most names and addresses are.
-func isPlain(text string) bool {
+// isPlainJSON reports whether a text needs no escaping in JSON, as most names and addresses do.
+func isPlainJSON(text string) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
 			return false
@@ -200,8 +207,8 @@ func isPlain(text string) bool {
 	return true
 }
 
-// separate writes a comma where a value ended. Only the last byte needs a look: it is never called within a string.
-func (w *jsonWriter) separate() {
+// writeComma writes a comma if a value precedes. It looks at the last byte only, as it is never called within a string.
+func (w *jsonWriter) writeComma() {
 	text := w.buffer.Bytes()
 	if len(text) == 0 {
 		return
@@ -213,8 +220,8 @@ func (w *jsonWriter) separate() {
 	}
 }
 
-// copyValue writes the decoder's next value, its fields in their order. The value's own bytes may be escaped in ways that
-// ours are not.
+// copyValue writes the decoder's next value with its fields in their order. It may escape characters in another way
+// than the source.
 func (w *jsonWriter) copyValue(d *json.Decoder) error {
 	t, err := d.Token()
 	if err != nil {
@@ -236,38 +243,38 @@ func (w *jsonWriter) copyValue(d *json.Decoder) error {
 			if err != nil {
 				return err
 			}
-			w.name(name.(string)) // else Token had failed
+			w.writeName(name.(string)) // else Token had failed
 			if err := w.copyValue(d); err != nil {
 				return err
 			}
 		}
 		w.endObject()
 	default:
-		w.value(t)
+		w.writeValue(t)
 		return nil
 	}
-	_, err = d.Token() // the end of it
+	_, err = d.Token() // the closing bracket
 	return err
 }
 
 func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
 func (w *jsonWriter) len() int      { return w.buffer.Len() }
 
-// newJSONOf returns the body that is one value.
-func newJSONOf(value any) *answers.Body {
+// encodeJSON returns a body with one value, encoded as JSON.
+func encodeJSON(value any) *answers.Body {
 	var w jsonWriter
-	w.value(value)
+	w.writeValue(value)
 	return newJSON(w.bytes())
 }
 
-// maxQuery bounds what is after the question mark, in bytes.
+// maxQuery is the limit of the query, in bytes.
 const maxQuery = 8 << 10
 
-// maxSearch is how much of a search text counts, in bytes.
+// maxSearch is how many bytes of a search text count.
 const maxSearch = 512
 
-// words splits values that are lists, at commas and white space, into lower-case words.
-func words(values []string) []string {
+// splitWords splits lists at commas and white space, into lower-case words.
+func splitWords(values []string) []string {
 	var all []string
 	for _, v := range values {
 		all = append(all, strings.FieldsFunc(strings.ToLower(v), func(r rune) bool { return r == ',' || r == ' ' || '\t' <= r && r <= '\r' })...)
@@ -275,12 +282,13 @@ func words(values []string) []string {
 	return all
 }
 
-// A fieldSet is some of a vocabulary's names: bit i stands for name i.
+// A fieldSet is a set of a vocabulary's names: bit i stands for name i.
 type fieldSet uint32
 
-// A vocabulary is the fields that an answer can have, in its order.
+// A vocabulary lists the fields that a response can have, in their order.
 type vocabulary []string
 
+// all returns the set of all names.
 func (v vocabulary) all() fieldSet { return 1<<len(v) - 1 }
 
 // has reports whether name is in the set.
@@ -289,9 +297,9 @@ func (v vocabulary) has(set fieldSet, name string) bool {
 	return i >= 0 && set&(1<<i) != 0
 }
 
-// parse returns the fields that a query names, and whether it names any, known or not.
+// parse returns the fields that a query names, and whether it names any, known or unknown.
 func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
-	all := words(values)
+	all := splitWords(values)
 	for _, word := range all {
 		if word == "*" {
 			return v.all(), true
@@ -303,7 +311,7 @@ func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	return set, len(all) > 0
 }
 
-// parseOrAll is parse for answers that are whole unless the query names fields.
+// parseOrAll returns the fields that a query names, and all fields if it names none.
 func (v vocabulary) parseOrAll(values []string) fieldSet {
 	if set, given := v.parse(values); given {
 		return set
@@ -311,7 +319,7 @@ func (v vocabulary) parseOrAll(values []string) fieldSet {
 	return v.all()
 }
 
-// names returns those in the set.
+// names returns the names in the set.
 func (v vocabulary) names(set fieldSet) []string {
 	var names []string
 	for i, name := range v {
@@ -322,11 +330,12 @@ func (v vocabulary) names(set fieldSet) []string {
 	return names
 }
 
-// parseLimit returns how many results are wanted at most, and whether what the query says of that is a whole number.
+// parseLimit returns the query's limit on the number of results, math.MaxInt for none. ok is false if the limit is not
+// a whole number.
 func parseLimit(q url.Values) (limit int, ok bool) {
 	text := strings.TrimSpace(q.Get("limit"))
 	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil || n == 0 { // of a number that is out of range the limit is none either
+	if err != nil || n == 0 { // a number that is out of range is no limit either
 		return math.MaxInt, text == "" || err == nil || errors.Is(err, strconv.ErrRange)
 	}
 	return int(n), true

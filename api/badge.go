@@ -20,7 +20,7 @@ const (
 
 // badge responds to /badge/{library}.svg with a picture of the library's latest version here, for READMEs.
 func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	file, err := param(r.c, "file")
+	file, err := pathParam(r.c, "file")
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -51,5 +51,5 @@ func drawBadge(label, value, color string) []byte {
 		left+right, left, right, label, value, color, left/2, left+right/2)
 }
 
-// badgeWidth returns how many pixels wide a part with a text is.
+// badgeWidth returns how wide, in pixels, the part of a badge with this text is.
 func badgeWidth(text string) int { return badgeChar*utf8.RuneCountInString(text) + badgePad }

@@ -33,15 +33,15 @@ func TestFail(t *testing.T) {
 		{badLimit, 400, "limit must be a whole number", never, "", false},
 		{fmt.Errorf("x: %w", context.DeadlineExceeded), 503, "The libraries are still being read", never, "5", false},
 		{context.Canceled, 503, "The libraries are still being read", never, "5", false},
-		{changing, 503, "The library is just changing", never, "1", false},
+		{changing, 503, "The library is changing", never, "1", false},
 		{fmt.Errorf("secret: %w", kvstore.ErrCorrupt), 503, "This cannot be read at the moment", never, "5", true},
 		{errors.New("secret"), 500, "An unexpected error occurred", never, "", true},
 	} {
 		s := &service{t: t}
 		var log strings.Builder
 		e := newEngine(jsonLogger(&log))
-		e.Use(cors)
-		e.GET("/x", func(c *gin.Context) { fail(c, jsonLogger(&log), tt.err) })
+		e.Use(allowCORS)
+		e.GET("/x", func(c *gin.Context) { respondError(c, jsonLogger(&log), tt.err) })
 		s.handler = e
 		got := s.get("/x")
 		body := decode[struct{ Message, Ref string }](t, got)

@@ -25,7 +25,7 @@ var resultFields = vocabulary{
 // alwaysInResults are the bits of "name" and "latest".
 const alwaysInResults fieldSet = 1<<0 | 1<<1
 
-// latestURL is where the main file of the latest version is, or nil.
+// latestURL returns the URL of the main file of the latest version as a string, or nil if it has none.
 func latestURL(l *library.Library, assetBase string) any {
 	if !l.HasFile() {
 		return nil
@@ -33,17 +33,18 @@ func latestURL(l *library.Library, assetBase string) any {
 	return assetBase + library.AssetPath(l.Name, l.Version, l.Filename)
 }
 
-// writeResult writes a library as /libraries shows it: what is unknown is "", or null where it would be an object.
+// writeResult writes a library as a result of /libraries. What is unknown is "", or null in place of an object.
 func (p *public) writeResult(w *jsonWriter, l *library.Library, set fieldSet, assetBase string) {
 	w.beginObject()
 	for i, name := range resultFields {
 		if set&(1<<i) != 0 {
-			w.field(name, p.resultField(l, name, assetBase))
+			w.writeField(name, p.resultField(l, name, assetBase))
 		}
 	}
 	w.endObject()
 }
 
+// resultField returns the value of a field of a library in a result of /libraries.
 func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	switch name {
 	case "name", "objectID", "originalName":
@@ -80,7 +81,7 @@ func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	panic("api: no such field: " + name)
 }
 
-// gitHub is what the API shows of a library's repository at GitHub: nothing until GitHub has said all of it.
+// gitHub returns the object "github" of a library: its repository with counts, or nil until all of them are known.
 func (p *public) gitHub(l *library.Library) any {
 	at, counts, ok := p.Library.GitHub(l)
 	if !ok {
@@ -100,13 +101,14 @@ func orEmpty(list []string) []string {
 	return list
 }
 
-// A list is the results of an answer of /libraries, of which any first part can be had.
+// A list has the results of a response of /libraries, of which firstResults returns a prefix.
 type list struct {
 	records []byte        // with commas between
 	ends    []int         // of each result in records
-	whole   *answers.Body // all of them, where the list is kept
+	whole   *answers.Body // the response with all of them, if the list is cached
 }
 
+// newList returns the list of libraries, each with the fields in set.
 func (p *public) newList(libraries []*library.Library, set fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}
@@ -118,8 +120,8 @@ func (p *public) newList(libraries []*library.Library, set fieldSet, assetBase s
 	return l
 }
 
-// first returns the answer that has n of the results.
-func (l *list) first(n, available int) *answers.Body {
+// firstResults returns the response with the first n results, which says that available were found.
+func (l *list) firstResults(n, available int) *answers.Body {
 	end := 0
 	if n > 0 {
 		end = l.ends[n-1]
@@ -127,39 +129,40 @@ func (l *list) first(n, available int) *answers.Body {
 	var w jsonWriter
 	w.buffer.Grow(end + 100)
 	w.beginObject()
-	w.name("results")
+	w.writeName("results")
 	w.beginArray()
 	w.buffer.Write(l.records[:end])
 	w.endArray()
-	w.field("total", n)
-	w.field("available", available)
+	w.writeField("total", n)
+	w.writeField("available", available)
 	w.endObject()
 	return newJSON(w.bytes())
 }
 
-// listKey says what a list that is kept was made from.
+// listKey is what a cached list was made from.
 type listKey struct {
 	ranking   *library.Ranking
 	fields    fieldSet
 	assetBase string
 }
 
-// all returns the list of all libraries, which is made once for each change of them or of their order. Lists in an earlier order are dropped.
-func (p *public) all(ranking *library.Ranking, set fieldSet, assetBase string) (*list, error) {
+// listAll returns the list of all libraries in the ranking's order. It makes the list once for each ranking, and drops
+// the lists of earlier rankings.
+func (p *public) listAll(ranking *library.Ranking, set fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
 		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })
 	}
 	return p.lists.Get(listKey{ranking, set, assetBase}, func() (*list, int, error) {
 		l := p.newList(ranking.Libraries, set, assetBase)
-		l.whole = l.first(len(l.ends), len(l.ends))
-		return l, 3 * len(l.records), nil // the records, the whole, and that in its codings
+		l.whole = l.firstResults(len(l.ends), len(l.ends))
+		return l, 3 * len(l.records), nil // the records, the whole response, and its encodings
 	})
 }
 
-// libraries answers /libraries: all of them, or those that a search finds.
+// libraries returns the response to /libraries: all libraries, or those that a search finds.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	limit, _ := parseLimit(r.query) // one that is no number is ignored, as the public service does
-	assetBase, err := baseOr(p.AssetBase, r.Request)
+	limit, _ := parseLimit(r.query) // like the public service, it ignores what is not a number
+	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -167,27 +170,27 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	set |= alwaysInResults
 	wanted := text.Cut(r.query.Get("search"), maxSearch)
 	if strings.TrimSpace(wanted) != "" {
-		b, err := p.search(ctx, wanted, searchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
+		b, err := p.search(ctx, wanted, parseSearchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
 			n := min(limit, len(found))
-			return p.newList(found[:n], set, assetBase).first(n, len(found))
+			return p.newList(found[:n], set, assetBase).firstResults(n, len(found))
 		})
-		return b, addressed(p.AssetBase != "", sixHours), err
+		return b, cachingOfAddresses(p.AssetBase != "", sixHours), err
 	}
 	ranking, err := p.Library.Ranking(ctx)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	l, err := p.all(ranking, set, assetBase)
+	l, err := p.listAll(ranking, set, assetBase)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
 	if n := len(l.ends); limit < n {
-		return l.first(limit, n), addressed(p.AssetBase != "", sixHours), nil
+		return l.firstResults(limit, n), cachingOfAddresses(p.AssetBase != "", sixHours), nil
 	}
-	return l.whole, addressed(p.AssetBase != "", sixHours), nil
+	return l.whole, cachingOfAddresses(p.AssetBase != "", sixHours), nil
 }
 
-// search answers with what is made of the libraries that a search finds.
+// search returns the response that makeBody makes of the libraries that a search finds.
 func (p *public) search(ctx context.Context, wanted string, fields []string, answer func([]*library.Library) *answers.Body) (*answers.Body, error) {
 	found, err := p.Library.Search(ctx, wanted, fields)
 	if err != nil {
@@ -196,8 +199,9 @@ func (p *public) search(ctx context.Context, wanted string, fields []string, ans
 	return answer(found), nil
 }
 
-// searchFields returns those that a query names, nil for all, which it is too where it names none that there are.
-func searchFields(values []string) []string {
+// parseSearchFields returns the search fields that a query names, nil for all: if it names all of them or none that
+// exists.
+func parseSearchFields(values []string) []string {
 	named := vocabulary(search.Fields)
 	set, _ := named.parse(values)
 	if set == named.all() {
@@ -206,16 +210,17 @@ func searchFields(values []string) []string {
 	return named.names(set)
 }
 
-// libraryFields are what /libraries/{library} answers.
+// libraryFields are the fields of /libraries/{library}.
 var libraryFields = vocabulary{
 	"name", "latest", "sri", "filename", "description", "version", "keywords", "homepage", "license", "repository",
 	"author", "autoupdate", "versions", "assets",
 }
 
-// ofLibrary makes a handler of a function that answers about the library that the path names.
-func (p *public) ofLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
-	return p.answering(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-		name, err := param(r.c, "library")
+// withLibrary returns a handler that looks up the library that the path names and calls a function that returns the
+// response about it.
+func (p *public) withLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
+	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+		name, err := pathParam(r.c, "library")
 		if err != nil {
 			return nil, answers.Caching{}, err
 		}
@@ -227,9 +232,9 @@ func (p *public) ofLibrary(answer func(context.Context, *request, *library.Libra
 	})
 }
 
-// library answers /libraries/{library}. What is not asked for is not read.
+// library returns the response to /libraries/{library}. It reads only what the fields of the query need.
 func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	assetBase, err := baseOr(p.AssetBase, r.Request)
+	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -243,22 +248,22 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 			if err != nil {
 				return nil, answers.Caching{}, err
 			}
-			w.field(name, versions)
+			w.writeField(name, versions)
 		case "assets": // the last field
-			b, err := p.libraryWithAssets(ctx, &w, l)
-			return b, addressed(p.AssetBase != "", sixHours), err
+			b, err := p.finishWithAssets(ctx, &w, l)
+			return b, cachingOfAddresses(p.AssetBase != "", sixHours), err
 		default:
 			if value, ok := p.libraryField(l, name, assetBase); ok {
-				w.field(name, value)
+				w.writeField(name, value)
 			}
 		}
 	}
 	w.endObject()
-	return newJSON(w.bytes()), addressed(p.AssetBase != "", sixHours), nil
+	return newJSON(w.bytes()), cachingOfAddresses(p.AssetBase != "", sixHours), nil
 }
 
-// libraryField returns what is known of a library without reading. What it lacks is left out, but "latest" and "sri",
-// which are null.
+// libraryField returns the value of a field of a library that needs no reading. ok is false for a field to leave out
+// because the library has none; "latest" and "sri" are null instead.
 func (p *public) libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
 	switch v := p.resultField(l, name, assetBase).(type) {
 	case nil:
@@ -279,6 +284,7 @@ func (p *public) libraryField(l *library.Library, name, assetBase string) (value
 	}
 }
 
+// versionNames returns the published versions of a library, newest first.
 func (p *public) versionNames(l *library.Library) ([]string, error) {
 	versions, err := p.Library.Versions(l.Name)
 	if err != nil {
@@ -291,11 +297,11 @@ func (p *public) versionNames(l *library.Library) ([]string, error) {
 	return names, nil
 }
 
-// libraryWithAssets returns the response of which w has all fields but the last, "assets". That has one entry, the latest version; none where
-// nothing is published.
-func (p *public) libraryWithAssets(ctx context.Context, w *jsonWriter, l *library.Library) (*answers.Body, error) {
+// finishWithAssets adds the last field, "assets", to the response in w and returns it. The field has one entry, for the
+// latest version, or none if no version is published.
+func (p *public) finishWithAssets(ctx context.Context, w *jsonWriter, l *library.Library) (*answers.Body, error) {
 	if l.Version == "" {
-		w.field("assets", []string{})
+		w.writeField("assets", []string{})
 		w.endObject()
 		return newJSON(w.bytes()), nil
 	}
@@ -307,13 +313,13 @@ func (p *public) libraryWithAssets(ctx context.Context, w *jsonWriter, l *librar
 		return nil, err
 	}
 	return p.releaseBody(release, "library "+string(w.bytes()), func() *answers.Body {
-		w.name("assets")
+		w.writeName("assets")
 		w.beginArray()
 		w.beginObject()
-		w.field("version", release.Version)
-		w.field("files", shownPaths(release.Files))
-		w.field("rawFiles", rawPaths(release.Files))
-		w.name("sri")
+		w.writeField("version", release.Version)
+		w.writeField("files", whitelistedPaths(release.Files))
+		w.writeField("rawFiles", rawPaths(release.Files))
+		w.writeName("sri")
 		writeSRIs(w, "", release.Files)
 		w.endObject()
 		w.endArray()
@@ -325,40 +331,42 @@ func (p *public) libraryWithAssets(ctx context.Context, w *jsonWriter, l *librar
 // releaseBodyKey is what a response about a release's files is made from.
 type releaseBodyKey struct {
 	release *library.Release // the same pointer as long as the release stays as it is
-	rest    string           // the kind of response, and what else is in it
+	kind    string           // the kind of response, and what else is in it
 }
 
-// fewFiles is up to how many files of a release making a response costs less than storing it.
+// fewFiles is up to how many files a response is not worth caching.
 const fewFiles = 500
 
-// releaseBody returns the response that write makes of a release. That of a release with many files is cached, with its encodings.
-func (p *public) releaseBody(release *library.Release, rest string, write func() *answers.Body) (*answers.Body, error) {
+// releaseBody returns the response that write makes of a release. It caches the response about a release with many
+// files, with its encodings; kind is the cache key beside the release.
+func (p *public) releaseBody(release *library.Release, kind string, write func() *answers.Body) (*answers.Body, error) {
 	if len(release.Files) <= fewFiles {
 		return write(), nil
 	}
-	return p.releases.Get(releaseBodyKey{release, rest}, func() (*answers.Body, int, error) {
+	return p.releases.Get(releaseBodyKey{release, kind}, func() (*answers.Body, int, error) {
 		b := write()
-		return b, 2*b.Len() + len(rest), nil // with encodings: integrity values do not compress well
+		return b, 2*b.Len() + len(kind), nil // with encodings: integrity values do not compress well
 	})
 }
 
+// writeSRIs writes an object that maps each file's path, after prefix, to its integrity value.
 func writeSRIs(w *jsonWriter, prefix string, files []views.PublishedFile) {
 	w.beginObject()
 	for _, f := range files {
-		w.field(prefix+f.Path, f.SRI.String())
+		w.writeField(prefix+f.Path, f.SRI.String())
 	}
 	w.endObject()
 }
 
-// versionFields are what /libraries/{library}/{version} answers.
+// versionFields are the fields of /libraries/{library}/{version}.
 var versionFields = vocabulary{"name", "version", "rawFiles", "files", "sri"}
 
-// ofVersion is what needs no files.
+// ofVersion are the bits of "name" and "version", which need no files.
 const ofVersion fieldSet = 1<<0 | 1<<1
 
-// version answers /libraries/{library}/{version}.
+// version returns the response to /libraries/{library}/{version}.
 func (p *public) version(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	version, err := param(r.c, "version")
+	version, err := pathParam(r.c, "version")
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -372,26 +380,26 @@ func (p *public) version(ctx context.Context, r *request, l *library.Library) (*
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	p.tag(r, l.Name, version)
+	p.setCacheTags(r, l.Name, version)
 	b, err := p.releaseBody(release, fmt.Sprint("version ", set), func() *answers.Body { return newVersionBody(l.Name, version, set, release.Files) })
-	return b, ofFiles(release.Files), err
+	return b, cachingOfFiles(release.Files), err
 }
 
-// newVersionBody returns the response of /libraries/{library}/{version} with some of its fields.
+// newVersionBody returns the response of /libraries/{library}/{version} with the fields in set.
 func newVersionBody(name, version string, set fieldSet, files []views.PublishedFile) *answers.Body {
 	var w jsonWriter
 	w.beginObject()
 	for _, field := range versionFields.names(set) {
-		w.name(field)
+		w.writeName(field)
 		switch field {
 		case "name":
-			w.value(name)
+			w.writeValue(name)
 		case "version":
-			w.value(version)
+			w.writeValue(version)
 		case "rawFiles":
-			w.value(rawPaths(files))
+			w.writeValue(rawPaths(files))
 		case "files":
-			w.value(shownPaths(files))
+			w.writeValue(whitelistedPaths(files))
 		case "sri":
 			writeSRIs(&w, "", files)
 		}

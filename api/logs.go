@@ -25,33 +25,34 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// How many entries of the log an answer has.
+// How many log entries a response has by default and at most.
 const (
 	entriesShown = 100
 	mostEntries  = 1000
 )
 
-var noEntries = failure(http.StatusNotFound, "The log has nothing about it")
+var noEntries = newFailure(http.StatusNotFound, "The log has nothing about it")
 
-func badValue(name, problem string) *answers.Failure {
-	return failure(http.StatusBadRequest, name+" "+problem)
+// newBadValue returns the failure (400) for a parameter whose value has a problem.
+func newBadValue(name, problem string) *answers.Failure {
+	return newFailure(http.StatusBadRequest, name+" "+problem)
 }
 
-// logEntries answers /logs and what is below: entries of the log, newest first. Where there are more, the header Link
-// leads to them.
+// logEntries returns the response to /logs and the paths below: entries of the log, newest first. If there are more,
+// the header Link names the next page.
 func (p *public) logEntries(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	q, err := p.logQuery(r)
+	q, err := p.parseLogQuery(r)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
 	page, err := p.Library.Entries(q)
 	if err != nil {
-		return nil, answers.Caching{}, nothingLogged(err)
+		return nil, answers.Caching{}, mapLogError(err)
 	}
 	var w jsonWriter
 	w.beginArray()
 	for _, e := range page.Entries {
-		w.raw(entryJSON(e))
+		w.writeRaw(encodeEntry(e))
 	}
 	w.endArray()
 	if page.Next > 0 {
@@ -65,24 +66,25 @@ func (p *public) logEntries(_ context.Context, r *request) (*answers.Body, answe
 	return newJSON(w.bytes()), notCached, nil
 }
 
-// nothingLogged gives what is missing its answer: what the log knows nothing of may get into it at any time.
-func nothingLogged(err error) error {
+// mapLogError returns an error of the log as the failure to respond with: a missing library or version may get into the
+// log at any time, so caches must not store that it is missing.
+func mapLogError(err error) error {
 	if errors.Is(err, library.ErrNoLibrary) || errors.Is(err, library.ErrNoVersion) {
 		return noEntries
 	}
 	return err
 }
 
-// entryJSON is an entry with its index. The rest is what the tree hashes, byte for byte.
-func entryJSON(e logs.Indexed) []byte {
+// encodeEntry returns an entry as JSON: its index, and then the bytes that the tree hashes.
+func encodeEntry(e logs.Indexed) []byte {
 	text := strconv.AppendInt([]byte(`{"index":`), e.Index, 10)
 	text = append(text, ',')
-	return append(text, e.Raw[1:]...) // it is an object, and not empty
+	return append(text, e.Raw[1:]...) // Raw is an object that is not empty
 }
 
-// logQuery reads which entries a request is for.
-func (p *public) logQuery(r *request) (q logs.Query, err error) {
-	if q, err = p.logFilter(r); err != nil {
+// parseLogQuery returns which entries of the log a request asks for.
+func (p *public) parseLogQuery(r *request) (q logs.Query, err error) {
+	if q, err = p.parseLogFilter(r); err != nil {
 		return q, err
 	}
 	var ok bool
@@ -95,36 +97,37 @@ func (p *public) logQuery(r *request) (q logs.Query, err error) {
 	q.Limit = min(q.Limit, mostEntries)
 	if text := r.query.Get("since"); text != "" {
 		if q.Since, err = logs.ParseSince(strings.ReplaceAll(text, " ", "+"), time.Now()); err != nil { // the "+" of a time zone
-			return q, badValue("since", err.Error())
+			return q, newBadValue("since", err.Error())
 		}
 	}
 	q.Before, err = parseIndex(r.query, "before")
 	return q, err
 }
 
-// logFilter reads what entries are to be about. The path goes first.
-func (p *public) logFilter(r *request) (q logs.Query, err error) {
+// parseLogFilter returns which package, version and kinds of entries a request asks for. The path takes precedence over
+// the query.
+func (p *public) parseLogFilter(r *request) (q logs.Query, err error) {
 	q.Package, q.Version = r.query.Get("package"), r.query.Get("version")
 	if _, ok := r.c.Params.Get("library"); ok {
-		if q.Package, err = param(r.c, "library"); err != nil {
+		if q.Package, err = pathParam(r.c, "library"); err != nil {
 			return q, err
 		}
 	}
 	if _, ok := r.c.Params.Get("version"); ok {
-		if q.Version, err = param(r.c, "version"); err != nil {
+		if q.Version, err = pathParam(r.c, "version"); err != nil {
 			return q, err
 		}
 	}
 	if q.Version != "" && q.Package == "" {
-		return q, badValue("version", "needs a package")
+		return q, newBadValue("version", "needs a package")
 	}
 	if q.Kinds, err = logs.ParseKinds(strings.Join(r.query["kind"], ",")); err != nil {
-		return q, badValue("kind", err.Error())
+		return q, newBadValue("kind", err.Error())
 	}
 	return q, nil
 }
 
-// parseIndex reads an index of the log that is more than 0, which is returned where there is none.
+// parseIndex returns the index of a log entry, more than 0, that a parameter has, or 0 without the parameter.
 func parseIndex(q url.Values, name string) (int64, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -132,43 +135,43 @@ func parseIndex(q url.Values, name string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil || n == 0 {
-		return 0, badValue(name, "must be the number of an entry, more than 0")
+		return 0, newBadValue(name, "must be the number of an entry, more than 0")
 	}
 	return int64(n), nil
 }
 
 const (
-	// maxStreams is how many streams there may be at once: each costs a goroutine and a connection.
+	// maxStreams is how many streams may be open at once: each costs a goroutine and a connection.
 	maxStreams = 256
-	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
+	// heartbeat is how often a stream sends a comment, so that both sides detect a broken connection.
 	heartbeat = 15 * time.Second
-	// streamTimeout is how long a client may take for what a stream sends it at once.
+	// streamTimeout is how long a client may take to receive what a stream sends at once.
 	streamTimeout = 30 * time.Second
-	// reconnect is how long a client is to wait before it comes again.
+	// reconnect is how long a client waits before it reconnects.
 	reconnect = 5 * time.Second
 )
 
-var noMoreStreams = unavailable("There are too many streams of changes", 60)
+var noMoreStreams = newUnavailable("There are too many streams of changes", 60)
 
-// logStream answers /logs/stream with entries as they come, as server-sent events
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
-func (p *public) logStream(c *gin.Context) {
-	if err := p.stream(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
-		fail(c, p.Logger, err)
+// serveLogStream handles /logs/stream. It sends entries as they are added, as server-sent events
+// (https://html.spec.whatwg.org/multipage/server-sent-events.html), until the client disconnects or the process stops.
+func (p *public) serveLogStream(c *gin.Context) {
+	if err := p.streamLog(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
+		respondError(c, p.Logger, err)
 	}
 }
 
-// stream returns an error where it has sent nothing.
-func (p *public) stream(r *request) error {
-	q, err := p.logFilter(r)
+// streamLog streams the entries that a request asks for. It returns an error only if it has sent nothing.
+func (p *public) streamLog(r *request) error {
+	q, err := p.parseLogFilter(r)
 	if err != nil {
 		return err
 	}
-	next, err := p.streamFrom(r)
+	next, err := p.parseStreamStart(r)
 	if err != nil {
 		return err
 	}
-	ctx, s, leave, err := p.beginEvents(r)
+	ctx, s, leave, err := p.openEventStream(r)
 	if err != nil || s == nil {
 		return err
 	}
@@ -191,18 +194,18 @@ func (p *public) stream(r *request) error {
 		var text []byte
 		for _, e := range entries {
 			text = append(text, "id: "+strconv.FormatInt(e.Index, 10)+"\ndata: "...)
-			text = append(append(text, entryJSON(e)...), "\n\n"...)
+			text = append(append(text, encodeEntry(e)...), "\n\n"...)
 		}
 		s.send(text)
 	}
 	return nil
 }
 
-// beginEvents begins to answer with server-sent events, until the context ends: when the client goes or the process stops.
-// The writer is nil where there is nothing to send, as to HEAD.
-func (p *public) beginEvents(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
+// openEventStream starts a response of server-sent events. ctx ends when the client disconnects or the process stops.
+// The caller calls leave at the end. To HEAD it sends only the header, and s is nil.
+func (p *public) openEventStream(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
 	if r.Method == http.MethodHead {
-		beginStream(r)
+		sendStreamHeader(r)
 		return nil, nil, nil, nil
 	}
 	ctx, free, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
@@ -218,15 +221,15 @@ func (p *public) beginEvents(r *request) (ctx context.Context, s *eventWriter, l
 		}
 	}()
 	s = &eventWriter{c: http.NewResponseController(r.c.Writer), w: r.c.Writer}
-	_ = s.c.SetReadDeadline(time.Time{}) // else it would end with the deadline of the request
-	beginStream(r)
+	_ = s.c.SetReadDeadline(time.Time{}) // the deadline of the request would end the stream
+	sendStreamHeader(r)
 	s.send([]byte("retry: " + strconv.FormatInt(reconnect.Milliseconds(), 10) + "\n\n"))
 	return ctx, s, func() { cancel(); free() }, nil
 }
 
-// streamFrom returns the index of the first entry that a stream may send: the one after what the client has, else the
-// next one to come.
-func (p *public) streamFrom(r *request) (int64, error) {
+// parseStreamStart returns the index of the first entry that a stream sends: the one after the last that the client
+// has, or the next that is added.
+func (p *public) parseStreamStart(r *request) (int64, error) {
 	size := p.Library.LogSize()
 	text := r.Header.Get("Last-Event-ID")
 	text = cmp.Or(text, r.query.Get("after"))
@@ -235,32 +238,34 @@ func (p *public) streamFrom(r *request) (int64, error) {
 	}
 	last, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
-		return 0, badValue("after", "must be the number of an entry")
+		return 0, newBadValue("after", "must be the number of an entry")
 	}
 	return min(int64(last)+1, size), nil
 }
 
-func beginStream(r *request) {
+// sendStreamHeader sends the header of a response of server-sent events.
+func sendStreamHeader(r *request) {
 	h := r.c.Writer.Header()
 	notCached.SetHeader(h)
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // or nginx keeps events back until there are many
+	h.Set("X-Accel-Buffering", "no") // else nginx buffers events
 	r.c.Writer.WriteHeader(http.StatusOK)
 	r.c.Writer.WriteHeaderNow()
 }
 
-// An eventWriter writes to a client that may be slow, or gone.
+// An eventWriter writes events to a client that may be slow or disconnected.
 type eventWriter struct {
 	c   *http.ResponseController
 	w   http.ResponseWriter
 	err error // the first
 }
 
+// send sends text to the client, with a deadline. After an error it does nothing.
 func (s *eventWriter) send(text []byte) {
 	if len(text) == 0 || s.err != nil {
 		return
 	}
-	// Writers that know no deadlines belong to tests. Between two events there is none: it would end an HTTP/2 stream.
+	// Only test writers have no deadlines. Between events the deadline is removed, since it would end an HTTP/2 stream.
 	_ = s.c.SetWriteDeadline(time.Now().Add(streamTimeout))
 	if _, s.err = s.w.Write(text); s.err == nil {
 		s.err = s.c.Flush()
@@ -274,7 +279,7 @@ const (
 	feedPackages = 20
 )
 
-// The parts of Atom (RFC 4287) that the feed has.
+// The elements of Atom (RFC 4287) in the feed.
 type (
 	atomFeed struct {
 		XMLName   xml.Name    `xml:"http://www.w3.org/2005/Atom feed"`
@@ -304,21 +309,21 @@ type (
 	}
 )
 
-// logFeed answers /logs.atom: what happened last that users want to hear of, of all packages or of some.
+// logFeed returns the response to /logs.atom: the latest news of all packages or of those in the query.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base, err := baseOr(p.SiteBase, r.Request)
+	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
 	names := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.query["package"]))), func(name string) bool { return name == "" })
 	if len(names) > feedPackages {
-		return nil, answers.Caching{}, badValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))
+		return nil, answers.Caching{}, newBadValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))
 	}
 	kinds, err := logs.ParseKinds(strings.Join(r.query["kind"], ","))
 	if err != nil {
-		return nil, answers.Caching{}, badValue("kind", err.Error())
+		return nil, answers.Caching{}, newBadValue("kind", err.Error())
 	}
-	entries, err := p.news(names, kinds)
+	entries, err := p.readNews(names, kinds)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -353,12 +358,12 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	if err != nil {
 		return nil, answers.Caching{}, fmt.Errorf("api: couldn't write the feed: %w", err)
 	}
-	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), addressed(p.SiteBase != "", fiveMinutes), nil
+	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), cachingOfAddresses(p.SiteBase != "", fiveMinutes), nil
 }
 
-// news returns the newest entries of those kinds, of all [logs.News] where there are none: about these packages and about
-// the log, or about everything.
-func (p *public) news(names []string, kinds []logs.Kind) ([]logs.Indexed, error) {
+// readNews returns the newest entries of these kinds (of all in [logs.News] without kinds), newest first. With names
+// they are about those packages or the log itself.
+func (p *public) readNews(names []string, kinds []logs.Kind) ([]logs.Indexed, error) {
 	if len(kinds) == 0 {
 		kinds = logs.News
 	}
@@ -376,8 +381,8 @@ func (p *public) news(names []string, kinds []logs.Kind) ([]logs.Indexed, error)
 	var all []logs.Indexed
 	for _, q := range queries {
 		page, err := p.Library.Entries(q)
-		if err = nothingLogged(err); err == noEntries && len(names) > 1 {
-			continue // the others' news count
+		if err = mapLogError(err); err == noEntries && len(names) > 1 {
+			continue // the news of the others count
 		}
 		if err != nil {
 			return nil, err
@@ -388,6 +393,7 @@ func (p *public) news(names []string, kinds []logs.Kind) ([]logs.Indexed, error)
 	return all[:min(feedEntries, len(all))], nil
 }
 
+// newFeedEntry returns a log entry as an entry of the Atom feed. base is the site's URL, when its time.
 func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 	entry := atomEntry{ID: entryID(e), Title: e.Package + " " + e.Version, Updated: when, Published: when}
 	link := base + "/history?entry=" + strconv.FormatInt(e.Index, 10)
@@ -404,10 +410,10 @@ func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 	return entry
 }
 
-// feedIdentity returns the feed's id, which is that of the first entry about what it is about: it stays under whatever
-// address the feed is read. That entry says when the feed was last updated, should it be empty.
+// feedIdentity returns the ID of the feed, and the time of its last update if it has no entries. The ID is that of the
+// first log entry about the package, or of the log, so it stays the same under any address.
 func (p *public) feedIdentity(names []string, self string) (id, updated string, err error) {
-	if len(names) > 1 { // of several packages no entry is the first
+	if len(names) > 1 { // no entry is the first of several packages
 		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil
 	}
 	first, err := p.Library.FirstEntry(strings.Join(names, ""))
@@ -420,7 +426,7 @@ func (p *public) feedIdentity(names []string, self string) (id, updated string, 
 	return entryID(first), first.Time.Format(time.RFC3339), nil
 }
 
-// entryID names an entry by its hash in the tree (RFC 6920), so that it has one name for ever.
+// entryID returns an identifier of an entry that never changes: its hash in the tree as a URI (RFC 6920).
 func entryID(e logs.Indexed) string {
 	hash := tlog.RecordHash(e.Raw)
 	return "ni:///sha-256;" + base64.RawURLEncoding.EncodeToString(hash[:])

@@ -41,7 +41,7 @@ func TestOpenAPIDocument(t *testing.T) {
 func TestOpenAPIRoutes(t *testing.T) {
 	var routes []string
 	parameter := regexp.MustCompile(`:(\w+)`)
-	for _, r := range newPublic(PublicOptions{Logger: quiet}).engine().Routes() {
+	for _, r := range newPublic(PublicOptions{Logger: quiet}).newHandler().Routes() {
 		if r.Method == "GET" && (r.Path == "/" || !strings.HasSuffix(r.Path, "/")) {
 			routes = append(routes, parameter.ReplaceAllString(r.Path, "{$1}"))
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// packages answers /packages: the names of all, prepared once for each change of them.
+// packages returns the response to /packages: the names of all packages, encoded once for each change of them.
 func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answers.Caching, error) {
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
@@ -24,14 +24,14 @@ func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answe
 		for i, l := range listing.Libraries {
 			names[i] = l.Name
 		}
-		b := newJSONOf(names)
+		b := encodeJSON(names)
 		return b, 2 * b.Len(), nil
 	})
 	return b, fiveMinutes, err
 }
 
-// pkg answers /packages/{package}.
-func (p *public) pkg(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+// packageJSON returns the response to /packages/{package}.
+func (p *public) packageJSON(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	var w jsonWriter
 	w.beginObject()
 	if err := p.writePackage(&w, l); err != nil {
@@ -41,8 +41,8 @@ func (p *public) pkg(_ context.Context, _ *request, l *library.Library) (*answer
 	return newJSON(w.bytes()), fiveMinutes, nil
 }
 
-// writePackage writes the fields of the package JSON as its author wrote them, and "version" and "author" where there
-// are such. Where something is published, "filename" is the file that /libraries names.
+// writePackage writes the fields of the package JSON as its author wrote them, but "version" and "author" as known
+// here. If a version is published, "filename" is the file that /libraries names.
 func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	text, err := p.Library.PackageJSON(l.Name)
 	if err != nil {
@@ -51,9 +51,9 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("api: the package JSON of %s in the store is no object", l.Name)
+		return fmt.Errorf("api: the package JSON of %s in the store is not an object", l.Name)
 	}
-	written := map[string]bool{"version": true, "author": true} // ours, should it have such
+	written := map[string]bool{"version": true, "author": true} // ignored in the package JSON
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
@@ -62,36 +62,36 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 		name, to := t.(string), w // else Token had failed
 		served := name == "filename" && l.Version != ""
 		if served && l.Filename != "" && !written[name] {
-			w.field(name, l.Filename)
+			w.writeField(name, l.Filename)
 		}
 		if written[name] || served {
-			to = new(jsonWriter) // whose output is thrown away
+			to = new(jsonWriter) // whose output is discarded
 		}
 		written[name] = true
-		to.name(name)
+		to.writeName(name)
 		if err := to.copyValue(d); err != nil {
 			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
 		}
 	}
 	if l.Version != "" {
 		if l.Filename != "" && !written["filename"] {
-			w.field("filename", l.Filename)
+			w.writeField("filename", l.Filename)
 		}
-		w.field("version", l.Version)
+		w.writeField("version", l.Version)
 	}
 	if l.Author != "" {
-		w.field("author", l.Author)
+		w.writeField("author", l.Author)
 	}
 	return nil
 }
 
-// pkgAll answers /packages/{package}/all. It reads every version, so it is kept for as long as the library does not
-// change.
-func (p *public) pkgAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+// packageAll returns the response to /packages/{package}/all. It reads every version, so the response is cached until
+// the library changes.
+func (p *public) packageAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	b, err := p.catalogues.Get(l, func() (*answers.Body, int, error) {
-		// Others may be waiting for this too, and stay when this client goes.
+		// Other clients may wait for this, too, so it goes on if this client disconnects.
 		var w jsonWriter
-		if err := p.writeAll(context.WithoutCancel(ctx), &w, l); err != nil {
+		if err := p.writePackageAll(context.WithoutCancel(ctx), &w, l); err != nil {
 			return nil, 0, err
 		}
 		return newJSON(w.bytes()), w.len() + w.len()/2, nil
@@ -99,20 +99,21 @@ func (p *public) pkgAll(ctx context.Context, _ *request, l *library.Library) (*a
 	return b, fiveMinutes, err
 }
 
-func (p *public) writeAll(ctx context.Context, w *jsonWriter, l *library.Library) error {
+// writePackageAll writes the package JSON of a library and the files of each of its versions.
+func (p *public) writePackageAll(ctx context.Context, w *jsonWriter, l *library.Library) error {
 	w.beginObject()
 	if err := p.writePackage(w, l); err != nil {
 		return err
 	}
-	w.name("assets")
+	w.writeName("assets")
 	w.beginArray()
 	for release, err := range p.Library.Releases(ctx, l.Name) {
 		if err != nil {
 			return err
 		}
 		w.beginObject()
-		w.field("version", release.Version)
-		w.field("files", rawPaths(release.Files))
+		w.writeField("version", release.Version)
+		w.writeField("files", rawPaths(release.Files))
 		w.endObject()
 	}
 	w.endArray()
@@ -120,28 +121,28 @@ func (p *public) writeAll(ctx context.Context, w *jsonWriter, l *library.Library
 	return nil
 }
 
-// pkgVersions answers /packages/{package}/versions.
-func (p *public) pkgVersions(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+// packageVersions returns the response to /packages/{package}/versions.
+func (p *public) packageVersions(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	names, err := p.versionNames(l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	return newJSONOf(names), fiveMinutes, nil
+	return encodeJSON(names), fiveMinutes, nil
 }
 
-// pkgFiles answers /packages/{package}/versions/{version}.
-func (p *public) pkgFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	release, err := p.namedRelease(ctx, r, l)
+// packageFiles returns the response to /packages/{package}/versions/{version}: the paths of the files.
+func (p *public) packageFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	release, err := p.findRelease(ctx, r, l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	b, err := p.releaseBody(release, "paths", func() *answers.Body { return newJSONOf(rawPaths(release.Files)) })
-	return b, ofFiles(release.Files), err
+	b, err := p.releaseBody(release, "paths", func() *answers.Body { return encodeJSON(rawPaths(release.Files)) })
+	return b, cachingOfFiles(release.Files), err
 }
 
-// pkgSRIs answers /packages/{package}/sris/{version}.
-func (p *public) pkgSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	release, err := p.namedRelease(ctx, r, l)
+// packageSRIs returns the response to /packages/{package}/sris/{version}: the integrity value of each file.
+func (p *public) packageSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	release, err := p.findRelease(ctx, r, l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -150,23 +151,23 @@ func (p *public) pkgSRIs(ctx context.Context, r *request, l *library.Library) (*
 		writeSRIs(&w, release.Library+"/"+release.Version+"/", release.Files)
 		return newJSON(w.bytes())
 	})
-	return b, ofFiles(release.Files), err
+	return b, cachingOfFiles(release.Files), err
 }
 
-// namedRelease returns the version of a library that the path names.
-func (p *public) namedRelease(ctx context.Context, r *request, l *library.Library) (*library.Release, error) {
-	version, err := param(r.c, "version")
+// findRelease returns the release of a library that the path names, and adds its cache tags to the response.
+func (p *public) findRelease(ctx context.Context, r *request, l *library.Library) (*library.Release, error) {
+	version, err := pathParam(r.c, "version")
 	if err != nil {
 		return nil, err
 	}
 	release, err := p.Library.Release(ctx, l.Name, version)
 	if err == nil {
-		p.tag(r, l.Name, version)
+		p.setCacheTags(r, l.Name, version)
 	}
 	return release, err
 }
 
-// state is what became of one version, as clients see it.
+// state is the state of a version in a response.
 type state struct {
 	Version  string          `json:"version"`
 	State    views.StateKind `json:"state"`
@@ -178,8 +179,8 @@ type state struct {
 	Command  string          `json:"command,omitempty"`
 }
 
-// pkgStates answers /packages/{package}/states.
-func (p *public) pkgStates(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+// packageStates returns the response to /packages/{package}/states: what became of each version.
+func (p *public) packageStates(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	known, err := p.Library.Accounts(l.Name)
 	if err != nil {
 		return nil, answers.Caching{}, err
@@ -192,5 +193,5 @@ func (p *public) pkgStates(_ context.Context, r *request, l *library.Library) (*
 		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next, s.Command}
 	}
 	r.c.Header("Larder-Not-Mirrored", strconv.Itoa(notMirrored))
-	return newJSONOf(states), notCached, nil
+	return encodeJSON(states), notCached, nil
 }

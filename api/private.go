@@ -57,11 +57,11 @@ const MaxProfile = time.Minute
 func Private(o PrivateOptions) http.Handler {
 	e := newEngine(o.Logger)
 	e.Use(o.refuseForeign)
-	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
-	get(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
-	get(e, "/readyz", o.readyz)
+	addGet(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
+	addGet(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	addGet(e, "/readyz", o.serveReadyz)
 	e.GET("/debug/pprof/", gin.WrapF(pprof.Index))
-	e.GET("/debug/pprof/:profile", profile)
+	e.GET("/debug/pprof/:profile", serveProfile)
 	e.POST("/debug/pprof/symbol", gin.WrapF(pprof.Symbol))
 	if o.Site != nil {
 		e.NoRoute(func(c *gin.Context) {
@@ -129,8 +129,8 @@ func isForeign(r *http.Request) bool {
 	return false
 }
 
-// readyz responds whether the process can serve, or with ?publish whether it can publish.
-func (o *PrivateOptions) readyz(c *gin.Context) {
+// serveReadyz responds whether the process can serve, or with ?publish whether it can publish.
+func (o *PrivateOptions) serveReadyz(c *gin.Context) {
 	r := o.Ready()
 	problem, notes := r.Serve, r.Notes
 	if c.Request.URL.Query().Has("publish") && problem == nil {
@@ -145,8 +145,8 @@ func (o *PrivateOptions) readyz(c *gin.Context) {
 	c.String(status, "%s\n", strings.Join(append([]string{first}, notes...), "\n"))
 }
 
-// profile handles /debug/pprof/NAME in bounded time, also if the client does not read.
-func profile(c *gin.Context) {
+// serveProfile handles /debug/pprof/NAME in bounded time, even if the client does not read.
+func serveProfile(c *gin.Context) {
 	limit := MaxProfile.Seconds()
 	if text := c.Query("seconds"); text != "" {
 		if n, err := strconv.ParseFloat(text, 64); err != nil || !(n >= 0 && n <= limit) { // nor NaN

@@ -1,21 +1,21 @@
-// Package api answers everything that is not an asset: the public routes beside /ajax/libs/, and the private ones for
-// the operator of the process. Administration is in api/admin; the pages (api/site) and the downloads are mounted here.
+// Package api handles all requests that are not for assets: the public routes beside /ajax/libs/, and the private ones for
+// the operator of the process. Administration is in api/admin. The pages (api/site) and the downloads are mounted here.
 //
-// The public routes are cdnjs's API as its clients know it, and the metadata behind it; openapi.json describes them. A
-// request's way is route, answer, body: public.go routes by the path as it came; libraries.go, packages.go, logs.go and
-// about.go each return the answer with its caching, or an error that answer.go maps to the one shape of errors; package
-// answers chooses the coding and compares entity tags.
+// The public routes are cdnjs's API as its clients know it, and the metadata behind it; openapi.json describes them.
+// public.go routes a request by its encoded path; a function in libraries.go, packages.go, logs.go or about.go returns
+// the response with its caching, or an error that answer.go maps to the one form of errors; package answers chooses the
+// coding and compares entity tags.
 //
 // It guarantees:
 //
-//   - A public answer has the CORS and caching headers of the contract, and JSON is exactly application/json.
-//   - A path reaches a handler as the client wrote it: nothing is cleaned, nothing redirected, and an encoded slash
-//     never moves the border between two parts.
-//   - What the fields of a request do not need is not read. The list of all libraries is prepared once for each change
+//   - A public response has the CORS and caching headers of the contract, and JSON is exactly application/json.
+//   - A path reaches a handler as the client wrote it, neither cleaned nor redirected, and an encoded slash never
+//     separates segments.
+//   - A handler reads only what the requested fields need. The list of all libraries is prepared once for each change
 //     of them; a request for it costs microseconds.
-//   - A failure of ours, and a panic, is answered with a 500 that carries the reference under which the log has it.
+//   - A failure of the server, or a panic, leads to a 500 with the reference under which it is logged.
 //
-// It must not know how assets are cached, how a release is made, or what the store looks like: it asks api/library.
+// It must not know how assets are cached, how a release is made, or the format of the store: it uses api/library.
 package api
 
 import (
@@ -42,52 +42,52 @@ import (
 
 // PublicOptions is what the public routes need.
 type PublicOptions struct {
-	// Library is what is asked about. Required.
+	// Library has the libraries and their releases. Required.
 	Library *library.Index
-	// AssetBase is where clients get assets, SiteBase where people find the pages: URLs without a slash at the end.
-	// Where one is "", it is the origin under which a request came.
+	// AssetBase is the base URL of assets, SiteBase that of the pages, without a slash at the end. Default: the origin of
+	// the request.
 	AssetBase string
 	SiteBase  string
-	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to the site,
-	// "/api" is the OpenAPI document, and robots keep out. "" for none.
+	// APIHost is a host for the API alone, with or without a port: there "/" and "/about" redirect to the site, "/api" is
+	// the OpenAPI document, and robots.txt excludes crawlers. Default: none.
 	APIHost string
-	// Self is the URL of this process without a slash at the end, to which "/" and "/about" lead from the APIHost where
-	// there is no SiteBase: the origin of such a request is the APIHost itself. Required with an APIHost and no SiteBase.
+	// Self is the URL of this process without a slash at the end, to which "/" and "/about" redirect from the APIHost
+	// without a SiteBase: the origin of such a request is the APIHost itself. Required with an APIHost and no SiteBase.
 	Self string
-	// Name is what the service is called. Default "Larder".
+	// Name is the name of the service. Default "Larder".
 	Name string
-	// Site answers the paths of pages and of what they are made with. Default: there are no pages.
+	// Site handles the paths of pages and of their style sheets and scripts. Default: no pages.
 	Site Site
-	// Downloads answers what is below /download/. Default: there is nothing.
+	// Downloads handles the paths below /download/. Default: none.
 	Downloads http.Handler
-	// Usage is how much files are asked for. Required.
+	// Usage counts requests for files. Required.
 	Usage *usage.Usage
-	// Rooms are the waiting rooms. Default: there are none.
+	// Rooms are the waiting rooms. Default: none.
 	Rooms Rooms
-	// Turns are those in which answers are made, so that making them leaves processors for files. Default: as many as
-	// [client.PageProcessors] says.
+	// Turns limits how many responses are made at once, which leaves processors for assets. Default:
+	// [client.PageProcessors].
 	Turns *client.Shares
-	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
-	// clients go.
+	// Stopping is closed when the process stops, which ends event streams. Default: they end when their clients
+	// disconnect.
 	Stopping <-chan struct{}
-	// CacheTags are the fields that say which release an answer is about, on those that are cached for good: a CDN
-	// purges by them what was withdrawn. Default: none.
+	// CacheTags are the header fields that name the release of a response, by which a CDN purges withdrawn releases.
+	// Default: none.
 	CacheTags purge.TagHeaders
-	// Logger gets what goes wrong. Required.
+	// Logger logs errors. Required.
 	Logger *slog.Logger
 }
 
-// A Site answers some of the paths that the API does not.
+// A Site handles paths that the API does not.
 type Site interface {
 	http.Handler
-	// Owns reports whether a path, percent-encoded as it came, is one of them.
+	// Owns reports whether the site handles a path, which is percent-encoded as the client sent it.
 	Owns(path string) bool
 }
 
-// Public returns the handler of every public path that is not an asset's.
-func Public(o PublicOptions) http.Handler { return newPublic(o).engine() }
+// Public returns the handler of all public paths except those of assets.
+func Public(o PublicOptions) http.Handler { return newPublic(o).newHandler() }
 
-// public is what the handlers share.
+// public is the state that the public handlers share.
 type public struct {
 	PublicOptions
 	lists      prepared.Cache[listKey, *list]
@@ -95,13 +95,14 @@ type public struct {
 	catalogues prepared.Cache[*library.Library, *answers.Body]
 	documents  prepared.Cache[string, *answers.Body]
 	releases   prepared.Cache[releaseBodyKey, *answers.Body]
-	newest     atomic.Pointer[library.Ranking] // that lists may be of
-	sending    room
+	newest     atomic.Pointer[library.Ranking] // of the lists in lists
+	sending    sendBudget
 	streams    *client.Shares
 	heartbeat  time.Duration // of streams
-	roomBeat   time.Duration // of those of rooms
+	roomBeat   time.Duration // of streams of rooms
 }
 
+// newPublic returns the state that the public handlers share.
 func newPublic(o PublicOptions) *public {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
@@ -116,39 +117,40 @@ func newPublic(o PublicOptions) *public {
 	return p
 }
 
-func (p *public) engine() *gin.Engine {
+// newHandler returns the handler with all public routes.
+func (p *public) newHandler() *gin.Engine {
 	e := newEngine(p.Logger)
-	e.Use(cors, bounded)
-	p.about(e)
-	get(e, "/stats", p.answering(p.stats))
-	get(e, "/whitelist", p.answering(p.whitelist))
-	get(e, "/libraries", p.toSearch(p.answering(p.libraries)))
-	get(e, "/libraries/:library", p.ofLibrary(p.library))
-	get(e, "/libraries/:library/:version", p.ofLibrary(p.version))
-	get(e, "/badge/:file", p.answering(p.badge))
-	get(e, "/packages", p.answering(p.packages))
-	get(e, "/packages/:library", p.ofLibrary(p.pkg))
-	get(e, "/packages/:library/all", p.ofLibrary(p.pkgAll))
-	get(e, "/packages/:library/states", p.ofLibrary(p.pkgStates))
-	get(e, "/packages/:library/usage", p.ofLibrary(p.pkgUsage))
-	get(e, "/packages/:library/versions", p.ofLibrary(p.pkgVersions))
-	get(e, "/packages/:library/versions/:version", p.ofLibrary(p.pkgFiles))
-	get(e, "/packages/:library/sris/:version", p.ofLibrary(p.pkgSRIs))
-	get(e, "/logs", p.answering(p.logEntries))
-	get(e, "/logs.atom", p.answering(p.logFeed))
-	get(e, "/logs/stream", p.logStream)
-	get(e, "/logs/:library", p.answering(p.logEntries))
-	get(e, "/logs/:library/:version", p.answering(p.logEntries))
-	get(e, "/rooms/:room/status", p.answering(p.roomStatus))
-	get(e, "/rooms/:room/analytics", p.answering(p.roomAnalytics))
-	get(e, "/rooms.stream", p.roomStream)
-	get(e, "/rooms.history", p.answering(p.roomHistory))
-	e.NoRoute(p.elsewhere)
+	e.Use(allowCORS, limitQuery)
+	p.addServiceRoutes(e)
+	addGet(e, "/stats", p.handle(p.stats))
+	addGet(e, "/whitelist", p.handle(p.whitelist))
+	addGet(e, "/libraries", p.redirectSearch(p.handle(p.libraries)))
+	addGet(e, "/libraries/:library", p.withLibrary(p.library))
+	addGet(e, "/libraries/:library/:version", p.withLibrary(p.version))
+	addGet(e, "/badge/:file", p.handle(p.badge))
+	addGet(e, "/packages", p.handle(p.packages))
+	addGet(e, "/packages/:library", p.withLibrary(p.packageJSON))
+	addGet(e, "/packages/:library/all", p.withLibrary(p.packageAll))
+	addGet(e, "/packages/:library/states", p.withLibrary(p.packageStates))
+	addGet(e, "/packages/:library/usage", p.withLibrary(p.packageUsage))
+	addGet(e, "/packages/:library/versions", p.withLibrary(p.packageVersions))
+	addGet(e, "/packages/:library/versions/:version", p.withLibrary(p.packageFiles))
+	addGet(e, "/packages/:library/sris/:version", p.withLibrary(p.packageSRIs))
+	addGet(e, "/logs", p.handle(p.logEntries))
+	addGet(e, "/logs.atom", p.handle(p.logFeed))
+	addGet(e, "/logs/stream", p.serveLogStream)
+	addGet(e, "/logs/:library", p.handle(p.logEntries))
+	addGet(e, "/logs/:library/:version", p.handle(p.logEntries))
+	addGet(e, "/rooms/:room/status", p.handle(p.roomStatus))
+	addGet(e, "/rooms/:room/analytics", p.handle(p.roomAnalytics))
+	addGet(e, "/rooms.stream", p.serveRoomStream)
+	addGet(e, "/rooms.history", p.handle(p.roomHistory))
+	e.NoRoute(p.handleUnrouted)
 	return e
 }
 
-// newEngine is gin without its own logging, and with no opinion about paths. It routes by the path as it came, so that
-// an encoded slash never moves the border between two parts; param decodes them, because gin would take "+" for a space.
+// newEngine returns a gin engine that does not log, clean paths or redirect. It routes by the encoded path, so that an
+// encoded slash never separates segments. pathParam decodes them, because gin would turn "+" into a space.
 func newEngine(logger *slog.Logger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -156,12 +158,12 @@ func newEngine(logger *slog.Logger) *gin.Engine {
 	e.RedirectFixedPath = false
 	e.UseRawPath = true
 	e.UnescapePathValues = false
-	e.Use(recovered(logger))
+	e.Use(recoverPanics(logger))
 	return e
 }
 
-// get routes GET and HEAD of path, with and without a trailing slash.
-func get(e *gin.Engine, path string, handler gin.HandlerFunc) {
+// addGet routes GET and HEAD of path to the handler, with and without a trailing slash.
+func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	e.GET(path, handler)
 	e.HEAD(path, handler)
 	if path != "/" {
@@ -170,8 +172,9 @@ func get(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	}
 }
 
-// param returns a part of the path, decoded. What can be no name is no endpoint.
-func param(c *gin.Context, name string) (string, error) {
+// pathParam returns the decoded value of a parameter of the path, or [answers.NoEndpoint] if the value cannot be a
+// name.
+func pathParam(c *gin.Context, name string) (string, error) {
 	segment := c.Param(name)
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
 		segment = url.PathEscape(segment)
@@ -183,7 +186,8 @@ func param(c *gin.Context, name string) (string, error) {
 	return value, nil
 }
 
-func cors(c *gin.Context) {
+// allowCORS lets scripts of every origin read the response, and responds to a preflight request.
+func allowCORS(c *gin.Context) {
 	h := c.Writer.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
 	if c.Request.Method == http.MethodOptions {
@@ -193,49 +197,50 @@ func cors(c *gin.Context) {
 	}
 }
 
-// bounded refuses queries that are longer than any client's needs to be.
-func bounded(c *gin.Context) {
+// limitQuery refuses requests whose query is longer than maxQuery.
+func limitQuery(c *gin.Context) {
 	if len(c.Request.URL.RawQuery) > maxQuery {
-		refuse(c, queryTooLong)
+		respondFailure(c, queryTooLong)
 	}
 }
 
-// A request is what the handlers of JSON get.
+// A request is an HTTP request with its parsed query.
 type request struct {
 	*http.Request
 	c     *gin.Context
 	query url.Values
 }
 
-// tag says which release the answer is about.
-func (p *public) tag(r *request, name, version string) {
+// setCacheTags sets the header fields by which a CDN purges responses about a release.
+func (p *public) setCacheTags(r *request, name, version string) {
 	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
 
 // libraryTimeout is how long a request waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// answering makes a handler of a function that returns the answer.
-func (p *public) answering(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
+// handle returns a handler that sends the response that a function returns, with limits on the time and on the memory
+// of responses being sent.
+func (p *public) handle(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
 		defer cancel()
-		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)})
+		b, k, err := p.runInTurn(ctx, answer, &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)})
 		if err != nil {
-			fail(c, p.Logger, err)
+			respondError(c, p.Logger, err)
 			return
 		}
-		if !p.sending.enter(b) {
-			refuse(c, busy)
+		if !p.sending.acquire(b) {
+			respondFailure(c, busy)
 			return
 		}
-		defer p.sending.leave(b)
+		defer p.sending.release(b)
 		send(c, k, b)
 	}
 }
 
-// inTurn calls answer when it is the client's turn.
-func (p *public) inTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
+// runInTurn waits for the client's turn, calls the function that makes the response, and encodes the response.
+func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
 	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Timeout)
 	if errors.Is(err, client.ErrNoPlace) {
 		return nil, answers.Caching{}, noTurn
@@ -251,8 +256,8 @@ func (p *public) inTurn(ctx context.Context, answer func(context.Context, *reque
 	return b, k, err
 }
 
-// mounted returns the handler of a path that has no route here, nil for none.
-func (p *public) mounted(r *http.Request) http.Handler {
+// mountedHandler returns the handler for downloads or pages if the request's path is one of theirs, else nil.
+func (p *public) mountedHandler(r *http.Request) http.Handler {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return nil
 	}
@@ -266,33 +271,34 @@ func (p *public) mounted(r *http.Request) http.Handler {
 	return nil
 }
 
-// pagesAt reports whether the request's host has pages, so that a browser that asks for an unknown address gets one.
-func (p *public) pagesAt(r *http.Request) bool {
+// servesPages reports whether the request's host has pages, so that a browser that requests an unknown path gets a
+// page.
+func (p *public) servesPages(r *http.Request) bool {
 	return p.Site != nil && !isHost(r.Host, p.APIHost) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
 
-// elsewhere answers what has no route of its own.
-func (p *public) elsewhere(c *gin.Context) {
-	h := p.mounted(c.Request)
-	if h == nil && p.pagesAt(c.Request) {
-		// No cache may keep either: many do not tell people from programs.
+// handleUnrouted handles requests that match no route of the API: downloads, pages, and unknown paths.
+func (p *public) handleUnrouted(c *gin.Context) {
+	h := p.mountedHandler(c.Request)
+	if h == nil && p.servesPages(c.Request) {
+		// No cache may store either: many do not distinguish browsers from programs.
 		if !requests.WantsPage(c.Request.Header["Accept"]) {
-			refuse(c, noPage)
+			respondFailure(c, noPage)
 			return
 		}
 		h = p.Site
 	}
 	if h == nil {
-		refuse(c, answers.NoEndpoint)
+		respondFailure(c, answers.NoEndpoint)
 		return
 	}
-	c.Status(http.StatusOK) // where the handler says nothing else; gin would have it a 404
+	c.Status(http.StatusOK) // unless the handler sets another; gin's default is 404
 	h.ServeHTTP(c.Writer, c.Request)
-	c.Writer.WriteHeaderNow() // a 404 without a body would get gin's
+	c.Writer.WriteHeaderNow() // gin would add a body to a 404 without one
 }
 
-// origin returns the scheme and host under which a client reached us, or badHost.
-func origin(r *http.Request) (string, error) {
+// requestOrigin returns the scheme and host of a request's URL, or the failure badHost.
+func requestOrigin(r *http.Request) (string, error) {
 	o, ok := requests.Origin(r)
 	if !ok {
 		return "", badHost
@@ -300,24 +306,24 @@ func origin(r *http.Request) (string, error) {
 	return o, nil
 }
 
-// baseOr returns base where it is configured, else the request's origin.
-func baseOr(base string, r *http.Request) (string, error) {
+// baseOrOrigin returns the configured base URL, or the origin of the request if base is "".
+func baseOrOrigin(base string, r *http.Request) (string, error) {
 	if base != "" {
 		return base, nil
 	}
-	return origin(r)
+	return requestOrigin(r)
 }
 
-// addressed returns how an answer with addresses may be kept: as k says where these are configured, else not at all, because
-// they are made of the Host that the client wrote.
-func addressed(configured bool, k answers.Caching) answers.Caching {
+// cachingOfAddresses returns the caching of a response with addresses: k if they are configured. Otherwise they contain
+// the client's Host, and no cache may store the response.
+func cachingOfAddresses(configured bool, k answers.Caching) answers.Caching {
 	if configured {
 		return k
 	}
 	return notCached
 }
 
-// isHost reports whether a Host header names want. The port counts only where want has one.
+// isHost reports whether a Host header names want. The port counts only if want has one.
 func isHost(host, want string) bool {
 	if want == "" {
 		return false
@@ -328,7 +334,7 @@ func isHost(host, want string) bool {
 	return strings.EqualFold(host, want)
 }
 
-// splitPort cuts the port off, which is "" where there is none. The colons of an address in brackets are its own.
+// splitPort splits a host from its port, which is "" if it has none. It accepts IPv6 addresses in brackets.
 func splitPort(host string) (name, port string) {
 	i := strings.LastIndexByte(host, ':')
 	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {

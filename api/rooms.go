@@ -16,28 +16,27 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// Rooms are the waiting rooms that can be asked about.
+// Rooms has the state and history of the waiting rooms.
 type Rooms interface {
 	// Statuses returns the state of all rooms.
 	Statuses() []waitingroom.Status
 	// Status returns the state of a room, or false for an unknown name.
 	Status(name string) (waitingroom.Status, bool)
-	// Analytics returns what happened in a room in the last so many minutes, false where
-	// there is none of that name.
+	// Analytics returns what happened in a room in the last minutes, and false for an unknown name.
 	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
 	// Versions returns the history of the settings, newest first.
 	Versions() []waitingroom.Version
 }
 
 var (
-	noRoom     = failure(http.StatusNotFound, "Waiting room not found")
-	badMinutes = failure(http.StatusBadRequest, "minutes must be a whole number from 1 to "+strconv.Itoa(waitingroom.MaxMinutes))
-	badFormat  = failure(http.StatusBadRequest, "format must be json or csv")
+	noRoom     = newFailure(http.StatusNotFound, "Waiting room not found")
+	badMinutes = newFailure(http.StatusBadRequest, "minutes must be a whole number from 1 to "+strconv.Itoa(waitingroom.MaxMinutes))
+	badFormat  = newFailure(http.StatusBadRequest, "format must be json or csv")
 )
 
-// roomStatus answers /rooms/{room}/status.
+// roomStatus returns the response to /rooms/{room}/status.
 func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := param(r.c, "room")
+	name, err := pathParam(r.c, "room")
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -48,20 +47,20 @@ func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answe
 	if !ok {
 		return nil, answers.Caching{}, noRoom
 	}
-	return newJSONOf(status), notCached, nil
+	return encodeJSON(status), notCached, nil
 }
 
-// roomHistory handles /rooms.history.
+// roomHistory returns the response to /rooms.history.
 func (p *public) roomHistory(context.Context, *request) (*answers.Body, answers.Caching, error) {
 	if p.Rooms == nil {
 		return nil, answers.Caching{}, noRoom
 	}
-	return newJSONOf(append([]waitingroom.Version{}, p.Rooms.Versions()...)), notCached, nil
+	return encodeJSON(append([]waitingroom.Version{}, p.Rooms.Versions()...)), notCached, nil
 }
 
-// roomAnalytics answers /rooms/{room}/analytics.
+// roomAnalytics returns the response to /rooms/{room}/analytics.
 func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := param(r.c, "room")
+	name, err := pathParam(r.c, "room")
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -85,13 +84,13 @@ func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, 
 	case !ok:
 		return nil, answers.Caching{}, noRoom
 	case format == "csv":
-		return periodsCSV(all), notCached, nil
+		return encodeCSV(all), notCached, nil
 	}
-	return newJSONOf(all), notCached, nil
+	return encodeJSON(all), notCached, nil
 }
 
-// periodsCSV writes periods as a table (RFC 4180), with the names of their JSON.
-func periodsCSV(periods []waitingroom.Period) *answers.Body {
+// encodeCSV returns periods of a waiting room as a table in CSV (RFC 4180), with the names of the JSON fields.
+func encodeCSV(periods []waitingroom.Period) *answers.Body {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
 	w.UseCRLF = true
@@ -103,22 +102,22 @@ func periodsCSV(periods []waitingroom.Period) *answers.Body {
 			seconds(p.WaitP50), seconds(p.WaitP90), seconds(p.OriginP50),
 		})
 	}
-	w.Flush() // a buffer takes all
+	w.Flush() // writing to a buffer does not fail
 	return answers.NewBody("text/csv; charset=utf-8; header=present", b.Bytes())
 }
 
-// roomBeat is how often a stream looks whether a room has changed: rooms report every two seconds.
+// roomBeat is how often a stream compares the state of the rooms, which report every two seconds.
 const roomBeat = 2 * time.Second
 
-// roomStream answers /rooms.stream with the status of the rooms, or of the one that the query names, whenever it has
-// changed or a minute is over, as server-sent events.
-func (p *public) roomStream(c *gin.Context) {
+// serveRoomStream handles /rooms.stream. It sends the status of all waiting rooms, or of the one in the query, as
+// server-sent events: when it has changed, and each minute.
+func (p *public) serveRoomStream(c *gin.Context) {
 	if err := p.streamRooms(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
-		fail(c, p.Logger, err)
+		respondError(c, p.Logger, err)
 	}
 }
 
-// streamRooms returns an error where it has sent nothing.
+// streamRooms streams the status of waiting rooms. It returns an error only if it has sent nothing.
 func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom
@@ -128,7 +127,7 @@ func (p *public) streamRooms(r *request) error {
 			return noRoom
 		}
 	}
-	ctx, s, leave, err := p.beginEvents(r)
+	ctx, s, leave, err := p.openEventStream(r)
 	if err != nil || s == nil {
 		return err
 	}
@@ -140,7 +139,7 @@ func (p *public) streamRooms(r *request) error {
 	var last time.Time
 	for s.err == nil {
 		now := time.Now()
-		statuses := p.statuses(r.query.Get("room"))
+		statuses := p.roomStatuses(r.query.Get("room"))
 		text, err := json.Marshal(statuses)
 		switch {
 		case err != nil:
@@ -161,8 +160,8 @@ func (p *public) streamRooms(r *request) error {
 	return nil
 }
 
-// statuses are those of all rooms, or of the one of a name, as long as there is one.
-func (p *public) statuses(name string) []waitingroom.Status {
+// roomStatuses returns the status of all waiting rooms, or of the one with that name if it exists.
+func (p *public) roomStatuses(name string) []waitingroom.Status {
 	if name == "" {
 		return p.Rooms.Statuses()
 	}

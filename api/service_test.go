@@ -103,7 +103,7 @@ func serviceOf(t testing.TB, shelf *testkit.Shelf, change ...func(*PublicOptions
 		c(&o)
 	}
 	s.public = newPublic(o)
-	s.handler = s.public.engine()
+	s.handler = s.public.newHandler()
 	return s
 }
 

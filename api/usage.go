@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// usageDays is how many days are told if nothing else is asked for.
+	// usageDays is how many days a response covers by default.
 	usageDays = 30
-	// usageFiles is the most files that are told.
+	// usageFiles is how many files a response lists at most.
 	usageFiles = 100
 )
 
-var badDays = failure(http.StatusBadRequest, "days must be a whole number from 1 to "+strconv.Itoa(usage.MostDays))
+var badDays = newFailure(http.StatusBadRequest, "days must be a whole number from 1 to "+strconv.Itoa(usage.MostDays))
 
 type usageAnswer struct {
 	From     string         `json:"from"`
@@ -51,8 +51,8 @@ type usageFile struct {
 	AtLeast  int64  `json:"atLeast"`
 }
 
-// pkgUsage answers /packages/{package}/usage.
-func (p *public) pkgUsage(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+// packageUsage returns the response to /packages/{package}/usage: how often files were requested.
+func (p *public) packageUsage(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	days := usageDays
 	if text := r.query.Get("days"); text != "" {
 		var err error
@@ -66,7 +66,7 @@ func (p *public) pkgUsage(_ context.Context, r *request, l *library.Library) (*a
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	if version != "" && report.Total == (usage.Amount{}) { // one that is withdrawn may have been asked for
+	if version != "" && report.Total == (usage.Amount{}) { // a withdrawn version may have been requested
 		names, err := p.versionNames(l)
 		if err != nil {
 			return nil, answers.Caching{}, err
@@ -94,5 +94,5 @@ func (p *public) pkgUsage(_ context.Context, r *request, l *library.Library) (*a
 			a.Files = append(a.Files, usageFile{f.Version, f.Path, int64(math.Round(f.Requests)), int64(math.Round(f.AtLeast))})
 		}
 	}
-	return newJSONOf(a), fiveMinutes, nil
+	return encodeJSON(a), fiveMinutes, nil
 }

@@ -33,7 +33,8 @@ type dependency struct {
 // dependenciesShown is how many a page has.
 const dependenciesShown = 50
 
-// addAbout adds what upstream says of a release. A page does without what cannot be read.
+// addAbout adds to a page what upstream documents about the release: README, dependencies, deprecation, downloads and
+// advisories. It leaves out what cannot be read.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)
@@ -47,7 +48,7 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	}
 	if about.Readme != "" {
 		var err error
-		if page.Readme, err = s.readmeOf(q, page.Release, page.RepositoryLink, about.ReadmeFile, about.Readme, about.ReadmeCut); err != nil {
+		if page.Readme, err = s.newReadme(q, page.Release, page.RepositoryLink, about.ReadmeFile, about.Readme, about.ReadmeCut); err != nil {
 			failed("readme", err)
 		}
 	}
@@ -56,7 +57,7 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		failed("libraries", err)
 		return
 	}
-	wants, pending, err := library.ReadWanted(q.Context(), page.Release.Owner(), about, s.documents(q).Ranges)
+	wants, pending, err := library.ReadWanted(q.Context(), page.Release.Owner(), about, s.documentsFor(q).Ranges)
 	if err != nil {
 		failed("ranges", err)
 	}
@@ -65,9 +66,9 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 			d := dependency{Name: name, Range: wanted, Peer: peer}
 			l := listing.OfNPM(name)
 			if l == nil {
-				q.inputs.use(library.Catalogue)
+				q.inputs.addLibraries(library.Catalogue)
 			} else {
-				q.inputs.use(l.Name)
+				q.inputs.addLibraries(l.Name)
 				version, fits, err := s.library.ChooseVersion(l, wants, wanted)
 				if err != nil {
 					failed("dependencies", err)
@@ -120,7 +121,7 @@ const (
 	mostSizes   = 60 // the newest versions
 )
 
-// addSizes adds the sizes of the main file over the versions.
+// addSizes adds a chart of the main file's size in each version, unless there are too few.
 func (s *Site) addSizes(page *libraryPage) {
 	versions := slices.Clone(page.Versions[:min(mostSizes, len(page.Versions))])
 	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Default == "" })
@@ -136,6 +137,7 @@ func (s *Site) addSizes(page *libraryPage) {
 	page.Sizes = newSizeChart(versions, sizes)
 }
 
+// newSizeChart returns a chart of the sizes of the main file in the versions, oldest first.
 func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 	values := make([]float64, len(sizes))
 	highest, smallest, largest := 0.0, 0, 0

@@ -23,8 +23,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// An answer is what comes of a request: a page, or where to look for it.
-type answer struct {
+// A pageAnswer is the result of a request: a page for a template, or a redirect.
+type pageAnswer struct {
 	status   int    // 0 for 200
 	location string // of a redirect
 	view     string // the name of its template
@@ -32,53 +32,54 @@ type answer struct {
 
 	title       string // without the service's name
 	description string // for readers of a list of pages
-	canonical   string // path of the address that search engines should know, "" where they should not
+	canonical   string // path of the address for search engines, "" to exclude the page
 	section     string // path in the navigation that the page is under
 	searched    string // what the search box holds
-	feed        string // path of the Atom feed of what the page is about, "" where there is only that of everything
+	feed        string // path of the Atom feed about the page's library, "" for the feed of all libraries
 	data        any    // for the template
 }
 
-// contentSecurityPolicy allows what the pages need and no more: their own style
-// sheet, scripts and marks, the search, and forms that lead to pages.
+// contentSecurityPolicy allows only what the pages need: their own style sheet, scripts and images, the search, and
+// forms that lead to pages.
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// setSafety keeps pages and what they are made with to this origin: scripts of other origins use the API, under whose fields
-// the site is mounted.
-func setSafety(h http.Header) {
+// setIsolation sets header fields that keep pages and their resources to this origin: scripts of other origins use the
+// API, whose header fields the site inherits.
+func setIsolation(h http.Header) {
 	h.Del("Access-Control-Allow-Origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-func redirect(w http.ResponseWriter, a *answer) {
+// sendRedirect responds with the redirect of a.
+func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	h := w.Header()
-	setSafety(h)
+	setIsolation(h)
 	h.Set("Location", a.location)
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Length", "0")
 	w.WriteHeader(a.status)
 }
 
-// send answers with a page, unless the client has it.
-func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
-	a := p.answer
+// sendPage responds with a page, or with 304 if the client has it.
+func (s *Site) sendPage(w http.ResponseWriter, r *http.Request, p *page) {
+	a := p.pageAnswer
 	h := w.Header()
-	setSafety(h)
+	setIsolation(h)
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Referrer-Policy", "same-origin")
 	f := answers.Failure{Status: a.status, Caching: answers.Revalidated}
-	if s.options.SiteBase == "" || s.options.AssetBase == "" || p.inputs.unrendered {
-		f.Caching = answers.NoStore // it has addresses made of the request's Host, or text that a worker has not rendered yet
+	if s.options.SiteBase == "" || s.options.AssetBase == "" || p.inputs.isUnrendered {
+		f.Caching = answers.NoStore // it contains the request's Host, or text that a worker has not rendered yet
 	}
 	switch a.status {
 	case 0, http.StatusOK:
 		f.Caching.SetHeader(h)
 		p.body.Send(w, r, http.StatusOK)
 		return
-	case http.StatusNotFound, http.StatusGone, http.StatusInternalServerError: // programs get other answers there
+	case http.StatusNotFound, http.StatusGone, http.StatusInternalServerError: // programs get other responses there
 		f.Caching = answers.NoStore
 	case http.StatusServiceUnavailable:
 		f.Caching, f.Retry = answers.NoStore, 5
@@ -90,46 +91,47 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
 	f.SendPage(w, r, p.body)
 }
 
-// readOnly are the methods of pages and what belongs to them.
+// readOnly are the methods that pages and their resources allow.
 const readOnly = "GET, HEAD"
 
-// A refusal is a failure that the client can do something about.
+// A refusal is an error that the client can correct.
 type refusal struct {
 	status         int
 	title, message string
-	sought         string // what the libraries are searched for that the page suggests, "" for none
+	sought         string // text to search for the libraries that the page suggests, "" for none
 }
 
 func (e *refusal) Error() string { return e.title + ": " + e.message }
 
-func refuse(status int, title, message string) error {
+// newRefusal returns the error for a request that the client can correct, as a page with that status, title and
+// message.
+func newRefusal(status int, title, message string) error {
 	return &refusal{status: status, title: title, message: message}
 }
 
-// A failed page says what went wrong, and what to do.
+// A failed is the content of a failure page: what went wrong, and what to do.
 type failed struct {
 	Status         int
 	Title, Message string
-	Reference      string // under which the log has it
-	// Missing is the name of a library that does not exist, Near those that it may be mistaken for.
+	Reference      string // under which it is logged
+	// Missing is the name of a library that does not exist, Near those with similar names.
 	Missing string
 	Near    []*library.Library
-	// Addable is a name that may be one of a package, and that can be an argument of a command as it is.
+	// Addable is a name that may be a package's, and that needs no quotes in a command.
 	Addable string
-	// Library and Version are what could not be shown of a library that is there.
+	// Library and Version are the missing version of a library.
 	Library, Version string
 	Withdrawn        *library.WithdrawnError
-	State            *views.Account // what became of a version that is not published
+	State            *views.Account // of a version that is not published
 	Links            []crumb        // where else to look
 }
 
-// addable are names that mean nothing but themselves in a command that a user copies
-// from a page, whose address a stranger may have made up.
+// addable matches names that are safe in a command that a user copies from a page, whose address an attacker may have
+// made up.
 var addable = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// failure returns the page for an error. It is the one place where errors become
-// status codes.
-func (s *Site) failure(q *request, err error) *answer {
+// failurePage returns the page for an error; no other function maps errors to statuses.
+func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	var (
 		refused     *refusal
 		withdrawn   *library.WithdrawnError
@@ -141,12 +143,12 @@ func (s *Site) failure(q *request, err error) *answer {
 	case errors.As(err, &refused):
 		f = failed{Status: refused.status, Title: refused.title, Message: refused.message}
 		if refused.sought != "" {
-			f.Near = s.near(q, refused.sought)
+			f.Near = s.suggestLibraries(q, refused.sought)
 		}
 	case errors.Is(err, library.ErrNoLibrary) && len(q.segments) > 0:
 		f = failed{Status: http.StatusNotFound, Title: "Library not found", Missing: q.segments[0]}
 		f.Message = fmt.Sprintf("No library here is called “%s”.", text.Cut(f.Missing, maxText))
-		f.Near = s.near(q, f.Missing)
+		f.Near = s.suggestLibraries(q, f.Missing)
 		if addable.MatchString(f.Missing) {
 			f.Addable = f.Missing
 		}
@@ -154,7 +156,7 @@ func (s *Site) failure(q *request, err error) *answer {
 		f = failed{Status: http.StatusGone, Title: "Version withdrawn", Library: withdrawn.Package, Version: withdrawn.Version, Withdrawn: withdrawn}
 		f.Message = fmt.Sprintf("%s %s was published here once and is served no longer.", withdrawn.Package, withdrawn.Version)
 	case errors.As(err, &missing):
-		f = failed{Status: http.StatusNotFound, Title: "File not found", Library: missing.release.Library, Version: missing.release.Version, Links: missing.near()}
+		f = failed{Status: http.StatusNotFound, Title: "File not found", Library: missing.release.Library, Version: missing.release.Version, Links: missing.suggestFiles()}
 		f.Message = fmt.Sprintf("%s %s has no file “%s”.", f.Library, f.Version, text.Short(missing.path, maxText))
 		f.Links = append(f.Links, crumb{"All files of " + f.Library + " " + f.Version, filesPath(f.Library, f.Version, "")})
 	case errors.As(err, &unpublished):
@@ -168,17 +170,17 @@ func (s *Site) failure(q *request, err error) *answer {
 	default:
 		f = failed{Status: http.StatusInternalServerError, Title: "Something went wrong here", Reference: rand.Text()}
 		f.Message = "It is not your fault, and the log of this service knows more."
-		if errors.Is(err, kvstore.ErrCorrupt) { // the files themselves may be whole, or be brought back
+		if errors.Is(err, kvstore.ErrCorrupt) { // the files may be intact, or be repaired
 			f.Status, f.Title = http.StatusServiceUnavailable, "This cannot be shown at the moment"
 			f.Message += " Please try again later."
 		}
 		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
 	}
-	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
+	return &pageAnswer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// near returns the libraries that a visitor may have meant whose names are spelt like the text.
-func (s *Site) near(q *request, sought string) []*library.Library {
+// suggestLibraries returns the libraries whose names are spelt like the text that a visitor searched for.
+func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
 	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), []string{"name", "alternativeNames"})
 	if err != nil {
 		return nil
@@ -186,50 +188,50 @@ func (s *Site) near(q *request, sought string) []*library.Library {
 	return found[:min(len(found), 5)]
 }
 
-// What a request may ask for.
+// Limits of a request.
 const (
 	maxQuery = 8 << 10 // bytes of a query string
 	maxText  = 512     // bytes of what is searched or filtered for, as in the API
 	maxPage  = 1 << 20
 )
 
-// A request is one for a page.
+// A request is a request for a page.
 type request struct {
 	*http.Request
-	segments  []string // decoded, those that the route leaves open
+	segments  []string // decoded, those at the stars of the route
 	query     url.Values
 	siteBase  string
 	assetBase string
 	inputs    inputs // of the page that is being made
 }
 
-// parse reads what the pages need of a request and refuses what makes no sense.
+// parse reads the base addresses and the query of the request, and refuses invalid ones.
 func (q *request) parse(o Options) error {
 	origin, ok := requests.Origin(q.Request)
 	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
-		// The host becomes part of what people copy into their pages.
-		return refuse(http.StatusBadRequest, "This address is broken", "The request's Host is not a name or an address.")
+		// The host becomes part of the tags that users copy into their pages.
+		return newRefusal(http.StatusBadRequest, "This address is broken", "The request's Host is not a name or an address.")
 	}
 	q.siteBase, q.assetBase = cmp.Or(o.SiteBase, origin), cmp.Or(o.AssetBase, origin)
 	if len(q.URL.RawQuery) > maxQuery {
-		return refuse(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
+		return newRefusal(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
 	}
 	q.query = requests.ParseQuery(q.URL.RawQuery)
 	return nil
 }
 
-// client returns who requests the page.
+// client returns the network address by which the client's share is limited.
 func (q *request) client() netip.Prefix {
 	c, _ := client.Of(q.RemoteAddr)
 	return c
 }
 
-// text returns a parameter as what the user typed: without control characters and
-// white space around, cut to maxText bytes.
-func (q *request) text(name string) string {
+// textParam returns a parameter as text that a user typed, see cleanText.
+func (q *request) textParam(name string) string {
 	return cleanText(q.query.Get(name))
 }
 
+// cleanText returns a text without control characters and surrounding white space, cut to maxText bytes.
 func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -240,10 +242,11 @@ func cleanText(s string) string {
 	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
 }
 
-// page returns the number of the page that is asked for, from 1. What is no number is 1.
-func (q *request) page() int { return pageNumber(q.query.Get("page")) }
+// pageNumber returns the page number in the query, from 1.
+func (q *request) pageNumber() int { return parsePageNumber(q.query.Get("page")) }
 
-func pageNumber(text string) int {
+// parsePageNumber returns the page number that a text means, 1 if it means none.
+func parsePageNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		return 1
@@ -251,6 +254,7 @@ func pageNumber(text string) int {
 	return min(max(n, 1), maxPage)
 }
 
+// withQuery returns a path with a query, if that is not empty.
 func withQuery(path, query string) string {
 	if query == "" {
 		return path

@@ -77,7 +77,7 @@ func TestLyingMirror(t *testing.T) {
 		}
 	}
 	cost := testing.AllocsPerRun(3, func() {
-		site.kept.Remove(func(pageKey) bool { return true })
+		site.cachedPages.Remove(func(pageKey) bool { return true })
 		get(t, site, "/library/pickle")
 	})
 	if cost > 10_000 {
@@ -98,7 +98,7 @@ func TestHostileComparison(t *testing.T) {
 			t.Errorf("%.80s: %d with %d bytes", query, w.Code, w.Body.Len())
 		}
 	}
-	if n := site.kept.Len(); n > 6 {
+	if n := site.cachedPages.Len(); n > 6 {
 		t.Errorf("%d pages of made-up addresses are kept", n)
 	}
 }

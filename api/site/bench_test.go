@@ -43,7 +43,7 @@ func BenchmarkManyFiles(b *testing.B) {
 				get(b, site, page.target) // reads the release
 				bytes, start := 0, processorTime(b)
 				for b.Loop() {
-					site.kept.Remove(func(pageKey) bool { return true })
+					site.cachedPages.Remove(func(pageKey) bool { return true })
 					w := get(b, site, page.target, header...)
 					if w.Code != 200 {
 						b.Fatal(w.Code, w.Body)

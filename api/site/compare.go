@@ -40,30 +40,31 @@ const (
 // changesShown is how many files a page of changes has.
 const changesShown = 200
 
-func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
-	page := comparePage{Name: l.Name, From: q.text("from"), To: q.text("to")}
+// comparePage returns the page that compares two versions of a library, or one file in both.
+func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) {
+	page := comparePage{Name: l.Name, From: q.textParam("from"), To: q.textParam("to")}
 	var err error
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
-	a := &answer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
-	page.choose(l.Version)
+	a := &pageAnswer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
+	page.setDefaults(l.Version)
 	if page.From == "" || page.To == "" {
 		page.From, page.To = "", ""
 		a.data = page
 		return a, nil
 	}
-	from, err := s.release(q, l.Name, page.From)
+	from, err := s.readRelease(q, l.Name, page.From)
 	if err != nil {
 		return nil, err
 	}
-	to, err := s.release(q, l.Name, page.To)
+	to, err := s.readRelease(q, l.Name, page.To)
 	if err != nil {
 		return nil, err
 	}
 	a.title = l.Name + " " + page.From + " → " + page.To
 	if file := q.query.Get("file"); file != "" {
-		if page.Diff, err = s.diff(q, from, to, file); err != nil {
+		if page.Diff, err = s.diffFile(q, from, to, file); err != nil {
 			return nil, err
 		}
 		a.title = file + " in " + a.title
@@ -71,12 +72,12 @@ func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 		return a, nil
 	}
 	page.FromBytes, page.ToBytes = from.Bytes, to.Bytes
-	changes := page.count(from, to)
-	page.Pager = newPager(len(changes), changesShown, q.page(), "changes", func(n string) string {
+	changes := page.compareFiles(from, to)
+	page.Pager = newPager(len(changes), changesShown, q.pageNumber(), "changes", func(n string) string {
 		return comparePath(l.Name, page.From, page.To, n)
 	})
-	q.inputs.free = page.Pager.Page != q.page()
-	page.Changes = part(page.Pager, changes)
+	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
+	page.Changes = sliceOf(page.Pager, changes)
 	for i, c := range page.Changes {
 		page.Changes[i].Address = fileComparePath(l.Name, page.From, page.To, c.Path)
 	}
@@ -84,14 +85,14 @@ func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 	return a, nil
 }
 
-// choose fills in what was not asked for: the latest version, and the one before the other.
-func (p *comparePage) choose(latest string) {
+// setDefaults sets the versions that the query does not name: the latest version, and the one before the other.
+func (p *comparePage) setDefaults(latest string) {
 	p.To = cmp.Or(p.To, latest)
-	p.From = cmp.Or(p.From, before(p.Versions, p.To))
+	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
 }
 
-// before returns the version before another one, "" for the first.
-func before(versions []views.Version, version string) string {
+// versionBefore returns the version before another one, "" for the first.
+func versionBefore(versions []views.Version, version string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return v.Version == version })
 	if i < 0 || i+1 >= len(versions) {
 		return ""
@@ -99,9 +100,9 @@ func before(versions []views.Version, version string) string {
 	return versions[i+1].Version
 }
 
-// count returns what is not the same in both, changed files first. Both lists of
-// files are in the order of their paths.
-func (p *comparePage) count(from, to *library.Release) []change {
+// compareFiles returns the files that differ in two releases, changed ones first, and counts them. The files of both
+// releases are sorted by path.
+func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	var all []change
 	i, j := 0, 0
 	for i < len(from.Files) || j < len(to.Files) {
@@ -129,10 +130,10 @@ func (p *comparePage) count(from, to *library.Release) []change {
 	return all
 }
 
-// Delta is by how much the whole has grown.
+// Delta returns by how much the release has grown, as text.
 func (p comparePage) Delta() string { return formatDelta(p.FromBytes, p.ToBytes) }
 
-// Delta is by how much the file has grown.
+// Delta returns by how much the file has grown, as text.
 func (c change) Delta() string {
 	switch c.Kind {
 	case added:

@@ -49,7 +49,7 @@ func TestPagesOfManyFiles(t *testing.T) {
 		for _, library := range []string{"small", "large"} {
 			r := httptest.NewRequest("GET", strings.ReplaceAll(page.target, "LIB", library), nil)
 			cost[library] = testing.AllocsPerRun(5, func() {
-				site.kept.Remove(func(pageKey) bool { return true })
+				site.cachedPages.Remove(func(pageKey) bool { return true })
 				w := httptest.NewRecorder()
 				if site.ServeHTTP(w, r); w.Code != 200 {
 					t.Fatal(page.target, w.Code)
@@ -70,8 +70,8 @@ func TestRowsEscape(t *testing.T) {
 		writeOptions([]views.Version{{Version: hostile}}, hostile, nil),
 		writeFileRows([]fileRow{{fileLink: fileLink{hostile, hostile}, Snippet: library.Snippet{URL: hostile, HTML: hostile, Integrity: hostile}, Gzip: 1, Chosen: true, Main: true, Minified: true}}),
 		writeFolderRows([]folderEntry{{Name: hostile, Address: hostile}}),
-		writeMadeRows([]logs.File{{Path: hostile, Origin: logs.Minified, From: hostile}}),
-		writeChanges([]change{{Kind: changed, Path: hostile, Address: hostile}}),
+		writeProcessingRows([]logs.File{{Path: hostile, Origin: logs.Minified, From: hostile}}),
+		writeChangeRows([]change{{Kind: changed, Path: hostile, Address: hostile}}),
 		writeChoices([]recipeFile{{Path: hostile, Chosen: true}}),
 	} {
 		if strings.Contains(string(rows), "<script") || !strings.Contains(string(rows), "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;&amp;") {

@@ -25,12 +25,13 @@ type fileDiff struct {
 	Cut            bool   // some of it is cut off
 }
 
+// fileComparePath returns the path of the page that compares a file in two versions of a library.
 func fileComparePath(l, from, to, file string) string {
-	return withQuery("/compare/"+url.PathEscape(l), encode("from", from, "to", to, "file", file))
+	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "file", file))
 }
 
-// diff compares a file in two releases.
-func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDiff, error) {
+// diffFile compares a file in two releases.
+func (s *Site) diffFile(q *request, from, to *library.Release, file string) (*fileDiff, error) {
 	d := &fileDiff{Path: file, Kind: changed}
 	before, inFrom := from.Find(file)
 	after, inTo := to.Find(file)
@@ -66,7 +67,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		if !side.there {
 			continue
 		}
-		_, err := s.source(side.PublishedFile)
+		_, err := s.readSource(side.PublishedFile)
 		var refused *noSourceError
 		if errors.As(err, &refused) {
 			d.Refused = refused.why
@@ -77,7 +78,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		}
 		sides[i], hashes[i] = &side.PublishedFile, side.Hash
 	}
-	result, ok, err := s.rendered(q, rendering.Document{
+	result, ok, err := s.getRendered(q, rendering.Document{
 		Kind: document.Comparison, Key: document.ComparisonKey(to.Owner(), hashes[0], hashes[1]), Owner: to.Owner(),
 		Request: func(context.Context) (document.Request, error) {
 			var texts [2]string
@@ -86,7 +87,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 					continue
 				}
 				var err error
-				if texts[i], err = s.source(*side); err != nil {
+				if texts[i], err = s.readSource(*side); err != nil {
 					return document.Request{}, err
 				}
 			}
@@ -99,7 +100,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 	switch {
 	case ok:
 		d.HTML, d.Added, d.Removed, d.Cut = template.HTML(result.Markup), result.Added, result.Removed, result.Cut //nolint:gosec // document.Decode has checked it
-	case q.inputs.unrendered:
+	case q.inputs.isUnrendered:
 		d.Refused = "The comparison is being made. Please reload this page in a moment."
 	default:
 		d.Refused = "The two cannot be compared on a page."

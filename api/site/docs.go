@@ -66,8 +66,9 @@ type referenceCache struct {
 	page     docsPage
 }
 
-func (s *Site) docs(q *request) (*answer, error) {
-	page, err := s.reference.of(s.options.Document())
+// docsPage returns the page that documents the API.
+func (s *Site) docsPage(q *request) (*pageAnswer, error) {
+	page, err := s.reference.get(s.options.Document())
 	if err != nil {
 		return nil, err
 	}
@@ -85,17 +86,18 @@ func (s *Site) docs(q *request) (*answer, error) {
 	for i, g := range page.Groups {
 		operations := slices.Clone(g.Operations)
 		for j, o := range operations {
-			operations[j].Example = "curl --compressed '" + strings.ReplaceAll(q.siteBase+o.fill(example), "'", "%27") + "'"
+			operations[j].Example = "curl --compressed '" + strings.ReplaceAll(q.siteBase+o.fillPath(example), "'", "%27") + "'"
 		}
 		page.Groups[i].Operations = operations
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "docs", title: "API", canonical: "/docs", section: "/docs", data: page,
 		description: "The REST API of " + s.options.Name + ": every route, its parameters, what it answers, and an example to run.",
 	}, nil
 }
 
-func (c *referenceCache) of(document []byte) (docsPage, error) {
+// get returns the page made from an OpenAPI document, which it makes again only if the document has changed.
+func (c *referenceCache) get(document []byte) (docsPage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.document == nil || !bytes.Equal(c.document, document) {
@@ -108,6 +110,7 @@ func (c *referenceCache) of(document []byte) (docsPage, error) {
 	return c.page, nil
 }
 
+// newDocsPage returns the page that documents an API from its OpenAPI document.
 func newDocsPage(document []byte) (docsPage, error) {
 	var o openAPI
 	if err := json.Unmarshal(document, &o); err != nil {
@@ -115,14 +118,14 @@ func newDocsPage(document []byte) (docsPage, error) {
 	}
 	page := docsPage{Title: cmp.Or(o.Info.Title, "API"), Description: o.Info.Description}
 	for _, t := range o.Tags {
-		page.Groups = append(page.Groups, docsGroup{ID: "group-" + anchor(t.Name), Name: t.Name, Description: t.Description})
+		page.Groups = append(page.Groups, docsGroup{ID: "group-" + newAnchor(t.Name), Name: t.Name, Description: t.Description})
 	}
 	for _, p := range o.Paths {
 		for _, m := range []struct {
 			method string
 			*operation
 		}{{"GET", p.Value.Get}, {"HEAD", p.Value.Head}, {"POST", p.Value.Post}, {"PUT", p.Value.Put}, {"DELETE", p.Value.Delete}} {
-			if m.operation == nil || !m.answers(&o) {
+			if m.operation == nil || !m.isDocumented(&o) {
 				continue
 			}
 			group := "Routes"
@@ -132,23 +135,24 @@ func newDocsPage(document []byte) (docsPage, error) {
 			i := slices.IndexFunc(page.Groups, func(g docsGroup) bool { return g.Name == group })
 			if i < 0 {
 				i = len(page.Groups)
-				page.Groups = append(page.Groups, docsGroup{ID: "group-" + anchor(group), Name: group})
+				page.Groups = append(page.Groups, docsGroup{ID: "group-" + newAnchor(group), Name: group})
 			}
-			page.Groups[i].Operations = append(page.Groups[i].Operations, o.operation(m.method, p.Key, p.Value, m.operation))
+			page.Groups[i].Operations = append(page.Groups[i].Operations, o.newOperation(m.method, p.Key, p.Value, m.operation))
 		}
 	}
 	page.Groups = slices.DeleteFunc(page.Groups, func(g docsGroup) bool { return len(g.Operations) == 0 })
 	for _, s := range o.Components.Schemas {
-		page.Schemas = append(page.Schemas, o.schema(s.Key, s.Value))
+		page.Schemas = append(page.Schemas, o.newSchema(s.Key, s.Value))
 	}
 	return page, nil
 }
 
-func (o *openAPI) operation(method, path string, item pathItem, op *operation) docsOperation {
-	d := docsOperation{ID: anchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
+// newOperation returns an operation of the document as the page displays it.
+func (o *openAPI) newOperation(method, path string, item pathItem, op *operation) docsOperation {
+	d := docsOperation{ID: newAnchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
 	var query []string
 	for _, p := range slices.Concat(item.Parameters, op.Parameters) {
-		p = o.parameter(p)
+		p = o.resolveParameter(p)
 		if p.Name == "" {
 			continue
 		}
@@ -163,17 +167,17 @@ func (o *openAPI) operation(method, path string, item pathItem, op *operation) d
 		case p.In == "query":
 			query = append(query, p.Name, fmt.Sprint(example))
 		}
-		d.Parameters = append(d.Parameters, docsParameter{p.Name, p.In, p.Schema.words(0), p.Description, p.Required})
+		d.Parameters = append(d.Parameters, docsParameter{p.Name, p.In, p.Schema.describe(0), p.Description, p.Required})
 	}
-	d.path = withQuery(d.path, encode(query...))
+	d.path = withQuery(d.path, encodeQuery(query...))
 	for _, r := range op.Responses {
-		resolved := o.response(r.Value)
+		resolved := o.resolveResponse(r.Value)
 		response := docsResponse{Status: r.Key, Description: resolved.Description}
 		if len(resolved.Content) > 0 {
 			content := resolved.Content[0]
 			response.Type = content.Key
 			if content.Value.Schema.Type != "" || content.Value.Schema.Ref != "" {
-				response.Type += ": " + content.Value.Schema.words(0)
+				response.Type += ": " + content.Value.Schema.describe(0)
 			}
 			response.Schema = o.anchorOf(content.Value.Schema)
 		}
@@ -186,7 +190,7 @@ func (o *openAPI) operation(method, path string, item pathItem, op *operation) d
 	return d
 }
 
-// FailureStatuses lists them.
+// FailureStatuses returns the statuses of the failures, separated by commas.
 func (d docsOperation) FailureStatuses() string {
 	statuses := make([]string, len(d.Failures))
 	for i, f := range d.Failures {
@@ -195,12 +199,13 @@ func (d docsOperation) FailureStatuses() string {
 	return strings.Join(statuses, ", ")
 }
 
-func (o *openAPI) schema(name string, s schema) docsSchema {
-	d := docsSchema{ID: "schema-" + anchor(name), Name: name, Description: s.Description, Type: s.words(0)}
+// newSchema returns a schema of the document as the page displays it.
+func (o *openAPI) newSchema(name string, s schema) docsSchema {
+	d := docsSchema{ID: "schema-" + newAnchor(name), Name: name, Description: s.Description, Type: s.describe(0)}
 	add := func(s schema) {
 		for _, p := range s.Properties {
 			d.Properties = append(d.Properties, docsProperty{
-				Name: p.Key, Type: p.Value.words(0), Description: p.Value.Description,
+				Name: p.Key, Type: p.Value.describe(0), Description: p.Value.Description,
 				Schema: o.anchorOf(p.Value), Required: slices.Contains(s.Required, p.Key),
 			})
 		}
@@ -215,16 +220,17 @@ func (o *openAPI) schema(name string, s schema) docsSchema {
 	return d
 }
 
+// anchorOf returns the identifier of the element that describes a schema, "" if the page has none.
 func (o *openAPI) anchorOf(s schema) string {
-	name := s.named(0)
+	name := s.schemaName(0)
 	if _, ok := o.Components.Schemas.find(name); !ok {
 		return ""
 	}
-	return "schema-" + anchor(name)
+	return "schema-" + newAnchor(name)
 }
 
-// fill puts a library in the place of what is left of the path's parameters.
-func (d docsOperation) fill(l *library.Library) string {
+// fillPath returns the path of the operation with a library's values for the parameters that have no example.
+func (d docsOperation) fillPath(l *library.Library) string {
 	return parameterInPath.ReplaceAllStringFunc(d.path, func(p string) string {
 		switch strings.ToLower(p[1 : len(p)-1]) {
 		case "version", "v":
@@ -243,8 +249,8 @@ var (
 	notInAnchors    = lazyregexp.New(`[^a-z0-9]+`)
 )
 
-// anchor makes the identifier of an element from a text.
-func anchor(text string) string {
+// newAnchor returns an HTML identifier made of a text.
+func newAnchor(text string) string {
 	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
 }
 
@@ -254,7 +260,8 @@ type span struct {
 	Code bool
 }
 
-func prose(text string) []span {
+// splitCode splits a text at backquotes into prose and code.
+func splitCode(text string) []span {
 	var spans []span
 	for i, part := range strings.Split(text, "`") {
 		if part != "" {
@@ -301,14 +308,13 @@ type operation struct {
 	Responses   ordered[response] `json:"responses"`
 }
 
-// answers reports whether an operation tells a client something: it succeeds, and not with a
-// picture, which only browsers want.
-func (op *operation) answers(o *openAPI) bool {
+// isDocumented reports whether the page lists an operation: it can succeed, and not only with an image.
+func (op *operation) isDocumented(o *openAPI) bool {
 	for _, r := range op.Responses {
 		if !strings.HasPrefix(r.Key, "2") {
 			continue
 		}
-		content := o.response(r.Value).Content
+		content := o.resolveResponse(r.Value).Content
 		return len(content) == 0 || !strings.HasPrefix(content[0].Key, "image/")
 	}
 	return len(op.Responses) == 0 // nothing is said of them
@@ -390,14 +396,16 @@ func (o ordered[T]) find(key string) (T, bool) {
 // refName returns the last part of a reference within the document.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-func (o *openAPI) parameter(p parameter) parameter {
+// resolveParameter returns the parameter that p refers to, or p if it is no reference.
+func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
 	}
 	return p
 }
 
-func (o *openAPI) response(r response) response {
+// resolveResponse returns the response that r refers to, or r if it is no reference.
+func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))
 	}
@@ -407,8 +415,8 @@ func (o *openAPI) response(r response) response {
 // deepest bounds how far schemas are followed.
 const deepest = 6
 
-// words describes a schema in a few words.
-func (s schema) words(depth int) string {
+// describe describes a schema in a few words. depth counts the schemas around it.
+func (s schema) describe(depth int) string {
 	var w string
 	switch {
 	case depth > deepest:
@@ -416,15 +424,15 @@ func (s schema) words(depth int) string {
 	case s.Ref != "":
 		return refName(s.Ref)
 	case s.Type == "array" && s.Items != nil:
-		w = "array of " + s.Items.words(depth+1)
-	case s.Type == "object" && len(s.additional()) > 0:
-		w = "object of " + s.additional()[0].words(depth+1)
+		w = "array of " + s.Items.describe(depth+1)
+	case s.Type == "object" && len(s.additionalProperties()) > 0:
+		w = "object of " + s.additionalProperties()[0].describe(depth+1)
 	case len(s.AllOf) == 1:
-		w = s.AllOf[0].words(depth + 1)
+		w = s.AllOf[0].describe(depth + 1)
 	case len(s.OneOf)+len(s.AnyOf) > 0:
 		var parts []string
 		for _, one := range append(s.OneOf[:len(s.OneOf):len(s.OneOf)], s.AnyOf...) {
-			parts = append(parts, one.words(depth+1))
+			parts = append(parts, one.describe(depth+1))
 		}
 		w = strings.Join(parts, " or ")
 	default:
@@ -439,8 +447,8 @@ func (s schema) words(depth int) string {
 	return w
 }
 
-// additional returns the schema of an object's further members, none where there is none.
-func (s schema) additional() []schema {
+// additionalProperties returns the schema of an object's additional properties, or none.
+func (s schema) additionalProperties() []schema {
 	var additional schema
 	if len(s.AdditionalProperties) == 0 || s.AdditionalProperties[0] != '{' || json.Unmarshal(s.AdditionalProperties, &additional) != nil {
 		return nil
@@ -448,20 +456,20 @@ func (s schema) additional() []schema {
 	return []schema{additional}
 }
 
-// named returns the name of the schema that s is about, "" where it has none.
-func (s schema) named(depth int) string {
+// schemaName returns the name of the schema, or of its items, that the document defines; "" for none.
+func (s schema) schemaName(depth int) string {
 	switch {
 	case depth > deepest:
 		return ""
 	case s.Ref != "":
 		return refName(s.Ref)
 	case s.Items != nil:
-		return s.Items.named(depth + 1)
+		return s.Items.schemaName(depth + 1)
 	case len(s.AllOf) > 0:
-		return s.AllOf[0].named(depth + 1)
+		return s.AllOf[0].schemaName(depth + 1)
 	}
-	for _, a := range s.additional() {
-		return a.named(depth + 1)
+	for _, a := range s.additionalProperties() {
+		return a.schemaName(depth + 1)
 	}
 	return ""
 }

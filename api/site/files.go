@@ -13,11 +13,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// OfFiles returns the address of the page about what is at a path below /ajax/libs/: a folder, a file, or nothing. The
-// path is as it came, percent-encoded.
-func OfFiles(siteBase, path string) string { return siteBase + "/files/" + path }
+// FilesPage returns the address of the page about a path below /ajax/libs/, percent-encoded as the client sent it: of a
+// folder, of a file, or one that says that there is none.
+func FilesPage(siteBase, path string) string { return siteBase + "/files/" + path }
 
-// filesPath returns the address of a file's page, or of a folder's.
+// filesPath returns the path of the page of a file or folder in a version of a library.
 func filesPath(l, version, file string) string {
 	p := "/files/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 	if file == "" {
@@ -55,9 +55,9 @@ type folderEntry struct {
 // folderShown is how many entries a page of a folder has.
 const folderShown = 200
 
-// showFiles shows a folder or a file of a release.
-func (s *Site) showFiles(q *request, l *library.Library) (*answer, error) {
-	r, err := s.release(q, l.Name, q.segments[1])
+// filesPage returns the page of a folder or file of a release.
+func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
+	r, err := s.readRelease(q, l.Name, q.segments[1])
 	if err != nil {
 		return nil, err
 	}
@@ -65,33 +65,33 @@ func (s *Site) showFiles(q *request, l *library.Library) (*answer, error) {
 	if len(q.segments) > 2 {
 		at = q.segments[2]
 	}
-	if version := q.text("version"); version != "" { // of the version picker
-		return &answer{status: http.StatusSeeOther, location: filesPath(l.Name, version, at)}, nil
+	if version := q.textParam("version"); version != "" { // of the version picker
+		return &pageAnswer{status: http.StatusSeeOther, location: filesPath(l.Name, version, at)}, nil
 	}
 	if f, ok := r.Find(at); ok {
-		return s.showFile(q, r, f)
+		return s.filePage(q, r, f)
 	}
-	page := folderPage{Name: l.Name, Version: r.Version, Folder: at, Crumbs: crumbs(r, at)}
+	page := folderPage{Name: l.Name, Version: r.Version, Folder: at, Crumbs: newCrumbs(r, at)}
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
-	entries := page.list(r)
+	entries := page.listEntries(r)
 	if len(entries) == 0 && at != "" {
 		return nil, &noFileError{r, at}
 	}
 	self := filesPath(l.Name, r.Version, at)
-	page.Pager = newPager(len(entries), folderShown, q.page(), "entries", func(n string) string { return withQuery(self, encode("page", n)) })
-	q.inputs.free = page.Pager.Page != q.page()
-	page.Entries = part(page.Pager, entries)
-	a := &answer{view: "folder", section: "/search", title: "Files of " + l.Name + " " + r.Version, description: "The files of " + l.Name + " " + r.Version + ", by folder.", data: page}
+	page.Pager = newPager(len(entries), folderShown, q.pageNumber(), "entries", func(n string) string { return withQuery(self, encodeQuery("page", n)) })
+	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
+	page.Entries = sliceOf(page.Pager, entries)
+	a := &pageAnswer{view: "folder", section: "/search", title: "Files of " + l.Name + " " + r.Version, description: "The files of " + l.Name + " " + r.Version + ", by folder.", data: page}
 	if at != "" {
 		a.title = at + " in " + l.Name + " " + r.Version
 	}
 	return a, nil
 }
 
-// list returns what is in the folder, folders first, and counts it.
-func (p *folderPage) list(r *library.Release) []folderEntry {
+// listEntries returns the entries of the folder, folders first, and counts the files below it.
+func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	prefix := ""
 	if p.Folder != "" {
 		prefix = p.Folder + "/"
@@ -118,8 +118,8 @@ func (p *folderPage) list(r *library.Release) []folderEntry {
 	return append(folders, files...)
 }
 
-// crumbs lead from the release to what is above a path.
-func crumbs(r *library.Release, at string) []crumb {
+// newCrumbs returns the links from the release to each folder above a path.
+func newCrumbs(r *library.Release, at string) []crumb {
 	var above []crumb
 	if at == "" {
 		return nil
@@ -143,8 +143,8 @@ func (e *noFileError) Error() string {
 	return fmt.Sprintf("%s %s has no file %s", e.release.Library, e.release.Version, e.path)
 }
 
-// near returns the files that may have been meant.
-func (e *noFileError) near() []crumb {
+// suggestFiles returns links to the files that the visitor may have meant.
+func (e *noFileError) suggestFiles() []crumb {
 	var links []crumb
 	for _, file := range library.NearFiles(e.release, e.path) {
 		links = append(links, crumb{file, filesPath(e.release.Library, e.release.Version, file)})
@@ -172,21 +172,22 @@ type filePage struct {
 	Pager     pager
 }
 
-func (s *Site) showFile(q *request, r *library.Release, f views.PublishedFile) (*answer, error) {
+// filePage returns the page of a file with its source.
+func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {
 		return nil, err
 	}
 	row.Path = f.Path
-	page := filePage{fileRow: row, Name: r.Library, Version: r.Version, Crumbs: crumbs(r, f.Path)}
-	page.Use = withQuery(versionPath(r.Library, r.Version), encode("file", f.Path)) + "#use"
+	page := filePage{fileRow: row, Name: r.Library, Version: r.Version, Crumbs: newCrumbs(r, f.Path)}
+	page.Use = withQuery(versionPath(r.Library, r.Version), encodeQuery("file", f.Path)) + "#use"
 	if page.Versions, err = s.library.Versions(r.Library); err != nil {
 		return nil, err
 	}
-	if page.Previous = before(page.Versions, r.Version); page.Previous != "" {
-		page.Compare = withQuery("/compare/"+url.PathEscape(r.Library), encode("from", page.Previous, "to", r.Version, "file", f.Path))
+	if page.Previous = versionBefore(page.Versions, r.Version); page.Previous != "" {
+		page.Compare = withQuery("/compare/"+url.PathEscape(r.Library), encodeQuery("from", page.Previous, "to", r.Version, "file", f.Path))
 	}
-	source, err := s.source(f)
+	source, err := s.readSource(f)
 	var refused *noSourceError
 	switch {
 	case errors.As(err, &refused):
@@ -198,11 +199,11 @@ func (s *Site) showFile(q *request, r *library.Release, f views.PublishedFile) (
 			return nil, err
 		}
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "file", section: "/search", title: f.Path + " in " + r.Library + " " + r.Version,
 		description: "The source of " + f.Path + " in " + r.Library + " " + r.Version + ", its sizes and its integrity.", data: page,
 	}, nil
 }
 
-// Number is that of the i-th line that is shown.
-func (p filePage) Number(i int) int { return p.First + i }
+// LineNumber returns the number in the file of the displayed line with index i.
+func (p filePage) LineNumber(i int) int { return p.First + i }

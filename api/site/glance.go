@@ -26,8 +26,8 @@ const (
 	vulnerableMark mark = "vulnerable"
 )
 
-// marks returns the marks of versions of a library. A page does without what cannot be read.
-func (s *Site) marks(l *library.Library, versions []views.Version) map[string]mark {
+// versionMarks returns the marks of a library's versions, such as deprecated. It leaves out those that cannot be read.
+func (s *Site) versionMarks(l *library.Library, versions []views.Version) map[string]mark {
 	marks := map[string]mark{}
 	deprecated, err := s.library.Deprecations(l.Name)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Site) marks(l *library.Library, versions []views.Version) map[string]ma
 	return marks
 }
 
-// newGlance returns what the box of the page says. main is the file that the tag loads.
+// newGlance returns the content of the summary box of a library's page. main is the file that its tag loads.
 func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	g := &glance{Main: main, Checked: s.options.Advisories.HasChecked(page.NPM()), Proven: page.Built != nil && page.Built.Why == ""}
 	g.SafeKnown = g.Checked
@@ -63,7 +63,8 @@ func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	return g
 }
 
-// minifiedOf returns the minified file beside a script or style sheet, the file itself if it is minified or has none.
+// minifiedOf returns the minified file beside a script or style sheet, or the file itself if it is minified or has
+// none.
 func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
 	if m, ok := r.Find(library.MinifiedPath(f.Path)); ok {
 		return m
@@ -71,8 +72,8 @@ func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
 	return f
 }
 
-// companionOf returns the style sheet that a script needs, or the script of a style sheet: a file of the same name, or called like the
-// library; ok is false where the release has none.
+// companionOf returns the style sheet that a script needs, or the script of a style sheet: a file of the same name, or
+// named like the library. ok is false if the release has none.
 func companionOf(r *library.Release, chosen views.PublishedFile) (found views.PublishedFile, ok bool) {
 	want := ".css"
 	if path.Ext(chosen.Path) == want {
@@ -108,7 +109,7 @@ func companionOf(r *library.Release, chosen views.PublishedFile) (found views.Pu
 	return found, ok
 }
 
-// companionName returns the name of a file without folder, extension and the mark of a minified file.
+// companionName returns a file's name without folder, extension and ".min".
 func companionName(p string) string {
 	base := strings.ToLower(path.Base(p))
 	base = strings.TrimSuffix(base, path.Ext(base))
@@ -121,8 +122,9 @@ func firstPart(name string) string {
 	return part
 }
 
-// pairOf returns the tags of a chosen script or style sheet and its companion, the style sheet first, or "".
-func pairOf(q *request, r *library.Release, chosen views.PublishedFile) string {
+// pairTags returns the markup of the tags that load a script or style sheet and its companion, style sheet first; "" if
+// it has no companion.
+func pairTags(q *request, r *library.Release, chosen views.PublishedFile) string {
 	if k := library.KindOf(chosen.Path, chosen.Module); k == library.Other {
 		return ""
 	}

@@ -47,7 +47,7 @@ type event struct {
 	Before string // the published version before this one, "" for none
 }
 
-// Done says in a word how far the version has come.
+// Done returns a word for the state of the version.
 func (e event) Done() string { return stateNames[e.Kind] }
 
 var stateNames = map[views.StateKind]string{
@@ -62,7 +62,7 @@ var shownStates = []views.StateKind{
 	views.Older, views.Prerelease, views.Ignored, views.Gone,
 }
 
-// When says in a word what happened at the time of Updated.
+// When returns a word for what happened at the time Updated.
 func (e event) When() string {
 	switch e.Kind {
 	case views.Detected, views.Processing:
@@ -87,13 +87,14 @@ var untried = map[views.StateKind]string{
 	views.Gone:       "Upstream had these once, and the bot did not publish them while it did.",
 }
 
-func (s *Site) history(q *request, l *library.Library) (*answer, error) {
+// historyPage returns the page that lists what became of each version of a library.
+func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) {
 	all, err := s.library.Accounts(l.Name)
 	if err != nil {
 		return nil, err
 	}
 	page := historyPage{Library: l}
-	only := views.StateKind(q.text("state"))
+	only := views.StateKind(q.textParam("state"))
 	if slices.ContainsFunc(all, func(a views.Account) bool { return a.Kind == only }) {
 		page.Only, page.Done, page.Untried = string(only), stateNames[only], untried[only]
 	}
@@ -123,14 +124,14 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 	if page.Untried != "" {
 		each = untriedShown
 	}
-	page.Pager = newPager(len(shown), each, q.page(), "versions", func(n string) string {
-		return withQuery(historyPath(l.Name), encode("state", page.Only, "page", n))
+	page.Pager = newPager(len(shown), each, q.pageNumber(), "versions", func(n string) string {
+		return withQuery(historyPath(l.Name), encodeQuery("state", page.Only, "page", n))
 	})
-	q.inputs.free = page.Pager.Page != q.page() || page.Only != string(only)
-	if err := s.addEvents(q, &page, part(page.Pager, shown)); err != nil {
+	q.inputs.arbitrary = page.Pager.Page != q.pageNumber() || page.Only != string(only)
+	if err := s.addEvents(q, &page, sliceOf(page.Pager, shown)); err != nil {
 		return nil, err
 	}
-	a := &answer{
+	a := &pageAnswer{
 		view: "history", section: "/search", title: "History of " + l.Name, data: page, feed: feedPath(l.Name),
 		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not mirrored, and why.",
 	}
@@ -142,7 +143,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 	return a, nil
 }
 
-// addEvents adds what the store knows of these versions besides.
+// addEvents adds what the store records about the displayed versions.
 func (s *Site) addEvents(q *request, page *historyPage, shown []views.Account) error {
 	versions, err := s.library.Versions(page.Name)
 	if err != nil {

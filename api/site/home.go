@@ -30,7 +30,7 @@ type card struct {
 	Snippet library.Snippet // of the main file; without URL where there is none
 }
 
-// Label is what kind of library it is, in a word.
+// Label returns a word for the kind of library.
 func (c card) Label() string {
 	switch c.Snippet.Kind {
 	case library.Script:
@@ -43,6 +43,7 @@ func (c card) Label() string {
 	return c.FileType()
 }
 
+// newCard returns a library as the front page displays it.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	var sri logs.SRI
@@ -52,6 +53,7 @@ func newCard(q *request, l *library.Library) card {
 	return c
 }
 
+// newCards returns libraries as the front page displays them.
 func newCards(q *request, libraries []*library.Library) []card {
 	cards := make([]card, len(libraries))
 	for i, l := range libraries {
@@ -63,7 +65,8 @@ func newCards(q *request, libraries []*library.Library) []card {
 // popularShown is how many libraries the front page shows.
 const popularShown = 12
 
-func (s *Site) home(q *request) (*answer, error) {
+// homePage returns the front page.
+func (s *Site) homePage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func (s *Site) home(q *request) (*answer, error) {
 			break
 		}
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "home", canonical: "/", section: "/",
 		description: "Front-end libraries, hosted here: find one, copy its tag with an integrity check, and it loads fast and unchanged.",
 		data:        page,
@@ -91,8 +94,9 @@ type aboutPage struct {
 	HasDocs bool
 }
 
-func (s *Site) about(*request) (*answer, error) {
-	return &answer{
+// aboutPage returns the page about the service.
+func (s *Site) aboutPage(*request) (*pageAnswer, error) {
+	return &pageAnswer{
 		view: "about", title: "About", canonical: "/about", section: "/about",
 		description: "What " + s.options.Name + " is, how files get here, and why they can be trusted.",
 		data:        aboutPage{s.options.Name, s.options.Document != nil},
@@ -114,7 +118,7 @@ type result struct {
 	Downloads int64 // from npm in a month, 0 where unknown
 }
 
-// newResults returns the rows of a page of results.
+// newResults returns the rows of a page of search results.
 func (s *Site) newResults(q *request, libraries []*library.Library) ([]result, error) {
 	results := make([]result, len(libraries))
 	for i, l := range libraries {
@@ -142,14 +146,15 @@ func (s *Site) newResults(q *request, libraries []*library.Library) ([]result, e
 // resultsShown is how many libraries a page of results has.
 const resultsShown = 30
 
-func (s *Site) search(q *request) (*answer, error) {
+// searchPage returns the page of search results.
+func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
 		return nil, err
 	}
-	text := q.text("q")
+	text := q.textParam("q")
 	page := searchPage{Text: text, Empty: len(listing.Libraries) == 0}
-	a := &answer{view: "search", section: "/search", searched: text}
+	a := &pageAnswer{view: "search", section: "/search", searched: text}
 	found := make([]*library.Library, 0, len(listing.Libraries))
 	if text == "" {
 		for _, l := range listing.Libraries {
@@ -166,31 +171,30 @@ func (s *Site) search(q *request) (*answer, error) {
 		a.title = "Search for " + text
 		a.description = "Libraries that match " + text + "."
 	}
-	page.Pager = newPager(len(found), resultsShown, q.page(), "results", func(n string) string {
-		return withQuery("/search", encode("q", text, "page", n))
+	page.Pager = newPager(len(found), resultsShown, q.pageNumber(), "results", func(n string) string {
+		return withQuery("/search", encodeQuery("q", text, "page", n))
 	})
 	if text == "" {
 		a.canonical = "/search"
 		if page.Pager.Page > 1 {
-			a.canonical += "?" + encode("page", strconv.Itoa(page.Pager.Page))
+			a.canonical += "?" + encodeQuery("page", strconv.Itoa(page.Pager.Page))
 		}
 	}
-	if page.Results, err = s.newResults(q, part(page.Pager, found)); err != nil {
+	if page.Results, err = s.newResults(q, sliceOf(page.Pager, found)); err != nil {
 		return nil, err
 	}
 	a.data = page
 	return a, nil
 }
 
-// librariesElsewhere leads from what is left of a library's address without its name.
-func (s *Site) librariesElsewhere(*request) (*answer, error) {
-	return &answer{status: http.StatusSeeOther, location: "/search"}, nil
+// redirectToSearch returns a redirect to the list of libraries, from the address of a library's files without a name.
+func (s *Site) redirectToSearch(*request) (*pageAnswer, error) {
+	return &pageAnswer{status: http.StatusSeeOther, location: "/search"}, nil
 }
 
-// docsElsewhere leads from the address that the API's document has on a host of its own
-// to its page here.
-func (s *Site) docsElsewhere(*request) (*answer, error) {
-	return &answer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
+// redirectToDocs returns a redirect to /docs, from the address of the OpenAPI document on the API's host.
+func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
+	return &pageAnswer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
 }
 
 // A summary is what can be said of all libraries together without reading more of
@@ -221,6 +225,7 @@ type summaryCache struct {
 	summary *summary
 }
 
+// summarize returns the totals and lists that the pages take from all libraries, computed once for each listing.
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -235,6 +240,7 @@ func (s *Site) summarize(q *request) (*summary, error) {
 	return c.summary, nil
 }
 
+// newSummary computes the totals and lists of a listing of libraries.
 func newSummary(listing *library.Listing) *summary {
 	sum := &summary{Enrolled: len(listing.Libraries)}
 	licenses, kinds := map[string]int{}, map[string]int{}
@@ -253,7 +259,7 @@ func newSummary(listing *library.Listing) *summary {
 			published = append(published, l)
 		}
 	}
-	sum.Licenses, sum.Kinds = tallies(licenses), tallies(kinds)
+	sum.Licenses, sum.Kinds = topTallies(licenses), topTallies(kinds)
 	slices.SortStableFunc(published, func(a, b *library.Library) int { return b.Released.Compare(a.Released) })
 	sum.Newest = slices.Clone(published[:min(listed, len(published))])
 	slices.SortStableFunc(published, func(a, b *library.Library) int { return cmp.Compare(b.Versions, a.Versions) })
@@ -276,7 +282,8 @@ type totalsCache struct {
 	all       totals
 }
 
-func (s *Site) count(q *request) (totals, error) {
+// countStored returns the numbers of versions and files in the store and their sizes.
+func (s *Site) countStored(q *request) (totals, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
 		return totals{}, err
@@ -309,8 +316,8 @@ func (s *Site) count(q *request) (totals, error) {
 	return all, nil
 }
 
-// tallies returns the most frequent, most frequent first.
-func tallies(counts map[string]int) []tally {
+// topTallies returns the most frequent keys with their counts, most frequent first.
+func topTallies(counts map[string]int) []tally {
 	var all []tally
 	for what, n := range counts {
 		all = append(all, tally{what, n})
@@ -339,12 +346,13 @@ type Catalogue struct {
 	Refused []string
 }
 
-func (s *Site) statistics(q *request) (*answer, error) {
+// statisticsPage returns the page with the statistics of the service.
+func (s *Site) statisticsPage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {
 		return nil, err
 	}
-	totals, err := s.count(q)
+	totals, err := s.countStored(q)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +365,7 @@ func (s *Site) statistics(q *request) (*answer, error) {
 		c := s.options.Catalogue()
 		page.Catalogue = &c
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "statistics", title: "Statistics", canonical: "/statistics", section: "/statistics",
 		description: "How many libraries, releases and files are served here, which are new and which are asked for most.",
 		data:        page,

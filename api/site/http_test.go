@@ -233,13 +233,13 @@ func TestDamaged(t *testing.T) {
 	var log bytes.Buffer
 	site := newSite(t, filled(t), func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&log, nil)) })
 	q := &request{Request: httptest.NewRequest("GET", "/library/pickle", nil)}
-	a := site.failure(q, fmt.Errorf("secret: %w", kvstore.ErrCorrupt))
-	p, err := site.render(q, a)
+	a := site.failurePage(q, fmt.Errorf("secret: %w", kvstore.ErrCorrupt))
+	p, err := site.renderAnswer(q, a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	site.send(w, q.Request, p)
+	site.sendPage(w, q.Request, p)
 	if w.Code != 503 || w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Retry-After") == "" ||
 		strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "try again later") || !strings.Contains(log.String(), "secret") {
 		t.Errorf("%d %v %s; the log has %s", w.Code, w.Header(), w.Body, &log)

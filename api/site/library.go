@@ -69,6 +69,7 @@ type origin struct {
 	MorePeople                   int // that are not shown
 }
 
+// newOrigin returns where a library's files come from: npm or a git repository.
 func newOrigin(l *library.Library) origin {
 	a := origin{HomepageLink: text.WebLink(l.Homepage), RepositoryLink: repositoryLink(l)}
 	if l.Repository != nil {
@@ -77,7 +78,7 @@ func newOrigin(l *library.Library) origin {
 	if g := l.GitHub(); g != nil {
 		a.RepositoryName = g.User + "/" + g.Repo
 	}
-	a.People, a.MorePeople = people(l.Authors)
+	a.People, a.MorePeople = listAuthors(l.Authors)
 	return a
 }
 
@@ -90,29 +91,30 @@ const (
 	mostManifest     = 2000 // files of a release whose manifest is read for its page
 )
 
-// showLibrary shows the latest release, or, for the version picker of a browser
-// without scripts, leads to the one that was picked.
-func (s *Site) showLibrary(q *request, l *library.Library) (*answer, error) {
-	if version := q.text("version"); version != "" {
-		return &answer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encode("file", q.query.Get("file")))}, nil
+// libraryPage returns the page of a library's latest release, or a redirect to the version that the version picker
+// submitted.
+func (s *Site) libraryPage(q *request, l *library.Library) (*pageAnswer, error) {
+	if version := q.textParam("version"); version != "" {
+		return &pageAnswer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encodeQuery("file", q.query.Get("file")))}, nil
 	}
 	if l.Version == "" {
-		return s.showUnpublished(q, l)
+		return s.unpublishedPage(q, l)
 	}
-	return s.showRelease(q, l, l.Version)
+	return s.releasePage(q, l, l.Version)
 }
 
-// libraryElsewhere leads to a library's page from what stands above its files.
-func (s *Site) libraryElsewhere(_ *request, l *library.Library) (*answer, error) {
-	return &answer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
+// redirectToLibrary returns a redirect to a library's page, from the address of its files without a version.
+func (s *Site) redirectToLibrary(_ *request, l *library.Library) (*pageAnswer, error) {
+	return &pageAnswer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
-func (s *Site) showVersion(q *request, l *library.Library) (*answer, error) {
-	return s.showRelease(q, l, q.segments[1])
+// versionPage returns the page of the version that the path names.
+func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) {
+	return s.releasePage(q, l, q.segments[1])
 }
 
-// showUnpublished says why there is nothing to show of a library yet.
-func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) {
+// unpublishedPage returns the page of a library that has no published version yet, which says why.
+func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
 	s.useCounts(q) // and of what upstream has
 	states, err := s.library.States(l.Name)
@@ -126,14 +128,15 @@ func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) 
 	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Kind == views.Withdrawn }); i >= 0 {
 		page.Withdrawn = &states[i]
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "library", title: l.Name, section: "/search", description: describe(l), data: page,
 		canonical: libraryPath(l.Name), feed: feedPath(l.Name),
 	}, nil
 }
 
-func (s *Site) showRelease(q *request, l *library.Library, version string) (*answer, error) {
-	r, err := s.release(q, l.Name, version)
+// releasePage returns the page of a version of a library.
+func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
+	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
 		return nil, err
 	}
@@ -144,17 +147,17 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if page.NotMirrored, err = s.library.NotMirrored(l.Name); err != nil {
 		return nil, err
 	}
-	page.Previous = before(page.Versions, version)
+	page.Previous = versionBefore(page.Versions, version)
 	self := versionPath(l.Name, version)
 	canonical := self
 	if page.Latest {
 		canonical = libraryPath(l.Name)
 	}
-	page.Shown = q.text("filter")
+	page.Shown = q.textParam("filter")
 	wanted := q.query.Get("file")
 	chosen, ok := r.Find(wanted)
 	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
-	q.inputs.free = page.Shown != "" || page.Lacks
+	q.inputs.arbitrary = page.Shown != "" || page.Lacks
 	s.useCounts(q)
 	initial, hasMain := r.Find(r.Default) // the file of a page that no other file was asked of
 	if hasMain {
@@ -165,18 +168,18 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if !ok {
 		wanted, chosen, ok = "", initial, hasMain
 	}
-	page.Marks = s.marks(l, page.Versions)
+	page.Marks = s.versionMarks(l, page.Versions)
 	if ok {
-		page.Pair = pairOf(q, r, chosen)
+		page.Pair = pairTags(q, r, chosen)
 		if page.Chosen, err = s.newUse(q, l, r, chosen); err != nil {
 			return nil, err
 		}
 	}
-	shown := filter(r, page.Shown)
-	page.Pager = newPager(len(shown), filesShown, q.page(), "files", func(n string) string {
-		return withQuery(self, encode("filter", page.Shown, "page", n, "file", wanted)) + "#files"
+	shown := filterFiles(r, page.Shown)
+	page.Pager = newPager(len(shown), filesShown, q.pageNumber(), "files", func(n string) string {
+		return withQuery(self, encodeQuery("filter", page.Shown, "page", n, "file", wanted)) + "#files"
 	})
-	q.inputs.free = q.inputs.free || page.Pager.Page != q.page()
+	q.inputs.arbitrary = q.inputs.arbitrary || page.Pager.Page != q.pageNumber()
 	pageNumber := ""
 	if page.Pager.Page > 1 {
 		pageNumber = strconv.Itoa(page.Pager.Page)
@@ -194,11 +197,11 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}
 	address := func(path string) fileLink {
 		if path == initial.Path {
-			return fileLink{path, withQuery(self, encode("filter", page.Shown, "page", pageNumber)) + "#use"}
+			return fileLink{path, withQuery(self, encodeQuery("filter", page.Shown, "page", pageNumber)) + "#use"}
 		}
-		return fileLink{path, withQuery(self, encode("file", path, "filter", page.Shown, "page", pageNumber)) + "#use"}
+		return fileLink{path, withQuery(self, encodeQuery("file", path, "filter", page.Shown, "page", pageNumber)) + "#use"}
 	}
-	for _, i := range part(page.Pager, shown) {
+	for _, i := range sliceOf(page.Pager, shown) {
 		f := r.Files[i]
 		row, err := s.newFileRow(q, r, f)
 		if err != nil {
@@ -210,7 +213,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}
 	s.addUsage(&page)
 	if page.Chosen != nil && page.Chosen.Kind != library.Module {
-		page.Modules = modules(r, address)
+		page.Modules = listModules(r, address)
 	}
 	if page.Latest {
 		states, err := s.library.States(l.Name)
@@ -219,15 +222,14 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		}
 		page.addUnpublished(states)
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "library", title: l.Name + " " + version, section: "/search", description: describe(l), data: page,
 		canonical: canonical, feed: feedPath(l.Name),
 	}, nil
 }
 
-// addManifest adds what only the manifest knows: what was left out, and which files were
-// minified here. A page does without for a release of so many files that reading its
-// manifest takes longer than all else.
+// addManifest adds to a page what only the manifest says: which files were left out and, in minified, which were
+// minified here. It skips the manifest of a release with very many files, which takes long to read.
 func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
 		return nil, nil
@@ -252,12 +254,12 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *
 	return minified, about
 }
 
-// describe returns a library's description, or what stands for one.
+// describe returns a library's description, or a substitute if it has none.
 func describe(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
-// addUnpublished adds the newest versions, newer than what is published, that are not.
+// addUnpublished adds the newest versions that are not published and newer than those that are.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
@@ -284,17 +286,17 @@ type unpublishedError struct {
 
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
 
-// release reads a release, or finds out why it is not published.
-func (s *Site) release(q *request, name, version string) (*library.Release, error) {
+// readRelease returns a release, or an error that says why it is not published.
+func (s *Site) readRelease(q *request, name, version string) (*library.Release, error) {
 	r, err := s.library.Release(q.Context(), name, version)
 	if !errors.Is(err, library.ErrNoVersion) {
 		return r, err
 	}
-	return nil, s.unpublished(name, version)
+	return nil, s.newUnpublishedError(name, version)
 }
 
-// unpublished says what became of a version that there is nothing to show of.
-func (s *Site) unpublished(name, version string) error {
+// newUnpublishedError returns an error that says why a version is not published.
+func (s *Site) newUnpublishedError(name, version string) error {
 	states, err := s.library.Accounts(name)
 	if err != nil {
 		return err
@@ -338,15 +340,16 @@ type fileRow struct {
 	Minified     bool // here, from another file
 }
 
-// Incompressible reports whether no coding was worth while.
+// Incompressible reports whether the file is stored in no compressed encoding.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
+// newUse returns the tags and addresses by which a page loads a file of a release.
 func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
 	if u.Kind != library.Module {
 		return u, nil
 	}
-	g, err := s.graph(q, r, f.Path)
+	g, err := s.importGraph(q, r, f.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -362,6 +365,7 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	return u, nil
 }
 
+// newFileRow returns the row of a file in the list of a release's files.
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
 	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
 	content, err := s.library.Content(f.Hash)
@@ -380,8 +384,9 @@ func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile)
 	return row, nil
 }
 
-// filter returns the indexes of the files whose paths have all the words, the main one first.
-func filter(r *library.Release, text string) []int {
+// filterFiles returns the indexes of the release's files whose paths contain all words of the text, the main file
+// first.
+func filterFiles(r *library.Release, text string) []int {
 	words := strings.Fields(strings.ToLower(text))
 	files := make([]int, 0, len(r.Files))
 	main := -1
@@ -406,8 +411,8 @@ func filter(r *library.Release, text string) []int {
 	return files
 }
 
-// modules returns the modules of a release, those first that a page would load.
-func modules(r *library.Release, address func(string) fileLink) []fileLink {
+// listModules returns links to the modules of a release, likely entry points first. address adds the address to a link.
+func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	var links []fileLink
 	all := r.Modules()
 	for _, f := range all[:min(modulesShown, len(all))] {
@@ -416,8 +421,8 @@ func modules(r *library.Release, address func(string) fileLink) []fileLink {
 	return links
 }
 
-// identifier makes a name for a variable of a package's name.
-func identifier(name string) string {
+// newIdentifier returns the name of a JavaScript variable made of a package's name.
+func newIdentifier(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		name = name[i+1:] // the scope
 	}

@@ -37,10 +37,10 @@ type logged struct {
 	Cut    bool       // one of them is longer than what is shown
 }
 
-// Done says in words what happened.
+// Done returns words for what the entry records.
 func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
 
-// More names the document that the entry's own page shows besides, "" where it has none.
+// More returns the name of the document that only the entry's own page displays, "" for none.
 func (l logged) More() string {
 	switch {
 	case l.Entry.Diff != (kvstore.Hash{}):
@@ -51,7 +51,7 @@ func (l logged) More() string {
 	return ""
 }
 
-// Signed says in words what became of upstream's signature, "" where it is not about one.
+// Signed returns words for the result of checking upstream's signature, "" if the entry is about none.
 func (l logged) Signed() string {
 	switch l.Signature.Outcome {
 	case logs.SignatureVerified:
@@ -77,24 +77,24 @@ const (
 	documentsShown = 64 << 10 // bytes of a diff or a long reason
 )
 
-// log shows what happened.
-func (s *Site) log(q *request) (*answer, error) {
+// logPage returns the page of the log, or of one entry.
+func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	if text := q.query.Get("entry"); text != "" {
-		return s.logEntry(text)
+		return s.entryPage(text)
 	}
-	page := logPage{Package: q.text("package"), Kinds: logs.Kinds, Feed: "/logs.atom"}
+	page := logPage{Package: q.textParam("package"), Kinds: logs.Kinds, Feed: "/logs.atom"}
 	kinds, err := logs.ParseKinds(strings.Join(q.query["kind"], ","))
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "This address is broken", "What follows kind= "+err.Error()+".")
+		return nil, newRefusal(http.StatusBadRequest, "This address is broken", "What follows kind= "+err.Error()+".")
 	}
 	for _, kind := range kinds {
 		page.Kind = strings.TrimPrefix(page.Kind+","+string(kind), ",")
 	}
 	query := logs.Query{Package: page.Package, Kinds: kinds, Limit: entriesShown}
-	since := q.text("since")
+	since := q.textParam("since")
 	if since != "" {
 		if query.Since, err = logs.ParseSince(since, time.Now()); err != nil {
-			return nil, refuse(http.StatusBadRequest, "This address is broken", "What follows since= "+err.Error()+".")
+			return nil, newRefusal(http.StatusBadRequest, "This address is broken", "What follows since= "+err.Error()+".")
 		}
 	}
 	if before, err := strconv.ParseInt(q.query.Get("before"), 10, 64); err == nil && before > 0 {
@@ -121,12 +121,12 @@ func (s *Site) log(q *request) (*answer, error) {
 		if size > 0 {
 			after = strconv.FormatInt(size-1, 10)
 		}
-		page.Stream = withQuery("/logs/stream", encode("after", after, "package", page.Package, "kind", page.Kind))
+		page.Stream = withQuery("/logs/stream", encodeQuery("after", after, "package", page.Package, "kind", page.Kind))
 	}
 	if page.Package != "" && len(page.Entries) > 0 {
-		page.Feed = withQuery(page.Feed, encode("package", page.Package))
+		page.Feed = withQuery(page.Feed, encodeQuery("package", page.Package))
 	}
-	a := &answer{
+	a := &pageAnswer{
 		view: "log", section: "/history", title: "Log", data: page,
 		description: "Everything that happened here, from a log that cannot be changed unnoticed: what was published, refused and withdrawn, when and why.",
 	}
@@ -142,9 +142,9 @@ func (s *Site) log(q *request) (*answer, error) {
 	return a, nil
 }
 
-// logEntry shows one entry, whose address stays what it is.
-func (s *Site) logEntry(text string) (*answer, error) {
-	none := refuse(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
+// entryPage returns the page of one entry, whose index is the text. Its address never changes.
+func (s *Site) entryPage(text string) (*pageAnswer, error) {
+	none := newRefusal(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
 	index, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
 		return nil, none
@@ -162,33 +162,34 @@ func (s *Site) logEntry(text string) (*answer, error) {
 		return nil, err
 	}
 	page.Entries = []logged{entry}
-	return &answer{
+	return &pageAnswer{
 		view: "log", section: "/history", title: "Log entry " + strconv.FormatInt(e.Index, 10), data: page,
 		description: "What entry " + strconv.FormatInt(e.Index, 10) + " of the log says.",
 	}, nil
 }
 
-// readDocuments returns an entry with the documents that it names, of each at most documentsShown bytes.
+// readDocuments returns an entry with the documents that it names, each cut to documentsShown bytes.
 func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	l := logged{Index: e.Index, Entry: e.Entry}
 	diff, err := s.readDocument(&l, e.Entry.Diff)
 	if err != nil {
 		return l, err
 	}
-	l.Diff = diffLines(diff)
+	l.Diff = parseDiff(diff)
 	l.Detail, err = s.readDocument(&l, e.Entry.Detail)
 	return l, err
 }
 
-// readDocument returns a document that an entry names, "" for the zero hash, and records in the entry that it was cut.
+// readDocument returns a document that an entry names, "" for the zero hash, and sets a flag of the entry if it was
+// cut.
 func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
 	l.Cut = l.Cut || len(document) > documentsShown
 	return strings.ToValidUTF8(text.Cut(document, documentsShown), "\uFFFD"), err
 }
 
-// diffLines takes a unified diff apart, without the names of its files.
-func diffLines(diff string) []diffLine {
+// parseDiff returns the lines of a unified diff without the names of its files.
+func parseDiff(diff string) []diffLine {
 	var lines []diffLine
 	for text := range strings.Lines(diff) {
 		text = strings.TrimRight(text, "\r\n")
@@ -232,13 +233,13 @@ const (
 	alikeInGroup    = 10
 )
 
-// releaseHistory shows what happened to one version, and what was done to each file.
-func (s *Site) releaseHistory(q *request) (*answer, error) {
+// releaseHistoryPage returns the page with the log entries of one version, and what was done to each of its files.
+func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	name, version := q.segments[0], q.segments[1]
-	q.inputs.use(name)
+	q.inputs.addLibraries(name)
 	found, err := s.library.Entries(logs.Query{Package: name, Version: version, Limit: releaseEntries})
 	if errors.Is(err, library.ErrNoVersion) {
-		err = s.unpublished(name, version)
+		err = s.newUnpublishedError(name, version)
 	}
 	if err != nil {
 		return nil, err
@@ -264,19 +265,20 @@ func (s *Site) releaseHistory(q *request) (*answer, error) {
 			break
 		}
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "release", section: "/search", title: "History of " + name + " " + version, data: page,
 		description: "Everything that happened to " + name + " " + version + " here, and what was done to each of its files.",
 	}, nil
 }
 
+// addFiles adds the files of the page that the query selects.
 func (page *releasePage) addFiles(q *request) {
 	m := page.Manifest
-	page.Pager = newPager(len(m.Files), madeFilesShown, q.page(), "files", func(n string) string {
-		return withQuery(releasePath(page.Name, page.Version), encode("page", n)) + "#files"
+	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
+		return withQuery(releaseHistoryPath(page.Name, page.Version), encodeQuery("page", n)) + "#files"
 	})
-	q.inputs.free = page.Pager.Page != q.page()
-	page.Files = part(page.Pager, m.Files)
+	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
+	page.Files = sliceOf(page.Pager, m.Files)
 	for _, f := range m.Files {
 		page.Bytes += f.Size
 		if f.Origin == logs.Minified {
@@ -286,12 +288,13 @@ func (page *releasePage) addFiles(q *request) {
 	page.LeftOut = m.LeftOut[:min(maxLeftOuts, len(m.LeftOut))]
 	page.Notes = m.Notes[:min(manifestNotesOf, len(m.Notes))]
 	for _, group := range m.Alike[:min(maxAlikeGroups, len(m.Alike))] {
-		page.Alike = append(page.Alike, ascii(group[:min(alikeInGroup, len(group))]))
+		page.Alike = append(page.Alike, escapePaths(group[:min(alikeInGroup, len(group))]))
 	}
 }
 
-// ascii writes paths so that those which look the same can be distinguished.
-func ascii(paths []string) []string {
+// escapePaths returns paths with other characters than ASCII escaped, so that paths that look the same can be
+// distinguished.
+func escapePaths(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {
 		quoted[i] = text.Short(strconv.QuoteToASCII(path), 300)
@@ -299,11 +302,13 @@ func ascii(paths []string) []string {
 	return quoted
 }
 
-// logPath is the address of the log with a query of names and values.
-func logPath(pairs ...string) string { return withQuery("/history", encode(pairs...)) }
+// logPath returns the path of the log's page with a query of names and values.
+func logPath(pairs ...string) string { return withQuery("/history", encodeQuery(pairs...)) }
 
-// entryPath is the address of one entry.
+// entryPath returns the path of the page of a log entry.
 func entryPath(index int64) string { return logPath("entry", strconv.FormatInt(index, 10)) }
 
-// releasePath is the address of what happened to a version.
-func releasePath(l, version string) string { return historyPath(l) + "/" + url.PathEscape(version) }
+// releaseHistoryPath returns the path of the page with the log entries of a version.
+func releaseHistoryPath(l, version string) string {
+	return historyPath(l) + "/" + url.PathEscape(version)
+}

@@ -18,11 +18,11 @@ type Draft struct {
 	Name, Version string
 	// File is where a catalogue keeps the package JSON, Text its content.
 	File, Text string
-	// About says in a sentence what would be published of the release.
+	// About is a sentence about what would be published of the release.
 	About string
 	// Files are what would be published, the first of them where there are many.
 	Files []DraftFile
-	// Notes are what its author should look at, Problems what would be said of the file as it is.
+	// Notes are hints for the author, Problems what lint would report about the file.
 	Notes, Problems []string
 	// More is how many files are not among Files.
 	More int
@@ -35,10 +35,10 @@ type DraftFile struct {
 	Main bool
 }
 
-// A DraftError is why there is no draft, in words for the user who asked for it.
+// A DraftError says to the user why no draft was made.
 type DraftError struct {
 	Message string
-	Later   bool // whether it may go better later
+	Later   bool // whether a later request may succeed
 }
 
 func (e *DraftError) Error() string { return e.Message }
@@ -47,21 +47,21 @@ func (e *DraftError) Error() string { return e.Message }
 type newPage struct {
 	Asked string
 	Draft *Draft
-	Why   string // why there is none
+	Why   string // why no draft was made
 }
 
-// newFile shows the package JSON of an npm package. A request makes this service fetch a release, so
-// there is a limit for each client, and one for all of them.
-func (s *Site) newFile(q *request) (*answer, error) {
-	a := &answer{view: "new", title: "Add a library", section: "/new",
+// newFilePage returns the page with a draft of the package JSON of an npm package. A request makes this service
+// download a release, so requests are limited for each client and in total.
+func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
+	a := &pageAnswer{view: "new", title: "Add a library", section: "/new",
 		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
 	}
-	page := newPage{Asked: q.text("npm")}
+	page := newPage{Asked: q.textParam("npm")}
 	if page.Asked == "" {
 		a.canonical, a.data = "/new", page
 		return a, nil
 	}
-	leave, err := s.drafting.enter(q.Context(), q.RemoteAddr)
+	leave, err := s.drafting.acquire(q.Context(), q.RemoteAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (s *Site) newFile(q *request) (*answer, error) {
 			a.status = http.StatusServiceUnavailable
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, refuse(http.StatusServiceUnavailable, "That took too long", "The release could not be fetched in time. It may go better in a minute; `larder new` has more patience.")
+		return nil, newRefusal(http.StatusServiceUnavailable, "That took too long", "The release could not be fetched in time. It may go better in a minute; `larder new` has more patience.")
 	case err != nil:
 		return nil, fmt.Errorf("couldn't draft a package JSON: %w", err)
 	}
@@ -87,13 +87,13 @@ func (s *Site) newFile(q *request) (*answer, error) {
 const (
 	draftsAtOnce    = 2
 	draftsPerClient = 10
-	draftsAtEase    = 60 // while no more are asked for, a client may have more: many users may be behind one address
+	draftsAtEase    = 60 // up to this total a client may exceed its limit: many users may share an address
 	draftsWindow    = 10 * time.Minute
 	draftingClients = 10_000
 )
 
-// A gate lets only so many in: at once, client after client, and of each client in a while.
-type gate struct {
+// A draftLimiter limits how many drafts are made at once and, for each client, in draftsWindow. Clients take turns.
+type draftLimiter struct {
 	now     func() time.Time
 	turns   *client.Shares
 	timeout time.Duration // for a turn
@@ -104,20 +104,22 @@ type gate struct {
 	all     int                  // of them
 }
 
-// enter returns what to call at the end, or why the user has to come again.
-func (g *gate) enter(ctx context.Context, remote string) (leave func(), err error) {
-	if err := g.count(remote); err != nil {
+// acquire waits until a draft may start and returns the function to call at its end, or an error that says when the
+// client may try again.
+func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func(), err error) {
+	if err := g.countRequest(remote); err != nil {
 		return nil, err
 	}
 	_, leave, err = g.turns.Enter(ctx, remote, g.timeout)
 	if errors.Is(err, client.ErrNoPlace) {
-		err = refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
+		err = newRefusal(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
 	}
 	return leave, err
 }
 
-// count counts one for the client, unless it has had all of its own.
-func (g *gate) count(remote string) error {
+// countRequest counts a request of the client at the address remote, and returns an error if the client has reached its
+// limit.
+func (g *draftLimiter) countRequest(remote string) error {
 	from, _ := client.Of(remote)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,7 +127,7 @@ func (g *gate) count(remote string) error {
 		g.since, g.entered, g.all = now, make(map[netip.Prefix]int), 0
 	}
 	if g.entered[from] >= draftsPerClient && g.all >= draftsAtEase || g.entered[from] == 0 && len(g.entered) >= draftingClients {
-		return refuse(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
+		return newRefusal(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
 	}
 	g.entered[from]++
 	g.all++

@@ -107,19 +107,19 @@ func TestNewIsBounded(t *testing.T) {
 	if w := get(t, s, "/new"); w.Code != http.StatusOK {
 		t.Errorf("the empty page: %d", w.Code)
 	}
-	if leave, err := s.drafting.enter(t.Context(), "203.0.113.7:1"); err != nil {
+	if leave, err := s.drafting.acquire(t.Context(), "203.0.113.7:1"); err != nil {
 		t.Errorf("another client: %v", err)
 	} else {
 		leave()
 	}
 	for range draftsPerClient - 1 {
-		if leave, err := s.drafting.enter(t.Context(), "203.0.113.7:2"); err != nil {
+		if leave, err := s.drafting.acquire(t.Context(), "203.0.113.7:2"); err != nil {
 			t.Errorf("its own share: %v", err)
 		} else {
 			leave()
 		}
 	}
-	if _, err := s.drafting.enter(t.Context(), "203.0.113.7:3"); err == nil {
+	if _, err := s.drafting.acquire(t.Context(), "203.0.113.7:3"); err == nil {
 		t.Error("another client has no bound")
 	}
 	now = now.Add(draftsWindow)
@@ -127,7 +127,7 @@ func TestNewIsBounded(t *testing.T) {
 		t.Errorf("later: %d", w.Code)
 	}
 	for i := range draftingClients {
-		leave, err := s.drafting.enter(t.Context(), fmt.Sprintf("10.1.%d.%d:1", i/256, i%256))
+		leave, err := s.drafting.acquire(t.Context(), fmt.Sprintf("10.1.%d.%d:1", i/256, i%256))
 		if err != nil {
 			if i < draftingClients-1 {
 				t.Fatalf("client %d: %v", i, err)
@@ -136,7 +136,7 @@ func TestNewIsBounded(t *testing.T) {
 		}
 		leave()
 	}
-	if _, err := s.drafting.enter(t.Context(), "203.0.113.8:1"); err == nil {
+	if _, err := s.drafting.acquire(t.Context(), "203.0.113.8:1"); err == nil {
 		t.Error("clients without number are counted")
 	}
 }

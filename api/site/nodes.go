@@ -34,8 +34,8 @@ type shownNode struct {
 	Ago  float64
 }
 
-// nodes is for the operator, see Options.Nodes.
-func (s *Site) nodes(q *request) (*answer, error) {
+// nodesPage returns the page of the cluster's nodes for the operator, see Options.Nodes.
+func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 	members, err := s.options.Nodes(q.Context())
 	var p nodesPage
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Site) nodes(q *request) (*answer, error) {
 		}
 		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
 	}
-	return &answer{
+	return &pageAnswer{
 		view: "nodes", title: "Nodes",
 		description: "Which node of the cluster publishes, and how far behind the others are.",
 		data:        p,

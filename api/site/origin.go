@@ -17,8 +17,8 @@ type built struct {
 	Why                        string // why nothing proves it
 }
 
-// newBuilt reads what the entry that published a release says of it, and holds it against the repository of the package
-// JSON, as a link, "" for none.
+// newBuilt returns what the log entry of a release says about how it was built, compared with the repository in the
+// package JSON (a link, "" for none).
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
@@ -46,7 +46,7 @@ func newBuilt(e logs.Entry, repository string) *built {
 	}
 }
 
-// workflowLink is where GitHub shows the workflow as it was, "" for other services.
+// workflowLink returns the link to the workflow's source at GitHub, "" for other services.
 func workflowLink(p *logs.Provenance) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(p.Workflow, p.Repository+"/"), "@")
 	if !strings.HasPrefix(p.Repository, "https://github.com/") {
@@ -55,7 +55,8 @@ func workflowLink(p *logs.Provenance) string {
 	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
-// addOrigin adds what the log and the bot know of where a release is from. A page does without what cannot be read.
+// addOrigin adds to a page what the log and the bot record about the source of a release. It leaves out what cannot be
+// read.
 func (s *Site) addOrigin(page *libraryPage) {
 	failed := func(err error) {
 		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
@@ -71,8 +72,8 @@ func (s *Site) addOrigin(page *libraryPage) {
 	}
 }
 
-// feedPath is the address of the Atom feed of a library.
-func feedPath(name string) string { return withQuery("/logs.atom", encode("package", name)) }
+// feedPath returns the path of a library's Atom feed.
+func feedPath(name string) string { return withQuery("/logs.atom", encodeQuery("package", name)) }
 
 // A person is one of the authors of a library.
 type person struct {
@@ -83,12 +84,12 @@ type person struct {
 // peopleShown is how many authors a page has.
 const peopleShown = 5
 
-// people are the authors as a page shows them: by their names only.
-func people(authors []packages.Author) (shown []person, more int) {
+// listAuthors returns the names of authors that a page displays, and how many more there are.
+func listAuthors(authors []packages.Author) (shown []person, more int) {
 	for _, a := range authors[:min(peopleShown, len(authors))] {
 		p := person{Name: a.Name, Link: text.WebLink(a.URL), Own: true}
 		if p.Link == "" {
-			p.Link, p.Own = withQuery("/search", encode("q", text.Cut(a.Name, 200))), false
+			p.Link, p.Own = withQuery("/search", encodeQuery("q", text.Cut(a.Name, 200))), false
 		}
 		shown = append(shown, p)
 	}

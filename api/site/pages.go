@@ -21,42 +21,43 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// This file makes pages, and keeps those that are functions of libraries until one of these changes. A page of a release with thousands of files takes a
-// hundred times as long to make as to send.
+// This file makes pages, and caches those that depend on libraries only until one of these changes. A page of a release
+// with thousands of files takes a hundred times as long to make as to send.
 
-// A page is an answer as it is sent.
+// A page is an answer with its encoded body.
 type page struct {
-	*answer
-	body   *answers.Body // nil where it only leads elsewhere
+	*pageAnswer
+	body   *answers.Body // nil for a redirect
 	inputs inputs
 }
 
-// A pageKey says what a page was requested as: its path, decoded, and its known parameters in their canonical form.
+// A pageKey is the cache key of a page: its decoded path, and its known parameters in canonical form.
 type pageKey struct {
 	path, query         string
 	siteBase, assetBase string
 }
 
-// inputs are what a page was made of, at a moment.
+// inputs are what a page was made from, at a moment.
 type inputs struct {
-	moment     uint64   // of [library.Changes]
-	libraries  []string // that it depends on
-	hour       int64    // of counts of requests and downloads; 0 where it has none
-	advisories uint64   // the version of the known vulnerabilities
-	free       bool     // a parameter has a value that any client can make up, so the page is not kept
-	pending    []*rendering.PendingError
-	unrendered bool // some of it shows plain text until it is rendered
+	moment       uint64   // of [library.Changes]
+	libraries    []string // that it depends on
+	hour         int64    // of counts of requests and downloads; 0 where it has none
+	advisories   uint64   // the version of the known vulnerabilities
+	arbitrary    bool     // a parameter has a value that any client can make up, so the page is not cached
+	pending      []*rendering.PendingError
+	isUnrendered bool // a part is plain text until it is rendered
 }
 
 const (
-	mostKept      = 1000
-	mostKeptBytes = 32 << 20
-	// renderTimeout is how long a page waits for what is being rendered, before it shows plain text.
+	maxCached      = 1000
+	maxCachedBytes = 32 << 20
+	// renderTimeout is how long a page waits for its documents to be rendered before it shows plain text.
 	renderTimeout = 4 * time.Second
 )
 
-// use has the page depend on libraries. What is read of them is read afterwards.
-func (n *inputs) use(libraries ...string) {
+// addLibraries records that the page depends on libraries. The caller reads them afterwards, so that no change is
+// missed.
+func (n *inputs) addLibraries(libraries ...string) {
 	for _, l := range libraries {
 		if !slices.Contains(n.libraries, l) {
 			n.libraries = append(n.libraries, l)
@@ -64,78 +65,81 @@ func (n *inputs) use(libraries ...string) {
 	}
 }
 
-// useCounts has the page depend on counts of requests and downloads, which it shows as they are at some time of the hour.
+// useCounts records that the page depends on counts of requests and downloads, which may be an hour old, and on the
+// advisories.
 func (s *Site) useCounts(q *request) {
-	q.inputs.hour = s.hour()
+	q.inputs.hour = s.currentHour()
 	q.inputs.advisories = s.options.Advisories.Version()
 }
 
-func (s *Site) hour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
+// currentHour returns the hours since 1970.
+func (s *Site) currentHour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
 
-// stale reports whether something that a page was made of has changed.
-func (s *Site) stale(n *inputs) bool {
-	return n.hour != 0 && (n.hour != s.hour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
+// isStale reports whether an input of a page has changed since the page was made.
+func (s *Site) isStale(n *inputs) bool {
+	return n.hour != 0 && (n.hour != s.currentHour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
 }
 
-// page returns the page of a path, or one that says what is wrong with it. An error is that of the latter.
-func (s *Site) page(q *request, path string) (*page, error) {
+// getPage returns the page of a path from the cache or makes it. It returns a failure as a page; the error says that
+// not even that could be made.
+func (s *Site) getPage(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
-		return s.render(q, s.failure(q, err))
+		return s.renderAnswer(q, s.failurePage(q, err))
 	}
-	route, stars, ok := s.route(path)
+	route, stars, ok := s.findRoute(path)
 	get := q.Method == http.MethodGet || q.Method == http.MethodHead
 	if !ok || !get {
-		return s.inTurn(q, path)
+		return s.makeInTurn(q, path)
 	}
 	query, known := canonicalQuery(route.query, q.query)
 	if !known {
-		return &page{answer: &answer{status: http.StatusPermanentRedirect, location: withQuery(path, query)}}, nil
+		return &page{pageAnswer: &pageAnswer{status: http.StatusPermanentRedirect, location: withQuery(path, query)}}, nil
 	}
-	if route.pattern == "/new" { // it waits for an upstream, and has bounds of its own
-		return s.make(q, path)
+	if route.pattern == "/new" { // it waits for an upstream, and has limits of its own
+		return s.makePage(q, path)
 	}
-	names, err := route.names(stars)
+	names, err := route.decodeSegments(stars)
 	if err != nil || path != "/" && strings.HasSuffix(path, "/") { // a failure, or a redirect
-		return s.inTurn(q, path)
+		return s.makeInTurn(q, path)
 	}
 	key := newPageKey(route, names, query, q)
-	if p, ok := s.keptPage(key); ok {
+	if p, ok := s.cachedPage(key); ok {
 		return p, nil
 	}
 	p, err := s.flights.do(q.Context(), flightKey{key, q.client()}, func(ctx context.Context) (*page, error) {
 		own := *q
 		own.Request = q.WithContext(ctx)
 		p, err := s.makeRendered(&own, path, key)
-		if err == nil && route.kept && p.keepable() && s.hosts.admit(s, q) {
-			p.data = nil // it is in the body
-			_, _ = s.kept.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
+		if err == nil && route.cached && p.isCacheable() && s.hosts.admit(s, q) {
+			p.data = nil // the body contains it
+			_, _ = s.cachedPages.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
 		}
 		return p, err
 	})
 	if err != nil {
-		return s.render(q, s.failure(q, err))
+		return s.renderAnswer(q, s.failurePage(q, err))
 	}
 	return p, nil
 }
 
-// keptPage returns a page that is kept, if nothing has changed since.
-func (s *Site) keptPage(key pageKey) (*page, bool) {
-	p, ok := s.kept.Cached(key)
-	if ok && s.stale(&p.inputs) {
-		s.kept.Remove(func(k pageKey) bool { return k == key })
+// cachedPage returns a cached page if none of its inputs has changed since.
+func (s *Site) cachedPage(key pageKey) (*page, bool) {
+	p, ok := s.cachedPages.Cached(key)
+	if ok && s.isStale(&p.inputs) {
+		s.cachedPages.Remove(func(k pageKey) bool { return k == key })
 		ok = false
 	}
 	return p, ok
 }
 
-// newPageKey returns the key of a page. A path has many encodings, all of which have the same key.
+// newPageKey returns the cache key of a page, the same for all encodings of its path.
 func newPageKey(r route, names []string, query string, q *request) pageKey {
 	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
 }
 
-// keptHosts are the hosts whose pages are kept where pages have the address at which they were requested. A client can make hosts up, so
-// within an hour only those of the first mostHosts are kept.
-type keptHosts struct {
+// A cachedHosts has the hosts whose pages are cached if pages contain the address at which they were requested. A
+// client can make hosts up, so only the first mostHosts of each hour count.
+type cachedHosts struct {
 	mu    sync.Mutex
 	hour  int64
 	hosts []string
@@ -143,15 +147,15 @@ type keptHosts struct {
 
 const mostHosts = 8
 
-// admit reports whether a page may be kept that was requested at some host.
-func (k *keptHosts) admit(s *Site, q *request) bool {
+// admit reports whether a page that contains the requested host may be cached, and counts the host.
+func (k *cachedHosts) admit(s *Site, q *request) bool {
 	if s.options.SiteBase != "" && s.options.AssetBase != "" {
 		return true
 	}
 	host := q.siteBase + " " + q.assetBase
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if hour := s.hour(); hour != k.hour {
+	if hour := s.currentHour(); hour != k.hour {
 		k.hour, k.hosts = hour, nil
 	}
 	if slices.Contains(k.hosts, host) {
@@ -164,28 +168,29 @@ func (k *keptHosts) admit(s *Site, q *request) bool {
 	return true
 }
 
-// keepable reports whether a page is the same until its inputs change.
-func (p *page) keepable() bool {
-	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.unrendered && !p.inputs.free && len(p.inputs.libraries) > 0
+// isCacheable reports whether a page stays the same until its inputs change.
+func (p *page) isCacheable() bool {
+	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.isUnrendered && !p.inputs.arbitrary && len(p.inputs.libraries) > 0
 }
 
-// makeRendered makes a page. If some of it is being rendered, it waits a moment for that without a turn, and makes the page again.
+// makeRendered makes a page. If a worker is still rendering a part, it waits up to renderTimeout without holding a
+// turn, and makes the page again.
 func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderTimeout)
 	defer cancel()
 	for {
 		again := *q
 		p, err := s.takeTurn(&again, func() (*page, error) {
-			if p, ok := s.keptPage(key); ok { // another client's turn came first
+			if p, ok := s.cachedPage(key); ok { // another client's request made it
 				return p, nil
 			}
-			return s.make(&again, path)
+			return s.makePage(&again, path)
 		})
 		if err != nil || len(p.inputs.pending) == 0 {
 			return p, err
 		}
-		if err := await(ctx, p.inputs.pending); err != nil {
-			if q.Context().Err() != nil { // else the client sees plain text, and may request the page again
+		if err := awaitDocuments(ctx, p.inputs.pending); err != nil {
+			if q.Context().Err() != nil { // otherwise the client gets plain text, and may reload the page
 				for _, pending := range p.inputs.pending {
 					pending.Leave()
 				}
@@ -195,8 +200,8 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 	}
 }
 
-// await returns when documents are rendered or given up.
-func await(ctx context.Context, all []*rendering.PendingError) error {
+// awaitDocuments waits until all documents are rendered or given up, or ctx ends.
+func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	for _, pending := range all {
 		select {
 		case <-pending.Done:
@@ -207,37 +212,37 @@ func await(ctx context.Context, all []*rendering.PendingError) error {
 	return nil
 }
 
-// inTurn makes the page of a path when it is the client's turn.
-func (s *Site) inTurn(q *request, path string) (*page, error) {
-	return s.takeTurn(q, func() (*page, error) { return s.make(q, path) })
+// makeInTurn makes the page of a path when it is the client's turn.
+func (s *Site) makeInTurn(q *request, path string) (*page, error) {
+	return s.takeTurn(q, func() (*page, error) { return s.makePage(q, path) })
 }
 
-// takeTurn calls do when it is the client's turn.
+// takeTurn calls do when it is the client's turn, or returns a failure as a page if there is no turn in time.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Timeout)
 	if err != nil {
 		if errors.Is(err, client.ErrNoPlace) {
-			err = refuse(http.StatusServiceUnavailable, "Just a moment", "Many pages are being made at this moment. Please try again in a few seconds.")
+			err = newRefusal(http.StatusServiceUnavailable, "Just a moment", "Many pages are being made at this moment. Please try again in a few seconds.")
 		}
-		return s.render(q, s.failure(q, err))
+		return s.renderAnswer(q, s.failurePage(q, err))
 	}
 	defer leave()
 	return do()
 }
 
-// make makes the page of a path.
-func (s *Site) make(q *request, path string) (*page, error) {
+// makePage makes the page of a path, without the cache.
+func (s *Site) makePage(q *request, path string) (*page, error) {
 	q.inputs = inputs{moment: s.library.Changes().Now()}
-	a, err := s.answer(q, path)
+	a, err := s.runRoute(q, path)
 	if err != nil {
-		a = s.failure(q, err)
+		a = s.failurePage(q, err)
 	}
 	if a.location != "" {
-		return &page{answer: a}, nil
+		return &page{pageAnswer: a}, nil
 	}
-	p, err := s.render(q, a)
-	if err != nil { // a failure's page has nothing that could fail
-		p, err = s.render(q, s.failure(q, err))
+	p, err := s.renderAnswer(q, a)
+	if err != nil { // a failure page cannot fail
+		p, err = s.renderAnswer(q, s.failurePage(q, err))
 	}
 	if err == nil {
 		p.inputs = q.inputs
@@ -246,13 +251,14 @@ func (s *Site) make(q *request, path string) (*page, error) {
 	return p, err
 }
 
-// rendered returns what comes of a document. Without an error, ok is false if the page has to show plain text instead, now or for good.
-func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
+// getRendered returns the result of rendering a document. ok is false if the page has to display plain text instead,
+// because the result is pending or was refused.
+func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
 	switch {
 	case errors.As(err, &pending):
-		q.inputs.unrendered = true
+		q.inputs.isUnrendered = true
 		if pending.Done != nil {
 			q.inputs.pending = append(q.inputs.pending, pending)
 		}
@@ -263,28 +269,29 @@ func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok
 	return r, err == nil, err
 }
 
-// documents find out for a page what documents say. While that is not known, the page is not kept.
-func (s *Site) documents(q *request) library.Documents {
+// documentsFor returns functions that read rendered documents for a page. If a document is pending, the page is not
+// cached.
+func (s *Site) documentsFor(q *request) library.Documents {
 	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
-		q.inputs.unrendered = true
+		q.inputs.isUnrendered = true
 		if pending.Done != nil {
 			q.inputs.pending = append(q.inputs.pending, pending)
 		}
 	})
 }
 
-// graph follows the imports of a module.
-func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
+// importGraph returns the modules that a module imports, directly and indirectly.
+func (s *Site) importGraph(q *request, r *library.Release, file string) (*library.Graph, error) {
 	f, _ := r.Find(file)
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.documents(q))
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.documentsFor(q))
 	if err == nil {
-		q.inputs.use(g.Libraries...)
+		q.inputs.addLibraries(g.Libraries...)
 	}
 	return g, err
 }
 
-// canonicalQuery writes the known parameters of a query in one form, and reports whether there are no others. A name that ends in "+" is
-// one that may occur several times.
+// canonicalQuery returns the known parameters of a query in one form. known is false if the query has others. A name in
+// names that ends in "+" may occur several times.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
 	var b strings.Builder
 	found := 0
@@ -300,7 +307,7 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 		for _, value := range values {
 			switch name {
 			case "page":
-				if value = strconv.Itoa(pageNumber(value)); value == "1" {
+				if value = strconv.Itoa(parsePageNumber(value)); value == "1" {
 					value = ""
 				}
 			case "file":
@@ -319,8 +326,9 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 	return b.String(), found == len(query)
 }
 
-// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients share none, since a
-// flight waits for the turn of its client: one that has many requests would have the others wait for its turn, and fail with it.
+// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients
+// do not share flights, since a flight waits for the turn of its client: a client with many requests would delay the
+// others.
 type flights struct {
 	mu    sync.Mutex
 	under map[flightKey]*flight
@@ -340,8 +348,8 @@ type flight struct {
 	cancel  context.CancelFunc
 }
 
-// do returns what make returns, for this request or for another one of the client for the same page. Making it ends when no request waits for it
-// any longer.
+// do returns what make returns, for this request or for an earlier one of the same client for the same page. make's
+// context ends when no request waits for it any longer.
 func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
@@ -352,7 +360,7 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 			f.under = map[flightKey]*flight{}
 		}
 		f.under[key] = flying
-		go f.fly(under, key, flying, make)
+		go f.run(under, key, flying, make)
 	}
 	flying.waiting++
 	f.mu.Unlock()
@@ -365,14 +373,16 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	defer f.mu.Unlock()
 	if flying.waiting--; flying.waiting == 0 {
 		flying.cancel()
-		f.land(key, flying)
+		f.remove(key, flying)
 	}
 	return nil, ctx.Err()
 }
 
+// newSignal returns a channel to close, for functions with a parameter called make.
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-func (f *flights) fly(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
+// run calls make for a flight, turns a panic into an error, and ends the flight.
+func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
 	defer func() {
@@ -381,13 +391,13 @@ func (f *flights) fly(ctx context.Context, key flightKey, flying *flight, make f
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.land(key, flying)
+		f.remove(key, flying)
 	}()
 	flying.page, flying.err = make(ctx)
 }
 
-// land removes a flight; the caller holds mu.
-func (f *flights) land(key flightKey, flying *flight) {
+// remove removes a flight; the caller holds mu.
+func (f *flights) remove(key flightKey, flying *flight) {
 	if f.under[key] == flying {
 		delete(f.under, key)
 	}

@@ -27,9 +27,9 @@ func TestKeptPages(t *testing.T) {
 	s.now = func() time.Time { return now }
 	for _, target := range []string{"/library/pickle", "/library/pickle/2.0.0?file=pickle.mjs", "/history/pickle", "/history/pickle/2.0.0", "/compare/pickle?from=1.0.0&to=2.0.0", "/files/pickle/2.0.0/pickle.js", "/recipe/pickle/2.0.0?file=pickle.js"} {
 		first := get(t, s, target)
-		kept := s.kept.Len()
-		if again := get(t, s, target); again.Code != 200 || again.Body.String() != first.Body.String() || s.kept.Len() != kept || kept == 0 {
-			t.Errorf("%s: %d, and %d pages are kept beside %d", target, again.Code, s.kept.Len(), kept)
+		kept := s.cachedPages.Len()
+		if again := get(t, s, target); again.Code != 200 || again.Body.String() != first.Body.String() || s.cachedPages.Len() != kept || kept == 0 {
+			t.Errorf("%s: %d, and %d pages are kept beside %d", target, again.Code, s.cachedPages.Len(), kept)
 		}
 		if w := get(t, s, target, "Host", "other.example"); strings.Contains(w.Body.String(), "http://example.com") {
 			t.Errorf("%s at another host has the first one's addresses", target)
@@ -44,8 +44,8 @@ func TestKeptPages(t *testing.T) {
 		"/search?q=pickle", "/statistics", "/library/none", "/library/pickle/", "/library/pickle?filter=p", "/library/pickle?page=7", "/library/pickle?file=no.js", "/compare/pickle?from=1.0.0&to=2.0.0&page=9",
 		"/history/pickle?state=eaten", "/history/pickle?page=9", "/history", "/recipe/pickle/2.0.0?file=no.js", "/files/pickle/2.0.0?page=8", "/files/pickle/2.0.0/pickle.js?page=8",
 	} {
-		kept := s.kept.Len()
-		if get(t, s, target); s.kept.Len() != kept {
+		kept := s.cachedPages.Len()
+		if get(t, s, target); s.cachedPages.Len() != kept {
 			t.Errorf("%s is kept", target)
 		}
 	}
@@ -57,8 +57,8 @@ func TestKeptPagesAreBounded(t *testing.T) {
 	now := time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	for _, target := range []string{"/library/pickle", "/library/%70ickle", "/library/p%69ckle", "/library/%70%69ckle"} {
-		if w := get(t, s, target); w.Code != 200 || s.kept.Len() != 1 {
-			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.kept.Len())
+		if w := get(t, s, target); w.Code != 200 || s.cachedPages.Len() != 1 {
+			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.cachedPages.Len())
 		}
 	}
 	request := func(host string) {
@@ -73,12 +73,12 @@ func TestKeptPagesAreBounded(t *testing.T) {
 	for i := range 2 * mostHosts {
 		request(fmt.Sprintf("host%d.example", i))
 	}
-	if s.kept.Len() != mostHosts {
-		t.Errorf("pages of %d hosts are kept", s.kept.Len())
+	if s.cachedPages.Len() != mostHosts {
+		t.Errorf("pages of %d hosts are kept", s.cachedPages.Len())
 	}
 	now = now.Add(time.Hour)
 	request("another.example")
-	if s.kept.Len() != mostHosts+1 {
+	if s.cachedPages.Len() != mostHosts+1 {
 		t.Errorf("an hour later no other host's page is kept")
 	}
 }
@@ -92,13 +92,13 @@ func TestPagesFollowInputs(t *testing.T) {
 	testkit.Await(t, s.library, shelf.Log)
 	key := func(target string) pageKey {
 		path, query, _ := strings.Cut(target, "?")
-		route, stars, _ := s.route(path)
+		route, stars, _ := s.findRoute(path)
 		return newPageKey(route, stars, query, &request{siteBase: "http://larder.example", assetBase: "http://larder.example"})
 	}
 	made := func(target string) *page {
 		t.Helper()
 		get(t, s, target)
-		p, ok := s.kept.Cached(key(target))
+		p, ok := s.cachedPages.Cached(key(target))
 		if !ok {
 			t.Fatalf("%s is not kept", target)
 		}
@@ -162,10 +162,10 @@ func TestUnknownParameters(t *testing.T) {
 	}
 	// The same in another order, and what means nothing, is one page.
 	get(t, s, "/compare/pickle?from=1.0.0&to=2.0.0")
-	kept := s.kept.Len()
+	kept := s.cachedPages.Len()
 	for _, target := range []string{"/compare/pickle?to=2.0.0&from=1.0.0", "/compare/pickle?to=2.0.0&from=+1.0.0&page=1", "/compare/pickle?from=1.0.0&to=2.0.0&page=x&file=", "/compare/pickle?from=1.0.0&from=9&to=2.0.0"} {
-		if w := get(t, s, target); w.Code != 200 || s.kept.Len() != kept {
-			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.kept.Len())
+		if w := get(t, s, target); w.Code != 200 || s.cachedPages.Len() != kept {
+			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.cachedPages.Len())
 		}
 	}
 }
@@ -211,8 +211,8 @@ func TestUnrenderedPages(t *testing.T) {
 		}
 	}
 	check("no-store")
-	if s.kept.Len() != 0 {
-		t.Errorf("%d pages are kept", s.kept.Len())
+	if s.cachedPages.Len() != 0 {
+		t.Errorf("%d pages are kept", s.cachedPages.Len())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -334,8 +334,8 @@ func TestTurnsOfClients(t *testing.T) {
 	})
 	leave()
 	all.Wait()
-	if s.kept.Len() != 1 || turns.Taken() != 0 {
-		t.Errorf("%d pages are kept, %d turns are taken", s.kept.Len(), turns.Taken())
+	if s.cachedPages.Len() != 1 || turns.Taken() != 0 {
+		t.Errorf("%d pages are kept, %d turns are taken", s.cachedPages.Len(), turns.Taken())
 	}
 }
 
@@ -393,7 +393,7 @@ func BenchmarkLargePages(b *testing.B) {
 						at += appended + fmt.Sprintf(how.append, n%6000)
 					}
 					if how.name == "made" {
-						s.kept.Remove(func(pageKey) bool { return true })
+						s.cachedPages.Remove(func(pageKey) bool { return true })
 					}
 					if w := get(b, s, at, "Accept-Encoding", "br"); w.Code != how.status && w.Code != 404 {
 						b.Fatal(w.Code)

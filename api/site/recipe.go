@@ -41,20 +41,22 @@ const (
 	mostChosen       = 50
 )
 
+// recipePath returns the path of the page that composes tags for a version.
 func recipePath(l, version string) string {
 	return "/recipe/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 }
 
-func (s *Site) recipe(q *request, l *library.Library) (*answer, error) {
-	if version := q.text("version"); version != "" {
+// recipePage returns the page on which a visitor chooses files and copies the tags that load them.
+func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
+	if version := q.textParam("version"); version != "" {
 		query := url.Values{"file": q.query["file"]}
-		return &answer{status: 303, location: withQuery(recipePath(l.Name, version), query.Encode())}, nil
+		return &pageAnswer{status: 303, location: withQuery(recipePath(l.Name, version), query.Encode())}, nil
 	}
-	r, err := s.release(q, l.Name, q.segments[1])
+	r, err := s.readRelease(q, l.Name, q.segments[1])
 	if err != nil {
 		return nil, err
 	}
-	page := recipePage{Name: l.Name, Version: r.Version, Shown: q.text("filter")}
+	page := recipePage{Name: l.Name, Version: r.Version, Shown: q.textParam("filter")}
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
@@ -71,24 +73,24 @@ func (s *Site) recipe(q *request, l *library.Library) (*answer, error) {
 			break
 		}
 	}
-	if err := s.cook(q, &page, l, r, chosen); err != nil {
+	if err := s.addTags(q, &page, l, r, chosen); err != nil {
 		return nil, err
 	}
-	page.offer(r, chosen)
-	q.inputs.free = page.Shown != "" || len(page.Problems) > 0 || len(q.query["file"]) > 1
-	return &answer{
+	page.addChoices(r, chosen)
+	q.inputs.arbitrary = page.Shown != "" || len(page.Problems) > 0 || len(q.query["file"]) > 1
+	return &pageAnswer{
 		view: "recipe", section: "/search", title: "Tags for " + l.Name + " " + r.Version,
 		description: "Choose files of " + l.Name + " " + r.Version + " and copy all their tags, in the right order and with integrity.", data: page,
 	}, nil
 }
 
-// offer lists the files that can be chosen: those that a tag loads.
-func (p *recipePage) offer(r *library.Release, chosen []views.PublishedFile) {
+// addChoices lists the files that a tag can load, and marks the chosen ones.
+func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile) {
 	isChosen := map[string]bool{}
 	for _, f := range chosen {
 		isChosen[f.Path] = true
 	}
-	for _, i := range filter(r, p.Shown) {
+	for _, i := range filterFiles(r, p.Shown) {
 		f := &r.Files[i]
 		switch {
 		case library.KindOf(f.Path, f.Module) == library.Other:
@@ -102,9 +104,9 @@ func (p *recipePage) offer(r *library.Release, chosen []views.PublishedFile) {
 	p.Kept = slices.Sorted(maps.Keys(isChosen))
 }
 
-// cook writes the tags: style sheets, then the import map, without which no module may come, and what it lists; then classic
-// scripts, the main one first; modules last, as browsers run them last anyway.
-func (s *Site) cook(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
+// addTags adds the tags to the page in the order that browsers need: style sheets, the import map (which must precede
+// all modules) with its modules, classic scripts (the main one first), and module scripts.
+func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
 	var all []library.GraphModule
 	imports := map[string]string{}
@@ -120,7 +122,7 @@ func (s *Site) cook(q *request, page *recipePage, l *library.Library, r *library
 			scripts = append(scripts, snippet)
 		case library.Module:
 			roots = append(roots, snippet)
-			g, err := s.graph(q, r, f.Path)
+			g, err := s.importGraph(q, r, f.Path)
 			if err != nil {
 				return err
 			}
@@ -162,7 +164,7 @@ func (s *Site) cook(q *request, page *recipePage, l *library.Library, r *library
 	return nil
 }
 
-// loadRank is lower for files that others may need.
+// loadRank returns a number that is lower for files that other files may need.
 func loadRank(r *library.Release, file string) int {
 	bare := func(p string) string { return strings.ReplaceAll(path.Base(p), ".min.", ".") }
 	if bare(file) == bare(r.Default) {
@@ -171,13 +173,13 @@ func loadRank(r *library.Release, file string) int {
 	return strings.Count(file, "/")
 }
 
-// moduleName is what a library's own documentation imports it as.
+// moduleName returns the name by which the library's documentation imports it.
 func moduleName(l *library.Library) string {
 	return cmp.Or(l.NPM(), l.Name)
 }
 
-// importMap returns the markup of an import map. The integrity of all modules stands in it
-// (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement has no place for it.
+// importMap returns the markup of an import map, which has the integrity of all modules
+// (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
 func importMap(imports map[string]string, modules []library.GraphModule) string {
 	integrity := make(map[string]string, len(modules))
 	for _, m := range modules {
@@ -193,14 +195,14 @@ func importMap(imports map[string]string, modules []library.GraphModule) string 
 	return "<script type=\"importmap\">\n" + b.String() + "</script>"
 }
 
-// importStatement returns the markup of a module that imports another by its name.
+// importStatement returns the markup of a module script that imports a module by its name.
 func importStatement(name string) string {
 	quoted, _ := json.Marshal(name) // a string always encodes
-	return "<script type=\"module\">\n  import * as " + identifier(name) + " from " + string(quoted) + ";\n</script>"
+	return "<script type=\"module\">\n  import * as " + newIdentifier(name) + " from " + string(quoted) + ";\n</script>"
 }
 
-// modulePreloads returns the tags that fetch modules before they are imported, and check them where a browser does not
-// know integrity in import maps.
+// modulePreloads returns the tags that load modules early, and that check their integrity in browsers that do not
+// support it in import maps.
 func modulePreloads(modules []library.GraphModule) string {
 	lines := make([]string, len(modules))
 	for i, m := range modules {

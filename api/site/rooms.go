@@ -42,15 +42,15 @@ const (
 	maxVersions = 20
 )
 
-// A reach is how far charts go back.
-type reach struct {
+// A timespan is how far back the charts reach.
+type timespan struct {
 	Name    string // in the query
 	Text    string
 	Ago     string // when it begins
 	minutes int
 }
 
-var reaches = []reach{
+var reaches = []timespan{
 	{"hour", "Hour", "an hour ago", 60},
 	{"day", "Day", "a day ago", 24 * 60},
 	{"week", "Week", "a week ago", 7 * 24 * 60},
@@ -59,7 +59,7 @@ var reaches = []reach{
 
 // roomsPage shows all rooms.
 type roomsPage struct {
-	live
+	liveState
 	Rooms    []waitingroom.Status
 	Settings waitingroom.Revision
 	Versions []waitingroom.Version
@@ -67,49 +67,52 @@ type roomsPage struct {
 
 // roomPage shows one room.
 type roomPage struct {
-	live
+	liveState
 	Room    waitingroom.Status
 	Now     waitingroom.Period
 	Charts  []chart
 	Periods []waitingroom.Period // newest first
-	Spans   []reach
-	Span    reach
+	Spans   []timespan
+	Span    timespan
 	Export  string // address of the data, without its format
 	// Forecast is what happens if a number of people come; 0 people where the visitor gave no number.
 	Forecast waitingroom.Forecast
 }
 
-// live says whether a page shows changes as they come, and Path is where that can be changed
-// without scripts.
-type live struct {
+// A liveState says whether a page displays changes as they come. Path is where that can be switched without scripts.
+type liveState struct {
 	Live   bool
 	Every  int // seconds, without scripts
 	Path   string
 	Stream string // where the changes are told
 }
 
-func (q *request) live(path, room string) live {
-	return live{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encode("room", room))}
+// newLive returns the state of live updates for a page with a path. room names the waiting room to stream, "" for all.
+func (q *request) newLive(path, room string) liveState {
+	return liveState{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encodeQuery("room", room))}
 }
 
-func (l live) refresh() int {
+// refreshSeconds returns after how many seconds a browser without scripts reloads the page, 0 for never.
+func (l liveState) refreshSeconds() int {
 	if l.Live {
 		return l.Every
 	}
 	return 0
 }
 
-func (s *Site) rooms(q *request) (*answer, error) {
-	l := q.live("/rooms", "")
+// roomsPage returns the page of all waiting rooms.
+func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
+	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()
-	return &answer{
-		view: "rooms", title: "Waiting rooms", refresh: l.refresh(),
+	return &pageAnswer{
+		view: "rooms", title: "Waiting rooms", refresh: l.refreshSeconds(),
 		description: "How many users are in the waiting rooms here, and how many wait.",
 		data:        roomsPage{l, s.options.Rooms.Statuses(), s.options.Rooms.Revision(), versions[:min(len(versions), maxVersions)]},
 	}, nil
 }
 
-func (s *Site) room(q *request) (*answer, error) {
+// roomPage returns the page of one waiting room.
+func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	name := q.segments[0]
 	shown := reaches[0]
 	for _, other := range reaches {
@@ -119,7 +122,7 @@ func (s *Site) room(q *request) (*answer, error) {
 	}
 	status, ok := s.options.Rooms.Status(name)
 	if !ok {
-		return nil, refuse(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
+		return nil, newRefusal(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
 	}
 	periods, _, err := s.options.Rooms.Analytics(q.Context(), name, shown.minutes)
 	if err != nil {
@@ -130,8 +133,8 @@ func (s *Site) room(q *request) (*answer, error) {
 		return nil, cmp.Or(err, errors.New("site: a waiting room went while it was looked at"))
 	}
 	p := roomPage{
-		live: q.live(withQuery(roomPath(name), encode("span", q.query.Get("span"), "people", q.query.Get("people"))), name), Room: status, Now: recent[0], Charts: roomCharts(status, periods, shown),
-		Spans: reaches, Span: shown, Export: withQuery(roomPath(name)+"/analytics", encode("minutes", strconv.Itoa(shown.minutes))),
+		liveState: q.newLive(withQuery(roomPath(name), encodeQuery("span", q.query.Get("span"), "people", q.query.Get("people"))), name), Room: status, Now: recent[0], Charts: newRoomCharts(status, periods, shown),
+		Spans: reaches, Span: shown, Export: withQuery(roomPath(name)+"/analytics", encodeQuery("minutes", strconv.Itoa(shown.minutes))),
 	}
 	if people, err := strconv.Atoi(q.query.Get("people")); err == nil && people > 0 {
 		p.Forecast = status.Forecast(min(people, maxPeople))
@@ -139,14 +142,14 @@ func (s *Site) room(q *request) (*answer, error) {
 	for i := len(periods) - 1; i >= max(0, len(periods)-shownPeriods); i-- {
 		p.Periods = append(p.Periods, periods[i])
 	}
-	return &answer{
-		view: "room", title: "Waiting room " + name, refresh: p.refresh(),
+	return &pageAnswer{
+		view: "room", title: "Waiting room " + name, refresh: p.refreshSeconds(),
 		description: "How many users are in the waiting room " + name + ", how many wait, and for how long.",
 		data:        p,
 	}, nil
 }
 
-// formatPeriod writes when a period began, in UTC.
+// formatPeriod returns the start of a period as text, in UTC.
 func formatPeriod(p waitingroom.Period) string {
 	if p.Minutes == 1 {
 		return p.Time.Format("15:04")
@@ -154,10 +157,11 @@ func formatPeriod(p waitingroom.Period) string {
 	return p.Time.Format("2 January 15:04")
 }
 
+// roomPath returns the path of a waiting room's page.
 func roomPath(name string) string { return "/rooms/" + name }
 
-// roomCharts draws what happened.
-func roomCharts(s waitingroom.Status, periods []waitingroom.Period, shown reach) []chart {
+// newRoomCharts returns the charts of a waiting room's periods.
+func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []chart {
 	of := func(value func(waitingroom.Period) float64) []float64 {
 		values := make([]float64, len(periods))
 		for i, p := range periods {
@@ -189,6 +193,7 @@ var statusWords = map[string]string{
 	waitingroom.NotQueueing: "no visitor waits", waitingroom.Queueing: "people wait", waitingroom.EventPrequeueing: "people wait for an event", waitingroom.Suspended: "suspended",
 }
 
+// formatRoomStatus describes the state of a waiting room in words.
 func formatRoomStatus(s waitingroom.Status) string {
 	if s.Status == waitingroom.Queueing && s.Method == queue.Reject {
 		return "no new visitor is let in"
@@ -196,7 +201,7 @@ func formatRoomStatus(s waitingroom.Status) string {
 	return cmp.Or(statusWords[s.Status], s.Status)
 }
 
-// formatSeconds writes how long something took: "12 s", "3 min 20 s".
+// formatSeconds returns a duration as text: "12 s", "3 min 20 s".
 func formatSeconds(seconds float64) string {
 	n := int(seconds + 0.5)
 	switch {
@@ -223,9 +228,8 @@ type line struct {
 	values []float64
 }
 
-// newChart draws lines, and a limit where it is not 0 and near enough to be seen beside
-// the lines.
-func newChart(shown reach, id, title, unit string, limit float64, lines ...line) chart {
+// newChart returns a chart of lines. It includes the limit unless that is 0 or far above all values.
+func newChart(shown timespan, id, title, unit string, limit float64, lines ...line) chart {
 	n := len(lines[0].values)
 	last := float64(max(1, n-1))
 	c := drawing.Chart{X: drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: shown.Ago}, {At: last, Text: "now"}}}}
@@ -237,7 +241,7 @@ func newChart(shown reach, id, title, unit string, limit float64, lines ...line)
 			most = max(most, v)
 		}
 		highest = max(highest, most)
-		said = append(said, l.Name+": "+short1(l.values[n-1])+" now, at most "+short1(most))
+		said = append(said, l.Name+": "+formatValue(l.values[n-1])+" now, at most "+formatValue(most))
 		c.Lines = append(c.Lines, drawing.Line{Name: l.Name, Step: 1, Values: l.values, Filled: i == 0})
 	}
 	if limit > 0 && limit <= 4*max(highest, 1) {
@@ -250,8 +254,8 @@ func newChart(shown reach, id, title, unit string, limit float64, lines ...line)
 	return chart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
 }
 
-// short1 writes a value for people: whole, or with one digit behind the point.
-func short1(v float64) string {
+// formatValue returns a value as text: as an integer, or with one decimal digit.
+func formatValue(v float64) string {
 	if v == math.Trunc(v) {
 		return formatNumber(int(v))
 	}

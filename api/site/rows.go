@@ -14,91 +14,92 @@ import (
 // A markup is HTML that is being written. Only text and link write what others chose, and escape it.
 type markup struct{ strings.Builder }
 
-// raw writes markup of this package.
-func (m *markup) raw(parts ...string) *markup {
+// addRaw appends markup, which must not contain input.
+func (m *markup) addRaw(parts ...string) *markup {
 	for _, part := range parts {
 		m.WriteString(part)
 	}
 	return m
 }
 
-// text writes text, or the value of an attribute in double quotes.
-func (m *markup) text(s string) *markup {
+// addText appends text, escaped for an element or for an attribute in double quotes.
+func (m *markup) addText(s string) *markup {
 	template.HTMLEscape(&m.Builder, []byte(s))
 	return m
 }
 
-// rawIf writes markup of this package if a condition holds.
-func (m *markup) rawIf(condition bool, s string) *markup {
+// addRawIf appends markup, which must not contain input, if a condition holds.
+func (m *markup) addRawIf(condition bool, s string) *markup {
 	if condition {
 		m.WriteString(s)
 	}
 	return m
 }
 
-// link writes the beginning of a link to a path of the site.
-func (m *markup) link(address string) *markup {
-	return m.raw(`<a href="`).text(address).raw(`"`)
+// openLink appends the start tag of a link to a path of the site.
+func (m *markup) openLink(address string) *markup {
+	return m.addRaw(`<a href="`).addText(address).addRaw(`"`)
 }
 
-// cell writes a cell of a table, whose label is shown on narrow screens.
-func (m *markup) cell(label, value string) *markup {
-	return m.raw(`<td role="cell" data-label="`, label, `">`).text(value).raw(`</td>`)
+// addCell appends a cell of a table. Narrow screens display its label.
+func (m *markup) addCell(label, value string) *markup {
+	return m.addRaw(`<td role="cell" data-label="`, label, `">`).addText(value).addRaw(`</td>`)
 }
 
-// html returns what was written.
+// html returns the markup.
 func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions writes the options of a list of versions, with their marks.
+// writeOptions returns the options of a version picker with their marks.
 func writeOptions(versions []views.Version, selected string, marks map[string]mark) template.HTML {
 	var m markup
 	for _, v := range versions {
 		mark := marks[v.Version]
-		m.raw(`<option`)
+		m.addRaw(`<option`)
 		if mark != "" {
-			m.raw(` value="`).text(v.Version).raw(`"`)
+			m.addRaw(` value="`).addText(v.Version).addRaw(`"`)
 		}
-		m.rawIf(v.Version == selected, ` selected`).raw(`>`).text(v.Version)
+		m.addRawIf(v.Version == selected, ` selected`).addRaw(`>`).addText(v.Version)
 		if mark != "" {
-			m.raw(" (", string(mark), ")")
+			m.addRaw(" (", string(mark), ")")
 		}
-		m.raw("</option>\n")
+		m.addRaw("</option>\n")
 	}
 	return m.html()
 }
 
-// writeFileRows writes the rows of the list of a release's files.
+// writeFileRows returns the rows of the list of a release's files.
 func writeFileRows(files []fileRow) template.HTML {
 	var m markup
 	m.Grow(1200 * len(files))
 	for _, f := range files {
-		m.raw(`<tr role="row"`).rawIf(f.Chosen, ` class="chosen"`).raw(`><th role="rowheader" scope="row">`)
-		m.link(f.Address).rawIf(f.Chosen, ` aria-current="true"`).raw(`>`).text(f.Path).raw(`</a>`)
-		m.rawIf(f.Main, ` <span class="kind">main</span>`).rawIf(f.Minified, ` <span class="kind">minified here</span>`)
-		m.raw(`</th>`).cell("Original", formatBytes(f.Size))
+		m.addRaw(`<tr role="row"`).addRawIf(f.Chosen, ` class="chosen"`).addRaw(`><th role="rowheader" scope="row">`)
+		m.openLink(f.Address).addRawIf(f.Chosen, ` aria-current="true"`).addRaw(`>`).addText(f.Path).addRaw(`</a>`)
+		m.addRawIf(f.Main, ` <span class="kind">main</span>`).addRawIf(f.Minified, ` <span class="kind">minified here</span>`)
+		m.addRaw(`</th>`).addCell("Original", formatBytes(f.Size))
 		if f.Incompressible() {
-			m.raw(`<td role="cell" data-label="Compressed" colspan="2" class="uncoded">not compressed</td>`)
+			m.addRaw(`<td role="cell" data-label="Compressed" colspan="2" class="uncoded">not compressed</td>`)
 		} else {
-			m.cell("gzip", formatCoded(f.Gzip)).cell("Brotli", formatCoded(f.Brotli))
+			m.addCell("gzip", formatCoded(f.Gzip)).addCell("Brotli", formatCoded(f.Brotli))
 		}
-		m.raw(`<td role="cell" class="copying">`)
+		m.addRaw(`<td role="cell" class="copying">`)
 		if f.HTML != "" {
-			m.copyButton("tag", "Tag", f.HTML, f.Path)
+			m.addCopyButton("tag", "Tag", f.HTML, f.Path)
 		}
-		m.copyButton("URL", "URL", f.URL, f.Path).copyButton("SRI", "SRI", f.Integrity, f.Path).raw("</td></tr>\n")
+		m.addCopyButton("URL", "URL", f.URL, f.Path).addCopyButton("SRI", "SRI", f.Integrity, f.Path).addRaw("</td></tr>\n")
 	}
 	return m.html()
 }
 
-// copyButton writes a button that copies a value.
-func (m *markup) copyButton(what, label, value, of string) *markup {
-	m.raw(`<button type="button" class="copy" data-copy="`).text(value)
-	return m.raw(`" aria-label="Copy `, what, ` for `).text(of).raw(`"><span>`, label, `</span></button>`)
+// addCopyButton appends a button that copies value to the clipboard. what and label are its name for scripts and users,
+// of is what the value belongs to.
+func (m *markup) addCopyButton(what, label, value, of string) *markup {
+	m.addRaw(`<button type="button" class="copy" data-copy="`).addText(value)
+	return m.addRaw(`" aria-label="Copy `, what, ` for `).addText(of).addRaw(`"><span>`, label, `</span></button>`)
 }
 
-// formatCoded writes the size of a file in a coding, 0 for one that is not stored.
+// formatCoded returns the size of a file in an encoding as text, for 0 that it is not stored.
 func formatCoded(size int64) string {
 	if size == 0 {
 		return "–"
@@ -106,25 +107,25 @@ func formatCoded(size int64) string {
 	return formatBytes(size)
 }
 
-// writeFolderRows writes the rows of a folder.
+// writeFolderRows returns the rows of a folder.
 func writeFolderRows(entries []folderEntry) template.HTML {
 	var m markup
 	m.Grow(400 * len(entries))
 	for _, e := range entries {
-		m.raw(`<tr role="row"><th role="rowheader" scope="row">`).link(e.Address).raw(`>`).text(e.Name).rawIf(e.Files > 0, `/`).raw(`</a>`)
-		m.rawIf(e.Main, ` <span class="kind">main</span>`).raw(`</th>`)
+		m.addRaw(`<tr role="row"><th role="rowheader" scope="row">`).openLink(e.Address).addRaw(`>`).addText(e.Name).addRawIf(e.Files > 0, `/`).addRaw(`</a>`)
+		m.addRawIf(e.Main, ` <span class="kind">main</span>`).addRaw(`</th>`)
 		if e.Files > 0 {
-			m.cell("Files", formatNumber(e.Files))
+			m.addCell("Files", formatNumber(e.Files))
 		} else {
-			m.raw(`<td role="cell" data-label="Files" class="no-value">–</td>`)
+			m.addRaw(`<td role="cell" data-label="Files" class="no-value">–</td>`)
 		}
-		m.cell("Size", formatBytes(e.Size)).raw("</tr>\n")
+		m.addCell("Size", formatBytes(e.Size)).addRaw("</tr>\n")
 	}
 	return m.html()
 }
 
-// writeMadeRows writes what was done to each file of a release.
-func writeMadeRows(files []logs.File) template.HTML {
+// writeProcessingRows returns the rows that say what was done to each file of a release.
+func writeProcessingRows(files []logs.File) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))
 	for _, f := range files {
@@ -135,18 +136,18 @@ func writeMadeRows(files []logs.File) template.HTML {
 		case logs.Taken:
 			done = "as the origin has it"
 		}
-		m.raw(`<tr role="row"><th role="rowheader" scope="row">`).text(f.Path).raw(`</th>`).cell("What was done", done).cell("Size", formatBytes(f.Size)).raw("</tr>\n")
+		m.addRaw(`<tr role="row"><th role="rowheader" scope="row">`).addText(f.Path).addRaw(`</th>`).addCell("What was done", done).addCell("Size", formatBytes(f.Size)).addRaw("</tr>\n")
 	}
 	return m.html()
 }
 
-// writeChanges writes the rows of what differs between two releases.
-func writeChanges(changes []change) template.HTML {
+// writeChangeRows returns the rows of the files that differ between two releases.
+func writeChangeRows(changes []change) template.HTML {
 	var m markup
 	m.Grow(500 * len(changes))
 	for _, c := range changes {
-		m.raw(`<tr role="row"><th role="rowheader" scope="row">`).link(c.Address).raw(`>`).text(c.Path).raw(`</a></th>`)
-		m.raw(`<td role="cell" data-label="What"><span class="change change-`, string(c.Kind), `">`, string(c.Kind), `</span></td>`)
+		m.addRaw(`<tr role="row"><th role="rowheader" scope="row">`).openLink(c.Address).addRaw(`>`).addText(c.Path).addRaw(`</a></th>`)
+		m.addRaw(`<td role="cell" data-label="What"><span class="change change-`, string(c.Kind), `">`, string(c.Kind), `</span></td>`)
 		before, after := formatBytes(c.From), formatBytes(c.To)
 		switch c.Kind {
 		case added:
@@ -154,18 +155,18 @@ func writeChanges(changes []change) template.HTML {
 		case removed:
 			after = "–"
 		}
-		m.cell("Before", before).cell("After", after).cell("Difference", c.Delta()).raw("</tr>\n")
+		m.addCell("Before", before).addCell("After", after).addCell("Difference", c.Delta()).addRaw("</tr>\n")
 	}
 	return m.html()
 }
 
-// writeChoices writes the files that can be chosen for a recipe.
+// writeChoices returns the list of the files that a visitor can choose for a recipe.
 func writeChoices(files []recipeFile) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))
 	for _, f := range files {
-		m.raw(`<li><label><input type="checkbox" name="file" value="`).text(f.Path).raw(`"`).rawIf(f.Chosen, ` checked`).raw(`> <span>`).text(f.Path)
-		m.raw(`</span></label> <span class="when">`).text(formatBytes(f.Size)).raw("</span></li>\n")
+		m.addRaw(`<li><label><input type="checkbox" name="file" value="`).addText(f.Path).addRaw(`"`).addRawIf(f.Chosen, ` checked`).addRaw(`> <span>`).addText(f.Path)
+		m.addRaw(`</span></label> <span class="when">`).addText(formatBytes(f.Size)).addRaw("</span></li>\n")
 	}
 	return m.html()
 }

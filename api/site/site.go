@@ -1,14 +1,13 @@
-// Package site is the web pages: finding a library, copying the tag that loads it,
-// seeing what a release holds and what became of the others.
+// Package site has the web pages: search, the libraries with the tags that load them, the files of a release, and the
+// log.
 //
 // It guarantees that a page needs nothing from another host and no script, that
-// nothing in a package's metadata can become markup or a link that runs something,
-// and that an answer's size is bounded whatever is in the store or the query. Every
+// no metadata of a package can become markup or a link that runs a script, and that
+// the size of a response is bounded for every store and query. Every
 // page has an entity tag and comes compressed; the style sheet, the scripts and
-// the mark have a hash in their names and may be kept for ever.
+// the mark have a hash in their names, and caches may store them for good.
 //
-// All that is shown comes from package library. The package must not know the store
-// behind it, the REST API, or how assets are served.
+// All content comes from package library. Package site must not know the store behind it, the REST API, or how assets are served.
 package site
 
 import (
@@ -31,66 +30,62 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// Options says what the pages show. Only Library and Renderer are required.
+// Options are the options of the pages. Only Library and Renderer are required.
 type Options struct {
-	// Library is what there is to browse.
+	// Library has the libraries and their releases.
 	Library *library.Index
-	// Renderer has what strangers wrote rendered in worker processes.
+	// Renderer renders untrusted documents in worker processes.
 	Renderer *rendering.Renderer
-	// AssetBase begins the URLs of files, without a slash at its end. Default: the
-	// origin that the page was asked from.
+	// AssetBase is the base URL of assets, without a slash at the end. Default: the origin of the request.
 	AssetBase string
-	// SiteBase begins the pages' own addresses, without a slash at its end. Default:
-	// the origin that the page was asked from.
+	// SiteBase is the base URL of pages, without a slash at the end. Default: the origin of the request.
 	SiteBase string
-	// Name is what the pages call the service. Default: Larder.
+	// Name is the name of the service. Default: Larder.
 	Name string
-	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil:
-	// there is no such page.
+	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil: no such page.
 	Document func() []byte
-	// Rooms are the waiting rooms. Nil: there are none, and no page of them.
+	// Rooms are the waiting rooms. Nil: none, and no page of them.
 	Rooms Rooms
-	// Nodes returns the nodes of the cluster that this is one of and, with an error, those that can be told of without
-	// the others. Nil: it is no node, and there is no page of them.
+	// Nodes returns the nodes of this node's cluster, and with an error those that it knows. Nil: no cluster, and no
+	// page of nodes.
 	Nodes func(ctx context.Context) ([]Node, error)
-	// Catalogue tells how the catalogue stands. Nil: nothing is said of it.
+	// Catalogue returns the state of the catalogue. Nil: pages do not mention it.
 	Catalogue func() Catalogue
-	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
-	// may be called twice at once, and should end with its context. Nil: there is no page for that.
+	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not. It
+	// may be called concurrently, and should end with its context. Nil: no page for drafts.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
-	// Advisories are the known vulnerabilities. Nil: pages tell of none.
+	// Advisories are the known vulnerabilities. Nil: pages do not mention any.
 	Advisories *library.Advisories
-	// Usage is how much files are asked for. Nil: pages do without.
+	// Usage counts requests for files. Nil: pages have no counts.
 	Usage *usage.Usage
-	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as
-	// [client.PageProcessors] says.
+	// Turns limits how many pages are made at once, which leaves processors for assets. Default:
+	// [client.PageProcessors].
 	Turns *client.Shares
-	// Logger gets what goes wrong. Default: nothing is logged.
+	// Logger logs errors. Default: no logging.
 	Logger *slog.Logger
 }
 
-// A Site answers requests for pages and what belongs to them. It is safe for
-// concurrent use.
+// A Site serves the pages with their style sheets and scripts. It is safe for concurrent use.
 type Site struct {
-	options   Options
-	library   *library.Index
-	logger    *slog.Logger
-	files     *files
-	templates map[string]*template.Template
-	routes    []route
-	summary   summaryCache
-	totals    totalsCache
-	reference referenceCache
-	drafting  gate
-	kept      prepared.Cache[pageKey, *page]
-	hosts     keptHosts
-	flights   flights
-	now       func() time.Time
+	options     Options
+	library     *library.Index
+	logger      *slog.Logger
+	files       *files
+	templates   map[string]*template.Template
+	routes      []route
+	summary     summaryCache
+	totals      totalsCache
+	reference   referenceCache
+	drafting    draftLimiter
+	cachedPages prepared.Cache[pageKey, *page]
+	hosts       cachedHosts
+	flights     flights
+	now         func() time.Time
 
 	renderTimeout time.Duration
 }
 
-// New returns the site. It fails only where what is embedded is broken.
+// New returns the site. It fails only if an embedded template or file is invalid.
 func New(o Options) (*Site, error) {
 	if o.Library == nil || o.Renderer == nil {
 		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
@@ -98,8 +93,8 @@ func New(o Options) (*Site, error) {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
-	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
+	s.cachedPages.Most, s.cachedPages.MostBytes = maxCached, maxCachedBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {
 		return nil, err
@@ -108,48 +103,48 @@ func New(o Options) (*Site, error) {
 		return nil, err
 	}
 	s.routes = []route{
-		{"/", nil, false, s.home},
-		{"/search", []string{"q", "page"}, false, s.search},
-		{"/library", nil, false, s.librariesElsewhere},
-		{"/library/*", []string{"version", "file", "filter", "page"}, true, s.ofLibrary(s.showLibrary)},
-		{"/library/*/*", []string{"file", "filter", "page"}, true, s.ofLibrary(s.showVersion)},
-		{"/compare/*", []string{"from", "to", "file", "page"}, true, s.ofLibrary(s.compare)},
-		{"/files", nil, false, s.librariesElsewhere},
-		{"/files/*", nil, false, s.ofLibrary(s.libraryElsewhere)},
-		{"/files/*/*", []string{"version", "page"}, true, s.ofLibrary(s.showFiles)},
-		{"/files/*/*/**", []string{"version", "page"}, true, s.ofLibrary(s.showFiles)},
-		{"/recipe/*/*", []string{"version", "file+", "filter"}, true, s.ofLibrary(s.recipe)},
-		{"/history", []string{"entry", "package", "kind+", "since", "before"}, false, s.log},
-		{"/history/*", []string{"state", "page"}, true, s.ofLibrary(s.history)},
-		{"/history/*/*", []string{"page"}, true, s.releaseHistory},
-		{"/statistics", nil, false, s.statistics},
-		{"/about", nil, false, s.about},
+		{"/", nil, false, s.homePage},
+		{"/search", []string{"q", "page"}, false, s.searchPage},
+		{"/library", nil, false, s.redirectToSearch},
+		{"/library/*", []string{"version", "file", "filter", "page"}, true, s.withLibrary(s.libraryPage)},
+		{"/library/*/*", []string{"file", "filter", "page"}, true, s.withLibrary(s.versionPage)},
+		{"/compare/*", []string{"from", "to", "file", "page"}, true, s.withLibrary(s.comparePage)},
+		{"/files", nil, false, s.redirectToSearch},
+		{"/files/*", nil, false, s.withLibrary(s.redirectToLibrary)},
+		{"/files/*/*", []string{"version", "page"}, true, s.withLibrary(s.filesPage)},
+		{"/files/*/*/**", []string{"version", "page"}, true, s.withLibrary(s.filesPage)},
+		{"/recipe/*/*", []string{"version", "file+", "filter"}, true, s.withLibrary(s.recipePage)},
+		{"/history", []string{"entry", "package", "kind+", "since", "before"}, false, s.logPage},
+		{"/history/*", []string{"state", "page"}, true, s.withLibrary(s.historyPage)},
+		{"/history/*/*", []string{"page"}, true, s.releaseHistoryPage},
+		{"/statistics", nil, false, s.statisticsPage},
+		{"/about", nil, false, s.aboutPage},
 	}
 	if o.Draft != nil {
-		s.routes = append(s.routes, route{"/new", []string{"npm"}, false, s.newFile})
+		s.routes = append(s.routes, route{"/new", []string{"npm"}, false, s.newFilePage})
 	}
 	if o.Document != nil {
-		s.routes = append(s.routes, route{"/docs", nil, false, s.docs}, route{"/api", nil, false, s.docsElsewhere})
+		s.routes = append(s.routes, route{"/docs", nil, false, s.docsPage}, route{"/api", nil, false, s.redirectToDocs})
 	}
 	if o.Rooms != nil {
-		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.rooms}, route{"/rooms/*", []string{"live", "people", "span"}, false, s.room})
+		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.roomsPage}, route{"/rooms/*", []string{"live", "people", "span"}, false, s.roomPage})
 	}
 	if o.Nodes != nil {
-		s.routes = append(s.routes, route{"/nodes", nil, false, s.nodes})
+		s.routes = append(s.routes, route{"/nodes", nil, false, s.nodesPage})
 	}
 	return s, nil
 }
 
-// A route leads to one page. A "*" in its pattern is any one segment, and "**" at its end is the path of a file.
+// A route is the address of a kind of page. A "*" in its pattern is any one segment, and "**" at its end is the path of a file.
 type route struct {
 	pattern string
 	query   []string // names of its parameters, see [canonicalQuery]
-	kept    bool     // its pages are functions of libraries, and kept until one of them changes
-	show    func(*request) (*answer, error)
+	cached  bool     // its pages depend on libraries only, and are cached until one of them changes
+	show    func(*request) (*pageAnswer, error)
 }
 
-// names decodes what stands in the place of the stars.
-func (r route) names(stars []string) ([]string, error) {
+// decodeSegments decodes the segments of a path that match the pattern's stars.
+func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
 		read := requests.DecodeName
@@ -165,10 +160,10 @@ func (r route) names(stars []string) ([]string, error) {
 	return names, nil
 }
 
-// ofLibrary returns what shows a page of the library that the path names.
-func (s *Site) ofLibrary(show func(*request, *library.Library) (*answer, error)) func(*request) (*answer, error) {
-	return func(q *request) (*answer, error) {
-		q.inputs.use(q.segments[0])
+// withLibrary returns a function that looks up the library in the path and calls show with it.
+func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, error)) func(*request) (*pageAnswer, error) {
+	return func(q *request) (*pageAnswer, error) {
+		q.inputs.addLibraries(q.segments[0])
 		l, err := s.library.Library(q.Context(), q.segments[0])
 		if err != nil {
 			return nil, err
@@ -177,22 +172,21 @@ func (s *Site) ofLibrary(show func(*request, *library.Library) (*answer, error))
 	}
 }
 
-// Owns reports whether a path, percent-encoded as the client sent it, is one that
-// people may come to: that of a page or an embedded file, or one below a page, where
-// there is nothing but where people look, and find a page that says so.
+// Owns reports whether the site handles a path, percent-encoded as the client sent it: that of a page or embedded file,
+// or one below a page's path, where visitors get a page that says that nothing is there.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true
 	}
-	if _, _, ok := s.route(path); ok {
+	if _, _, ok := s.findRoute(path); ok {
 		return true
 	}
 	first, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return below && slices.ContainsFunc(s.routes, func(r route) bool { return strings.HasPrefix(r.pattern, "/"+first+"/*") })
 }
 
-// route finds the page of a path and what stands in the place of the stars.
-func (s *Site) route(path string) (route, []string, bool) {
+// findRoute returns the route of a path and the segments that match the pattern's stars.
+func (s *Site) findRoute(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
 		if path == "/" {
@@ -223,8 +217,9 @@ next:
 	return route{}, nil, false
 }
 
-// soughtAt returns what to search for where there is no page: the last words of its path that are no names of our own.
-func soughtAt(path string) string {
+// searchTextOf returns what to search for instead of an unknown path: its last segment that is neither a version nor a
+// name of the site's own.
+func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
 		return ""
@@ -241,12 +236,10 @@ func soughtAt(path string) string {
 	return ""
 }
 
-// libraryTimeout is how long a page waits for the libraries to have been read, after a
-// start.
+// libraryTimeout is how long a page waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// ServeHTTP answers a request for a path that the site owns, and any other with a
-// page that says so.
+// ServeHTTP responds with a page or an embedded file, and to other paths with a page that says that nothing is there.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {
@@ -256,32 +249,33 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), libraryTimeout)
 	defer cancel()
 	q := &request{Request: r.WithContext(ctx)}
-	p, err := s.page(q, path)
-	if err != nil { // not even the page of a failure could be made
+	p, err := s.getPage(q, path)
+	if err != nil { // not even a failure page could be made
 		http.Error(w, "An unexpected error occurred", http.StatusInternalServerError)
 		return
 	}
 	if p.location != "" {
-		redirect(w, p.answer)
+		sendRedirect(w, p.pageAnswer)
 		return
 	}
-	s.send(w, r, p)
+	s.sendPage(w, r, p)
 }
 
-func (s *Site) answer(q *request, path string) (*answer, error) {
+// runRoute finds the route of a path and returns its answer.
+func (s *Site) runRoute(q *request, path string) (*pageAnswer, error) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
-		return nil, refuse(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")
+		return nil, newRefusal(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")
 	}
-	route, stars, ok := s.route(path)
+	route, stars, ok := s.findRoute(path)
 	if !ok {
-		return nil, &refusal{http.StatusNotFound, "Page not found", "There is no page at this address.", soughtAt(path)}
+		return nil, &refusal{http.StatusNotFound, "Page not found", "There is no page at this address.", searchTextOf(path)}
 	}
 	var err error
-	if q.segments, err = route.names(stars); err != nil {
-		return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
+	if q.segments, err = route.decodeSegments(stars); err != nil {
+		return nil, newRefusal(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
 	}
 	if path != "/" && strings.HasSuffix(path, "/") {
-		return &answer{status: http.StatusPermanentRedirect, location: withQuery(strings.TrimSuffix(path, "/"), q.URL.RawQuery)}, nil
+		return &pageAnswer{status: http.StatusPermanentRedirect, location: withQuery(strings.TrimSuffix(path, "/"), q.URL.RawQuery)}, nil
 	}
 	return route.show(q)
 }

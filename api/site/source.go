@@ -32,7 +32,7 @@ var languages = map[string]string{
 	".css": ".css", ".scss": ".css", ".less": ".css",
 }
 
-// addLines adds the lines that a page has: coloured by a worker where people wrote them.
+// addLines adds the displayed lines of a file to its page, with highlighting by a worker for source that people write.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
 	source = text.Cut(source, document.MaxSource)
@@ -41,15 +41,15 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 		p.Count++
 	}
 	self := filesPath(p.Name, p.Version, f.Path)
-	p.Pager = newPager(p.Count, linesShown, q.page(), "lines", func(n string) string { return withQuery(self, encode("page", n)) + "#source" })
-	q.inputs.free = q.inputs.free || p.Pager.Page != q.page()
+	p.Pager = newPager(p.Count, linesShown, q.pageNumber(), "lines", func(n string) string { return withQuery(self, encodeQuery("page", n)) + "#source" })
+	q.inputs.arbitrary = q.inputs.arbitrary || p.Pager.Page != q.pageNumber()
 	p.First = p.Pager.First
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
-		result, ok, err := s.rendered(q, rendering.Document{
+		result, ok, err := s.getRendered(q, rendering.Document{
 			Kind: document.Source, Key: document.SourceKey(r.Owner(), f.Hash, language, first), Owner: r.Owner(),
 			Request: func(context.Context) (document.Request, error) {
-				source, err := s.source(f)
+				source, err := s.readSource(f)
 				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, err
 			},
 		})
@@ -63,13 +63,13 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 			p.Long = result.Cut
 			return nil
 		}
-		p.Plain = q.inputs.unrendered
+		p.Plain = q.inputs.isUnrendered
 	}
 	p.addPlainLines(source, first)
 	return nil
 }
 
-// addPlainLines adds lines as plain text, from one on that is counted from 0.
+// addPlainLines adds lines as plain text, starting at the line with index first.
 func (p *filePage) addPlainLines(source string, first int) {
 	n, room := 0, document.MaxMarkup
 	for line := range strings.Lines(source) {
@@ -94,8 +94,8 @@ type noSourceError struct{ why string }
 
 func (e *noSourceError) Error() string { return e.why }
 
-// source returns the text of a file.
-func (s *Site) source(f views.PublishedFile) (string, error) {
+// readSource returns the text of a file, or a *noSourceError if a page cannot display it.
+func (s *Site) readSource(f views.PublishedFile) (string, error) {
 	if f.Size > mostSource {
 		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
 	}
@@ -121,27 +121,27 @@ type readme struct {
 	Plain bool // until it is rendered
 }
 
-// readmeOf returns the README of a release as a page shows it.
-func (s *Site) readmeOf(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
+// newReadme returns the README of a release as a page displays it. cut says that source is incomplete.
+func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
 	d, ok := s.readmeDocument(r, repository, file, source)
 	if !ok {
 		return shown, nil
 	}
-	result, ok, err := s.rendered(q, d)
+	result, ok, err := s.getRendered(q, d)
 	if err != nil {
 		return nil, err
 	}
 	if ok {
 		shown.HTML, shown.Text = template.HTML(result.Markup), "" //nolint:gosec // document.Decode has checked it
 	} else {
-		shown.Plain = q.inputs.unrendered
+		shown.Plain = q.inputs.isUnrendered
 	}
 	return shown, nil
 }
 
-// readmeDocument returns a README that a worker renders, false for one that is plain text.
+// readmeDocument returns the document by which a worker renders a README, and false for a README in plain text.
 func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
@@ -168,9 +168,9 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 	}, true
 }
 
-// Part has the README of each release rendered when it is published, and its ranges of dependencies read. Those of releases that were published before
-// are rendered when a page shows them. It is for processes that publish: a mirror copies logs of many releases, and renders a README when a page
-// shows it.
+// Part returns a [parts.Part] for processes that publish. It renders the README and reads the dependency ranges of each
+// release when it is published. Other processes render documents when a page displays them: a mirror copies logs of
+// many releases.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "documents of new releases", Run: parts.RunUntilDone(func(ctx context.Context) {
@@ -192,7 +192,7 @@ func (s *Site) Part() parts.Part {
 	})}
 }
 
-// renderDocuments renders the README of a release that the log has published, and reads its ranges of dependencies.
+// renderDocuments renders the README of the release that a log entry publishes, and reads its dependency ranges.
 func (s *Site) renderDocuments(ctx context.Context, e logs.Indexed) error {
 	if err := s.library.Wait(ctx, e.Index+1); err != nil {
 		return err

@@ -25,8 +25,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// formatBytes writes a size with three digits at least, in powers of a thousand as
-// browsers' developer tools do.
+// formatBytes returns a size as text with at least three digits, in powers of a thousand as browsers' developer tools
+// do.
 func formatBytes(n int64) string {
 	if n < 0 {
 		return "−" + formatBytes(-n)
@@ -51,19 +51,20 @@ func formatBytes(n int64) string {
 	panic("unreachable")
 }
 
-// formatDelta writes by how much a size has changed.
+// formatDelta returns by how much a size has changed, as text.
 func formatDelta(from, to int64) string {
 	switch {
 	case from == to:
 		return "same size"
 	case to > from:
-		return "+" + formatBytes(to-from) + percent(from, to)
+		return "+" + formatBytes(to-from) + formatPercent(from, to)
 	default:
-		return formatBytes(to-from) + percent(from, to)
+		return formatBytes(to-from) + formatPercent(from, to)
 	}
 }
 
-func percent(from, to int64) string {
+// formatPercent returns by how many percent a size has changed, as text.
+func formatPercent(from, to int64) string {
 	if from == 0 {
 		return ""
 	}
@@ -79,10 +80,10 @@ func percent(from, to int64) string {
 	return " (" + s + " %)"
 }
 
-// formatNumber groups the digits of a count.
+// formatNumber returns a count as text with grouped digits.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
-// formatLarge writes a number of which only the magnitude counts.
+// formatLarge returns a number as text of which only the magnitude matters.
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:
@@ -93,13 +94,15 @@ func formatLarge(n int64) string {
 	return humanize.Comma(n)
 }
 
-// turns reports whether a character can make others appear in another order than they
-// are in, so that one name looks like another: the embeddings, overrides and isolates
-// of Unicode's bidirectional algorithm (https://www.unicode.org/reports/tr9/).
-func turns(r rune) bool { return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069' }
+// isBidiControl reports whether a character changes the order in which others appear, so that one name looks like
+// another: an embedding, override or isolate of Unicode's bidirectional algorithm
+// (https://www.unicode.org/reports/tr9/).
+func isBidiControl(r rune) bool {
+	return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069'
+}
 
-// straighten makes such characters visible in a page.
-func straighten(page []byte) []byte {
+// escapeBidi replaces bidirectional control characters in a page by visible ones.
+func escapeBidi(page []byte) []byte {
 	const lead = 0xe2 // the first byte of each such character
 	for at := 0; ; at++ {
 		next := bytes.IndexByte(page[at:], lead)
@@ -107,35 +110,38 @@ func straighten(page []byte) []byte {
 			return page
 		}
 		at += next
-		if r, _ := utf8.DecodeRune(page[at:]); turns(r) {
+		if r, _ := utf8.DecodeRune(page[at:]); isBidiControl(r) {
 			break
 		}
 	}
 	return bytes.Map(func(r rune) rune {
-		if turns(r) {
+		if isBidiControl(r) {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, page)
 }
 
-// formatDate writes the day for people, "" for a time that is not known. A script writes it in the reader's zone.
-func formatDate(t time.Time) template.HTML { return inTime(t, "2 January 2006", "day") }
+// formatDate returns the markup of a day, "" for an unknown time. A script converts it to the reader's time zone.
+func formatDate(t time.Time) template.HTML { return markUpTime(t, "2 January 2006", "day") }
 
-// formatMoment is formatDate to the minute.
-func formatMoment(t time.Time) template.HTML { return inTime(t, "2 January 2006, 15:04 UTC", "minute") }
+// formatMoment is like formatDate, but to the minute.
+func formatMoment(t time.Time) template.HTML {
+	return markUpTime(t, "2 January 2006, 15:04 UTC", "minute")
+}
 
-func inTime(t time.Time, layout, to string) template.HTML {
-	if unknown(t) {
+// markUpTime returns the markup of a time, which has the given layout in UTC. A script converts it to the reader's time
+// zone, to the precision to.
+func markUpTime(t time.Time, layout, to string) template.HTML {
+	if isUnknown(t) {
 		return ""
 	}
 	t = t.UTC()
 	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `" data-to="` + to + `">` + t.Format(layout) + `</time>`) //nolint:gosec // it is made of numbers
 }
 
-// unknown reports whether t stands for no time: what is zero, or was stored as
-// the seconds of zero.
-func unknown(t time.Time) bool { return t.Unix() <= 0 }
+// isUnknown reports whether t means no time: the zero time, or one that was stored as zero seconds.
+func isUnknown(t time.Time) bool { return t.Unix() <= 0 }
 
 // A pager is the part of a long list that one page shows.
 type pager struct {
@@ -148,8 +154,8 @@ type pager struct {
 	What string
 }
 
-// newPager returns the page of that number, or the last one where there are fewer.
-// Address makes the address of another one.
+// newPager returns the pager of a list with total elements of the kind what, each on a page. If the page does not
+// exist, it returns the last one. address returns the address of another page.
 func newPager(total, each, page int, what string, address func(page string) string) pager {
 	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
 	p.Page = min(max(page, 1), p.Pages)
@@ -169,8 +175,8 @@ func newPager(total, each, page int, what string, address func(page string) stri
 	return p
 }
 
-// part returns the elements of all that the page shows.
-func part[T any](p pager, all []T) []T {
+// sliceOf returns the elements of all that are on the pager's page.
+func sliceOf[T any](p pager, all []T) []T {
 	if p.Total == 0 {
 		return nil
 	}
@@ -180,8 +186,8 @@ func part[T any](p pager, all []T) []T {
 //go:embed templates
 var embeddedTemplates embed.FS
 
-// parseTemplates returns the pages' templates by name. Each is in a file of its own,
-// around it goes frame.html, and in parts.html is what several have in common.
+// parseTemplates returns the templates of the pages by name. Each is a file of its own within frame.html; parts.html
+// has what several pages use.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
 		"file":      f.path,
@@ -192,7 +198,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"date":      formatDate,
 		"short":     func(n int, s string) string { return text.Short(s, n) },
 		"moment":    formatMoment,
-		"search":    func(q string) string { return withQuery("/search", encode("q", text.Cut(q, 200))) },
+		"search":    func(q string) string { return withQuery("/search", encodeQuery("q", text.Cut(q, 200))) },
 		"recipe":    recipePath,
 		"filespage": filesPath,
 		"library":   libraryPath,
@@ -200,24 +206,24 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"version":   versionPath,
 		"history":   historyPath,
 		"states": func(l string, kind views.StateKind) string {
-			return withQuery(historyPath(l), encode("state", string(kind)))
+			return withQuery(historyPath(l), encodeQuery("state", string(kind)))
 		},
 		"compare": comparePath,
-		"release": releasePath,
+		"release": releaseHistoryPath,
 		"entry":   entryPath,
 		"logged":  logPath,
 		"words": func(kind any) string {
 			return strings.ReplaceAll(strings.ReplaceAll(fmt.Sprint(kind), "-", " "), ",", ", ")
 		},
 		"rest":     func(all, shown int) int { return all - shown },
-		"prose":    prose,
+		"prose":    splitCode,
 		"download": downloadPath,
 
 		"options":      writeOptions,
 		"filerows":     writeFileRows,
 		"folderrows":   writeFolderRows,
-		"madefilerows": writeMadeRows,
-		"changerows":   writeChanges,
+		"madefilerows": writeProcessingRows,
+		"changerows":   writeChangeRows,
 		"choices":      writeChoices,
 
 		"room":      roomPath,
@@ -275,7 +281,8 @@ type frame struct {
 	Page        any
 }
 
-func (s *Site) render(q *request, a *answer) (*page, error) {
+// renderAnswer returns the page that the answer's template makes.
+func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
 		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Refresh: a.refresh, Page: a.data,
@@ -288,28 +295,32 @@ func (s *Site) render(q *request, a *answer) (*page, error) {
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)
 	}
-	return &page{answer: a, body: answers.NewBody(answers.HTML, straighten(b.Bytes()))}, nil
+	return &page{pageAnswer: a, body: answers.NewBody(answers.HTML, escapeBidi(b.Bytes()))}, nil
 }
 
 // The addresses of pages.
 
+// libraryPath returns the path of a library's page.
 func libraryPath(l string) string { return "/library/" + url.PathEscape(l) }
 
+// versionPath returns the path of the page of a version of a library.
 func versionPath(l, version string) string { return libraryPath(l) + "/" + url.PathEscape(version) }
 
+// historyPath returns the path of the page with the history of a library's versions.
 func historyPath(l string) string { return "/history/" + url.PathEscape(l) }
 
+// comparePath returns the path of the page that compares two versions.
 func comparePath(l, from, to, page string) string {
-	return withQuery("/compare/"+url.PathEscape(l), encode("from", from, "to", to, "page", page))
+	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "page", page))
 }
 
+// downloadPath returns the path of an archive of a version.
 func downloadPath(l, version, ext string) string {
 	return "/download/" + url.PathEscape(l) + "/" + url.PathEscape(version) + ext
 }
 
-// encode writes a query of names and values, in their order; those without a value
-// are left out.
-func encode(pairs ...string) string {
+// encodeQuery returns a query of pairs of a name and a value, in their order, without those whose value is empty.
+func encodeQuery(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] == "" {
@@ -323,7 +334,7 @@ func encode(pairs ...string) string {
 	return b.String()
 }
 
-// repositoryLink returns where a repository can be looked at.
+// repositoryLink returns the web address of a library's repository.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
 		return ""
@@ -349,6 +360,7 @@ var fileTypes = map[string]string{
 	".svg": "image/svg+xml",
 }
 
+// loadFiles reads the embedded files.
 func loadFiles() (*files, error) {
 	loaded := &files{byPath: map[string]*answers.Body{}, paths: map[string]string{}}
 	entries, err := fs.ReadDir(embeddedFiles, "assets")
@@ -369,7 +381,7 @@ func loadFiles() (*files, error) {
 	return loaded, nil
 }
 
-// path returns where a page finds the embedded file with that name.
+// path returns the path of the embedded file with that name, which contains a hash of its content.
 func (f *files) path(name string) (string, error) {
 	p, ok := f.paths[name]
 	if !ok {
@@ -378,9 +390,9 @@ func (f *files) path(name string) (string, error) {
 	return p, nil
 }
 
-// sendFile answers with an embedded file, which never changes under its path, because that holds the hash of its bytes.
+// sendFile responds with an embedded file, which never changes under its path.
 func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
-	setSafety(w.Header())
+	setIsolation(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", readOnly)
 		w.WriteHeader(http.StatusMethodNotAllowed)

@@ -32,7 +32,7 @@ func TestFormats(t *testing.T) {
 			t.Errorf("from %d to %d is %q, want %q", tt.from, tt.to, got, tt.want)
 		}
 	}
-	if got := string(straighten([]byte("a\u202eb\u2069\u200f“é”"))); got != "a\ufffdb\ufffd\u200f“é”" {
+	if got := string(escapeBidi([]byte("a\u202eb\u2069\u200f“é”"))); got != "a\ufffdb\ufffd\u200f“é”" {
 		t.Errorf("what turns text becomes %+q", got)
 	}
 	if text.Count(1, "file", "files") != "1 file" || text.Count(2000, "file", "files") != "2,000 files" {
@@ -70,7 +70,7 @@ func TestIdentifier(t *testing.T) {
 	for name, want := range map[string]string{
 		"vue": "vue", "chart.js": "chart", "lodash-es": "lodashEs", "@scope/some_thing": "some_thing", "d3": "d3", "3d": "d", "": "library", "文": "library", "class": "library", "a.b-c": "aBC", "$": "$",
 	} {
-		if got := identifier(name); got != want {
+		if got := newIdentifier(name); got != want {
 			t.Errorf("%q becomes %q, want %q", name, got, want)
 		}
 	}
@@ -116,10 +116,10 @@ func TestDocs(t *testing.T) {
 	}
 	one := page.Groups[0].Operations[0]
 	example := &library.Library{Name: "a b", Version: "1"}
-	if got := one.fill(example); got != "/z/a%20b?fields=a+b" {
+	if got := one.fillPath(example); got != "/z/a%20b?fields=a+b" {
 		t.Errorf("the example is %s", got)
 	}
-	if got := page.Groups[1].Operations[0].fill(example); got != "/a/a%20b/1/{x}" {
+	if got := page.Groups[1].Operations[0].fillPath(example); got != "/a/a%20b/1/{x}" {
 		t.Errorf("the example is %s", got)
 	}
 	if one.Parameters[0].Name != "library" || !one.Parameters[0].Required || one.Responses[0].Schema != "schema-jar" || one.Failures[0].Description != "None." || one.FailureStatuses() != "404" {
@@ -138,7 +138,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s is a document", broken)
 		}
 	}
-	if got := prose("a `b` c"); len(got) != 3 || !got[1].Code || got[1].Text != "b" {
+	if got := splitCode("a `b` c"); len(got) != 3 || !got[1].Code || got[1].Text != "b" {
 		t.Errorf("prose %+v", got)
 	}
 }

@@ -22,8 +22,8 @@ type usageChart struct {
 	SVG      template.HTML
 }
 
-// addUsage adds how much the library is asked for, or the version where it is not the latest one. A page does without
-// where that is nothing, or cannot be read.
+// addUsage adds the requests for the library, or for the page's version if it is not the latest. It adds nothing if
+// there are none or they cannot be read.
 func (s *Site) addUsage(page *libraryPage) {
 	if s.options.Usage == nil {
 		return
@@ -42,6 +42,7 @@ func (s *Site) addUsage(page *libraryPage) {
 	}
 }
 
+// newUsageChart returns a chart of the requests for a version, "" for the library.
 func newUsageChart(version string, r *usage.Report) *usageChart {
 	values := make([]float64, len(r.Days))
 	highest, busiest := 0.0, 0
@@ -60,13 +61,13 @@ func newUsageChart(version string, r *usage.Report) *usageChart {
 			formatNumber(int(values[len(values)-1])) + " today so far, at most " + formatNumber(int(highest)) + ", on " + r.From.AddDate(0, 0, busiest).Format(time.DateOnly) + ".",
 	}
 	for at := 0.0; at <= c.Y.Max*1.0001; at += step {
-		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: roundNumber(at)})
+		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: formatRound(at)})
 	}
 	return &usageChart{version, len(values), int(r.Total.Requests), int64(r.Total.Bytes), template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
 }
 
-// roundNumber writes a number that is round in few letters: "500", "20k", "1.5M".
-func roundNumber(v float64) string {
+// formatRound returns a round number as a short text: "500", "20k", "1.5M".
+func formatRound(v float64) string {
 	for _, unit := range []struct {
 		of   float64
 		name string

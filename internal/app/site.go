@@ -102,7 +102,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	tags := purge.TagHeaders(c.CacheTags)
 	assets, err := server.New(server.Options{
 		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking,
-		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.OfFiles(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
+		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.FilesPage(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -11,26 +11,26 @@ import (
 
 func TestRoom(t *testing.T) {
 	of := func(n int) *answers.Body { return newJSON(make([]byte, n)) }
-	r := room{most: 5 * largeAnswer}
+	r := sendBudget{most: 5 * largeAnswer}
 	first, second, third := of(3*largeAnswer), of(2*largeAnswer), of(largeAnswer)
 	for _, step := range []struct {
 		b    *answers.Body
 		want bool
 	}{{first, true}, {first, true}, {second, true}, {third, false}, {of(largeAnswer - 1), true}, {second, true}} {
-		if got := r.enter(step.b); got != step.want {
+		if got := r.acquire(step.b); got != step.want {
 			t.Errorf("room for %d bytes beside %d: %v", step.b.Len(), r.bytes, got)
 		}
 	}
-	r.leave(first)
-	equal(t, "room while another sends the same", r.enter(third), false)
-	r.leave(first)
-	equal(t, "room after both", r.enter(third), true)
+	r.release(first)
+	equal(t, "room while another sends the same", r.acquire(third), false)
+	r.release(first)
+	equal(t, "room after both", r.acquire(third), true)
 	for _, b := range []*answers.Body{second, second, third} {
-		r.leave(b)
+		r.release(b)
 	}
 	equal(t, "bytes at the end", r.bytes, 0)
 	equal(t, "bodies at the end", len(r.sender), 0)
-	equal(t, "room for the largest alone", r.enter(of(9*largeAnswer)), true)
+	equal(t, "room for the largest alone", r.acquire(of(9*largeAnswer)), true)
 }
 
 // stalled is a client that takes nothing until it is told to.
