@@ -6,6 +6,7 @@ type eventKind uint8
 
 const (
 	userVisits eventKind = iota
+	streamOpens
 	sessionEnds
 	workerReports
 	dcReports

@@ -31,6 +31,9 @@ type Options struct {
 	// Roaming is the part of requests that arrive at another data centre than the last.
 	Roaming float64
 
+	// Streams is the part of visitors who hold event streams, so that they come when they are called. The others poll.
+	Streams float64
+
 	// DataCentres, and Workers in each of them; default 2 and 3, at most 100 and 100.
 	DataCentres, Workers int
 	// Delay is how long a message to or from the global object takes on average; each

@@ -40,10 +40,12 @@ type Result struct {
 type Visitor struct {
 	Arrived  time.Duration // by the ticket
 	Joined   time.Duration // the first request
+	Called   time.Duration // the last time; 0 without an event stream
 	Admitted time.Duration // the first time
 	In       bool          // whether there was an admission
 	CheckIns int           // that counted, before the first admission and after the session
 	Attacks  bool
+	Streams  bool // holds an event stream while it waits
 	// Told is the first wait that the visitor was told, at ToldAt; ToldAt is 0 for none.
 	Told, ToldAt time.Duration
 }

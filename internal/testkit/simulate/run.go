@@ -31,8 +31,9 @@ type run struct {
 	global   *queue.Global
 	sessions []session
 	messages []message
-	free     []int32 // of the messages
-	left     int     // users that are not done
+	free     []int32                  // of the messages
+	left     int                      // users that are not done
+	streams  map[queue.TicketID]int32 // users by the tickets of their event streams
 
 	active, waiting int
 	result          *Result
@@ -92,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5eed)), left: o.Visitors}
+	r := &run{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5eed)), left: o.Visitors, streams: map[queue.TicketID]int32{}}
 	r.result = newResult(o)
 	r.global = queue.NewGlobal(o.Settings, r.time(0))
 	for i := range o.DataCentres {
@@ -117,6 +118,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		r.now = max(r.now, e.at)
 		r.handle(e)
+		r.deliverCalls()
 		if e.kind == sample && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -175,6 +177,8 @@ func (r *run) handle(e event) {
 	switch e.kind {
 	case userVisits:
 		r.visit(e.a)
+	case streamOpens:
+		r.openStream(e.a)
 	case sessionEnds:
 		s := &r.sessions[e.a]
 		if s.ends > r.now {
@@ -338,6 +342,7 @@ func (r *run) visit(i int32) {
 	if u.state == inside && r.now >= u.Admitted+u.stay || u.state == waiting && r.now >= u.gives {
 		if u.state == waiting {
 			r.waiting--
+			r.sites[u.site].dc.CloseStream(r.sites[u.site].clock(r), u.ticket.ID)
 		}
 		u.state = done
 		r.left--
@@ -476,7 +481,48 @@ func (r *run) staysInLine(i int32, d queue.Decision) {
 	if u.Attacks && r.Attack != Twice {
 		next = time.Second
 	}
+	if u.Streams {
+		r.events.push(event{r.now + 50*time.Millisecond + time.Duration(r.rng.Int64N(int64(500*time.Millisecond))), streamOpens, i, 0})
+		return
+	}
 	r.events.push(event{r.now + next, userVisits, i, 0})
+}
+
+// streamLasts is how long an event stream lasts, after which the user opens another one.
+const streamLasts = 2 * time.Minute
+
+// openStream has a waiting user open an event stream. If that is refused or fails, the user requests the page.
+func (r *run) openStream(i int32) {
+	u := &r.users[i]
+	if u.state != waiting {
+		return
+	}
+	s := &r.sites[u.site]
+	ok := !s.down && r.now < u.gives
+	if ok {
+		delete(r.streams, u.ticket.ID)
+		u.ticket, ok = s.dc.OpenStream(s.clock(r), u.ticket, 2*streamLasts)
+		s.note()
+	}
+	if !ok {
+		r.events.push(event{r.now + time.Second, userVisits, i, 0})
+		return
+	}
+	r.streams[u.ticket.ID] = i
+	r.events.push(event{min(u.gives, r.now+streamLasts), streamOpens, i, 0})
+}
+
+// deliverCalls has the users come who were called.
+func (r *run) deliverCalls() {
+	for k := range r.sites {
+		for _, c := range r.sites[k].dc.TakeCalls() {
+			i, ok := r.streams[c.ID]
+			if u := &r.users[i]; ok && u.state == waiting && u.ticket.ID == c.ID {
+				u.Called = max(r.now, c.At.Sub(begin)-r.sites[k].offset)
+				r.events.push(event{u.Called + 100*time.Millisecond + time.Duration(r.rng.Int64N(int64(time.Second))), userVisits, i, 0})
+			}
+		}
+	}
 }
 
 // arrive makes the users and their first requests.
@@ -520,6 +566,7 @@ func (r *run) arrive() {
 			u.site = pick(int(u.Arrived / (2 * time.Minute)))
 		}
 		u.Attacks = i < r.Attackers
+		u.Streams = r.Streams > 0 && r.rng.Float64() < r.Streams
 		u.stay = time.Duration((0.9 + 0.2*r.rng.Float64()) * float64(r.Stay))
 		u.ticket = queue.Ticket{ID: r.newID()}
 		u.Joined = u.Arrived

@@ -22,6 +22,7 @@ type DataCentre struct {
 
 	tickets
 	minutes map[Minute]*ledger
+	calls   calls
 
 	seq, acked    uint64
 	leaseUntil    time.Time
@@ -44,7 +45,7 @@ type DataCentre struct {
 func NewDataCentre(name string, incarnation int64, s Settings, seed uint64, now time.Time) *DataCentre {
 	return &DataCentre{
 		name: name, incarnation: incarnation, settings: s, rng: generator(seed, name, incarnation), started: now, now: now,
-		tickets: newTickets(now), minutes: map[Minute]*ledger{}, workers: map[string]time.Time{},
+		tickets: newTickets(now), calls: calls{lapses: map[int64][]TicketID{}, turned: now.Unix()}, minutes: map[Minute]*ledger{}, workers: map[string]time.Time{},
 		reportEvery: usualReport,
 	}
 }
@@ -75,6 +76,7 @@ func (d *DataCentre) advance(now time.Time) {
 	turned := MinuteOf(now) != MinuteOf(d.now)
 	d.now = now
 	d.tickets.advance(now, &d.settings)
+	d.lapseCalls()
 	if !turned {
 		return
 	}
@@ -143,7 +145,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	switch {
 	case known && r.kind == active && !r.revoked:
 		return d.rejoin(t, r)
-	case known && r.kind != waiting:
+	case known && r.kind != waiting && r.kind != called:
 		return Decision{Outcome: Reissue}
 	case s.Method == Passthrough:
 		if !known && d.tickets.active >= mostActive {
@@ -164,10 +166,16 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 		// A ticket that is not remembered could be sent twice, so it has no chance.
 		return d.checkIn(t)
 	}
-	if d.chance(&t) {
+	switch {
+	case r.kind == called && s.QueueAll:
+		return d.checkIn(t)
+	case !t.First() && r.kind != called:
+		r = d.comeBack(&t, r)
+	}
+	if r.kind == called || t.First() && d.isFree() {
 		return d.admit(t, r)
 	}
-	if draw && d.mayDraw() {
+	if draw && d.mayDraw(r.kind == waiting) {
 		d.want++
 		return Decision{Outcome: Draw, Ticket: t}
 	}
@@ -202,11 +210,15 @@ func (d *DataCentre) session(t Ticket) Decision {
 		return Decision{Outcome: Pass, Ticket: t, Counted: true}
 	}
 	d.countUser(&r)
-	if !known || r.kind == waiting || r.kind == spent {
+	if !known || r.kind == waiting || r.kind == called || r.kind == spent {
 		// A session from another data centre, which counts it until t.Ends. It may last
 		// longer only once the global object counts it here.
-		if known && r.kind == waiting {
+		switch r.kind {
+		case waiting:
 			d.leave(&r)
+		case called:
+			d.tickets.active--
+			d.refund(&r)
 		}
 		r = row{kind: adopting, seq: d.seq + 1, counted: r.counted, accepted: t.AcceptedAt.UnixNano(), at: t.LastCheckIn.UnixNano()}
 		d.tickets.active++
@@ -234,26 +246,27 @@ func (d *DataCentre) longest() time.Duration {
 	return d.leaseDuration
 }
 
-// chance reports whether a check-in that counts gets one of the released slots.
-func (d *DataCentre) chance(t *Ticket) bool {
-	if d.settings.QueueAll || !d.now.Before(d.leaseUntil) {
-		return false
-	}
-	slots := d.unused(d.waiting > 0)
-	if slots <= 0 {
-		return false
-	}
-	if t.First() {
-		return slots > d.waiting
-	}
-	if d.settings.Method == Random {
-		return true
-	}
-	return slots > d.ahead(d.settings.place(t), slots)
+// isFree reports whether there are slots beyond those that all waiting visitors could take.
+func (d *DataCentre) isFree() bool {
+	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting
 }
 
-// mayDraw reports whether it is worthwhile to ask the global object for slots.
-func (d *DataCentre) mayDraw() bool {
+// comeBack puts the ticket of a visitor who has come back in line, and reserves the slots that are free. It returns the ticket's row.
+func (d *DataCentre) comeBack(t *Ticket, r row) row {
+	if r.kind != waiting {
+		d.lay(d.settings.place(t).bucket)
+	}
+	d.countUser(&r)
+	d.join(t.ID, row{
+		kind: waiting, place: d.settings.place(t), back: true, stream: r.stream, counted: r.counted,
+		at: d.now.UnixNano(), gone: max(r.gone, d.now.Add(d.settings.longestRefresh()+absence).UnixNano()),
+	})
+	d.call()
+	return d.rows[t.ID]
+}
+
+// mayDraw reports whether it is worthwhile to request slots from the global object for a visitor, who is in line or not.
+func (d *DataCentre) mayDraw(inLine bool) bool {
 	s := &d.settings
 	if s.QueueAll || s.Allocator != Counter || d.room.Holding {
 		return false
@@ -261,20 +274,21 @@ func (d *DataCentre) mayDraw() bool {
 	if d.anywhere > 0 {
 		return true
 	}
-	// While people wait here, the reports ask for them.
-	return d.waiting == 0 && (d.now.Sub(d.stated) >= fastestReport || !d.granted())
+	// While other people wait here, the reports ask for them.
+	return (d.waiting == 0 || inLine && d.waiting == 1) && (d.now.Sub(d.stated) >= fastestReport || !d.granted())
 }
 
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
 		d.leave(&r)
-		if !r.back {
-			d.noteFresh(true)
-		}
-	} else if !t.First() {
-		d.lay(d.settings.place(&t).bucket)
 	}
-	d.charge()
+	if r.kind == called { // the slot counts as active
+		d.moveCharge(&r)
+	} else {
+		d.charge(d.now)
+		d.tickets.active++
+	}
+	d.ledger(MinuteOf(d.now)).Admitted++
 	d.beyond = true
 	d.countUser(&r)
 	longest := d.longest()
@@ -286,40 +300,42 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if t.Since.IsZero() {
 		t.Since = d.now
 	}
-	d.tickets.active++
 	d.keep(t.ID, row{kind: active, counted: r.counted, accepted: d.now.UnixNano(), at: d.now.UnixNano()}, t.Ends)
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
 // wait counts a visitor as waiting.
 func (d *DataCentre) wait(t Ticket, r row) Decision {
-	if r.kind != waiting && !t.First() {
-		d.lay(d.settings.place(&t).bucket)
-	}
 	d.countUser(&r)
 	decision := d.checkIn(t)
 	next := d.now.Add(decision.Ticket.RefreshInterval)
-	if r.kind == waiting && !r.back {
-		d.noteFresh(true)
+	gone := next.Add(absence).UnixNano()
+	if r.stream {
+		gone = max(gone, r.gone)
 	}
 	d.join(t.ID, row{
-		kind: waiting, place: d.settings.place(&t), back: !t.First(), counted: r.counted,
-		at: next.UnixNano(), gone: next.Add(absence).UnixNano(),
+		kind: waiting, place: d.settings.place(&t), back: !t.First(), stream: r.stream, counted: r.counted,
+		at: next.UnixNano(), gone: gone,
 	})
 	return decision
 }
 
 // checkIn is the answer to a check-in that counts and gets no slot.
 func (d *DataCentre) checkIn(t Ticket) Decision {
-	t.LastCheckIn, t.RefreshInterval = d.now, d.settings.refresh(d.rng)
+	t.LastCheckIn, t.RefreshInterval = d.now, d.refresh(d.settings.place(&t))
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: d.estimate(&t)}
 }
 
 func (d *DataCentre) estimate(t *Ticket) Estimate {
+	return d.estimateAt(d.settings.place(t))
+}
+
+// estimateAt returns the estimate for a visitor who waits at a place.
+func (d *DataCentre) estimateAt(p place) Estimate {
 	if d.settings.Method != FIFO {
-		return d.room.estimate(d.settings.Method, d.settings.place(t).bucket)
+		return d.room.estimate(d.settings.Method, p.bucket)
 	}
-	e := Estimate{Known: d.room.PerMinute > 0, Ahead: d.aheadOf(d.settings.place(t), d.room.Waiting)}
+	e := Estimate{Known: d.room.PerMinute > 0, Ahead: d.aheadOf(p, d.room.Waiting)}
 	e.Position = e.Ahead + 1
 	if e.Known {
 		e.Minutes = FIFOWait(e.Ahead, d.room.PerMinute)
@@ -424,18 +440,14 @@ func (d *DataCentre) Apply(now time.Time, st State) {
 		d.reportEvery = st.ReportEvery
 		d.stated = d.now
 	}
-	short := st.Anywhere == 0 && (d.waiting > 0 || len(st.Room.Waiting) > 0)
 	for _, g := range st.Grants {
 		if g.Minute < MinuteOf(d.now)-1 {
 			continue
 		}
 		l := d.ledger(g.Minute)
-		for ; l.granted < g.Total; l.granted++ {
-			if short && l.granted >= l.Charged {
-				l.unreleased.add(d.releaseTime(g.Minute))
-			}
-		}
+		l.granted = max(l.granted, g.Total)
 	}
+	d.call()
 }
 
 func later(a, b time.Time) time.Time {

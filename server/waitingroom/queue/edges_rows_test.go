@@ -39,17 +39,6 @@ func TestNothingIsPromised(t *testing.T) {
 	}
 }
 
-func TestFade(t *testing.T) {
-	s, now := settings(t, 9, 9), minuteOf(t, "15:54").Time()
-	for after, want := range map[time.Duration]float64{time.Second: 8, time.Minute: 4} {
-		all := newTickets(now)
-		all.back = 8
-		if all.advance(now.Add(after), &s); all.back != want {
-			t.Errorf("%v later %v count, not %v", after, all.back, want)
-		}
-	}
-}
-
 func TestSpend(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9, func(s *Settings) { s.Skew = 5 * time.Second }), "one")
 	d, m := w.sites[0], minuteOf(t, "15:54")
@@ -68,22 +57,6 @@ func TestSpend(t *testing.T) {
 		if got := d.rows[testID(1)].ends; got != c.want {
 			t.Errorf("%+v: forgotten in minute %d and not %d", c, got-m, c.want-m)
 		}
-	}
-}
-
-func TestChargeTakesReleases(t *testing.T) {
-	w := newWorld(t, settings(t, 9, 9), "one")
-	d := w.sites[0]
-	l := d.ledger(MinuteOf(w.now))
-	l.granted = 3
-	for _, at := range []int64{3, 1, 2} {
-		l.unreleased.add(at)
-	}
-	if d.charge(); l.unreleased.Len() != 2 || l.unreleased[0] != 2 {
-		t.Errorf("with 2 slots left these are released later: %v", l.unreleased)
-	}
-	if l.unreleased.advance(time.Unix(0, 2)); l.unreleased.Len() != 1 {
-		t.Errorf("these are released later: %v", l.unreleased)
 	}
 }
 
@@ -110,25 +83,6 @@ func TestGranted(t *testing.T) {
 	clear(d.minutes)
 	if d.granted() {
 		t.Error("there are grants of a minute that is not known")
-	}
-}
-
-// Slots are released while all who wait can still check in, 24 s, before the minute ends by any clock.
-func TestReleaseTime(t *testing.T) {
-	w := newWorld(t, settings(t, 9, 9, func(s *Settings) { s.Skew = 2 * time.Second }), "one")
-	d, m := w.sites[0], MinuteOf(w.now)
-	for at, span := range map[time.Duration]time.Duration{0: 24 * time.Second, 30 * time.Second: 4 * time.Second, 34 * time.Second: 0, 50 * time.Second: 0} {
-		d.now = m.Time().Add(at)
-		latest := time.Duration(0)
-		for range 200 {
-			after := time.Unix(0, d.releaseTime(m)).Sub(d.now)
-			if latest = max(latest, after); after < 0 || after > span {
-				t.Fatalf("%v after the turn a slot is released %v later", at, after)
-			}
-		}
-		if latest < span*3/4 {
-			t.Errorf("%v after the turn the last slot is released %v later", at, latest)
-		}
 	}
 }
 

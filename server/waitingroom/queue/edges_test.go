@@ -92,36 +92,15 @@ func TestLongestSession(t *testing.T) {
 	}
 }
 
-func TestPacedSlots(t *testing.T) {
-	w := newWorld(t, settings(t, 5, 5), "one")
-	d := w.sites[0]
-	w.exchange(d)
-	l := d.ledger(MinuteOf(w.now))
-	l.granted = l.Charged + 1
-	l.unreleased.add(w.now.Add(time.Second).UnixNano())
-	first, back := w.newcomer(), Ticket{ID: testID(99), Since: w.now, LastCheckIn: w.now, RefreshInterval: time.Second}
-	if !d.chance(&first) {
-		t.Error("while none waits, a new visitor does not get a slot")
-	}
-	d.waiting = 1
-	if d.chance(&back) {
-		t.Error("a slot is used before it is released")
-	}
-	l.unreleased.advance(w.now.Add(time.Second))
-	if !d.chance(&back) {
-		t.Error("a slot that is released is not used")
-	}
-}
-
 func TestMayDraw(t *testing.T) {
 	w := newWorld(t, settings(t, 5, 5), "one")
 	d := w.sites[0]
 	w.exchange(d)
 	d.waiting, d.anywhere = 1, 0
-	if d.mayDraw() {
+	if d.mayDraw(false) {
 		t.Error("it draws where there is nothing to draw")
 	}
-	if d.anywhere = 1; !d.mayDraw() {
+	if d.anywhere = 1; !d.mayDraw(false) {
 		t.Error("it does not draw")
 	}
 }
@@ -154,16 +133,13 @@ func TestNextReportAtTheTurn(t *testing.T) {
 func TestApply(t *testing.T) {
 	for name, c := range map[string]struct {
 		anywhere, waiting, elsewhere, charged, total int
-		unreleased                                   int
 	}{
-		"none waits":                  {0, 0, 0, 0, 3, 0},
-		"one waits here":              {0, 1, 0, 0, 3, 3},
-		"one waits elsewhere":         {0, 0, 1, 0, 3, 3},
-		"there are more":              {1, 1, 1, 0, 3, 0},
-		"some were used before":       {0, 1, 0, 2, 3, 1},
-		"all were used before":        {0, 1, 0, 3, 3, 0},
-		"none is granted":             {0, 1, 1, 0, 0, 0},
-		"more were used than granted": {0, 1, 1, 4, 3, 0},
+		"none waits":                  {0, 0, 0, 0, 3},
+		"one waits here":              {0, 1, 0, 0, 3},
+		"one waits elsewhere":         {0, 0, 1, 0, 3},
+		"some were used before":       {0, 1, 0, 2, 3},
+		"none is granted":             {0, 1, 1, 0, 0},
+		"more were used than granted": {0, 1, 1, 4, 3},
 	} {
 		w := newWorld(t, settings(t, 9, 9), "one")
 		d := w.sites[0]
@@ -175,8 +151,8 @@ func TestApply(t *testing.T) {
 			st.Room.Waiting = []Bucket{{m, c.elsewhere}}
 		}
 		d.Apply(w.now, st)
-		if l := d.minutes[m]; l.unreleased.Len() != c.unreleased || l.granted != c.total {
-			t.Errorf("%s: %d of %d grants are released later, not %d", name, l.unreleased.Len(), l.granted, c.unreleased)
+		if l := d.minutes[m]; l.granted != c.total {
+			t.Errorf("%s: %d grants, not %d", name, l.granted, c.total)
 		}
 		// The answer to a report that was sent twice is as new as the first one.
 		st.Room.PerMinute = 4
@@ -430,22 +406,19 @@ func TestLine(t *testing.T) {
 	filled := func(buckets ...Bucket) *tickets {
 		all := newTickets(m.Time())
 		for _, b := range buckets {
-			all.count(b.Minute, b.Waiting)
+			for n := range b.Waiting {
+				all.enter(testID(uint64(n)), &row{place: place{bucket: b.Minute}, back: true})
+			}
 		}
 		return &all
 	}
 	l := filled(Bucket{m - 2, 5}, Bucket{m - 1, 5}, Bucket{m, 9})
-	if n := l.ahead(place{bucket: m}, 5); n != 10 {
-		t.Errorf("%d are ahead where it counts to more than 5 of 10", n)
-	}
-	l.enter(&row{place: place{m, 3}})
-	for limit, want := range map[int]int{9: 10, 10: 11} {
-		if n := l.ahead(place{m, 4}, limit); n != want {
-			t.Errorf("%d are ahead where it counts to %d, not %d", n, limit, want)
+	l.enter(testID(90), &row{place: place{m, 3}, back: true})
+	l.enter(testID(91), &row{place: place{m, 3}}) // may never come back
+	for at, want := range map[place]int{{m - 2, 1}: 5, {m - 1, 0}: 5, {m, 0}: 10, {m, 3}: 19, {m, 4}: 21, {m, 3 + uint16(freshTicks)}: 21, {m, 4 + uint16(freshTicks)}: 20} {
+		if n := l.aheadOf(at, nil); n != want {
+			t.Errorf("%d are ahead of %+v, not %d", n, at, want)
 		}
-	}
-	if n := l.ahead(place{bucket: m - 1}, 5); n != 5 {
-		t.Errorf("%d are ahead of 5", n)
 	}
 	for name, c := range map[string]struct {
 		here, room []Bucket
@@ -461,16 +434,6 @@ func TestLine(t *testing.T) {
 		if n := filled(c.here...).aheadOf(place{bucket: m}, c.room); n != c.want {
 			t.Errorf("%s: %d are ahead, not %d", name, n, c.want)
 		}
-	}
-	l.fresh = map[Minute]int{m: 4}
-	l.back, l.lost = 15, 5
-	if part := l.stays(Bucket{m, 10}); part != 0.9 {
-		t.Errorf("%v stay", part)
-	}
-	l.noteFresh(true)
-	l.noteFresh(false)
-	if l.fade(); l.back != 8 || l.lost != 3 {
-		t.Errorf("%v came back, %v did not", l.back, l.lost)
 	}
 }
 

@@ -34,7 +34,7 @@ func (d *DataCentre) StartJournal() {
 func (d *DataCentre) Changes() (rows []Change, head []byte) {
 	for id := range d.tickets.changed {
 		c := Change{ID: id}
-		if r, ok := d.rows[id]; ok && r.kind != waiting {
+		if r, ok := d.rows[id]; ok && r.kind != waiting && r.kind != called {
 			p := &pack{bytes: append(make([]byte, 0, 48), version)}
 			r.pack(p)
 			c.Row = p.bytes

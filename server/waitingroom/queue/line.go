@@ -30,36 +30,50 @@ func (s *Settings) place(t *Ticket) place {
 type line struct {
 	waiting int
 	buckets []Bucket // ascending, none is empty
-	ticks   map[Minute]*[ticks]int32
-
-	// fresh are those of a bucket who have not come back yet. A flood of them never does.
-	fresh      map[Minute]int
-	back, lost float64 // of fresh visitors: those who came back, and those who did not, lately
+	ticks   map[Minute]*ranks
+	ready   int // visitors for whom a slot may be reserved: those who have come back since their first request
 }
 
-func newLine() line { return line{ticks: map[Minute]*[ticks]int32{}, fresh: map[Minute]int{}} }
+// ranks are the visitors of a bucket for whom a slot may be reserved, in order.
+type ranks struct {
+	ready  int
+	counts [ticks]int32
+	fresh  [ticks]int32      // visitors who have not come back since their first request
+	ids    [ticks][]TicketID // and such as have left, which next removes
+}
+
+func newLine() line { return line{ticks: map[Minute]*ranks{}} }
 
 // enter puts a visitor in line.
-func (l *line) enter(r *row) {
+func (l *line) enter(id TicketID, r *row) {
 	l.count(r.place.bucket, 1)
-	if l.ticks[r.place.bucket] == nil {
-		l.ticks[r.place.bucket] = new([ticks]int32)
+	b := l.ticks[r.place.bucket]
+	if b == nil {
+		b = &ranks{}
+		l.ticks[r.place.bucket] = b
 	}
-	l.ticks[r.place.bucket][r.place.tick]++
 	if !r.back {
-		l.fresh[r.place.bucket]++
+		b.fresh[r.place.tick]++
+		return
 	}
+	b.counts[r.place.tick]++
+	b.ids[r.place.tick] = append(b.ids[r.place.tick], id)
+	b.ready++
+	l.ready++
 }
 
 // leave takes a visitor out of line.
 func (l *line) leave(r *row) {
+	switch b := l.ticks[r.place.bucket]; {
+	case b == nil:
+	case r.back:
+		b.counts[r.place.tick]--
+		b.ready--
+		l.ready--
+	default:
+		b.fresh[r.place.tick]--
+	}
 	l.count(r.place.bucket, -1)
-	if at := l.ticks[r.place.bucket]; at != nil {
-		at[r.place.tick]--
-	}
-	if !r.back {
-		l.fresh[r.place.bucket]--
-	}
 }
 
 // count adds visitors to a bucket.
@@ -74,60 +88,49 @@ func (l *line) count(bucket Minute, n int) {
 	if l.buckets[i].Waiting == 0 {
 		l.buckets = slices.Delete(l.buckets, i, i+1)
 		delete(l.ticks, bucket)
-		delete(l.fresh, bucket)
 	}
 }
 
-// ahead is how many wait before a place; it stops counting above limit.
-func (l *line) ahead(p place, limit int) int {
-	n := 0
-	for _, b := range l.buckets {
-		if b.Minute >= p.bucket || n > limit {
-			break
-		}
-		n += b.Waiting
-	}
-	if n <= limit {
-		n += l.aheadInBucket(p)
-	}
-	return n
-}
-
-// aheadInBucket is how many wait before a place in its own bucket.
-func (l *line) aheadInBucket(p place) (n int) {
-	if at := l.ticks[p.bucket]; at != nil {
-		for _, c := range at[:p.tick] {
+// readyAhead is how many of the visitors for whom a slot may be reserved wait before a place in its own bucket.
+func (l *line) readyAhead(p place) (n int) {
+	if b := l.ticks[p.bucket]; b != nil {
+		for _, c := range b.counts[:p.tick] {
 			n += int(c)
 		}
 	}
 	return n
 }
 
-// noteFresh counts what became of a fresh visitor.
-func (l *line) noteFresh(came bool) {
-	if came {
-		l.back++
-	} else {
-		l.lost++
+// freshTicks is how long visitors count as people ahead who have not come back since their first request: a browser opens an event
+// stream in less.
+const freshTicks = int(4500 * time.Millisecond / tick)
+
+// freshAhead is how many visitors came shortly before a place and have yet to come back.
+func (l *line) freshAhead(p place) (n int) {
+	sum := func(bucket Minute, from, to int) {
+		if b := l.ticks[bucket]; b != nil {
+			for _, c := range b.fresh[max(0, from):to] {
+				n += int(c)
+			}
+		}
 	}
+	sum(p.bucket, int(p.tick)-freshTicks, int(p.tick))
+	sum(p.bucket-1, min(ticks, ticks+int(p.tick)-freshTicks), ticks)
+	return n
 }
 
-// fade has the visitors of a minute ago count half.
-func (l *line) fade() { l.back, l.lost = l.back/2, l.lost/2 }
-
-// stays is the part of a bucket's visitors that will come back, as far as is known.
-func (l *line) stays(b Bucket) float64 {
-	known := l.back + l.lost
-	if known < 20 || b.Waiting == 0 {
-		return 1
+// readyOf is how many visitors of a bucket a slot may be reserved for.
+func (l *line) readyOf(bucket Minute) int {
+	if b := l.ticks[bucket]; b != nil {
+		return b.ready
 	}
-	return 1 - float64(l.fresh[b.Minute])/float64(b.Waiting)*l.lost/known
+	return 0
 }
 
-// aheadOf estimates how many go in before a visitor who waits at p, and stay in line until
-// then. room has the buckets of all data centres, as they were a moment ago.
+// aheadOf estimates how many enter before a visitor who waits at p. room has the buckets of all data centres, as they were a
+// moment ago. Visitors who have not come back some seconds after their first request do not count here: a flood of them never does.
 func (l *line) aheadOf(p place, room []Bucket) int {
-	n := 0.0
+	n := float64(l.freshAhead(p))
 	for _, b := range l.buckets {
 		for ; len(room) > 0 && room[0].Minute < b.Minute && room[0].Minute < p.bucket; room = room[1:] { // where no visitor waits here
 			n += float64(room[0].Waiting)
@@ -135,15 +138,15 @@ func (l *line) aheadOf(p place, room []Bucket) int {
 		if b.Minute > p.bucket {
 			break
 		}
-		there := float64(b.Waiting)
+		there := float64(l.readyOf(b.Minute))
+		if b.Minute == p.bucket {
+			there = float64(l.readyAhead(p))
+		}
 		if len(room) > 0 && room[0].Minute == b.Minute {
-			there = max(there, float64(room[0].Waiting))
+			there *= max(1, float64(room[0].Waiting)/float64(b.Waiting)) // as many at the others
 			room = room[1:]
 		}
-		if b.Minute == p.bucket {
-			there *= float64(l.aheadInBucket(p)) / float64(b.Waiting)
-		}
-		n += there * l.stays(b)
+		n += there
 	}
 	for ; len(room) > 0 && room[0].Minute < p.bucket; room = room[1:] {
 		n += float64(room[0].Waiting)

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"container/heap"
 	"time"
 )
 
@@ -13,20 +12,22 @@ const (
 	active        // admitted or taken over; counted until its session has ended everywhere
 	adopting      // from another data centre; counted, but not renewed before the global object knows of it
 	spent         // its session is over; remembered so that its old waiting ticket is worthless
+	called        // a slot is reserved for it; counted as active until it comes, or the reservation lapses
 )
 
 // A row is one ticket.
 type row struct {
 	kind     kind
 	revoked  bool
-	back     bool   // of waiting: it has come back since its first request
-	place    place  // of waiting: where it queues
+	back     bool   // of waiting: it has come back since its first request, so a slot may be reserved for it
+	stream   bool   // of waiting and called: it holds an event stream, so it comes as soon as it is called
+	place    place  // of waiting and called: where it queues
 	ends     Minute // of active and adopting: the session is over when this minute begins; of spent: it is forgotten then
 	counted  Minute // when it was last counted as a user
 	seq      uint64 // of adopting: the first report that counts it
-	accepted int64  // of active: when it was admitted, in nanoseconds
-	at       int64  // of active: the last renewal; of waiting: when the next check-in counts
-	gone     int64  // of waiting: when it stops counting unless it checks in
+	accepted int64  // of active: when it was admitted, in nanoseconds; of called: when the slot was reserved
+	at       int64  // of active: the last renewal; of waiting and called: when the next check-in counts
+	gone     int64  // of waiting and called: when it stops counting unless it checks in
 }
 
 // tickets is what a data centre knows about the tickets that came to it. Its size is
@@ -83,9 +84,6 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 		for _, id := range t.wheel[t.turned] {
 			if r, ok := t.rows[id]; ok && r.kind == waiting && r.gone/wheelSlot <= t.turned {
 				t.leave(&r)
-				if !r.back {
-					t.noteFresh(false)
-				}
 				delete(t.rows, id)
 			}
 		}
@@ -99,7 +97,6 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 			}
 		}
 		delete(t.spent, t.cleared)
-		t.fade()
 	}
 	if t.ghosts != nil && !now.Before(t.haunted) {
 		t.exorcise()
@@ -132,10 +129,12 @@ func (t *tickets) keep(id TicketID, r row, ends time.Time) {
 
 // join counts a ticket as waiting until gone.
 func (t *tickets) join(id TicketID, r row) {
-	if old, ok := t.rows[id]; ok && old.kind == waiting {
-		t.leave(&old)
+	if old := t.rows[id]; old.kind != waiting || old.place != r.place || old.back != r.back {
+		if old.kind == waiting {
+			t.leave(&old)
+		}
+		t.enter(id, &r)
 	}
-	t.enter(&r)
 	t.rows[id] = r
 	slot := r.gone / wheelSlot
 	t.wheel[slot] = append(t.wheel[slot], id)
@@ -145,9 +144,6 @@ func (t *tickets) join(id TicketID, r row) {
 type ledger struct {
 	MinuteCounts
 	granted int
-	// unreleased are grants, none of them charged yet, that are released later in the
-	// minute while visitors wait.
-	unreleased releases
 }
 
 func (d *DataCentre) ledger(m Minute) *ledger {
@@ -165,24 +161,39 @@ func (s *Settings) chargeable(now time.Time) (first, last Minute) {
 	return MinuteOf(now.Add(-s.Skew)), MinuteOf(now.Add(s.Skew))
 }
 
-// charge takes an admission from the grants.
-func (d *DataCentre) charge() {
+// charge takes a slot from the grants, for an admission at used, which is now or, for a reserved slot, when that lapses at last.
+func (d *DataCentre) charge(used time.Time) {
 	first, last := d.settings.chargeable(d.now)
 	for m := first; m <= last; m++ {
 		l := d.ledger(m)
 		l.Charged++
-		l.Slices[sliceOf(m, d.now)]++
-		// No more slots can wait for their release than are left.
-		for l.unreleased.Len() > max(0, l.granted-l.Charged) {
-			heap.Pop(&l.unreleased)
-		}
+		l.Slices[sliceOf(m, used)]++
 	}
-	d.ledger(MinuteOf(d.now)).Admitted++
 }
 
-// unused is how many visitors the grants still admit now. With paced it leaves out the
-// slots that are released later in the minute.
-func (d *DataCentre) unused(paced bool) int {
+// moveCharge records that the reserved slot of a ticket is used now.
+func (d *DataCentre) moveCharge(r *row) {
+	first, last := d.settings.chargeable(time.Unix(0, r.accepted))
+	for m := first; m <= last; m++ {
+		l := d.ledger(m)
+		l.Slices[sliceOf(m, d.settings.lapseTime(r))]--
+		l.Slices[sliceOf(m, d.now)]++
+	}
+}
+
+// refund returns the reserved slot of a ticket that has not used it to the grants of the minutes that are not over.
+func (d *DataCentre) refund(r *row) {
+	first, last := d.settings.chargeable(time.Unix(0, r.accepted))
+	for m := first; m <= last; m++ {
+		if l := d.minutes[m]; l != nil && m >= MinuteOf(d.now.Add(-d.settings.Skew)) {
+			l.Charged--
+			l.Slices[sliceOf(m, d.settings.lapseTime(r))]--
+		}
+	}
+}
+
+// unused is how many slots the grants still have now.
+func (d *DataCentre) unused() int {
 	first, last := d.settings.chargeable(d.now)
 	least := MaxUsers
 	for m := first; m <= last; m++ {
@@ -190,12 +201,7 @@ func (d *DataCentre) unused(paced bool) int {
 		if l == nil {
 			return 0
 		}
-		n := l.granted - l.Charged
-		l.unreleased.advance(d.now)
-		if paced {
-			n -= l.unreleased.Len()
-		}
-		least = min(least, n)
+		least = min(least, l.granted-l.Charged)
 	}
 	return least
 }
@@ -210,39 +216,4 @@ func (d *DataCentre) granted() bool {
 		}
 	}
 	return true
-}
-
-// releaseTime draws when a slot is released: within one refresh interval, so that every
-// waiting visitor may get it, but early enough that all have checked in once more before
-// the minute ends.
-func (d *DataCentre) releaseTime(m Minute) int64 {
-	longest := d.settings.longestRefresh()
-	from := later(d.now, m.Time())
-	span := min(longest, m.end().Add(-d.settings.Skew-longest).Sub(from))
-	if span <= 0 {
-		return from.UnixNano()
-	}
-	return from.Add(time.Duration(d.rng.Int64N(int64(span)))).UnixNano()
-}
-
-// releases is a heap of times.
-type releases []int64
-
-func (r releases) Len() int           { return len(r) }
-func (r releases) Less(i, j int) bool { return r[i] < r[j] }
-func (r releases) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *releases) Push(x any)        { *r = append(*r, x.(int64)) }
-func (r *releases) Pop() any {
-	x := (*r)[len(*r)-1]
-	*r = (*r)[:len(*r)-1]
-	return x
-}
-
-func (r *releases) add(at int64) { heap.Push(r, at) }
-
-// advance takes out what is released by now.
-func (r *releases) advance(now time.Time) {
-	for len(*r) > 0 && (*r)[0] <= now.UnixNano() {
-		heap.Pop(r)
-	}
 }

@@ -88,7 +88,7 @@ func TestExpiredGrants(t *testing.T) {
 	report := one.Report(w.now)
 	report.Want = 10
 	one.Apply(w.now, w.global.Receive(w.now, report))
-	if n := one.unused(false); n != 10 {
+	if n := one.unused(); n != 10 {
 		t.Fatalf("%d granted, want 10", n)
 	}
 	for _, at := range []time.Duration{10 * time.Second, time.Minute, 3 * time.Minute} {
@@ -251,7 +251,7 @@ func TestOldMessages(t *testing.T) {
 	other.Incarnation++
 	other.Grants = []Grant{{MinuteOf(w.now), 1000}}
 	d.Apply(w.now, other)
-	if n := d.unused(false); n != 0 {
+	if n := d.unused(); n != 0 {
 		t.Errorf("%d grants of another life", n)
 	}
 }

@@ -100,9 +100,9 @@
 //   - sessions that have ended since the last report: its interval and the way, twice;
 //     or, for a data centre that cannot be reached, its bound, until its horizon: at most
 //     Lease + SessionDuration + a minute + 2·Skew after the last answer to it;
-//   - grants that are not released yet, or wait for a check-in, possibly of a visitor who
-//     has left: these come back with the first report after the minute. A release takes at
-//     most one refresh interval, and so does the next check-in.
+//   - slots that are reserved for visitors who have yet to come: a visitor with an event stream is called within 5 s, and
+//     has 30 s to come; another one comes at the next check-in, at most one refresh interval later. A slot whose visitor
+//     does not come goes to the next one in the same minute, or back with the first report after it.
 //
 // Where all data centres can be reached and more visitors wait than there are slots, a
 // slot is therefore in use again within
@@ -111,6 +111,14 @@
 //
 // (with RollingMinute at most two, because grants of the minute before count too) and no more is unused than the sessions that ended in that time. Package simulate
 // measures it.
+//
+// # Calls
+//
+// A slot that is free while visitors wait is reserved at once for the next one, who is called ([Call]) if it holds an event
+// stream. A reservation is charged to its minute and counts as active, as an admission does; so all that is said of admissions holds
+// for it. It is used by an admission in the same minute, which is charged nothing then, or it lapses, and both the charge and
+// the session are taken back together: the bound does not change. Towards a rolling minute it counts as if it
+// were used as late as it can be. A visitor has a slot reserved only after the second contact.
 //
 // # Tickets
 //
