@@ -51,7 +51,7 @@ func TestReleasesFromGit(t *testing.T) {
 		t.Fatalf("%+v\n%s", sum, r.states("a"))
 	}
 	m := r.manifest("a", "1.1.0")
-	if want := (logs.Source{Type: "git", Name: repository.URL, Tag: "1.1.0", Commit: second}); m.Source != want || !m.Released.Equal(hour(2)) {
+	if want := (logs.Source{Type: "git", Name: repository.URL, Tag: "1.1.0", Commit: second, Tree: m.Source.Tree}); m.Source != want || len(want.Tree) != 40 || !m.Released.Equal(hour(2)) {
 		t.Errorf("%+v, released %s", m.Source, m.Released)
 	}
 	if got := r.file("a", "1.1.0", "a.js"); got != "alert(2)" {

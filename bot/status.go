@@ -285,9 +285,42 @@ func (s *Status) troubles() []Trouble {
 	return all
 }
 
+// joinNames returns the first three names, and how many others there are.
+func joinNames(names []string) string {
+	const most = 3
+	joined := strings.Join(names[:min(len(names), most)], ", ")
+	if n := len(names) - most; n > 0 {
+		joined += " and " + text.Count(n, "other", "others")
+	}
+	return joined
+}
+
+// changedReleases are releases that differ from their upstream in the same way.
+type changedReleases struct {
+	reason string // of the first
+	names  []string
+}
+
+// changesByReason groups the releases that differ from their upstream by how they differ: whether upstream has another archive, has none, or has other files.
+func (s *Status) changesByReason() []changedReleases {
+	var all []changedReleases
+	index := make(map[string]int)
+	causes := make(causes)
+	for _, c := range s.Changed {
+		cause := causes.of(c.Reason, c.Version, c.Package)
+		i, ok := index[cause]
+		if !ok {
+			i = len(all)
+			index[cause] = i
+			all = append(all, changedReleases{reason: c.Reason})
+		}
+		all[i].names = append(all[i].names, c.Package+" "+c.Version)
+	}
+	return all
+}
+
 // Lines are the table that counts everything: what is wrong, by cause, the most harmful first, and then the rest.
 func (s *Status) Lines() []Line {
-	const mostNames = 3
 	var lines []Line
 	add := func(n int, one, many, where, why string, next time.Time) {
 		if n > 0 {
@@ -296,10 +329,7 @@ func (s *Status) Lines() []Line {
 	}
 	for _, t := range s.Troubles {
 		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
-		names := strings.Join(t.Packages[:min(len(t.Packages), mostNames)], ", ")
-		if n := len(t.Packages) - mostNames; n > 0 {
-			names += " and " + text.Count(n, "other", "others")
-		}
+		names := joinNames(t.Packages)
 		switch t.Kind {
 		case UpstreamTrouble:
 			why := t.Cause
@@ -320,8 +350,8 @@ func (s *Status) Lines() []Line {
 			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder retry NAME` tries again", t.Next)
 		}
 	}
-	if n := len(s.Changed); n > 0 {
-		add(n, "release differs from its upstream", "releases differ from their upstream", s.Changed[0].Package, "upstream has changed or removed what they were published from", time.Time{})
+	for _, c := range s.changesByReason() {
+		add(len(c.names), "release differs from its upstream", "releases differ from their upstream", joinNames(c.names), c.reason, time.Time{})
 	}
 	var sum PackageStatus
 	for _, p := range s.Packages {

@@ -55,6 +55,9 @@ type Source struct {
 	// Tag and Commit are those of a git repository; Commit in hexadecimal digits.
 	Tag    string `json:"tag,omitempty"`
 	Commit string `json:"commit,omitempty"`
+	// Tree is the hash of the commit's tree, whose files the release has. Manifests of version 0.1 have none: their files came from the host's
+	// archive of the commit, in which files may be missing or changed.
+	Tree string `json:"tree,omitempty"`
 	// Signature is what became of the registry's signature; "" where the release
 	// has no registry.
 	Signature Signature `json:"signature,omitzero"`

@@ -198,7 +198,7 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	}
 	slices.SortFunc(states, func(a, b views.State) int { return packages.CompareVersions(b.Version, a.Version) })
 	for _, state := range states {
-		if (state.Kind == views.Failed || state.Kind == views.Refused) && len(about.Problems) < mostProblems {
+		if (state.Kind == views.Failed || state.Kind == views.Refused && !state.Unlogged) && len(about.Problems) < mostProblems {
 			about.Problems = append(about.Problems, state)
 		}
 	}

@@ -97,7 +97,12 @@ func (c *comparison) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.compareFiles(ctx, src); err != nil {
+	err = c.compareFiles(ctx, src)
+	var difference *verify.Difference
+	if source := c.claim.Manifest.Source; source.Tree == "" && source.Type == "git" && c.o.Git.AtGitHub(source.Name) && errors.As(err, &difference) {
+		return fmt.Errorf("the release was published by version 0.1 from the host's archive of the commit, in which files may be missing or changed, so it cannot be compared with the commit: %v", err) //nolint:errorlint // not a difference
+	}
+	if err != nil {
 		return err
 	}
 	return c.compareProvenance(ctx)

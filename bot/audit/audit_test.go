@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
@@ -257,6 +258,44 @@ func TestCompareGit(t *testing.T) {
 	repository.Untag("v1.0.0")
 	if got := r.auditor.Compare(t.Context(), claim()); got.Outcome != verify.Unproven || !strings.Contains(got.Problem, "no tag v1.0.0") {
 		t.Errorf("removed: %+v", got)
+	}
+}
+
+// TestCompareArchiveOfGitHub holds that a release of version 0.1, whose files came from GitHub's archive, is not accused of differing from the commit.
+func TestCompareArchiveOfGitHub(t *testing.T) {
+	r := newRig(t)
+	hub := githubtest.New("token")
+	url, stop := hub.Start()
+	t.Cleanup(stop)
+	if err := hub.Add("owner/lib", t.TempDir(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	commit := gittest.Use(t, hub.Repository("owner/lib")).Release("v1.0.0", released, gittest.Files{"lib.js": "version = '$Format:%H$'\n"})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: url, Token: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	getter, err := fetch.New(fetch.Options{Tries: 1, Allow: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(getter.Close)
+	auditor := audit.New(audit.Options{Npm: r.client, Git: git.New(git.Options{Fetch: getter, GitHub: client}), Minifiers: r.pool, TempDir: t.TempDir()})
+	for _, tt := range []struct {
+		name, content, tree string
+		want                verify.Outcome
+	}{
+		{"the archive's files", "version = '" + commit + "'\n", "", verify.Unproven},
+		{"the commit's files", "version = '$Format:%H$'\n", "", verify.Proven},
+		{"other files, by objects", "version = '" + commit + "'\n", strings.Repeat("1", 40), verify.Differs},
+	} {
+		got := auditor.Compare(t.Context(), verify.Claim{Entry: logs.Entry{Kind: logs.Published, Package: "lib", Version: "1.0.0"}, Manifest: &logs.Manifest{
+			Package: "lib", Version: "1.0.0", Source: logs.Source{Type: "git", Name: url + "/owner/lib", Tag: "v1.0.0", Commit: commit, Tree: tt.tree},
+			Files: []logs.File{file("lib.js", tt.content, logs.Upstream, "")},
+		}})
+		if got.Outcome != tt.want {
+			t.Errorf("%s: %+v, want %s", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -118,6 +118,7 @@ func (sc *Scheduler) ask(ctx context.Context, p *packages.Package, in inquiry) (
 	if row.Next.IsZero() && !before.Next.IsZero() { // it was enrolled anew during the look
 		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
 	}
+	upstream.NoFiles = row.NoFiles
 	for _, version := range row.Retry {
 		if !slices.Contains(before.Retry, version) {
 			upstream.Retry, upstream.Filled = append(upstream.Retry, version), false
@@ -149,7 +150,8 @@ func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inqui
 	case err != nil:
 		return nil, err
 	}
-	if !listed.Unchanged || upstream.Repository.ID == 0 {
+	sameTags := listed.Unchanged || listed.Validators == upstream.Validators // the list may have been requested for another reason
+	if !sameTags || upstream.Repository.ID == 0 {
 		if err := sc.checkRepository(ctx, p, upstream); err != nil {
 			return nil, err
 		}

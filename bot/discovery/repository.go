@@ -25,17 +25,19 @@ func (sc *Scheduler) checkRepository(ctx context.Context, p *packages.Package, u
 	if p.Autoupdate.Source != sources.KindGit || !sc.options.Git.AtGitHub(p.Autoupdate.Target) {
 		return nil
 	}
-	found, etag, err := sc.options.Git.Describe(ctx, p.Autoupdate.Target, "")
+	found, etag, err := sc.options.Git.Describe(ctx, p.Autoupdate.Target, upstream.Repository.ETag)
 	var limit *git.LimitError
 	switch {
 	case errors.As(err, &limit) && upstream.Repository.ID == 0:
 		return nil // there is nothing to compare with, so releases do not wait; the next poll records the id
 	case err != nil:
 		return err
+	case found == nil: // as it was
+		return nil
 	case upstream.Repository.ID != 0 && upstream.Repository.ID != found.ID:
 		return &replacedError{recorded: upstream.Repository.ID, found: found.ID}
 	}
-	upstream.Repository = sources.RepositoryState{ID: found.ID, Archived: found.Archived}
+	upstream.Repository = sources.RepositoryState{ID: found.ID, Archived: found.Archived, ETag: etag}
 	if p.Repository == nil || git.Place(p.Repository.URL) != git.Place(p.Autoupdate.Target) {
 		return nil
 	}

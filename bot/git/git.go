@@ -148,6 +148,7 @@ func Place(target string) string {
 type Release struct {
 	// Archive has the files of its commit, in the file that was given.
 	Archive archive.Source
+	Tree    string // the hash of the commit's tree
 	// Date is that of the commit; zero where it makes no sense.
 	Date time.Time
 	// Notes say what is not in the archive, and why.

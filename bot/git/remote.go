@@ -215,5 +215,5 @@ func exportCommit(ctx context.Context, get objects, c *object.Commit, wanted fun
 	if err != nil {
 		return nil, refuse("the commit has no files")
 	}
-	return &Release{Archive: source, Date: sensible(c.Committer.When.Unix()), Notes: notes}, nil
+	return &Release{Archive: source, Tree: c.TreeHash.String(), Date: sensible(c.Committer.When.Unix()), Notes: notes}, nil
 }

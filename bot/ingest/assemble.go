@@ -114,7 +114,7 @@ func (a *assembly) List(ctx context.Context) (err error) {
 		return err
 	}
 	if reason := a.selected.Nothing(); reason != "" {
-		return sources.Refusef("%s", reason)
+		return &sources.Refusal{Reason: reason, NoFiles: true}
 	}
 	for _, l := range a.selected.LeftOut {
 		if len(a.manifest.LeftOut) < maxLeftOut {

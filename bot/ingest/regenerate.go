@@ -9,6 +9,8 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -63,18 +65,26 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if err != nil {
 		return size, err
 	}
-	// Releases of before say nothing about themselves.
-	for range 2 {
-		data, err := manifest.Encode()
-		if err == nil {
-			_, err = pb.keep(pins, data)
+	return size, pb.keepManifests(pins, manifest)
+}
+
+// keepManifests stores a manifest, and as other versions would have written it: without what it says about the release, and without the tree of the
+// commit.
+func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) error {
+	for _, about := range []*logs.About{manifest.About, nil} {
+		for _, tree := range []string{manifest.Source.Tree, ""} {
+			variant := *manifest
+			variant.About, variant.Source.Tree = about, tree
+			data, err := variant.Encode()
+			if err == nil {
+				_, err = pb.keep(pins, data)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return size, err
-		}
-		manifest.About = nil
 	}
-	return size, nil
+	return nil
 }
 
 // origin is what a release was published from, if upstream still has that.

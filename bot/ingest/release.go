@@ -220,7 +220,12 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 		if errors.As(cause, &invalid) {
 			signed = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
 		}
-		if err := pb.refuse(s, t.Actor, signed); err != nil {
+		var refusal *sources.Refusal
+		refuse := pb.refuse
+		if errors.As(cause, &refusal) && refusal.NoFiles {
+			refuse = pb.refuseWithoutFiles
+		}
+		if err := refuse(s, t.Actor, signed); err != nil {
 			return err
 		}
 		pb.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
@@ -295,6 +300,30 @@ func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) 
 		pb.leftovers.Store(true)
 	}
 	return err
+}
+
+// refuseWithoutFiles records that a version will not be published because the file map selects nothing of it. The log has one such entry for each
+// package JSON: the states of further versions have none, as long as that one is refused.
+func (pb *Publisher) refuseWithoutFiles(s views.State, actor string, signed logs.Signature) error {
+	pb.options.Records.Mu.Lock()
+	defer pb.options.Records.Mu.Unlock()
+	known, err := views.LookupPackage(pb.store, s.Package)
+	if err != nil {
+		return err
+	}
+	upstream := pb.options.Records.Known(s.Package)
+	if report := upstream.NoFiles; report.PackageJSON == known.Entry && report.Version != "" && report.Version != s.Version {
+		reported, err := views.LookupState(pb.store, s.Package, report.Version)
+		if err == nil && reported.Kind == views.Refused && !reported.Unlogged {
+			s.Unlogged = true
+			return pb.setState(s)
+		}
+	}
+	if err := pb.refuse(s, actor, signed); err != nil {
+		return err
+	}
+	upstream.NoFiles = sources.NoFilesReport{Version: s.Version, PackageJSON: known.Entry}
+	return pb.options.Records.Set(upstream)
 }
 
 // neverOther refuses a release that was published with another manifest, by the word of the

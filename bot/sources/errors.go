@@ -99,6 +99,8 @@ func Wrong(err error) string { return cmp.Or(wrongBytes(err), WrongWords(err)) }
 type Refusal struct {
 	Reason string
 	Cause  error // may be nil
+	// NoFiles reports whether the file map of the package JSON selects nothing that can be published.
+	NoFiles bool
 }
 
 func (r *Refusal) Error() string { return r.Reason }

@@ -241,7 +241,7 @@ func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string
 	}
 	return &Fetched{
 		Archive: release.Archive, Released: release.Date, Notes: release.Notes,
-		Source: logs.Source{Type: KindGit, Name: target, Tag: tag.Name, Commit: tag.Commit},
+		Source: logs.Source{Type: KindGit, Name: target, Tag: tag.Name, Commit: tag.Commit, Tree: release.Tree},
 	}, nil
 }
 

@@ -74,6 +74,8 @@ const Gone = "upstream lists this version no longer, or the package JSON ignores
 type RepositoryState struct {
 	ID       int64 `json:"id,omitempty"`
 	Archived bool  `json:"archived,omitempty"`
+	// ETag is that of the description at GitHub.
+	ETag string `json:"etag,omitempty"`
 }
 
 // An Upstream is what the bot remembers of a package's upstream.
@@ -104,11 +106,20 @@ type Upstream struct {
 	Reason   string      `json:"reason,omitempty"`   // why the last one failed
 	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
 	Missing  bool        `json:"missing,omitempty"`  // the last one said that there is no such package
+	// NoFiles is the open report that the file map selects nothing of a release.
+	NoFiles NoFilesReport `json:"noFiles,omitzero"`
 	// Repository is the repository at GitHub that the target names, as it was when its releases last changed.
 	Repository RepositoryState `json:"repository,omitzero"`
 	Replaced   bool            `json:"replaced,omitempty"` // at the last poll the target named another repository
 	// Notes are what people should know of the target, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// A NoFilesReport names the refused release whose log entry reports that the file map of a package JSON selects nothing. There is one for each
+// package JSON.
+type NoFilesReport struct {
+	Version     string `json:"version"`
+	PackageJSON int64  `json:"packageJSON"` // its entry in the log
 }
 
 // UpstreamVersions are the versions of an upstream. They have a row of their own, because they are many and change seldom, and the

@@ -301,8 +301,10 @@ func isTransient(row kvstore.Item) bool {
 	if err != nil {
 		return false
 	}
-	switch s.Kind {
-	case views.Detected, views.Processing, views.Failed:
+	if s.Unlogged && s.Kind != views.Refused {
+		return false
+	}
+	if s.Unlogged || s.Kind == views.Detected || s.Kind == views.Processing || s.Kind == views.Failed {
 		return bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version))
 	}
 	return false

@@ -178,6 +178,11 @@ func TestRepairKeepsStatesThatTheLogDoesNotKnow(t *testing.T) {
 	state := func(version string, kind views.StateKind) views.State {
 		return views.State{Package: "vue", Version: version, Kind: kind, Reason: "a reason", Updated: noon}
 	}
+	unlogged := func(version string, kind views.StateKind) views.State {
+		s := state(version, kind)
+		s.Unlogged = true
+		return s
+	}
 	for _, test := range []struct {
 		set  views.State
 		want string // what is found; "" keeps it
@@ -189,6 +194,11 @@ func TestRepairKeepsStatesThatTheLogDoesNotKnow(t *testing.T) {
 		{state("3.6.0", views.Detected), ""},
 		{state("3.2.0", views.Published), `state states/vue/3.2.0: the state is "published", the log says "detected"`},
 		{state("3.2.0", views.Refused), `state states/vue/3.2.0: the state is "refused", the log says "detected"`},
+		{unlogged("3.2.0", views.Refused), ""},
+		{unlogged("3.6.0", views.Refused), ""},
+		{unlogged("3.0.0", views.Refused), `state states/vue/3.0.0: the state is "refused", the log says "published"`},
+		{unlogged("9.0.0", views.Refused), `state states/vue/9.0.0: the row differs from what the log says`},
+		{unlogged("3.6.0", views.Published), `state states/vue/3.6.0: no entry of the log explains this row`},
 		{state("3.2.0", "odd"), `state states/vue/3.2.0: the state is "odd", the log says "detected"`},
 		{state("3.6.0", views.Published), `state states/vue/3.6.0: no entry of the log explains this row`},
 		{state("3.6.0", views.Withdrawn), `state states/vue/3.6.0: no entry of the log explains this row`},

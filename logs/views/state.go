@@ -50,7 +50,7 @@ func (k StateKind) IsUntried() bool {
 
 // A State is what became of one version that upstream has: what was tried, when,
 // why it failed and when it is tried again. Apply writes the states that follow
-// from the log; the bot writes Processing and Failed, which a repair leaves alone.
+// from the log; the bot writes Processing, Failed and Unlogged refusals, which a repair leaves alone.
 type State struct {
 	Package  string    `json:"package"`
 	Version  string    `json:"version"`
@@ -60,6 +60,8 @@ type State struct {
 	Updated  time.Time `json:"updated,omitzero"`
 	Attempts int       `json:"attempts,omitempty"` // that failed
 	Next     time.Time `json:"next,omitzero"`      // of the next attempt, for Failed
+	// Unlogged reports whether the log has no entry of a refusal, because one about another release of the package has the same cause.
+	Unlogged bool `json:"unlogged,omitempty"`
 	// Wrong is what came in place of the archive, for Failed.
 	Wrong WrongBytes `json:"wrong,omitzero"`
 }
