@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -17,11 +16,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Bounds of what is worked on at the same time.
-const (
-	contentsAtOnce = 8
-	contentMemory  = 192 << 20 // bytes of contents, of which one may be larger, alone
-)
+// contentsAtOnce is how many contents are repaired at the same time.
+const contentsAtOnce = 8
 
 // contentRepair has every content that the log names, and that was not erased, be there and be
 // sound.
@@ -30,7 +26,7 @@ type contentRepair struct {
 	size   int64                   // of the log when the repair began
 	pins   *kvstore.Pins           // what was lost: others must not erase or collect it before the end
 	jsons  map[string]kvstore.Hash // the package JSON in force, by package
-	memory *semaphore.Weighted
+	memory replication.Budget
 	group  *errgroup.Group
 
 	mu   sync.Mutex
@@ -42,7 +38,7 @@ type contentRepair struct {
 
 // newContents returns what repairs the contents that the first size entries of the log name.
 func (e *engine) newContents(size int64) *contentRepair {
-	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
+	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: replication.NewBudget(), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
 // repairDocuments repairs the contents that the entries name themselves.
@@ -127,14 +123,11 @@ func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 		return c.store.Identity(json)
 	}
 	c.group.Go(func() error {
-		weight := min(contentMemory, 3*w.Limit+1<<20)
-		if w.File == nil {
-			weight = 4 << 20 // nearly all are far smaller
-		}
-		if err := c.memory.Acquire(ctx, weight); err != nil {
+		release, err := c.memory.Take(ctx, w)
+		if err != nil {
 			return err
 		}
-		defer c.memory.Release(weight)
+		defer release()
 		return c.repairContent(ctx, w)
 	})
 }

@@ -162,13 +162,8 @@ func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	chain := []string{s.key}
-	for _, v := range signing.Follow(trusted, changes)[1:] {
-		for _, c := range changes {
-			if next, err := note.NewVerifier(c.Key); err == nil && next.KeyHash() == v.KeyHash() {
-				chain = append(chain, c.Key)
-				break
-			}
-		}
+	for _, c := range signing.FollowedChanges(trusted, changes) {
+		chain = append(chain, c.Key)
 	}
 	return chain, nil
 }

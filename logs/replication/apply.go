@@ -22,7 +22,6 @@ const (
 	entriesAtOnce  = 16
 	filesAtOnce    = 8 // of one entry
 	manifestMemory = 256 << 20
-	contentMemory  = 192 << 20 // bytes of contents, of which one may be larger, alone
 	maxFile        = 512 << 20 // a file that a batch has room for
 
 	manifestCost = 8 // a decoded manifest's memory, in bytes of its text
@@ -196,7 +195,7 @@ func (f *Follower) wants(pkg, version string) bool {
 // fetchEntry stores all contents that a pending entry needs: those that it names itself, and the files of its release.
 func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
-		if err := f.fetchDocument(ctx, c, h); err != nil {
+		if err := f.fetchMissing(ctx, c, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry}); err != nil {
 			return fmt.Errorf("entry %d (%s %s %s): %w", c.entry.Index, c.entry.Kind, c.entry.Package, c.entry.Version, err)
 		}
 	}
@@ -244,15 +243,14 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 			break
 		}
 		file := &files[i]
-		there, err := c.pins.Has(file.SHA256)
-		if err != nil {
-			return errors.Join(err, group.Wait())
-		}
-		if there {
-			continue
+		if file.Size < 0 || file.Size > maxFile {
+			return errors.Join(&RefusedError{fmt.Errorf("%s: a file of %d bytes, and %d are the most", file.Path, file.Size, int64(maxFile))}, group.Wait())
 		}
 		group.Go(func() error {
-			err := f.fetchOnce(file.SHA256, func() error { return f.fetchFile(ctx, c, file) })
+			err := f.fetchMissing(ctx, c, Wanted{Hash: file.SHA256, Limit: file.Size, Entry: c.entry, File: file})
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
+			}
 			if err != nil {
 				err = fmt.Errorf("%s: %w", file.Path, err)
 			}
@@ -262,74 +260,32 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 	return group.Wait()
 }
 
-// fetchOnce calls fetch, unless another goroutine is fetching the same content: then it waits for that and returns its error.
-func (f *Follower) fetchOnce(h kvstore.Hash, fetch func() error) error {
-	_, err, _ := f.flights.Do(string(h[:]), func() (any, error) { return nil, fetch() })
+// fetchMissing stores a content that a pending entry needs, unless the store has it. If another goroutine is fetching the same content, it
+// waits for that and returns its error.
+func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) error {
+	if there, err := c.pins.Has(w.Hash); there || err != nil {
+		return err
+	}
+	_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
+		return nil, f.fetch(ctx, w, func(data []byte, found Found) error { return f.storeContent(w.Hash, data, found) })
+	})
 	return err
 }
 
-// fetchDocument stores a content that a pending entry names itself, such as a manifest, unless the store has it.
-func (f *Follower) fetchDocument(ctx context.Context, c *pendingEntry, h kvstore.Hash) error {
-	there, err := c.pins.Has(h)
-	if there || err != nil {
+// fetch fetches a content and calls use with it. It waits until the memory for that is free. If the source sends other bytes, the error is
+// a [RefusedError].
+func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
+	release, err := f.memory.Take(ctx, w)
+	if err != nil {
 		return err
 	}
-	return f.fetchOnce(h, func() error {
-		const usual = 4 << 20 // nearly all are far smaller
-		if err := f.memory.Acquire(ctx, usual); err != nil {
-			return err
-		}
-		defer f.memory.Release(usual)
-		data, found, err := f.fetchContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry})
-		if err == nil {
-			err = f.storeContent(h, data, found)
-		}
-		if err != nil {
-			return fmt.Errorf("content %s: %w", h, err)
-		}
-		return nil
-	})
-}
-
-// fetchContent returns a verified content of the source. If the source sends other bytes, the error is a [RefusedError].
-func (f *Follower) fetchContent(ctx context.Context, w Wanted) ([]byte, Found, error) {
+	defer release()
 	data, found, err := Fetch(ctx, f.Source, w)
-	if errors.Is(err, ErrOther) {
-		err = &RefusedError{err}
-	}
-	return data, found, err
-}
-
-// fetchFile stores the content of a file and checks it against the hash and the integrity in the manifest.
-func (f *Follower) fetchFile(ctx context.Context, c *pendingEntry, file *logs.File) error {
-	if file.Size < 0 || file.Size > maxFile {
-		return &RefusedError{fmt.Errorf("a file of %d bytes, and %d are the most", file.Size, int64(maxFile))}
-	}
-	err := f.fetchWithinMemory(ctx, Wanted{Hash: file.SHA256, Limit: file.Size, Entry: c.entry, File: file}, func(data []byte, found Found) error {
-		if logs.SumSRI(data) != file.SRI {
-			return &RefusedError{errors.New("its manifest says another integrity than its bytes have")}
-		}
-		return f.storeContent(file.SHA256, data, found)
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
-	}
-	return err
-}
-
-// fetchWithinMemory fetches a content of Wanted.Limit bytes and calls use with it. It waits until the memory for that is free.
-func (f *Follower) fetchWithinMemory(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
-	weight := min(contentMemory, 3*w.Limit+1<<16)
-	if err := f.memory.Acquire(ctx, weight); err != nil {
-		return err
-	}
-	defer f.memory.Release(weight)
-	data, found, err := f.fetchContent(ctx, w)
 	switch {
+	case errors.Is(err, ErrOther):
+		return &RefusedError{fmt.Errorf("content %s: %w", w.Hash, err)}
 	case err != nil:
-		return err
-	case int64(len(data)) != w.Limit:
-		return &RefusedError{ErrOther}
+		return fmt.Errorf("content %s: %w", w.Hash, err)
 	}
 	return use(data, found)
 }

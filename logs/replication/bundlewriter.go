@@ -163,20 +163,16 @@ func (w *bundleWriter) write(ctx context.Context) error {
 	if err := w.writeLog(ctx, source, log.Size()); err != nil {
 		return err
 	}
-	for index := w.Since; index < log.Size(); {
-		entries, err := log.Entries(ctx, index)
+	for e, err := range log.EntriesFrom(ctx, w.Since) {
 		if err != nil {
 			return err
 		}
-		for _, e := range entries {
-			if err := w.writeContents(ctx, e, withdrawn); err != nil {
-				return fmt.Errorf("entry %d (%s %s %s): %w", e.Index, e.Kind, e.Package, e.Version, err)
-			}
-			if w.Progress != nil {
-				w.Progress(e.Index+1-w.Since, log.Size()-w.Since)
-			}
+		if err := w.writeContents(ctx, e, withdrawn); err != nil {
+			return fmt.Errorf("entry %d (%s %s %s): %w", e.Index, e.Kind, e.Package, e.Version, err)
 		}
-		index += int64(len(entries))
+		if w.Progress != nil {
+			w.Progress(e.Index+1-w.Since, log.Size()-w.Since)
+		}
 	}
 	_, err = w.out.Write(make([]byte, bundleEnd))
 	w.result.Bytes += bundleEnd
@@ -198,15 +194,11 @@ func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (withdr
 		}
 	}
 	withdrawn := withdrawals{}
-	for index := w.Since; index < log.Size(); {
-		entries, err := log.Entries(ctx, index)
+	for e, err := range log.EntriesFrom(ctx, w.Since) {
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range entries {
-			withdrawn.add(e)
-		}
-		index += int64(len(entries))
+		withdrawn.add(e)
 	}
 	return withdrawn, nil
 }

@@ -141,7 +141,7 @@ func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	if err != nil {
 		return err
 	}
-	err = f.fetchWithinMemory(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
+	err = f.fetch(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
 		smaller := slices.DeleteFunc(found.Coded, func(c kvstore.Coded) bool { return c.Coding == coding.Identity })
 		if len(smaller) == 0 {
 			return nil

@@ -100,7 +100,7 @@ type Follower struct {
 	known  *verify.Known
 
 	manifests *semaphore.Weighted
-	memory    *semaphore.Weighted
+	memory    Budget
 	flights   singleflight.Group
 	files     atomic.Int64 // that were fetched
 	bytes     atomic.Int64
@@ -123,7 +123,7 @@ func Open(o Options) (*Follower, error) {
 		return nil, err
 	}
 	o.Trust.Now = o.Now
-	f := &Follower{Options: o, record: record, manifests: semaphore.NewWeighted(manifestMemory), memory: semaphore.NewWeighted(contentMemory)}
+	f := &Follower{Options: o, record: record, manifests: semaphore.NewWeighted(manifestMemory), memory: NewBudget()}
 	if err := f.restoreState(); err != nil {
 		return nil, errors.Join(err, record.Close())
 	}

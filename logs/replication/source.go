@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -78,11 +80,22 @@ func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, fou
 			return nil, Found{}, err
 		}
 		identity, found, err = w.verifyEncodings(sent)
-		if err == nil || !slices.ContainsFunc(sent.Coded, func(c kvstore.Coded) bool { return c.Coding != coding.Identity }) {
-			return identity, found, err
+		switch {
+		case err == nil:
+			return identity, found, w.checkFile(identity)
+		case !slices.ContainsFunc(sent.Coded, func(c kvstore.Coded) bool { return c.Coding != coding.Identity }):
+			return nil, Found{}, err
 		}
 	}
 	return nil, Found{}, ErrOther
+}
+
+// checkFile returns [ErrOther] if the bytes with the wanted hash do not have the size and integrity that the manifest states.
+func (w Wanted) checkFile(identity []byte) error {
+	if w.File == nil || w.Hash == (kvstore.Hash{}) || int64(len(identity)) == w.File.Size && logs.SumSRI(identity) == w.File.SRI {
+		return nil
+	}
+	return fmt.Errorf("%w: its manifest says another size or integrity than the bytes of that hash have", ErrOther)
 }
 
 // verifyEncodings returns the content's own bytes and those of its encodings that decode to it. If none does, the error is [ErrOther].
@@ -118,6 +131,24 @@ func (w Wanted) matches(plain []byte) bool {
 		return w.File != nil && logs.SumSRI(plain) == w.File.SRI
 	}
 	return kvstore.Sum(plain) == w.Hash
+}
+
+// contentMemory bounds the bytes of contents in memory. A larger content is in memory alone.
+const contentMemory = 192 << 20
+
+// A Budget bounds the memory of the contents that are fetched at the same time.
+type Budget struct{ free *semaphore.Weighted }
+
+// NewBudget returns a budget of 192 MiB.
+func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
+
+// Take waits until there is memory for a content and its encodings. The caller calls release when it has stored the content.
+func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
+	weight := min(contentMemory, 3*w.Limit+1<<16)
+	if w.Limit == logs.MaxManifest { // nearly all documents are far smaller
+		weight = 4 << 20
+	}
+	return func() { b.free.Release(weight) }, b.free.Acquire(ctx, weight)
 }
 
 // Paths of a log, and limits of what is at them.

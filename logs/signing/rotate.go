@@ -30,20 +30,30 @@ func (c KeyChange) IsBy(v note.Verifier) bool {
 	return err == nil
 }
 
-// Follow returns the trusted key, and the keys to which changes, oldest first, lead from it. It ignores changes that are not
-// signed with the key before.
-func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
-	chain := []note.Verifier{trusted}
+// FollowedChanges returns those of the changes, oldest first, that lead from the trusted key to the present one. The others are not signed with the
+// key before, or precede the trusted key.
+func FollowedChanges(trusted note.Verifier, changes []KeyChange) (followed []KeyChange) {
+	last := trusted
 	for _, c := range changes {
-		last := chain[len(chain)-1]
 		if !c.IsBy(last) {
-			continue // it was before the trusted key, or is invalid
+			continue
 		}
 		if next, err := note.NewVerifier(c.Key); err == nil && next.Name() == trusted.Name() {
-			chain = append(chain, next)
+			last, followed = next, append(followed, c)
 		}
 	}
-	return chain
+	return followed
+}
+
+// Follow returns the trusted key and the keys to which changes lead from it.
+func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
+	all := []note.Verifier{trusted}
+	for _, c := range FollowedChanges(trusted, changes) {
+		if v, err := note.NewVerifier(c.Key); err == nil {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // changesKey is the row of LogState that lists the KeyChanged entries.

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,21 +128,17 @@ func (s *Session) openOnce(ctx, withTimeout context.Context, server string) (*Se
 	l := &SessionLog{Server: server, Cosignatures: []Cosignature{}}
 	s.logs = append(s.logs, l)
 	err := s.readLog(withTimeout, l)
-	if err == nil {
-		if d := l.log.unverified; d != nil {
-			l.Outcome, l.Problem = d.Outcome, d.Problem
+	if err != nil && l.log == nil {
+		fork := (*ForkError)(nil)
+		if errors.As(err, &fork) && fork.File == "" {
+			return l, err // the evidence could not be stored
 		}
-		err = s.Known.RecordLog(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())
-	} else {
-		l.log, l.Outcome, l.Problem = nil, OutcomeOf(err), err.Error()
+		if fork != nil {
+			l.Evidence, fork.File = fork.File, "" // which the problem need not name again
+		}
+		l.Outcome, l.Problem, err = OutcomeOf(err), err.Error(), nil
 		if withTimeout.Err() != nil {
 			l.Outcome, l.Problem = Unproven, s.timeoutMessage()
-		}
-		var fork *ForkError
-		if errors.As(err, &fork) {
-			l.Evidence, err = s.Known.StoreEvidence(fork.Evidence)
-		} else {
-			err = nil
 		}
 	}
 	if s.Opened != nil && ctx.Err() == nil && err == nil {
@@ -150,17 +147,15 @@ func (s *Session) openOnce(ctx, withTimeout context.Context, server string) (*Se
 	return l, err
 }
 
-// readLog opens and verifies the log of l.Server, and fills in l. The error says why there is no usable log. A log that is
-// only unverified is no error.
-func (s *Session) readLog(ctx context.Context, l *SessionLog) error {
+// readLog opens and verifies the log of l.Server, stores it as known, and fills in l. With an error, l.log is nil if the log could not be
+// verified, and else it could not be stored as known.
+func (s *Session) readLog(ctx context.Context, l *SessionLog) (err error) {
 	o := s.Options
 	o.Server = l.Server
-	var err error
-	if o, l.FirstUse, err = s.Known.completeOptions(ctx, o); err != nil {
-		return err
-	}
-	l.Key = o.Trust.Key
-	if l.log, err = Open(ctx, o); err != nil {
+	before, _ := s.Known.ByServer(l.Server)
+	l.Key = cmp.Or(o.Trust.Key, before.Key)
+	l.log, l.FirstUse, err = s.Known.Open(ctx, o, o.Trust.now())
+	if l.log == nil {
 		return err
 	}
 	l.Origin, l.Key, l.Size, l.Root = l.log.Origin(), l.log.Key(), l.log.Size(), l.log.Root().String()
@@ -172,7 +167,10 @@ func (s *Session) readLog(ctx context.Context, l *SessionLog) error {
 	if size, at := l.log.Seen(); size > 0 && !at.IsZero() && size <= l.Size {
 		l.Since = &SeenBefore{size, at}
 	}
-	return nil
+	if d := l.log.unverified; d != nil {
+		l.Outcome, l.Problem = d.Outcome, d.Problem
+	}
+	return err
 }
 
 // verifySubject compares a subject with the log. If the log could not be opened, the result says so for every subject. A

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -182,6 +183,25 @@ func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) 
 		return nil, err
 	}
 	return entries[index-first<<height:], nil
+}
+
+// EntriesFrom yields the entries from an index on, each of which is proven to be in the log. An error is the last that it yields.
+func (l *Log) EntriesFrom(ctx context.Context, index int64) iter.Seq2[logs.Indexed, error] {
+	return func(yield func(logs.Indexed, error) bool) {
+		for index < l.Tree.N {
+			entries, err := l.Entries(ctx, index)
+			if err != nil {
+				yield(logs.Indexed{}, err)
+				return
+			}
+			for _, e := range entries {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			index += int64(len(entries))
+		}
+	}
 }
 
 // CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not, or is

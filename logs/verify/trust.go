@@ -136,13 +136,11 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 	if err != nil {
 		return checkpoint{}, "", nil, CheckKey(t.Key)
 	}
-	present, key, used := pinned, t.Key, []signing.KeyChange(nil)
-	for _, c := range changes {
-		if !c.IsBy(present) {
-			continue // it was before the pinned key, or is invalid
-		}
-		if next, err := note.NewVerifier(c.Key); err == nil && next.Name() == pinned.Name() {
-			present, key, used = next, c.Key, append(used, c)
+	present, key, used := pinned, t.Key, signing.FollowedChanges(pinned, changes)
+	if len(used) > 0 {
+		key = used[len(used)-1].Key
+		if present, err = note.NewVerifier(key); err != nil {
+			return checkpoint{}, "", nil, CheckKey(key)
 		}
 	}
 	cosigner, err := formats.NewVerifierForCosignatureV1(key)

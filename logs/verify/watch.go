@@ -317,16 +317,12 @@ func (e *reportError) Unwrap() error { return e.error }
 func (w *Watcher) readEntries(ctx context.Context, log *Log, found *WatchResult) error {
 	if w.state.Next < 0 {
 		w.state.Next = log.Size()
-		for at := max(0, log.Size()-firstPollEntries); at < log.Size(); {
-			entries, err := log.Entries(ctx, at)
+		for e, err := range log.EntriesFrom(ctx, max(0, log.Size()-firstPollEntries)) {
 			if err != nil {
 				w.state.Next = -1
 				return err
 			}
-			for _, e := range entries {
-				w.recordPublication(e.Entry)
-			}
-			at = entries[len(entries)-1].Index + 1
+			w.recordPublication(e.Entry)
 		}
 		w.state.Grown = w.options.Now()
 	}
