@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,17 +16,30 @@ import (
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
-// docsPage is the API's documentation, made from its OpenAPI document.
-type docsPage struct {
+// docsReference is the API's documentation, made from its OpenAPI document.
+type docsReference struct {
 	Title, Description string
 	Base               string // where the API is
 	Groups             []docsGroup
 	Schemas            []docsSchema
 }
 
+// docsGroup is a group of operations, which has a page of its own.
 type docsGroup struct {
 	ID, Name, Description string
 	Operations            []docsOperation
+}
+
+// docsGroupPage is the page of one group.
+type docsGroupPage struct {
+	docsGroup
+	Groups []docsGroup // all of them, for links
+}
+
+// docsSchemasPage is the page of the schemas.
+type docsSchemasPage struct {
+	Schemas []docsSchema
+	Groups  []docsGroup // for links
 }
 
 type docsOperation struct {
@@ -45,7 +59,7 @@ type docsParameter struct {
 
 type docsResponse struct {
 	Status, Description, Type string
-	Schema                    string // the anchor of its schema, "" for none
+	Schema                    string // the path of its schema, "" for none
 }
 
 type docsSchema struct {
@@ -63,17 +77,50 @@ type docsProperty struct {
 type referenceCache struct {
 	mu       sync.Mutex
 	document []byte
-	page     docsPage
+	page     docsReference
 }
 
-// docsPage returns the page that documents the API.
+// docsPage returns the page that lists the routes of the API.
 func (s *Site) docsPage(q *request) (*pageAnswer, error) {
-	page, err := s.reference.get(s.options.Document())
+	reference, err := s.reference.get(s.options.Document())
 	if err != nil {
 		return nil, err
 	}
-	page.Base = q.siteBase
-	// The examples are about something that is here.
+	reference.Base = q.siteBase
+	return &pageAnswer{
+		view: "docs", title: "API", canonical: "/docs", section: "/docs", data: reference,
+		description: "The REST API of " + s.options.Name + ": all of its routes, by what they are about.",
+	}, nil
+}
+
+// docsPartPage returns the page that documents one group of the API's routes, or its schemas.
+func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
+	reference, err := s.reference.get(s.options.Document())
+	if err != nil {
+		return nil, err
+	}
+	id := q.segments[0]
+	a := &pageAnswer{canonical: "/docs/" + id, section: "/docs"}
+	if id == "schemas" && len(reference.Schemas) > 0 {
+		a.view, a.title, a.data = "docsschemas", "Schemas of the API", docsSchemasPage{reference.Schemas, reference.Groups}
+		a.description = "The JSON objects of the REST API of " + s.options.Name + ", and what each of their members is."
+		return a, nil
+	}
+	i := slices.IndexFunc(reference.Groups, func(g docsGroup) bool { return g.ID == id })
+	if i < 0 {
+		return nil, &refusal{http.StatusNotFound, "Page not found", "The API's documentation has no page at this address.", ""}
+	}
+	group := reference.Groups[i]
+	if group.Operations, err = s.addExamples(q, group.Operations); err != nil {
+		return nil, err
+	}
+	a.view, a.title, a.data = "docsgroup", "API: "+group.Name, docsGroupPage{group, reference.Groups}
+	a.description = "The routes of the REST API of " + s.options.Name + " about " + strings.ToLower(group.Name) + ": parameters, responses, and an example to run for each."
+	return a, nil
+}
+
+// addExamples returns the operations with an example of each, about the most popular library that is here.
+func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)
 	if err != nil {
@@ -82,43 +129,36 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	if len(popular) > 0 {
 		example = popular[0]
 	}
-	page.Groups = slices.Clone(page.Groups)
-	for i, g := range page.Groups {
-		operations := slices.Clone(g.Operations)
-		for j, o := range operations {
-			operations[j].Example = "curl --compressed '" + strings.ReplaceAll(q.siteBase+o.fillPath(example), "'", "%27") + "'"
-		}
-		page.Groups[i].Operations = operations
+	operations = slices.Clone(operations)
+	for i, o := range operations {
+		operations[i].Example = "curl --compressed '" + strings.ReplaceAll(q.siteBase+o.fillPath(example), "'", "%27") + "'"
 	}
-	return &pageAnswer{
-		view: "docs", title: "API", canonical: "/docs", section: "/docs", data: page,
-		description: "The REST API of " + s.options.Name + ": every route, its parameters, what it answers, and an example to run.",
-	}, nil
+	return operations, nil
 }
 
-// get returns the page made from an OpenAPI document, which it makes again only if the document has changed.
-func (c *referenceCache) get(document []byte) (docsPage, error) {
+// get returns the documentation made from an OpenAPI document, which it makes again only if the document has changed.
+func (c *referenceCache) get(document []byte) (docsReference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.document == nil || !bytes.Equal(c.document, document) {
-		page, err := newDocsPage(document)
+		page, err := newDocsReference(document)
 		if err != nil {
-			return docsPage{}, err
+			return docsReference{}, err
 		}
 		c.document, c.page = bytes.Clone(document), page
 	}
 	return c.page, nil
 }
 
-// newDocsPage returns the page that documents an API from its OpenAPI document.
-func newDocsPage(document []byte) (docsPage, error) {
+// newDocsReference returns the documentation of an API from its OpenAPI document.
+func newDocsReference(document []byte) (docsReference, error) {
 	var o openAPI
 	if err := json.Unmarshal(document, &o); err != nil {
-		return docsPage{}, fmt.Errorf("site: the OpenAPI document: %w", err)
+		return docsReference{}, fmt.Errorf("site: the OpenAPI document: %w", err)
 	}
-	page := docsPage{Title: cmp.Or(o.Info.Title, "API"), Description: o.Info.Description}
+	page := docsReference{Title: cmp.Or(o.Info.Title, "API"), Description: o.Info.Description}
 	for _, t := range o.Tags {
-		page.Groups = append(page.Groups, docsGroup{ID: "group-" + newAnchor(t.Name), Name: t.Name, Description: t.Description})
+		page.Groups = append(page.Groups, docsGroup{ID: newAnchor(t.Name), Name: t.Name, Description: t.Description})
 	}
 	for _, p := range o.Paths {
 		for _, m := range []struct {
@@ -135,7 +175,7 @@ func newDocsPage(document []byte) (docsPage, error) {
 			i := slices.IndexFunc(page.Groups, func(g docsGroup) bool { return g.Name == group })
 			if i < 0 {
 				i = len(page.Groups)
-				page.Groups = append(page.Groups, docsGroup{ID: "group-" + newAnchor(group), Name: group})
+				page.Groups = append(page.Groups, docsGroup{ID: newAnchor(group), Name: group})
 			}
 			page.Groups[i].Operations = append(page.Groups[i].Operations, o.newOperation(m.method, p.Key, p.Value, m.operation))
 		}
@@ -179,7 +219,7 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 			if content.Value.Schema.Type != "" || content.Value.Schema.Ref != "" {
 				response.Type += ": " + content.Value.Schema.describe(0)
 			}
-			response.Schema = o.anchorOf(content.Value.Schema)
+			response.Schema = o.schemaPath(content.Value.Schema)
 		}
 		if response.Status >= "400" {
 			d.Failures = append(d.Failures, response)
@@ -206,7 +246,7 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 		for _, p := range s.Properties {
 			d.Properties = append(d.Properties, docsProperty{
 				Name: p.Key, Type: p.Value.describe(0), Description: p.Value.Description,
-				Schema: o.anchorOf(p.Value), Required: slices.Contains(s.Required, p.Key),
+				Schema: o.schemaPath(p.Value), Required: slices.Contains(s.Required, p.Key),
 			})
 		}
 	}
@@ -220,13 +260,13 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	return d
 }
 
-// anchorOf returns the identifier of the element that describes a schema, "" if the page has none.
-func (o *openAPI) anchorOf(s schema) string {
+// schemaPath returns the path of the documentation of a schema, "" if it has none.
+func (o *openAPI) schemaPath(s schema) string {
 	name := s.schemaName(0)
 	if _, ok := o.Components.Schemas.find(name); !ok {
 		return ""
 	}
-	return "schema-" + newAnchor(name)
+	return "/docs/schemas#schema-" + newAnchor(name)
 }
 
 // fillPath returns the path of the operation with a library's values for the parameters that have no example.

@@ -13,7 +13,7 @@ import (
 
 // everyPage is a page of each kind, with its status.
 var everyPage = map[string]int{
-	"/": 200, "/search": 200, "/search?q=pickle": 200, "/search?q=nothing+like+it": 200, "/search?page=99": 200, "/statistics": 200, "/docs": 200, "/about": 200,
+	"/": 200, "/search": 200, "/search?q=pickle": 200, "/search?q=nothing+like+it": 200, "/search?page=99": 200, "/statistics": 200, "/docs": 200, "/docs/libraries": 200, "/docs/schemas": 200, "/docs/nothing": 404, "/about": 200,
 	"/library/pickle": 200, "/library/pickle/1.0.0": 200, "/library/pickle/2.0.0?file=pickle.mjs": 200, "/library/pickle/2.0.0?file=fonts/pickle.woff2&filter=pick": 200,
 	"/library/pickle/2.0.0?file=odd%2Fa+b%2541%26%27%22%3Ci%3E.js": 200, "/library/shelf-css": 200, "/library/preserve": 200, "/library/data": 200, "/library/empty": 200, "/library/spoilt": 200,
 	"/library/refused": 200, "/library/evil": 200, "/library/evil/1.0.0?file=%3C/code%3E%3C/pre%3E%3Cscript%3Ealert(1)%3C/script%3E.mjs": 200, "/library/pantry": 200,

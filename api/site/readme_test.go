@@ -71,7 +71,7 @@ func TestReadme(t *testing.T) {
 	for _, want := range []string{
 		`<h3 id="readme-barrel">Barrel</h3>`, `<h4 id="readme-use">Use</h4>`, `href="#readme-use"`, `href="/files/barrel/1.0.0/src/barrel.js"`, `href="https://github.com/jars/barrel/blob/HEAD/docs/more.md"`,
 		`href="https://elsewhere.example/x"`, `href="https://ci.example/"`, ">build</a>", "tracked", "no link", "☑", "☐", "boxed", "import &#39;&lt;script&gt;&#39;;", "It goes on", "or what was cut off, read",
-		`<a href="/search?q=round&#43;things">round things</a>`, "use &lt;glass&gt;", "CVE-2020-1", "It &lt;b&gt;leaks&lt;/b&gt;.", "Fixed in 2.0.0.", `href="https://osv.dev/vulnerability/GHSA-1"`,
+		`<a href="/search?q=round&#43;things">round things</a>`, "use &lt;glass&gt;", "CVE-2020-1", "It &lt;b&gt;leaks&lt;/b&gt;.", "(fixed in 2.0.0)", `href="https://osv.dev/vulnerability/GHSA-1"`,
 		"pickle 1.1.0 is here", "only pickle 2.0.0 is here", ">not here<", "Size of the main file over 3 versions: 280 B in 1.0.0, 840 B in 2.0.0",
 	} {
 		if !strings.Contains(body, want) {

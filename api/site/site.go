@@ -124,7 +124,7 @@ func New(o Options) (*Site, error) {
 		s.routes = append(s.routes, route{"/new", []string{"npm"}, false, s.newFilePage})
 	}
 	if o.Document != nil {
-		s.routes = append(s.routes, route{"/docs", nil, false, s.docsPage}, route{"/api", nil, false, s.redirectToDocs})
+		s.routes = append(s.routes, route{"/docs", nil, false, s.docsPage}, route{"/docs/*", nil, false, s.docsPartPage}, route{"/api", nil, false, s.redirectToDocs})
 	}
 	if o.Rooms != nil {
 		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.roomsPage}, route{"/rooms/*", []string{"live", "people", "span"}, false, s.roomPage})

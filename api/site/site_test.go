@@ -238,7 +238,7 @@ func TestEmptyStore(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	site := newSite(t, shelf, nil)
 	for target, want := range map[string]string{
-		"/": "The shelves are still empty", "/search": "The shelves are still empty", "/search?q=a": "Nothing matches", "/statistics": "Nothing is published here yet", "/docs": "/libraries/jquery",
+		"/": "The shelves are still empty", "/search": "The shelves are still empty", "/search?q=a": "Nothing matches", "/statistics": "Nothing is published here yet", "/docs/libraries": "/libraries/jquery",
 	} {
 		w := get(t, site, target)
 		if w.Code != 200 || !strings.Contains(w.Body.String(), want) {

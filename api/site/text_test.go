@@ -85,7 +85,7 @@ func TestImportMap(t *testing.T) {
 }
 
 func TestDocs(t *testing.T) {
-	page, err := newDocsPage([]byte(`{
+	page, err := newDocsReference([]byte(`{
 		"info": {"title": "Jars"},
 		"tags": [{"name": "Unused"}, {"name": "Jars", "description": "All."}],
 		"paths": {
@@ -122,19 +122,19 @@ func TestDocs(t *testing.T) {
 	if got := page.Groups[1].Operations[0].fillPath(example); got != "/a/a%20b/1/{x}" {
 		t.Errorf("the example is %s", got)
 	}
-	if one.Parameters[0].Name != "library" || !one.Parameters[0].Required || one.Responses[0].Schema != "schema-jar" || one.Failures[0].Description != "None." || one.FailureStatuses() != "404" {
+	if one.Parameters[0].Name != "library" || !one.Parameters[0].Required || one.Responses[0].Schema != "/docs/schemas#schema-jar" || one.Failures[0].Description != "None." || one.FailureStatuses() != "404" {
 		t.Errorf("the operation is %+v", one)
 	}
 	var properties []string
 	for _, p := range page.Schemas[0].Properties {
 		properties = append(properties, p.Name+": "+p.Type+" "+p.Schema)
 	}
-	want := "lid: string or null , all: array of Jar schema-jar, by: object of integer (int64) , either: string or Loop "
+	want := "lid: string or null , all: array of Jar /docs/schemas#schema-jar, by: object of integer (int64) , either: string or Loop "
 	if got := strings.Join(properties, ", "); got != want {
 		t.Errorf("the properties are %q, want %q", got, want)
 	}
 	for _, broken := range []string{"", "null", "[]", `{"paths": []}`, `{"paths": {"/a": 1}}`, `{"components": {"schemas": {"A": {"properties": 3}}}}`} {
-		if page, err := newDocsPage([]byte(broken)); err == nil && len(page.Groups) > 0 {
+		if page, err := newDocsReference([]byte(broken)); err == nil && len(page.Groups) > 0 {
 			t.Errorf("%s is a document", broken)
 		}
 	}

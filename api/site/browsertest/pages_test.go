@@ -57,6 +57,8 @@ var pages = []page{
 	{"waiting rooms", "/rooms?live=off", 200},
 	{"waiting room", "/rooms/downloads?live=off", 200},
 	{"API", "/docs", 200},
+	{"routes of the API", "/docs/libraries", 200},
+	{"schemas of the API", "/docs/schemas", 200},
 	{"about", "/about", 200},
 }
 
