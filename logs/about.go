@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// An About is what upstream says of a release beside the files that are published.
+// An About is what a manifest says of a release beside its files: what upstream says, and the modules that were built from it.
 type About struct {
 	// Readme is the text of the file that introduces it, mostly in Markdown, and ReadmeFile its name in the archive.
 	Readme     string `json:"readme,omitempty"`
@@ -17,6 +17,27 @@ type About struct {
 	// Dependencies and Peers are the ranges of versions that its package.json wants, by npm package.
 	Dependencies map[string]string `json:"dependencies,omitempty"`
 	Peers        map[string]string `json:"peerDependencies,omitempty"`
+	// Modules is nil if the package JSON asks for none.
+	Modules *Modules `json:"modules,omitempty"`
+}
+
+// Modules says which ES modules for browsers were built from a release, from which of its files, and how. Their files are those of the
+// manifest with the origin [Built].
+type Modules struct {
+	Program string `json:"program"`
+	Version string `json:"version"`
+	Options string `json:"options"`
+	// Problem says why there are no modules, "" if there are.
+	Problem string `json:"problem,omitempty"`
+	// Subpaths are the paths of the modules, by the subpaths that the package exports, such as "." and "./client".
+	Subpaths map[string]string `json:"subpaths,omitempty"`
+	// Skipped says why other subpaths have no modules.
+	Skipped map[string]string `json:"skipped,omitempty"`
+	// Imports are the specifiers that a built file imports, and Dynamic those that it imports only when its code calls import; by path.
+	Imports map[string][]string `json:"imports,omitempty"`
+	Dynamic map[string][]string `json:"dynamic,omitempty"`
+	// Inputs are the hashes of the files of upstream's archive that were read, published or not, by path.
+	Inputs map[string]kvstore.Hash `json:"inputs,omitempty"`
 }
 
 // DecodeAbout decodes the part of an encoded manifest beside its files, nil for a manifest without that part. It does not

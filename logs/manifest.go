@@ -120,6 +120,7 @@ const (
 	Upstream = "upstream" // the bytes that upstream published
 	Minified = "minified" // made here from the file that From names
 	Taken    = "taken"    // the bytes that another origin has, which may have made them
+	Built    = "built"    // built here for browsers; [About] says from what
 )
 
 // A File is one published file.

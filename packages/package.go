@@ -17,6 +17,7 @@
 package packages
 
 import (
+	"encoding/json"
 	"strings"
 
 	"github.com/larder-cdn/larder/packages/glob"
@@ -91,6 +92,42 @@ type Autoupdate struct {
 	IgnoreVersions []string `json:"ignoreVersions,omitempty"`
 	// ExcludeFromSearch keeps the package out of search results.
 	ExcludeFromSearch bool `json:"excludeFromSearch,omitempty"`
+	// Modules says whether ES modules for browsers are built from new releases, and for which subpaths; nil for none.
+	Modules *Modules `json:"modules,omitempty"`
+}
+
+// Modules selects what a package exports and what modules are built for.
+type Modules struct {
+	// Subpaths are such as "." and "./client"; empty for all that the package exports.
+	Subpaths []string
+
+	off bool // the package JSON says false
+}
+
+// MayBuild reports whether a path is one that a module of the package may be published at. Which there are is known after building them.
+func (p *Package) MayBuild(file string) bool {
+	return p.Autoupdate != nil && p.Autoupdate.Modules != nil && strings.HasPrefix(file, "esm/") && strings.HasSuffix(file, ".mjs")
+}
+
+// UnmarshalJSON decodes true, false or a list of subpaths.
+func (m *Modules) UnmarshalJSON(data []byte) error {
+	m.Subpaths = nil
+	switch string(data) {
+	case "true":
+		return nil
+	case "false":
+		m.off = true
+		return nil
+	}
+	return json.Unmarshal(data, &m.Subpaths)
+}
+
+// MarshalJSON encodes the selection as a package JSON has it.
+func (m *Modules) MarshalJSON() ([]byte, error) {
+	if len(m.Subpaths) == 0 {
+		return []byte("true"), nil
+	}
+	return json.Marshal(m.Subpaths)
 }
 
 // Policy says which releases of a package may be published.

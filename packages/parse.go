@@ -231,6 +231,7 @@ func (c *check) autoupdate(p *Package) {
 			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs))
 		return
 	}
+	c.modules(p.Autoupdate)
 	for i, set := range p.Autoupdate.FileMap {
 		entry := []string{"autoupdate", "fileMap", strconv.Itoa(i)}
 		base, ok := newBase(set.BasePath)
@@ -258,6 +259,22 @@ func (c *check) autoupdate(p *Package) {
 		if g := c.glob(pattern, []string{"autoupdate", "ignoreVersions", strconv.Itoa(i)}); g != nil {
 			p.ignored = append(p.ignored, g)
 		}
+	}
+}
+
+// modules refuses modules of releases that are not from npm, whose package.json need not be that of what was built.
+func (c *check) modules(a *Autoupdate) {
+	if a.Modules == nil {
+		return
+	}
+	if a.Modules.off {
+		a.Modules = nil
+		return
+	}
+	location := []string{"autoupdate", "modules"}
+	if a.Source != "npm" {
+		c.add(Error, "modules", c.root.find(location...).at, location,
+			"\"modules\" are built from what is on npm; set the source of \"autoupdate\" to \"npm\", or remove \"modules\"")
 	}
 }
 

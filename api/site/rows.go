@@ -135,6 +135,8 @@ func writeProcessingRows(files []logs.File) template.HTML {
 			done = "minified here from " + f.From
 		case logs.Taken:
 			done = "as the origin has it"
+		case logs.Built:
+			done = "built here for browsers"
 		}
 		m.addRaw(`<tr role="row"><th role="rowheader" scope="row">`).addText(f.Path).addRaw(`</th>`).addCell("What was done", done).addCell("Size", formatBytes(f.Size)).addRaw("</tr>\n")
 	}

@@ -230,8 +230,11 @@ type index struct {
 func newIndex(files []logs.File) *index {
 	x := &index{files, make(map[kvstore.Hash][]int), make(map[string][]int), make(map[string][]int)}
 	for i, f := range files {
-		if f.Origin == logs.Minified {
+		switch f.Origin {
+		case logs.Minified:
 			x.from[f.From] = append(x.from[f.From], i)
+			continue
+		case logs.Built:
 			continue
 		}
 		x.byHash[f.SHA256] = append(x.byHash[f.SHA256], i)
@@ -255,6 +258,7 @@ func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error
 	remake := c.checkMaker()
 	results := make([]error, len(x.files)) // of making again
 	made := make([]bool, len(x.files))
+	var built moduleCheck
 	group, making := errgroup.WithContext(ctx)
 	group.SetLimit(maxRemakes)
 	makeAgain := func(targets []int, data []byte) {
@@ -289,6 +293,15 @@ func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error
 	})
 	if waited := group.Wait(); err == nil {
 		err = waited
+	}
+	for i, f := range x.files {
+		if err != nil || f.Origin != logs.Built {
+			continue
+		}
+		if built.built == nil && built.cannot == "" {
+			built, err = c.compareModules(ctx, src)
+		}
+		made[i], results[i] = true, built.problem(f)
 	}
 	if err != nil {
 		return asArchiveDifference(err)
@@ -325,18 +338,19 @@ func (c *comparison) summarize(cannotRemake string, made []bool, results []error
 	}
 	for i, f := range c.claim.Manifest.Files {
 		var difference *verify.Difference
+		isMade := f.Origin == logs.Minified || f.Origin == logs.Built
 		switch {
-		case f.Origin != logs.Minified && c.at[f.Path] != "":
+		case !isMade && c.at[f.Path] != "":
 			c.found.Files++
 		case f.Origin == logs.Taken:
 			c.unchecked[f.Path] = "another origin had it, which may have made it"
-		case f.Origin != logs.Minified && c.lookalike[f.Path] != "":
+		case !isMade && c.lookalike[f.Path] != "":
 			problem(differs("%s has other bytes at %s than the log says of %s", c.found.Where, text.Short(c.lookalike[f.Path], 300), text.Short(f.Path, 300)))
-		case f.Origin != logs.Minified:
+		case !isMade:
 			problem(differs("%s has no file with the bytes of %s at a path like that", c.found.Where, text.Short(f.Path, 300)))
-		case c.at[f.From] == "":
+		case f.Origin == logs.Minified && c.at[f.From] == "":
 			problem(differs("%s is said to be made from %s, which upstream does not have", text.Short(f.Path, 300), text.Short(f.From, 300)))
-		case cannotRemake != "":
+		case f.Origin == logs.Minified && cannotRemake != "":
 			c.unchecked[f.Path] = cannotRemake
 		case !made[i]:
 			c.unchecked[f.Path] = "what it was made from is too large to be minified"

@@ -80,6 +80,9 @@ func (pb *Publisher) assemble(ctx context.Context, in intake, pins *kvstore.Pins
 	if err := a.read(ctx); err != nil {
 		return nil, err
 	}
+	if err := a.buildModules(ctx); err != nil {
+		return nil, err
+	}
 	m := a.manifest
 	slices.SortFunc(m.Files, func(x, y logs.File) int { return strings.Compare(x.Path, y.Path) })
 	slices.SortFunc(m.LeftOut, func(x, y logs.LeftOut) int { return strings.Compare(x.Path, y.Path) })

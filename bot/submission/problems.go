@@ -54,7 +54,7 @@ func (p *Preview) Problems() []packages.Problem {
 	if more := len(alike) - most; more > 0 {
 		add(packages.Warning, "alike", fileMap, "%d more groups of files of %s differ only in case or in Unicode form", more, r.Name)
 	}
-	if filename := p.Package.Filename; filename != "" && r.Refused == "" && r.Default != filename {
+	if filename := p.Package.Filename; filename != "" && r.Refused == "" && r.Default != filename && !p.Package.MayBuild(filename) {
 		hint := "; no published file is of its kind"
 		if r.Default != "" {
 			hint = fmt.Sprintf("; did you mean %q?", r.Default)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot/worker/esm"
 	"github.com/larder-cdn/larder/bot/worker/render"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/testkit/cost"
@@ -35,6 +36,15 @@ func rendered(kind document.Kind, name string) func(string) []byte {
 	}
 }
 
+// wrapModule returns a request to build the module of a package with one script.
+func wrapModule(text string) []byte {
+	data, err := json.Marshal(esm.Request{Package: "jar", Files: map[string][]byte{"package.json": []byte("{}"), "index.js": []byte(text)}})
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
 func task(t Task) func([]byte) {
 	return func(data []byte) { runRequest(request{Task: t, Data: data}) }
 }
@@ -47,6 +57,7 @@ var parsers = []cost.Parser{
 	{Name: "minify-css", Parse: task(MinifyCSS), Seeds: []string{"a{color:red}\n", "@media (a){b:is(c){d:calc(1px + 2px)}}\n"}, Words: styleWords, Size: 2 << 10, MaxMilliseconds: 20, MaxKiB: 10_000},
 	{Name: "find-format", Parse: task(FindFormat), Seeds: []string{"export default 1;\n", "module.exports = require('a');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 60, MaxKiB: 5000},
 	{Name: "find-imports", Parse: task(FindImports), Seeds: []string{"import 'a';\n", "import('b');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 60, MaxKiB: 5000},
+	{Name: "build-modules", Parse: task(BuildModules), Wrap: wrapModule, Seeds: []string{"export const a = 1;\n", "exports.a = require('b');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 180, MaxKiB: 30_000},
 	{Name: "squeeze-br", Parse: task(SqueezeBr), Seeds: []string{"const a = 1;\n"}, Words: anyWords, Size: 4 << 10, MaxMilliseconds: 50, MaxKiB: 30_000},
 	{Name: "squeeze-gzip", Parse: task(SqueezeGzip), Seeds: []string{"const a = 1;\n"}, Words: anyWords, Size: 4 << 10, MaxMilliseconds: 50, MaxKiB: 30_000},
 	{Name: "render-readme", Parse: task(Render), Wrap: rendered(document.Readme, "README.md"), Seeds: []string{"# A\n\nb [c](d)\n", "a|b\n-|-\nc|d\n", "<p>a</p>\n"}, Words: textWords, Size: 4 << 10, MaxMilliseconds: 35, MaxKiB: 10_000},

@@ -49,6 +49,8 @@ const (
 	Render      Task = "render"       // has the input and the result of render.Run
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
+	// BuildModules has a [ModulesRequest] as its input and a [ModulesResult] as its result, in JSON.
+	BuildModules Task = "build-modules"
 )
 
 // An addressUse is how much address space a process has mapped, in bytes, whether it uses it or not.
@@ -92,6 +94,8 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	Render:      render.Run,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
+
+	BuildModules: buildModules,
 }
 
 // runTask runs a task in this process and returns its result.
@@ -122,6 +126,8 @@ func Memory(t Task, size int64) int64 {
 		return RenderMemory
 	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
+	case BuildModules:
+		return ModulesMemory + 6*size
 	default:
 		// The estimate is of resident memory. More is mapped, because the heap has free blocks.
 		resident := coding.Memory(coding.Brotli, coding.Best, size)

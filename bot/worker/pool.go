@@ -35,7 +35,7 @@ type Options struct {
 	CPU time.Duration
 	// Nice runs the children at the lowest priority.
 	Nice bool
-	// Timeout limits a job by the clock. The child ends with the job. 0 means no limit.
+	// Timeout limits a job by the clock, except that [BuildModules] gets [ModulesTime] times as long. The child ends with the job. 0 means no limit.
 	Timeout time.Duration
 	// Memory limits the memory of a child, in bytes, besides [Memory]. 0 means no other limit.
 	Memory int64
@@ -160,9 +160,12 @@ func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (respo
 	if p.options.Memory > 0 {
 		memory = min(memory, p.options.Memory)
 	}
-	if p.options.Timeout > 0 {
+	if timeout := p.options.Timeout; timeout > 0 {
+		if t == BuildModules {
+			timeout *= ModulesTime
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, p.options.Timeout, fmt.Errorf("it took more than %v", p.options.Timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %v", timeout))
 		defer cancel()
 	}
 	if p.options.CPU > 0 {

@@ -190,8 +190,11 @@ func (f fileVerdict) describeUpstream() string {
 	case f.Upstream != nil && f.Outcome == verify.Proven:
 		from = fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
 	}
-	if f.Origin == logs.Minified {
+	switch f.Origin {
+	case logs.Minified:
 		return fmt.Sprintf(", minified here from %s%s", text.Plain(f.From), from)
+	case logs.Built:
+		return ", built here for browsers" + from
 	}
 	return from
 }

@@ -194,6 +194,8 @@ func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 			done = "minified here from " + cleanLine(f.From)
 		case logs.Taken:
 			done = "as the origin has it"
+		case logs.Built:
+			done = "built here for browsers"
 		}
 		fmt.Fprintf(b, "  %s: %s\n", cleanLine(f.Path), done)
 	}

@@ -1,0 +1,98 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// A moduleCheck is what building the modules of a release again came to.
+type moduleCheck struct {
+	cannot string // why they could not be built again, "" if they were
+	built  map[string]kvstore.Hash
+}
+
+// compareModules builds the modules of the release again from upstream's archive. It checks first that the archive has the files that the
+// manifest names as their inputs; if not, the error is a [verify.Difference].
+func (c *comparison) compareModules(ctx context.Context, src archive.Source) (found moduleCheck, err error) {
+	record := c.recordedModules()
+	if record == nil {
+		found.cannot = "the manifest does not say how it was built"
+		return found, nil
+	}
+	if err := compareInputs(ctx, src, record); err != nil {
+		return found, err
+	}
+	program, version, options := worker.ModuleBuilder()
+	if record.Program != program || record.Version != version || record.Options != options {
+		found.cannot = fmt.Sprintf("made by %s %s with %s, and this larder has %s %s with %s",
+			text.Short(record.Program, 60), text.Short(record.Version, 60), text.Short(record.Options, 400), program, version, options)
+		return found, nil
+	}
+	m := c.claim.Manifest
+	again, files, err := modules.Build(ctx, c.o.Minifiers, modules.Release{
+		Owner: m.Package + "@" + m.Version, Package: m.Source.Name, Subpaths: modules.Requested(record), Archive: src,
+	})
+	if err != nil {
+		return found, err
+	}
+	if again.Problem != "" {
+		found.cannot = "it could not be built again: " + again.Problem
+		return found, nil
+	}
+	found.built = map[string]kvstore.Hash{}
+	for _, f := range files {
+		found.built[f.Path] = kvstore.Sum(f.Data)
+	}
+	return found, nil
+}
+
+// recordedModules returns how the manifest says that modules were built, nil if it does not.
+func (c *comparison) recordedModules() *logs.Modules {
+	if about := c.claim.Manifest.About; about != nil && about.Modules != nil && about.Modules.Inputs != nil {
+		return about.Modules
+	}
+	return nil
+}
+
+// compareInputs returns a [verify.Difference] unless the archive has the inputs of the modules.
+func compareInputs(ctx context.Context, src archive.Source, record *logs.Modules) error {
+	missing := len(record.Inputs)
+	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		want, ok := record.Inputs[e.Name]
+		if !ok || e.Skipped != "" {
+			return nil
+		}
+		missing--
+		hash, _, err := hashEntry(r, false)
+		if err == nil && hash != want {
+			err = differs("modules are said to be built from a %s with other bytes than upstream has", text.Short(e.Name, 300))
+		}
+		return err
+	})
+	if err == nil && missing > 0 {
+		err = differs("modules are said to be built from %d files that upstream does not have", missing)
+	}
+	return err
+}
+
+// problem returns why a built file is not what building it again gave: a [verify.Difference], or an error if it could not be checked; nil
+// if both have the same bytes.
+func (found moduleCheck) problem(f logs.File) error {
+	switch hash, ok := found.built[f.Path]; {
+	case found.cannot != "":
+		return fmt.Errorf("%s", found.cannot)
+	case !ok:
+		return differs("%s is said to be built from the release, and building it again does not give such a file", text.Short(f.Path, 300))
+	case hash != f.SHA256:
+		return differs("%s comes out otherwise when it is built again", text.Short(f.Path, 300))
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package esm
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// build builds a package with these files.
+func build(t *testing.T, files map[string]string, subpaths ...string) (Result, error) {
+	t.Helper()
+	q := Request{Package: "jar", Subpaths: subpaths, Files: map[string][]byte{}}
+	for name, text := range files {
+		q.Files[name] = []byte(text)
+	}
+	return Build(q)
+}
+
+func TestBuild(t *testing.T) {
+	tests := []struct {
+		name     string
+		files    map[string]string
+		subpaths []string
+		want     string   // the subpaths with modules, and with a minus those without
+		has      []string // in the module for the package, or for the first subpath
+		hasNot   []string
+	}{
+		{"CommonJS with names", map[string]string{"package.json": `{}`, "index.js": `exports.a = 1; exports.default = 2; Object.defineProperty(exports, "__esModule", { value: true })`}, nil, ".",
+			[]string{"as a,", `as"module.exports"`, "as __esModule,", "as default"}, nil},
+		{"one module for production, one for development", map[string]string{"package.json": `{"main":"main"}`,
+			"main.js": `if (process.env.NODE_ENV === "production") { module.exports = require("./p.js") } else { module.exports = require("./d.js") }`,
+			"p.js":    `exports.useState = 1`, "d.js": `exports.useState = 1; exports.act = "development"`}, nil, ".", []string{"as useState"}, []string{"act"}},
+		{"require of another package", map[string]string{"package.json": `{}`, "index.js": `var r = require("react"); exports.a = r.useState`}, nil, ".",
+			[]string{`from"react"`, `["module.exports"]`, "as a"}, []string{"Dynamic require"}},
+		{"ES module without a default", map[string]string{"package.json": `{"module":"m.js"}`, "m.js": `export let a = 1`}, nil, ".", []string{"as a}"}, []string{"default"}},
+		{"ES module with a default", map[string]string{"package.json": `{"module":"m.js"}`, "m.js": `export let a = 1; export default 2`}, nil, ".", []string{"as a,", "as default"}, nil},
+		{"conditions", map[string]string{"package.json": `{"exports":{".":{"node":"./n.js","development":"./n.js","browser":{"require":"./n.js","import":"./b.js"},"default":"./n.js"}}}`,
+			"b.js": `export let b = 1`, "n.js": `export let n = 1`}, nil, ".", []string{"as b}"}, nil},
+		{"a condition before a more general one", map[string]string{"package.json": `{"exports":{"import":"./b.js","default":"./n.js"}}`, "b.js": `export let b = 1`, "n.js": ``}, nil, ".", []string{"as b}"}, nil},
+		{"all subpaths", map[string]string{"package.json": `{"exports":{".":"./a.js","./client":"./c.js","./style.css":"./s.css","./package.json":"./package.json","./null":null,"./lib/*":"./l/*.js","./lib/private/*":null}}`,
+			"a.js": `export {}`, "c.js": `export {}`, "l/x.js": `export {}`, "l/private/y.js": `export {}`, "s.css": ``}, nil, ". ./client ./lib/x", nil, nil},
+		{"listed subpaths", map[string]string{"package.json": `{}`, "debounce.js": `export {}`, "index.js": `export {}`}, []string{"./debounce", "./gone"}, "./debounce -./gone", nil, nil},
+		{"browser field", map[string]string{"package.json": `{"browser":{"fs":false,"./node.js":"./web.js","util":"./web.js"},"main":"main.js"}`,
+			"main.js": `require("fs"); require("util"); exports.x = require("./node")`, "node.js": `throw "node"`, "web.js": `exports.a = "web"`}, nil, ".", []string{"web"}, []string{"node"}},
+		{"browser field of a folder", map[string]string{"package.json": `{"main":"main.js"}`, "main.js": `exports.x = require("./lib")`, "lib/package.json": `{"browser":"web.js","main":"node.js"}`, "lib/web.js": `exports.a = "web"`, "lib/node.js": `"node"`},
+			nil, ".", []string{"web"}, []string{"node"}},
+		{"Node.js modules", map[string]string{"package.json": `{"exports":{".":"./a.js","./server":"./s.js"}}`, "a.js": `export let a = 1`, "s.js": `import "./deep.js"`, "deep.js": `import fs from "node:fs"; export default fs`}, nil, ". -./server", nil, nil},
+		{"only Node.js", map[string]string{"package.json": `{}`, "index.js": `require("fs")`}, nil, "-.", nil, nil},
+		{"a Node.js module that is tried", map[string]string{"package.json": `{}`, "index.js": `try { require("util") } catch (e) { exports.a = 1 }`}, nil, ".", nil, nil},
+		{"a package with a Node.js module's name", map[string]string{"package.json": `{"dependencies":{"events":"1"}}`, "index.js": `exports.a = require("events")`}, nil, ".", []string{`from"events"`}, nil},
+		{"private names", map[string]string{"package.json": `{"imports":{"#a":{"browser":"./web.js","default":"fs"},"#b":"other"}}`, "index.js": `import a from "#a"; import b from "#b"; export { a, b }`, "web.js": `export default "web"`}, nil, ".", []string{"web", `from"other"`}, nil},
+		{"its own name", map[string]string{"package.json": `{"exports":{".":"./a.js","./b":"./b.js"}}`, "a.js": `export { b } from "jar/b"`, "b.js": `export let b = 1`}, nil, ". ./b", []string{"./chunks/"}, []string{`"jar/b"`}},
+		{"JSON and style sheets", map[string]string{"package.json": `{}`, "index.js": `import d from "./d.json"; import "./s.css"; export default d.value`, "d.json": `{"value":"from JSON"}`, "s.css": `a { color: red }`}, nil, ".", []string{"from JSON"}, nil},
+		{"cycle", map[string]string{"package.json": `{}`, "index.js": `import { b } from "./b.js"; export let a = () => b`, "b.js": `import { a } from "./index.js"; export let b = () => a`}, nil, ".", []string{"as a"}, nil},
+		{"no side effects", map[string]string{"package.json": `{"sideEffects":["keep.js"]}`, "index.js": `import "./drop.js"; import "./keep.js"; export let a = 1`, "drop.js": `console.log("drop")`, "keep.js": `console.log("keep")`}, nil, ".", []string{"keep"}, []string{"drop"}},
+		{"an error", map[string]string{"package.json": `{}`, "index.js": `var =`}, nil, "-.", nil, nil},
+		{"an empty script", map[string]string{"package.json": `{}`, "index.js": ``}, nil, ".", []string{"as default"}, nil},
+		{"a value that is null", map[string]string{"package.json": `{}`, "index.js": `module.exports = null`}, nil, ".", []string{"as default"}, nil},
+		{"a name that is no identifier", map[string]string{"package.json": `{}`, "index.js": `exports["a-b"] = 1; exports.delete = 2`}, nil, ".", []string{`as"a-b"`, "as delete"}, nil},
+		{"a target outside", map[string]string{"package.json": `{"exports":"../../etc/passwd"}`}, nil, "-.", nil, nil},
+		{"a main that is its own folder", map[string]string{"package.json": `{"main":"."}`}, nil, "-.", nil, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := build(t, tt.files, tt.subpaths...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, m := range got.Modules {
+				names = append(names, m.Subpath)
+			}
+			for _, s := range got.Skipped {
+				names = append(names, "-"+s.Subpath)
+			}
+			if text := strings.Join(names, " "); text != tt.want {
+				t.Fatalf("got %s, want %s; skipped %+v", text, tt.want, got.Skipped)
+			}
+			var text string
+			for _, f := range got.Files {
+				if f.Path == PathOf(strings.TrimPrefix(names[0], "-")) || strings.Contains(f.Path, "/chunks/") && !strings.HasSuffix(f.Path, ".map") {
+					text += string(f.Data)
+				}
+			}
+			for _, part := range tt.has {
+				if !strings.Contains(text, part) {
+					t.Errorf("%s lacks %s", text, part)
+				}
+			}
+			for _, part := range tt.hasNot {
+				if strings.Contains(text, part) {
+					t.Errorf("%s has %s", text, part)
+				}
+			}
+		})
+	}
+}
+
+// TestSharedOnce holds that what several subpaths share is in one file, and that every module has a source map.
+func TestSharedOnce(t *testing.T) {
+	files := map[string]string{"package.json": `{"exports":{".":"./a.js","./b":"./b.js"}}`, "a.js": `exports.state = require("./state.js")`, "b.js": `exports.state = require("./state.js")`, "state.js": `module.exports = { shared: "the state" }`}
+	got, err := build(t, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, sourceMaps := 0, 0
+	for _, f := range got.Files {
+		switch {
+		case strings.HasSuffix(f.Path, ".map"):
+			sourceMaps++
+		case strings.Contains(string(f.Data), "the state"):
+			with++
+			if !strings.HasPrefix(f.Path, "esm/chunks/") {
+				t.Errorf("the shared code is in %s", f.Path)
+			}
+		case len(f.Imports) != 1 || !strings.HasPrefix(f.Imports[0], "./chunks/"):
+			t.Errorf("%s imports %q", f.Path, f.Imports)
+		}
+	}
+	if with != 1 || sourceMaps != 3 || !slices.Equal(got.Inputs, []string{"a.js", "b.js", "package.json", "state.js"}) {
+		t.Errorf("the shared code is in %d files; %d source maps; inputs %q", with, sourceMaps, got.Inputs)
+	}
+	again, err := build(t, maps.Clone(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got.Files {
+		if got.Files[i].Path != again.Files[i].Path || string(got.Files[i].Data) != string(again.Files[i].Data) {
+			t.Errorf("%s and %s differ between two builds", got.Files[i].Path, again.Files[i].Path)
+		}
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	many := map[string]string{"package.json": `{}`}
+	var subpaths []string
+	for i := range MaxSubpaths + 1 {
+		subpaths = append(subpaths, "./"+strings.Repeat("a", i+1))
+	}
+	for _, tt := range []struct {
+		name     string
+		files    map[string]string
+		subpaths []string
+		want     string
+	}{
+		{"too many subpaths", many, subpaths, "over the limit of 500"},
+		{"no package.json", map[string]string{"index.js": ``}, nil, "has no package.json"},
+		{"a malformed package.json", map[string]string{"package.json": `[`}, nil, "package.json: unexpected end"},
+		{"deep exports", map[string]string{"package.json": `{"exports":` + strings.Repeat(`{"default":`, 30) + `"a"` + strings.Repeat("}", 30) + `}`}, nil, "over 20 levels"},
+	} {
+		if _, err := build(t, tt.files, tt.subpaths...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	pattern := map[string]string{"package.json": `{"exports":{".":"./index.js","./lib/*":"./lib/*.js"}}`, "index.js": ``}
+	for i := range MaxSubpaths {
+		pattern["lib/"+strings.Repeat("a", i+1)+".js"] = ``
+	}
+	got, err := build(t, pattern)
+	if err != nil || len(got.Modules) != 1 || len(got.Skipped) != 1 || got.Skipped[0].Subpath != Patterns {
+		t.Errorf("%d modules, skipped %+v, %v", len(got.Modules), got.Skipped, err)
+	}
+}
+
+// TestReadExports holds the patterns of cjs-module-lexer's documentation.
+func TestReadExports(t *testing.T) {
+	for _, tt := range []struct{ source, names, reexports string }{
+		{`exports.a = 1; exports['b'] = 2; module.exports.c = 3; exports.d == 4; x.exports.e = 5`, "a b c", ""},
+		{`(function () { exports.a = 'a' })(); /* exports.b = 1 */ "exports.c = 1"`, "a", ""},
+		{`Object.defineProperty(exports, 'a', { enumerable: true, get: function () { return q.p; } }); Object.defineProperty(exports, 'b', { value: 1 }); Object.defineProperty(exports, 'c', { get: f })`, "a b", ""},
+		{`Object.defineProperty(module.exports, 'd', { enumerable: !0, get() { return q } })`, "d", ""},
+		{`module.exports = { a, b: b, 'c': c, ...d, e: require('e'), f: "not seen" }`, "a b c e", ""},
+		{`module.exports = { a, ...require('./d') }`, "a", "./d"},
+		{`module.exports = require('./a'); module.exports = require('./b')`, "", "./b"},
+		{`exports = module.exports = require('./a')`, "", "./a"},
+		{`__export(require("external")); tslib_1.__exportStar(require("./other"), exports)`, "", "external ./other"},
+		{`var _x = require("./x"); Object.keys(_x).forEach(function (key) { exports[key] = _x[key] })`, "", "./x"},
+		{`var _x = _interopRequireWildcard(require("./x")); Object.keys(_x).forEach(function (k) {})`, "", "./x"},
+		{`0 && (module.exports = { a, b })`, "a b", ""},
+		{`process.env.NODE_ENV !== "production" ? module.exports = require("./dev") : module.exports = require("./prod")`, "", "./prod"},
+		{`!function (e, t) { module.exports = t() }(this, function () { return 1 })`, "", ""},
+	} {
+		got := readExports([]byte(tt.source))
+		if names, reexports := strings.Join(got.Names, " "), strings.Join(got.Reexports, " "); names != tt.names || reexports != tt.reexports {
+			t.Errorf("%s\nnames %q, want %q; reexports %q, want %q", tt.source, names, tt.names, reexports, tt.reexports)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package esm
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	"github.com/evanw/esbuild/pkg/api"
+	"github.com/tdewolff/parse/v2/js"
+
+	"github.com/larder-cdn/larder/bot/worker/render"
+)
+
+// maxExports bounds the names that are exported from one CommonJS module.
+const maxExports = 5000
+
+// A commonJS is what the text of a CommonJS module says about its exports. The patterns are those of cjs-module-lexer
+// (https://github.com/nodejs/cjs-module-lexer), by which Node.js finds them; no code runs.
+type commonJS struct {
+	Names     []string // what it exports by name
+	Reexports []string // the specifiers of modules whose exports it exports, too
+}
+
+// readExports returns the exports of a CommonJS module.
+func readExports(source []byte) commonJS {
+	found := scanExports(source)
+	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
+		return found
+	}
+	// The module may export one of two others, for production or for development.
+	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent})
+	if len(out.Errors) == 0 {
+		found.Reexports = scanExports(out.Code).Reexports
+	}
+	return found
+}
+
+// scanExports returns the exports of a CommonJS module by its tokens.
+func scanExports(source []byte) commonJS {
+	s := exportScanner{required: map[string]string{}, seen: map[string]bool{}}
+	for t, text := range render.ScriptTokens(source) {
+		switch t {
+		case js.WhitespaceToken, js.LineTerminatorToken, js.CommentToken, js.CommentLineTerminatorToken:
+		default:
+			s.tokens = append(s.tokens, text)
+		}
+	}
+	for at := range s.tokens {
+		s.scanAt(at)
+	}
+	return s.found
+}
+
+// An exportScanner looks for exports in the tokens of a script.
+type exportScanner struct {
+	tokens   [][]byte
+	required map[string]string // the specifiers of modules by the variables that have them
+	seen     map[string]bool   // names
+	found    commonJS
+}
+
+// text returns a token, "" behind the end.
+func (s *exportScanner) text(at int) string {
+	if at < 0 || at >= len(s.tokens) {
+		return ""
+	}
+	return string(s.tokens[at])
+}
+
+// matches reports whether the tokens from at on are these.
+func (s *exportScanner) matches(at int, expected ...string) bool {
+	for i, e := range expected {
+		if s.text(at+i) != e {
+			return false
+		}
+	}
+	return true
+}
+
+// scanAt records the export that starts at a token, if any does.
+func (s *exportScanner) scanAt(at int) {
+	switch s.text(at) {
+	case "exports", "module":
+		if after := s.skipExports(at); after > 0 && s.text(at-1) != "." {
+			s.scanAssignment(after, s.text(at) == "module")
+		}
+	case "Object":
+		if s.matches(at, "Object", ".", "defineProperty", "(") {
+			s.scanDefinition(at + 4)
+		} else if s.matches(at, "Object", ".", "keys", "(") && s.matches(at+5, ")", ".", "forEach", "(") && s.required[s.text(at+4)] != "" {
+			s.addReexport(s.required[s.text(at+4)])
+		}
+	case "__export", "__exportStar":
+		if specifier, _ := s.readRequire(at + 2); specifier != "" && s.text(at+1) == "(" {
+			s.addReexport(specifier)
+		}
+	case "=":
+		value := at + 1
+		if strings.HasPrefix(s.text(value), "_interopRequireWildcard") && s.text(value+1) == "(" {
+			value += 2
+		}
+		if specifier, _ := s.readRequire(value); specifier != "" {
+			s.required[s.text(at-1)] = specifier
+		}
+	}
+}
+
+// skipExports returns the token after "exports" or "module.exports", 0 if neither is at a token.
+func (s *exportScanner) skipExports(at int) int {
+	switch {
+	case s.text(at) == "exports":
+		return at + 1
+	case s.matches(at, "module", ".", "exports"):
+		return at + 3
+	}
+	return 0
+}
+
+// scanAssignment records the export of an assignment to exports, or to a member of it; at is the token after exports.
+func (s *exportScanner) scanAssignment(at int, replaces bool) {
+	switch s.text(at) {
+	case ".":
+		if s.text(at+2) == "=" {
+			s.addName(s.text(at + 1))
+		}
+	case "[":
+		if name, ok := unquote(s.text(at + 1)); ok && s.matches(at+2, "]", "=") {
+			s.addName(name)
+		}
+	case "=":
+		if !replaces {
+			return
+		}
+		s.found.Reexports = nil
+		if s.text(at+1) == "{" {
+			s.scanLiteral(at + 2)
+		} else if specifier, _ := s.readRequire(at + 1); specifier != "" {
+			s.addReexport(specifier)
+		}
+	}
+}
+
+// scanLiteral records the members of an object that is assigned to module.exports, until one whose value is not an identifier.
+func (s *exportScanner) scanLiteral(at int) {
+	for {
+		name, quoted := unquote(s.text(at))
+		switch {
+		case s.text(at) == "...":
+			specifier, after := s.readRequire(at + 1)
+			if specifier != "" {
+				s.addReexport(specifier)
+			} else if after = at + 2; !isIdentifier(s.text(at + 1)) {
+				return
+			}
+			at = after
+		case quoted || isIdentifier(s.text(at)):
+			if !quoted {
+				name = s.text(at)
+			}
+			at++
+			if s.text(at) == ":" {
+				s.addName(name)
+				if !isIdentifier(s.text(at + 1)) {
+					return
+				}
+				at += 2
+			} else if !quoted && (s.text(at) == "," || s.text(at) == "}") {
+				s.addName(name)
+			}
+		default:
+			return
+		}
+		if s.text(at) != "," {
+			return
+		}
+		at++
+	}
+}
+
+// scanDefinition records the name in Object.defineProperty(exports, "name", {…}); at is the first argument. The property must have a value, or
+// be enumerable with a getter.
+func (s *exportScanner) scanDefinition(at int) {
+	at = s.skipExports(at)
+	if at == 0 || s.text(at) != "," {
+		return
+	}
+	name, ok := unquote(s.text(at + 1))
+	if !ok || !s.matches(at+2, ",", "{") {
+		return
+	}
+	at += 4
+	enumerable := s.text(at) == "enumerable" && s.text(at+1) == ":" && (s.text(at+2) == "true" || s.matches(at+2, "!", "0"))
+	if enumerable {
+		for s.text(at) != "," && at < len(s.tokens) {
+			at++
+		}
+		at++
+	}
+	if s.matches(at, "value", ":") || enumerable && s.text(at) == "get" {
+		s.addName(name)
+	}
+}
+
+// readRequire returns the specifier of a call of require with a string, and the token after the call; "" if there is none at a token.
+func (s *exportScanner) readRequire(at int) (specifier string, after int) {
+	if name, ok := unquote(s.text(at + 2)); ok && s.matches(at, "require", "(") && s.text(at+3) == ")" {
+		return name, at + 4
+	}
+	return "", at
+}
+
+// addName records an exported name.
+func (s *exportScanner) addName(name string) {
+	if name != "" && !s.seen[name] && len(s.found.Names) < maxExports {
+		s.seen[name] = true
+		s.found.Names = append(s.found.Names, name)
+	}
+}
+
+// addReexport records the specifier of a module whose exports are exported.
+func (s *exportScanner) addReexport(specifier string) {
+	if !slices.Contains(s.found.Reexports, specifier) && len(s.found.Reexports) < maxExports {
+		s.found.Reexports = append(s.found.Reexports, specifier)
+	}
+}
+
+// isIdentifier reports whether a token can be the name of a variable or a member.
+func isIdentifier(token string) bool {
+	return token != "" && (token[0] == '_' || token[0] == '$' || token[0] >= 0x80 || 'a' <= token[0]|0x20 && token[0]|0x20 <= 'z')
+}
+
+// unquote returns the value of a string literal without escapes, and reports whether a token is one.
+func unquote(token string) (string, bool) {
+	n := len(token)
+	if n < 2 || token[0] != '"' && token[0] != '\'' || token[n-1] != token[0] || strings.ContainsAny(token[1:n-1], "\\\n") {
+		return "", false
+	}
+	return token[1 : n-1], true
+}

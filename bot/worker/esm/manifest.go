@@ -1,0 +1,219 @@
+package esm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/packages/glob"
+)
+
+// A packageJSON is what a package.json says about resolving imports. Members of unexpected types count as missing.
+type packageJSON struct {
+	Name     string
+	Exports  *target
+	Imports  *target
+	entry    []string // the files for ".", the preferred one first: browser, module, main
+	browser  map[string]string
+	disabled map[string]bool // keys of the browser field that are false
+	requires map[string]bool // the packages that it depends on
+	isModule bool            // "type": "module"
+
+	noSideEffects bool
+	sideEffects   []*glob.Glob // the files with side effects if sideEffects is a list
+}
+
+// parsePackageJSON parses a package.json.
+func parsePackageJSON(data []byte) (*packageJSON, error) {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, err
+	}
+	text := func(member string) (s string) {
+		_ = json.Unmarshal(raw[member], &s)
+		return s
+	}
+	p := &packageJSON{Name: text("name"), isModule: text("type") == "module", browser: map[string]string{}, disabled: map[string]bool{}, requires: map[string]bool{}}
+	for member, into := range map[string]**target{"exports": &p.Exports, "imports": &p.Imports} {
+		if raw[member] == nil {
+			continue
+		}
+		t, err := parseTarget(json.NewDecoder(bytes.NewReader(raw[member])), 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", member, err)
+		}
+		*into = t
+	}
+	p.readBrowser(raw["browser"])
+	for _, member := range []string{"browser", "module", "main"} {
+		if s := text(member); s != "" {
+			p.entry = append(p.entry, s)
+		}
+	}
+	for _, member := range []string{"dependencies", "peerDependencies", "optionalDependencies"} {
+		var names map[string]json.RawMessage
+		_ = json.Unmarshal(raw[member], &names)
+		for name := range names {
+			p.requires[name] = true
+		}
+	}
+	p.readSideEffects(raw["sideEffects"])
+	return p, nil
+}
+
+// readBrowser reads a browser field that is an object: https://github.com/defunctzombie/package-browser-field-spec.
+func (p *packageJSON) readBrowser(data json.RawMessage) {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(data, &fields)
+	for from, value := range fields {
+		var to string
+		var enabled bool
+		if json.Unmarshal(value, &to) == nil {
+			p.browser[from] = to
+		} else if json.Unmarshal(value, &enabled) == nil && !enabled {
+			p.disabled[from] = true
+		}
+	}
+}
+
+// readSideEffects reads sideEffects: false, or the patterns of files with side effects.
+func (p *packageJSON) readSideEffects(data json.RawMessage) {
+	const most = 100
+	var any bool
+	var patterns []string
+	switch {
+	case data == nil:
+	case json.Unmarshal(data, &any) == nil:
+		p.noSideEffects = !any
+	case json.Unmarshal(data, &patterns) == nil && len(patterns) <= most:
+		p.noSideEffects = true
+		for _, pattern := range patterns {
+			if !strings.Contains(pattern, "/") {
+				pattern = "**/" + pattern
+			}
+			if g, err := glob.Compile(path.Clean(pattern)); err == nil {
+				p.sideEffects = append(p.sideEffects, g)
+			}
+		}
+	}
+}
+
+// hasSideEffects reports whether importing a file, whose path is relative to the package.json, has an effect besides its exports.
+func (p *packageJSON) hasSideEffects(file string) bool {
+	return !p.noSideEffects || slices.ContainsFunc(p.sideEffects, func(g *glob.Glob) bool { return g.Match(file) })
+}
+
+// A target is a value in exports or imports of a package.json: https://nodejs.org/api/packages.html#conditional-exports. All of its fields
+// are empty for null.
+type target struct {
+	Path  string    // for a string
+	Keys  []string  // for an object, in their order: subpaths or conditions
+	Items []*target // the values of these keys, or the items of an array
+}
+
+// maxTargetDepth and maxTargets bound the depth of exports and the members of one of its objects.
+const (
+	maxTargetDepth = 20
+	maxTargets     = 10_000
+)
+
+// parseTarget parses a value. The order of an object's members has a meaning, which maps would lose.
+func parseTarget(d *json.Decoder, depth int) (*target, error) {
+	if depth > maxTargetDepth {
+		return nil, fmt.Errorf("over %d levels", maxTargetDepth)
+	}
+	token, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	t := &target{}
+	switch token := token.(type) {
+	case string:
+		t.Path = token
+	case json.Delim:
+		for d.More() {
+			if len(t.Items) == maxTargets {
+				return nil, fmt.Errorf("over %d members", maxTargets)
+			}
+			if token == '{' {
+				key, err := d.Token()
+				if err != nil {
+					return nil, err
+				}
+				t.Keys = append(t.Keys, key.(string))
+			}
+			item, err := parseTarget(d, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			t.Items = append(t.Items, item)
+		}
+		_, err = d.Token()
+	}
+	return t, err
+}
+
+// isSubpaths reports whether the keys are subpaths or private names, and not conditions.
+func (t *target) isSubpaths() bool {
+	return len(t.Keys) > 0 && (strings.HasPrefix(t.Keys[0], ".") || strings.HasPrefix(t.Keys[0], "#"))
+}
+
+// choose returns the path that the conditions select, which may contain an asterisk; "" if the value has none for them.
+func (t *target) choose(conditions []string) string {
+	for i, item := range t.Items {
+		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {
+			continue
+		}
+		if found := item.choose(conditions); found != "" || t.Keys != nil && item.isNull() {
+			return found
+		}
+	}
+	return t.Path
+}
+
+// isNull reports whether the value excludes what it is for.
+func (t *target) isNull() bool { return t.Path == "" && len(t.Items) == 0 }
+
+// errNotExported says that a package.json's exports do not have a subpath.
+var errNotExported = errors.New("the package.json does not export it")
+
+// lookup returns the path for a subpath such as "./client", or a private name such as "#dom".
+func (t *target) lookup(name string, conditions []string) (string, error) {
+	if !t.isSubpaths() {
+		if found := t.choose(conditions); name == "." && found != "" {
+			return found, nil
+		}
+		return "", errNotExported
+	}
+	best, replacement := -1, ""
+	for i, key := range t.Keys {
+		if key == name && !strings.Contains(key, "*") {
+			best, replacement = i, ""
+			break
+		}
+		prefix, suffix, pattern := strings.Cut(key, "*")
+		if pattern && len(name) >= len(prefix)+len(suffix) && strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix) &&
+			(best < 0 || isMoreSpecific(key, t.Keys[best])) {
+			best, replacement = i, name[len(prefix):len(name)-len(suffix)]
+		}
+	}
+	if best < 0 {
+		return "", errNotExported
+	}
+	found := t.Items[best].choose(conditions)
+	if found == "" {
+		return "", errNotExported
+	}
+	return strings.ReplaceAll(found, "*", replacement), nil
+}
+
+// isMoreSpecific reports whether the pattern a goes before b if a name matches both: its part before the asterisk is longer, or it is.
+func isMoreSpecific(a, b string) bool {
+	beforeA, _, _ := strings.Cut(a, "*")
+	beforeB, _, _ := strings.Cut(b, "*")
+	return len(beforeA) > len(beforeB) || len(beforeA) == len(beforeB) && len(a) > len(b)
+}
