@@ -32,6 +32,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/prepared"
@@ -60,6 +61,8 @@ type PublicOptions struct {
 	Site Site
 	// Downloads handles the paths below /download/. Default: none.
 	Downloads http.Handler
+	// Renderer finds out what modules import, and what ranges of versions mean. Required for import maps.
+	Renderer *rendering.Renderer
 	// Usage counts requests for files. Required.
 	Usage *usage.Usage
 	// Rooms are the waiting rooms. Default: none.
@@ -136,6 +139,7 @@ func (p *public) newHandler() *gin.Engine {
 	addGet(e, "/packages/:library/versions", p.withLibrary(p.packageVersions))
 	addGet(e, "/packages/:library/versions/:version", p.withLibrary(p.packageFiles))
 	addGet(e, "/packages/:library/sris/:version", p.withLibrary(p.packageSRIs))
+	addGet(e, "/packages/:library/modules/:version", p.withLibrary(p.packageModules))
 	addGet(e, "/logs", p.handle(p.logEntries))
 	addGet(e, "/logs.atom", p.handle(p.logFeed))
 	addGet(e, "/logs/stream", p.serveLogStream)

@@ -21,7 +21,12 @@ func (x *Index) About(r *Release) (*logs.About, error) {
 		if about == nil {
 			about = new(logs.About)
 		}
-		return about, len(about.Readme) + 200, err
+		size := len(about.Readme) + 200
+		if m := about.Modules; m != nil {
+			const row = 200
+			size += row * (len(m.Subpaths) + len(m.Skipped) + len(m.Imports) + len(m.Inputs))
+		}
+		return about, size, err
 	})
 	if about == nil {
 		about = new(logs.About)

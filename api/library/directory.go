@@ -68,6 +68,12 @@ type (
 		Version string   `json:"version,omitempty"` // "" for the latest
 		Files   []string `json:"files,omitempty"`   // none for the main file
 	}
+	// ModulesRequest asks for the import map of the modules that were built from a release.
+	ModulesRequest struct {
+		Library  string   `json:"library"`
+		Version  string   `json:"version,omitempty"`  // "" for the latest
+		Subpaths []string `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
+	}
 	// FileSnippet is what a page needs of a file.
 	FileSnippet struct {
 		File      string `json:"file"`
@@ -228,25 +234,15 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 // Snippets returns what a page needs of each file, in the order of the request.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
-		return nil, errors.New("it is not known under which address the files are reached; say so with --asset-base")
+		return nil, errNoAssetBase
 	}
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
-	version := r.Version
-	if version == "" {
-		l, _, err := d.library(ctx, snapshot, r.Library)
-		if err != nil {
-			return nil, err
-		}
-		if version = l.Version; version == "" {
-			return nil, fmt.Errorf("nothing of %s is published yet; `larder status %[1]s` tells why", r.Library)
-		}
-	}
-	release, err := d.release(ctx, snapshot, r.Library, version)
+	release, err := d.latestOr(ctx, snapshot, r.Library, r.Version)
 	if err != nil {
 		return nil, err
 	}
-	files := r.Files
+	version, files := release.Version, r.Files
 	if len(files) == 0 {
 		if release.Default == "" {
 			return nil, fmt.Errorf("%s %s has no main file; name one of its files, which `larder info %[1]s@%[2]s` lists", r.Library, version)
@@ -269,6 +265,22 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 		snippets = append(snippets, FileSnippet{name, s.URL, s.Integrity, s.HTML, notes})
 	}
 	return snippets, errors.Join(failures...)
+}
+
+var errNoAssetBase = errors.New("it is not known under which address the files are reached; say so with --asset-base")
+
+// latestOr reads a version of a library, the latest one for "".
+func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
+	if version == "" {
+		l, _, err := d.library(ctx, r, name)
+		if err != nil {
+			return nil, err
+		}
+		if version = l.Version; version == "" {
+			return nil, fmt.Errorf("nothing of %s is published yet; `larder status %[1]s` says why", name)
+		}
+	}
+	return d.release(ctx, r, name, version)
 }
 
 // notes returns what the page with a module's recipe says of its imports.

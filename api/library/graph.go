@@ -57,17 +57,37 @@ const (
 // Graph follows the imports of a module in a release. Where the module is minified, so is all that has a minified form
 // beside it.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, documents Documents) (*Graph, error) {
+	w, err := x.newWalk(ctx, assetBase, r, documents)
+	if err != nil {
+		return nil, err
+	}
+	w.minified = isMinified(file.Path)
+	if _, built, err := w.builtImports(r, file.Path); err != nil {
+		return nil, err
+	} else if built {
+		w.minified = true
+	}
+	w.add(r, file)
+	return w.followAll()
+}
+
+// newWalk returns a walk that starts in a release.
+func (x *Index) newWalk(ctx context.Context, assetBase string, r *Release, documents Documents) (*walk, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := walk{
-		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase, minified: isMinified(file.Path),
+	return &walk{
+		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase,
 		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
-	}
-	w.add(r, file)
+		chosen: map[string]string{},
+	}, nil
+}
+
+// followAll follows all imports, and returns the graph.
+func (w *walk) followAll() (*Graph, error) {
 	for len(w.queue) > 0 {
-		if err := ctx.Err(); err != nil {
+		if err := w.ctx.Err(); err != nil {
 			return nil, err
 		}
 		next := w.queue[0]
@@ -94,6 +114,7 @@ type walk struct {
 	releases  map[[2]string]*Release
 	abouts    map[kvstore.Hash]*logs.About
 	wanted    map[kvstore.Hash]Wanted
+	chosen    map[string]string // the versions of libraries that imports lead to
 }
 
 // A place is a file of a release.
@@ -137,6 +158,13 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 
 // follow adds what a file imports.
 func (w *walk) follow(p place) error {
+	built, ok, err := w.builtImports(p.release, p.file.Path)
+	if err != nil {
+		return err
+	}
+	if ok {
+		return w.followImports(p, built)
+	}
 	source, err := w.File(p.file.Hash)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil // erased since
@@ -162,6 +190,11 @@ func (w *walk) follow(p place) error {
 	case err != nil:
 		return err
 	}
+	return w.followImports(p, imports)
+}
+
+// followImports adds what a file imports.
+func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		switch {
 		case strings.HasPrefix(i.Specifier, "./"), strings.HasPrefix(i.Specifier, "../"):
@@ -225,24 +258,31 @@ func isMinified(file string) bool {
 
 // bare follows a specifier that is the name of a package, maybe with a path in it.
 func (w *walk) bare(p place, i document.Import) error {
-	if w.graph.Imports[i.Specifier] != "" {
-		return nil
-	}
 	name, sub := packageOf(i.Specifier)
 	l := w.listing.OfNPM(name)
 	if l == nil {
 		w.depend(Catalogue)
 		if !i.Dynamic {
-			w.problem("%s imports %q, which is not here: name an address for it in the import map.", p.file.Path, i.Specifier)
+			w.problem("%s imports %q, which is not here: name an address for it in the import map, or have the operator add it (`larder new %s` writes its package JSON).", p.file.Path, i.Specifier, name)
 		}
 		return nil
 	}
 	w.depend(l.Name)
 	r, err := w.releaseOf(p, l, name)
-	if err != nil || r == nil {
+	if err != nil {
 		return err
 	}
-	f, ok := w.entry(r, sub)
+	if r == nil {
+		w.problem("%s imports %q, and nothing of %s is published yet: `larder add %[3]s` fetches it.", p.file.Path, i.Specifier, l.Name)
+		return nil
+	}
+	if w.graph.Imports[i.Specifier] != "" {
+		return nil
+	}
+	f, ok, err := w.entry(r, sub)
+	if err != nil {
+		return err
+	}
 	if !ok {
 		w.problem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.Specifier, r.Library, r.Version)
 		return nil
@@ -256,18 +296,9 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
 	}
-	about := w.abouts[p.release.Manifest]
-	if about == nil {
-		var err error
-		if about, err = w.About(p.release); err != nil {
-			return nil, err
-		}
-		ranges, pending, err := ReadWanted(w.ctx, p.release.Owner(), about, w.documents.Ranges)
-		if err != nil {
-			return nil, err
-		}
-		w.graph.Pending = w.graph.Pending || pending
-		w.abouts[p.release.Manifest], w.wanted[p.release.Manifest] = about, ranges
+	about, err := w.aboutOf(p.release)
+	if err != nil {
+		return nil, err
 	}
 	wanted := about.Dependencies[npm]
 	if wanted == "" {
@@ -279,6 +310,13 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	}
 	if !fits && !w.graph.Pending {
 		w.problem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
+	}
+	// A map has one address for each name, and most libraries work only if there is one copy of them.
+	if first := w.chosen[l.Name]; first == "" {
+		w.chosen[l.Name] = version
+	} else if first != version {
+		w.problem("%s %s wants %s %s, and the map has %s of it, which another module wants.", p.release.Library, p.release.Version, npm, wanted, first)
+		version = first
 	}
 	key := [2]string{l.Name, version}
 	if r := w.releases[key]; r != nil {
@@ -295,8 +333,45 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// entry returns the module that a package is imported by, or a path in it.
-func (w *walk) entry(r *Release, sub string) (views.PublishedFile, bool) {
+// aboutOf returns what a release says of itself, and finds out what its ranges mean.
+func (w *walk) aboutOf(r *Release) (*logs.About, error) {
+	if about := w.abouts[r.Manifest]; about != nil {
+		return about, nil
+	}
+	about, err := w.About(r)
+	if err != nil {
+		return nil, err
+	}
+	ranges, pending, err := ReadWanted(w.ctx, r.Owner(), about, w.documents.Ranges)
+	if err != nil {
+		return nil, err
+	}
+	w.graph.Pending = w.graph.Pending || pending
+	w.abouts[r.Manifest], w.wanted[r.Manifest] = about, ranges
+	return about, nil
+}
+
+// entry returns the module that a package is imported by, or a path in it: one that was built for that, or else one that upstream published.
+func (w *walk) entry(r *Release, sub string) (f views.PublishedFile, ok bool, err error) {
+	about, err := w.About(r)
+	if err != nil {
+		return f, false, err
+	}
+	if about.Modules != nil {
+		subpath := "."
+		if sub != "" {
+			subpath = "./" + sub
+		}
+		if f, ok := r.Find(about.Modules.Subpaths[subpath]); ok {
+			return f, true, nil
+		}
+	}
+	f, ok = w.publishedEntry(r, sub)
+	return f, ok, nil
+}
+
+// publishedEntry returns the module that a package is imported by, or a path in it, among those that upstream published.
+func (w *walk) publishedEntry(r *Release, sub string) (views.PublishedFile, bool) {
 	if sub != "" {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
 			if f, ok := r.Find(form); ok {

@@ -353,9 +353,14 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	if err != nil {
 		return nil, err
 	}
-	imports := map[string]string{moduleName(l): u.URL}
+	name, err := s.library.BuiltSpecifier(l, r, f.Path)
+	if err != nil {
+		return nil, err
+	}
+	name = cmp.Or(name, l.ModuleName())
+	imports := map[string]string{name: u.URL}
 	maps.Copy(imports, g.Imports)
-	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(moduleName(l))
+	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(name)
 	u.Preload = modulePreloads(g.Modules)
 	u.Modules, u.Problems = len(g.Modules), g.Problems
 	if g.Pending {

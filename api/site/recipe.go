@@ -121,6 +121,13 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 		case library.Script:
 			scripts = append(scripts, snippet)
 		case library.Module:
+			specifier, err := s.library.BuiltSpecifier(l, r, f.Path)
+			if err != nil {
+				return err
+			}
+			if specifier != "" {
+				imports[specifier], snippet.HTML = snippet.URL, importStatement(specifier)
+			}
 			roots = append(roots, snippet)
 			g, err := s.importGraph(q, r, f.Path)
 			if err != nil {
@@ -173,25 +180,13 @@ func loadRank(r *library.Release, file string) int {
 	return strings.Count(file, "/")
 }
 
-// moduleName returns the name by which the library's documentation imports it.
-func moduleName(l *library.Library) string {
-	return cmp.Or(l.NPM(), l.Name)
-}
-
 // importMap returns the markup of an import map, which has the integrity of all modules
 // (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
 func importMap(imports map[string]string, modules []library.GraphModule) string {
-	integrity := make(map[string]string, len(modules))
-	for _, m := range modules {
-		integrity[m.URL] = m.Integrity
-	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ") // and "<" is escaped, so that nothing ends the script element
-	_ = e.Encode(struct {
-		Imports   map[string]string `json:"imports,omitempty"`
-		Integrity map[string]string `json:"integrity"`
-	}{imports, integrity}) // strings always encode
+	e.SetIndent("", "  ")                                // and "<" is escaped, so that nothing ends the script element
+	_ = e.Encode(library.NewImportMap(imports, modules)) // strings always encode
 	return "<script type=\"importmap\">\n" + b.String() + "</script>"
 }
 

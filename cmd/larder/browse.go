@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -200,15 +201,23 @@ func newTag(a *cli) *cobra.Command {
 		Long: `Print the HTML that loads files in a page: <script> for scripts, with type="module" for those that say that they are
 modules, <link rel="stylesheet"> for style sheets. Each has the file's integrity, so that a browser takes no other
 bytes. Without FILE it is for the library's main file. NAME alone is for the latest version, which the tag then names:
-what a page loads never changes by itself.` + askedWhom + whichAddress,
+what a page loads never changes by itself.
+
+With --modules it is the import map of the modules that Larder built from the release, for a package JSON with
+"modules": all of them, or those for the given SUBPATHs, with all that they import, in exact versions, with integrity.` + askedWhom + whichAddress,
 		Example: `  larder tag jquery
   larder tag bootstrap@5.3.3 css/bootstrap.min.css js/bootstrap.bundle.min.js
+  larder tag --modules react-dom ./client
   larder tag --json jquery | jq -r '.[0].integrity'`,
 		Args: arguments(1, -1),
 	}
 	a.uses(cmd, dataFlags, assetFlags)
+	modules := cmd.Flags().Bool("modules", false, "print an import map of the modules that were built from the release")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		if *modules {
+			return a.printModules(ctx, args, *asJSON)
+		}
 		snippets, err := lookForSnippets(ctx, a, args)
 		if err != nil {
 			return err
@@ -233,6 +242,29 @@ what a page loads never changes by itself.` + askedWhom + whichAddress,
 		})
 	})
 	return cmd
+}
+
+// printModules prints the import map of NAME[@VERSION] [SUBPATH...].
+func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) error {
+	name, version, err := nameAndVersion(args[0])
+	if err != nil {
+		return err
+	}
+	found, err := ask(ctx, a, assetFlags, app.OpModules, library.ModulesRequest{Library: name, Version: version, Subpaths: args[1:]})
+	if err != nil {
+		return err
+	}
+	return a.print(asJSON, found, func() error {
+		markup, err := json.MarshalIndent(found.ImportMap, "", "  ")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "<script type=\"importmap\">\n%s\n</script>\n", markup)
+		for _, problem := range found.Problems {
+			fmt.Fprintln(a.stderr, describeNote(problem))
+		}
+		return nil
+	})
 }
 
 func newURL(a *cli) *cobra.Command {

@@ -33,6 +33,7 @@ const (
 	OpSearch   Operation[library.SearchRequest, any, library.Found]          = "search"
 	OpInfo     Operation[library.InfoRequest, any, library.Info]             = "info"
 	OpSnippets Operation[library.SnippetRequest, any, []library.FileSnippet] = "snippets"
+	OpModules  Operation[library.ModulesRequest, any, library.ModuleMap]     = "modules"
 )
 
 // Operations of the bot's.
@@ -63,6 +64,9 @@ func (r *Reader) operations() operations {
 	})
 	addOperation(all, OpSnippets, func(ctx context.Context, q library.SnippetRequest, _ func(any)) ([]library.FileSnippet, error) {
 		return directory.Snippets(ctx, q)
+	})
+	addOperation(all, OpModules, func(ctx context.Context, q library.ModulesRequest, _ func(any)) (library.ModuleMap, error) {
+		return directory.Modules(ctx, q)
 	})
 	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		return r.backUp(ctx, q.Dir, report)

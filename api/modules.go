@@ -1,0 +1,39 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+)
+
+// packageModules returns the response of /packages/{library}/modules/{version}: the import map of the modules that were built from a version.
+func (p *public) packageModules(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	version, err := pathParam(r.c, "version")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	release, err := p.Library.Release(ctx, l.Name, version)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	prefix, _ := client.Of(r.RemoteAddr)
+	documents := p.Renderer.Documents(prefix, p.Library.File, func(*rendering.PendingError) {})
+	m, err := p.Library.ModuleMap(ctx, p.AssetBase, release, r.query["subpath"], documents)
+	if none := new(library.NoModulesError); errors.As(err, &none) {
+		return nil, answers.Caching{}, &answers.Failure{Status: http.StatusNotFound, Message: none.Error(), Caching: fiveMinutes}
+	}
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	if m.Pending {
+		return nil, answers.Caching{}, newUnavailable("The import map is not complete yet", 1)
+	}
+	data, err := json.Marshal(m)
+	return newJSON(data), fiveMinutes, err
+}
