@@ -219,10 +219,9 @@ func (s *Store) readCoded(from handle, h Hash, c coding.Coding) (Representation,
 	return r, coded, nil
 }
 
-// Read returns the bytes of a content in the representation r, of which [Store.Content]
-// told, checked against r's checksum. It returns [ErrNotFound] where the content is not
-// stored, or not as r any more, because a smaller coding has taken its place, and
-// [ErrCorrupt] with the hash where it is damaged.
+// Read returns the bytes of a content in the representation r, which [Store.Content] returned, checked against r's
+// checksum. It returns [ErrNotFound] if the content is not stored, or no longer as r because a smaller encoding has
+// replaced it, and [ErrCorrupt] with the hash if it is damaged.
 func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	coded, err := s.get(s.db, Blobs, blobKey(h, r.Coding))
 	if err == nil && int64(len(coded)) == r.Length && Sum(coded) == r.Sum {

@@ -96,8 +96,8 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	return nil
 }
 
-// beginsWithRows reports whether the file begins with a block of rows. Nobody who publishes a file decides about the first bytes of a
-// table.
+// beginsWithRows reports whether the file begins with a block of rows. A publisher of files cannot determine the first bytes of
+// a table.
 func (r *fileReader) beginsWithRows() bool {
 	buf, err := r.peek(0, min(longestBlock, r.size))
 	if err != nil {
@@ -403,7 +403,7 @@ func isValueHeader(b []byte) bool {
 		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
 }
 
-// nextValueBlock returns the offset of the next block of values from an offset on, a negative one if there is none. It subtracts the bytes
+// nextValueBlock returns the offset of the next block of values from an offset on, a negative one if no block follows. It subtracts the bytes
 // that it reads from the budget.
 func (r *fileReader) nextValueBlock(ctx context.Context, at int64, budget *int64) (int64, error) {
 	const window = 1 << 20

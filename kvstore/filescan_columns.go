@@ -8,7 +8,7 @@ import (
 )
 
 // The decoders of Pebble's package sstable/colblk trust a block whose checksum is right: they read memory beyond a block whose offsets
-// say so, which ends the process. Whoever publishes a file can compute a checksum. These decoders check every bound.
+// say so, which ends the process. A publisher of files can compute a checksum. These decoders check every bound.
 
 // columnData is a block of columns, in which an offset counts from the beginning of the block.
 type columnData struct {
@@ -18,8 +18,8 @@ type columnData struct {
 	types  []colblk.DataType
 }
 
-// parseColumns checks the header of a block, and where its columns begin. The checksum was right, so the header is what tells
-// blocks of one kind from those of others.
+// parseColumns checks the header of a block, and where its columns begin. The checksum was right, so the header distinguishes
+// the kinds of blocks.
 func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	header := custom + columnsStart + count*columnLength
 	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {

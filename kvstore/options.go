@@ -43,7 +43,7 @@ type Options struct {
 	Mark string
 
 	// Program is the version of the program that opens the store, kept in it to be named where an
-	// older program may not open it. Default: none, and what is there stays.
+	// older program may not open it. Default: the stored version stays.
 	Program string
 
 	// Logger gets warnings, and what Pebble does at debug level. Default: none.
@@ -206,8 +206,8 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.log.Warn(fmt.Sprintf(format, args...))
 }
 
-// Fatalf must not return. With the guard keeping the disk's errors away, what
-// is left is a broken invariant: Pebble can't go on, and says so loudly.
+// Fatalf must not return. The guard handles errors of the
+// disk, so the cause is a broken invariant, and Pebble cannot continue.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	f := fatal{message: fmt.Sprintf(format, args...)}
 	for _, arg := range args {

@@ -10,8 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Reader reads rows. [Store] reads what is there now, [Snapshot] what was
-// there when it was taken.
+// Reader reads rows. [Store] reads the present rows, [Snapshot] those of the time when it
+// was taken.
 type Reader interface {
 	Getter
 	// Scan yields the rows of r in order. An error is the last thing it
@@ -221,7 +221,7 @@ func (ns Namespace) physical(key []byte) []byte {
 }
 
 // successor returns the smallest key greater than every key that begins with
-// prefix, or nil where there is none.
+// prefix, or nil if no such key exists.
 func successor(prefix []byte) []byte {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] != 0xff {

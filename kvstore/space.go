@@ -69,7 +69,7 @@ func CheckSpaceToOpen(dir string) error {
 }
 
 // SpacePart logs how much space the disk of the store has. It calls reopen when the disk has space again after it has made the store
-// read-only, until reopen returns true: the store is to be opened again, by a process that is started again, because goroutines that
+// read-only, until reopen returns true: the process has to restart and open the store again, because goroutines that
 // wait for the disk still have the store.
 func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	return parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {

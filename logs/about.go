@@ -48,7 +48,7 @@ func DecodeAbout(manifest []byte) (*About, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(manifest))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, fmt.Errorf("logs: malformed manifest: it is no object")
+		return nil, fmt.Errorf("logs: malformed manifest: not an object")
 	}
 	for d.More() {
 		name, err := d.Token()

@@ -76,7 +76,7 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 // Update calls fn to append entries and to set the rows that belong to them, and commits all of them in one synced write. If
 // fn or the write fails, nothing changes.
 // If the log is shared, see [Log.Share], fn may be called again after it has appended, because an Update that shares the write
-// failed; and the error may be [ErrInDoubt].
+// failed; and the error may be [ErrUnconfirmed].
 func (l *Log) Update(fn func(*Tx) error) error {
 	l.mu.Lock()
 	shared := l.commit != nil

@@ -67,7 +67,7 @@ type Source struct {
 // version and integrity.
 type Signature struct {
 	Outcome SignatureOutcome `json:"outcome"`
-	Key     string           `json:"key,omitempty"` // the id of the key that it was made with
+	Key     string           `json:"key,omitempty"` // the id of the signing key
 	// What was signed, the signature and the key, for Published entries: all that [Signature.Check] needs.
 	// Entries from before Larder kept them lack all three.
 	Text      string `json:"text,omitempty"`      // name@version:integrity

@@ -7,9 +7,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// ErrInDoubt says that the node does not know yet whether an Update of a shared log was committed. Later, either its entries are
+// ErrUnconfirmed says that the node does not know yet whether an Update of a shared log was committed. Later, either its entries are
 // adopted, or the log grows without them.
-var ErrInDoubt = errors.New("it is not known yet whether the log has grown by this; look at it again when it has settled")
+var ErrUnconfirmed = errors.New("the bucket has not confirmed yet that the log contains this; check the log again in a moment")
 
 // A Growth is what an Update adds to the log.
 type Growth struct {

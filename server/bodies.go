@@ -204,7 +204,7 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 	return x, nil
 }
 
-// hold adds a holder to a body.
+// hold adds a holder to a body, whose bytes stay in memory until as many holders release it.
 func (b *bodies) hold(x *body) {
 	if x.state.Add(1) == 1 {
 		b.chargeLoose(x)

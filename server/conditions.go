@@ -61,8 +61,8 @@ const storedCodings = int(coding.Gzip) + 1
 
 // An entity tag is `"CONTENT.CODING.CODED"`: 16 bytes of the content's SHA-256,
 // the coding, and 8 bytes of the SHA-256 of the coded bytes. So it is strong (RFC
-// 9110 §8.8.1), every node gives the same, and a tag of an older coded form can
-// be told from that of another content.
+// 9110 §8.8.1), every node gives the same, and a tag of an older encoding differs
+// from that of another content.
 const (
 	tagContentBytes = 16
 	tagCodedBytes   = 8

@@ -55,7 +55,7 @@ func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
 		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {
 			at := a.page(strings.TrimRight(path, "/"))
-			return &answers.Failure{Status: http.StatusSeeOther, Message: "This is no file. Its page is at " + at, Fields: []answers.Field{{Name: "Location", Value: at}}}
+			return &answers.Failure{Status: http.StatusSeeOther, Message: "This is not a file. Its page is at " + at, Fields: []answers.Field{{Name: "Location", Value: at}}}
 		}
 	}
 	return a.failureOf(t, err)

@@ -28,7 +28,7 @@ var heads = sync.Pool{New: func() any {
 type form int
 
 const (
-	plain form = iota // lines, the last of which is to be ended with the date
+	plain form = iota // lines, the last of which the sender completes with the date
 	block             // of HTTP/2, without the date
 	forms
 )

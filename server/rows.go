@@ -66,7 +66,7 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 // package compiles them once more.
 func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
-// getCached returns the cached asset of a target, nil if the cache has none. ok is false if there is none or it is stale.
+// getCached returns the cached asset of a target, nil if the cache has none. ok is false if the cache has no entry or a stale one.
 func (r *rows) getCached(t target, now time.Time) (*asset, bool) {
 	f, ok := assetCache(r).GetIfPresent(t.key)
 	return f, ok && r.isCurrent(f, now)

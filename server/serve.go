@@ -251,8 +251,8 @@ func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome
 // mustHurry reports whether the client has less time because connections are scarce.
 func (to overHTTP) mustHurry() bool { return client.IsScarce(to.r.Context()) }
 
-// bodyOf returns the bytes of a representation, or nil if an identity is to be inflated while it is sent, which is never done for
-// parts. The caller must release the bytes.
+// bodyOf returns the bytes of a representation, or nil if the caller inflates an identity while it sends it, which it never does
+// for parts. The caller must release the bytes.
 func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Prefix) (*body, error) {
 	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.isCacheable(r.length)) {
 		x, _ := a.bodies.getCached(r.sum)

@@ -62,8 +62,8 @@ func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entr
 	return x.log.Next(ctx, from, q)
 }
 
-// FirstEntry returns the oldest entry about a package, or of the whole log where the
-// name is "": ErrNoEntry where there is none.
+// FirstEntry returns the oldest entry about a package, or of the whole log if name is "". Without entries the error is
+// ErrNoEntry.
 func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)

@@ -42,7 +42,7 @@ func rowKey(generation uint32, key document.Key) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, generation), key[:]...)
 }
 
-// load returns the stored entry of a document, and moves it to the younger generation. It returns false if there is none that can be read.
+// load returns the stored entry of a document, and moves it to the younger generation. It returns false if no entry can be read.
 func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	c.mu.Lock()
 	number := c.youngest().number

@@ -93,8 +93,8 @@ func queryWords(text string) []string {
 	return list
 }
 
-// tier is how well a library answers a query; the smaller, the better. What the
-// tiers mean is told with the package.
+// tier is how well a library answers a query; the smaller, the better. The package comment
+// says what the tiers mean.
 type tier uint8
 
 const (

@@ -436,7 +436,7 @@ func (o ordered[T]) find(key string) (T, bool) {
 // refName returns the last part of a reference within the document.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-// resolveParameter returns the parameter that p refers to, or p if it is no reference.
+// resolveParameter returns the parameter that p refers to, or p if it is not a reference.
 func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
@@ -444,7 +444,7 @@ func (o *openAPI) resolveParameter(p parameter) parameter {
 	return p
 }
 
-// resolveResponse returns the response that r refers to, or r if it is no reference.
+// resolveResponse returns the response that r refers to, or r if it is not a reference.
 func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))

@@ -14,7 +14,7 @@ import (
 )
 
 // FilesPage returns the address of the page about a path below /ajax/libs/, percent-encoded as the client sent it: of a
-// folder, of a file, or one that says that there is none.
+// folder, of a file, or one that says that the path does not exist.
 func FilesPage(siteBase, path string) string { return siteBase + "/files/" + path }
 
 // filesPath returns the path of the page of a file or folder in a version of a library.

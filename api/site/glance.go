@@ -14,7 +14,7 @@ type glance struct {
 	Main      *fileRow // the file that the tag loads
 	Checked   bool     // known vulnerabilities were compared with the release
 	Proven    bool     // its provenance is verified
-	Safe      string   // the newest stable version without a warning, "" where that is this release, or there is none
+	Safe      string   // the newest stable version without a warning, "" if that is this release or does not exist
 	SafeKnown bool     // vulnerabilities were compared, so that Safe is not only the newest that is not deprecated
 }
 

@@ -27,7 +27,7 @@ type homePage struct {
 // A card is a library in a list.
 type card struct {
 	*library.Library
-	Snippet library.Snippet // of the main file; without URL where there is none
+	Snippet library.Snippet // of the main file; without URL if it has none
 }
 
 // Label returns a word for the kind of library.

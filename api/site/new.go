@@ -14,7 +14,7 @@ import (
 
 // A Draft is the package JSON of an npm package, for a contributor to submit.
 type Draft struct {
-	// Name is what the package is called, Version the release that it was written from.
+	// Name is what the package is called, Version that of the release from which the draft was written.
 	Name, Version string
 	// File is where a catalogue keeps the package JSON, Text its content.
 	File, Text string
@@ -75,7 +75,7 @@ func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 			a.status = http.StatusServiceUnavailable
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, newRefusal(http.StatusServiceUnavailable, "That took too long", "The release could not be fetched in time. It may go better in a minute; `larder new` has more patience.")
+		return nil, newRefusal(http.StatusServiceUnavailable, "That took too long", "The release could not be downloaded in time. Please try again in a minute; `larder new` waits longer.")
 	case err != nil:
 		return nil, fmt.Errorf("couldn't draft a package JSON: %w", err)
 	}

@@ -10,8 +10,8 @@ type Node struct {
 	Name, Role, Version string
 	Entries             int64     // of its log
 	Newest              time.Time // the time of the last entry
-	Lacks               int64     // signed entries that it was seen to lack
-	Behind              float64   // seconds since it had all that there was; -1 where it never had
+	Lacks               int64     // signed entries that it lacks, as far as this node knows
+	Behind              float64   // seconds since it had all entries; -1 if it never had
 	Since               time.Time // when it took up its role
 	Heard               time.Time // when it reported this
 	Leads, Former       bool      // it publishes, or did

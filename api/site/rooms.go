@@ -84,7 +84,7 @@ type liveState struct {
 	Live   bool
 	Every  int // seconds, without scripts
 	Path   string
-	Stream string // where the changes are told
+	Stream string // address of the stream of changes
 }
 
 // newLive returns the state of live updates for a page with a path. room names the waiting room to stream, "" for all.

@@ -29,7 +29,7 @@ const (
 )
 
 // serveRecompression returns the handler for followers that recompress: it stores the encodings that they send, and responds with
-// the hash of the next content to recompress, or 204 if there is none. Encodings that it cannot use are a 400.
+// the hash of the next content to recompress, or 204 if no content waits. Encodings that it cannot use are a 400.
 func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

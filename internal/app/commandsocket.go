@@ -76,7 +76,7 @@ const (
 	reachInterval = 20 * time.Millisecond
 )
 
-// Reach returns a client of the process that has a data folder open. If there is none, it opens the folder by open, returns a
+// Reach returns a client of the process that has a data folder open. Without such a process, it opens the folder by open, returns a
 // client of that, and own is true: closing the client closes the folder. It retries for up to reachTimeout while a process that
 // starts or ends has the folder locked. Errors are those of open, or of a process that runs and cannot be reached.
 func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {

@@ -28,7 +28,7 @@ type privateListener struct {
 // connections end at once: programs on this machine ask again.
 const noTimeout = -1
 
-// open starts to serve the private address. It does nothing, and returns nil, if there is none.
+// open starts to serve the private address. Without such an address it does nothing and returns nil.
 func (p *privateListener) open() error {
 	if p.socket == nil {
 		return nil

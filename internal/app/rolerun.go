@@ -45,7 +45,7 @@ type console struct {
 	status     []func(*Status)
 }
 
-// addOperations registers a function that adds the operations of a part.
+// addOperations registers a function that adds the operations of a part to the command socket.
 func (c *console) addOperations(add func(operations)) { c.operations = append(c.operations, add) }
 
 // addStatus registers a function that completes the status of the process.
@@ -156,7 +156,7 @@ func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	}
 }
 
-// withTLS returns the options o of the public server with the TLS certificate of the settings, unchanged if there is none. A
+// withTLS returns the options o of the public server with the TLS certificate of the settings, unchanged if they name none. A
 // reload changes the certificate.
 func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if r.settings.TLSCert == "" {
@@ -176,8 +176,8 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	return o, nil
 }
 
-// removeReadyFile removes the ready file that a process left which was killed. It returns nil if there is none, or the settings
-// name none.
+// removeReadyFile removes the ready file that a process left which was killed. It returns nil if there is no such file, or the
+// settings name none.
 func (r *roleRun) removeReadyFile() error {
 	if r.settings.ReadyFile == "" {
 		return nil

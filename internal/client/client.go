@@ -155,7 +155,7 @@ func (p *Proxies) Field() string {
 }
 
 // Client returns the address of the client of a connection from remote. If remote is a trusted proxy, lines are its values of the field
-// that names the client. The result is invalid if it is no IP address.
+// that names the client. The result is invalid if that is not an IP address.
 func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	var at netip.AddrPort
 	network := strings.Contains(remote, ":") // else a Unix socket's

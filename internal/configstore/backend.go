@@ -83,7 +83,7 @@ func newestNumber(all []stored) int64 {
 	return all[len(all)-1].number
 }
 
-// read returns the version with a number. The error is [bucket.ErrNotFound] if there is none, a [*CorruptError] if it is damaged,
+// read returns the version with a number. The error is [bucket.ErrNotFound] if it does not exist, a [*CorruptError] if it is damaged,
 // and otherwise says that the bucket cannot be read.
 func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
 	v, _, err := b.readIfOther(ctx, number, "")

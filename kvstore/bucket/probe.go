@@ -121,7 +121,7 @@ func competeOnce(ctx context.Context, b Bucket, key string, write func([]byte) (
 	for i, err := range errs {
 		switch {
 		case err == nil && winner >= 0:
-			return "", &UnfitError{b.String(), "of several writers of one object, two were told that they had succeeded"}
+			return "", &UnfitError{b.String(), "of several writers of one object, two succeeded"}
 		case err == nil:
 			winner = i
 		case errors.Is(err, errBusy):

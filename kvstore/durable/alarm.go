@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// An Alarm is what a handler is told of the alarm that it is called for.
+// An Alarm describes the alarm for which a handler is called.
 type Alarm struct {
 	Scheduled time.Time // what it was set to
 	Retry     int       // how many times it was handled before and failed
@@ -257,8 +257,8 @@ func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry 
 	was := *o.alarm
 	o.alarm, o.replaced = nil, false
 	o.mu.Unlock()
-	told := Alarm{Scheduled: time.Unix(0, was.scheduled), Retry: int(max(was.retry, retry))}
-	err := errors.Join(o.class.alarm(ctx, s, instance, told), s.Wait(ctx))
+	alarm := Alarm{Scheduled: time.Unix(0, was.scheduled), Retry: int(max(was.retry, retry))}
+	err := errors.Join(o.class.alarm(ctx, s, instance, alarm), s.Wait(ctx))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {

@@ -271,7 +271,7 @@ func TestTransaction(t *testing.T) {
 			if len(entries) != 1 || string(entries[0].Value) != "2" {
 				t.Errorf("the transaction lists %v", entries)
 			}
-			if err := s.Put(ctx, "a", nil); err == nil || !strings.Contains(err.Error(), "use the state that it was given") {
+			if err := s.Put(ctx, "a", nil); err == nil || !strings.Contains(err.Error(), "use the State that its function receives") {
 				t.Errorf("around the transaction: %v", err)
 			}
 			if err := tx.Call(ctx, nil); err == nil {

@@ -281,7 +281,7 @@ type transaction struct {
 // of them does, and the error is returned. They are one atomic write, whatever is read
 // between them. Tasks beside wait with what they want of the storage meanwhile.
 //
-// F has to use the state that it is given. It cannot call out.
+// F has to use the State that it receives. It cannot call out.
 func (s *State) Transaction(ctx context.Context, f func(context.Context, *State) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err

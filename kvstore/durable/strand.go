@@ -27,8 +27,8 @@ const (
 	ended
 )
 
-// State is what an event has of its object: the storage, and the ways out. It is for
-// the goroutine that it was given to, until that returns. Its methods return
+// State gives an event access to its object: the storage, and the ways out. Only the goroutine that receives it may
+// use it, until that returns. Its methods return
 // [ErrOutside] elsewhere, and [ErrReset] once the object was stopped.
 //
 // Transactions, blocks and tasks get a State of their own.
@@ -84,7 +84,7 @@ func (s *State) lock(ctx context.Context) error {
 		case o.tx == s.tx:
 			return nil
 		case o.tx.strand == s.strand:
-			err = errors.New("a transaction of the same event is open: use the state that it was given")
+			err = errors.New("a transaction of the same event is open: use the State that its function receives")
 		}
 		if err != nil {
 			o.mu.Unlock()

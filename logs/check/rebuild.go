@@ -441,8 +441,8 @@ func isCarried(ns kvstore.Namespace, key []byte) bool {
 	return true
 }
 
-// wantsState reports whether the new store gets a row with the state of a version: only if the log says no more of the version than that it
-// was detected.
+// wantsState reports whether the new store gets a row with the state of a version: only if the log says only that the version was
+// detected.
 func (e *engine) wantsState(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
 	if err != nil || s.Kind.Final() || !bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version)) {

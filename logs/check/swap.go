@@ -105,7 +105,7 @@ func FinishRepair(data, mark string) (did string, err error) {
 
 const (
 	keptTime = "20060102-150405"
-	// keptFor is how long a replaced store stays: whoever misses something in the new one notices that within a month.
+	// keptFor is how long a replaced store stays: an operator who misses something in the new one notices within a month.
 	keptFor = 30 * 24 * time.Hour
 )
 

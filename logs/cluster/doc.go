@@ -9,9 +9,9 @@
 //
 //   - There is one commit for each number, and each is built on the one before. So what nodes sign
 //     never conflicts, whichever of them was paused, killed or cut off, and when.
-//   - A publication that was acknowledged is in a commit. One that was refused never is. Of one that
-//     is in doubt the same bytes are put again under the same number until the store says whose the
-//     number is; nothing else is put there meanwhile.
+//   - A publication that was acknowledged is in a commit. One that was refused never is. An
+//     unconfirmed one is put again, the same bytes under the same number, until the store says whose
+//     the number is; nothing else is put there meanwhile.
 //   - A node that takes over lands a commit of its own before it publishes. A node that wrote before
 //     cannot land any after that, and steps down. No clock decides that: time limits say only when a
 //     node tries to take over.

@@ -24,8 +24,8 @@ type phase uint8
 
 const (
 	idle    phase = iota // nothing is under way
-	putting              // the commit is to be put under the number
-	reading              // what the number has is to be read
+	putting              // the goroutine puts the commit under the number
+	reading              // the goroutine reads the commit that has the number
 	ended                // another node writes; nothing of this one lands any more
 )
 

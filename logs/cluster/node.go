@@ -29,7 +29,7 @@ type Options struct {
 	URL string
 	// Bootstraps says that the node has the log's key, so that a bucket which has no log gets this one.
 	Bootstraps bool
-	// CommitTimeout is how long an Update waits for a commit in doubt. Default 10 s.
+	// CommitTimeout is how long an Update waits for the bucket to confirm a commit. Default 10 s.
 	CommitTimeout time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
 	Rest time.Duration
@@ -65,7 +65,7 @@ type Node struct {
 type lead struct {
 	machine machine
 	at      logs.Checkpoint // what the commits make; guarded by the log's Update, like machine
-	doubt   bool            // a commit is in doubt; guarded by Node.mu
+	pending bool            // a commit is unconfirmed; guarded by Node.mu
 }
 
 // A NotWriterError says that the log grows at another node.

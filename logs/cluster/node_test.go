@@ -237,7 +237,7 @@ func TestStoreAway(t *testing.T) {
 	one.lead(t)
 	set(true)
 	one.Node.CommitTimeout = 20 * time.Millisecond
-	if err := one.publish("a", "1.0.0"); !errors.Is(err, logs.ErrInDoubt) {
+	if err := one.publish("a", "1.0.0"); !errors.Is(err, logs.ErrUnconfirmed) {
 		t.Fatalf("publishing while the store is away: %v", err)
 	}
 	if err := one.publish("a", "1.0.1"); !errors.Is(err, ErrUnavailable) {
@@ -488,7 +488,7 @@ func storm(t *testing.T, seed uint64, publications int) {
 					switch {
 					case err == nil:
 						acked[version] = true
-					case !errors.Is(err, logs.ErrInDoubt):
+					case !errors.Is(err, logs.ErrUnconfirmed):
 						refused[version] = true
 					}
 					mu.Unlock()

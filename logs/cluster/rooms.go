@@ -14,7 +14,7 @@ import (
 )
 
 // A RoomsOfNode is a node that lets visitors into waiting rooms which the cluster has in common, as the bucket lists
-// it. A node that begins to write goes by that: it waits until each of them has told how many are inside.
+// it. A node that becomes the leader waits until each of them has reported how many are inside.
 type RoomsOfNode struct {
 	Name  string   `json:"name"` // its data centre's
 	Rooms []string `json:"rooms"`
@@ -109,7 +109,7 @@ func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange m
 // errStrange is in the errors of objects that are not what a node has written there.
 var errStrange = errors.New("it is not a node's list of its waiting rooms")
 
-// readRooms reads which waiting rooms the node at a key has. If the object there is none that a node has written, the error is
+// readRooms reads which waiting rooms the node at a key has. If no node can have written that object, the error is
 // [errStrange].
 func (n *Node) readRooms(ctx context.Context, key string) (r RoomsOfNode, err error) {
 	data, _, err := n.Bucket.Get(ctx, key, maxRoomed)

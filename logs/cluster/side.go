@@ -106,7 +106,7 @@ func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
 			if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
 				return errors.Join(err, n.notLeader())
 			}
-			continue // one of this node's that was in doubt, or of the writer before
+			continue // an unconfirmed one of this node, or one of the leader before
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)

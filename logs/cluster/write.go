@@ -76,7 +76,7 @@ func (n *Node) becomeLeader(l *lead, epoch int64) {
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
-// StepDown ends leading. A commit that is in doubt stays in doubt until a commit of another node decides.
+// StepDown ends leading. An unconfirmed commit stays so until a commit of another node decides.
 func (n *Node) StepDown() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,13 +115,13 @@ func (n *Node) notLeader() error {
 func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Lock()
 	l := n.leads
-	inDoubt := l != nil && l.doubt
+	pending := l != nil && l.pending
 	n.mu.Unlock()
 	switch {
 	case l == nil:
 		return n.notLeader()
-	case inDoubt:
-		return fmt.Errorf("an earlier publication is in doubt: %w", ErrUnavailable)
+	case pending:
+		return fmt.Errorf("the bucket has not confirmed an earlier publication: %w", ErrUnavailable)
 	case g.Before != l.at: // an update was committed that this node could not write
 		n.StepDown()
 		return n.notLeader()
@@ -144,12 +144,12 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 	outcome, err := n.land(ctx, &l.machine, data)
 	switch {
 	case err != nil:
-		n.Logger.Warn("a publication is in doubt, and is put again until it is settled", "commit", c.Number, "err", err)
+		n.Logger.Warn("the bucket has not confirmed a publication; it is put again until the bucket does", "commit", c.Number, "err", err)
 		n.mu.Lock()
-		l.doubt = true
+		l.pending = true
 		n.mu.Unlock()
-		go n.resolveDoubt(l, data)
-		return fmt.Errorf("%w: %w", logs.ErrInDoubt, err)
+		go n.confirmPending(l, data)
+		return fmt.Errorf("%w: %w", logs.ErrUnconfirmed, err)
 	case outcome == landed:
 		l.at = g.After
 		c.recordApplied(g.Batch, packed)
@@ -159,8 +159,8 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 	return n.notLeader()
 }
 
-// resolveDoubt continues to land a commit for which no Update waits any longer, until its outcome is known.
-func (n *Node) resolveDoubt(l *lead, data []byte) {
+// confirmPending continues to land a commit for which no Update waits any longer, until its outcome is known.
+func (n *Node) confirmPending(l *lead, data []byte) {
 	ctx := context.Background()
 	number := l.machine.number
 	outcome, _ := n.land(ctx, &l.machine, data) // without an end, there is no error
@@ -176,10 +176,10 @@ func (n *Node) resolveDoubt(l *lead, data []byte) {
 		n.stopLeading(outcome, number)
 		return
 	}
-	n.Logger.Info("the publication in doubt is made", "commit", number)
+	n.Logger.Info("the bucket has confirmed the publication", "commit", number)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l.at, l.doubt = n.Log.Checkpoint(), false
+	l.at, l.pending = n.Log.Checkpoint(), false
 }
 
 // stopLeading logs why the number has another commit, and steps down.

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-github/v60/github"
 )
 
-// A tip is the last commit of the branch, or one that is to be.
+// A tip is the last commit of the branch, or the one that will be.
 type tip struct {
 	position Position
 	commit   string // hash, or ""
@@ -179,7 +179,7 @@ func (p *Pusher) getFile(ctx context.Context, at tip, path string) ([]byte, erro
 		return nil, p.describeError("read "+path, err)
 	}
 	if found.GetType() != "file" {
-		return nil, fmt.Errorf("%s is no file there", path)
+		return nil, fmt.Errorf("%s is not a file there", path)
 	}
 	var content []byte
 	if found.GetEncoding() == "base64" && found.Content != nil {

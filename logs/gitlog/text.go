@@ -169,7 +169,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	return err
 }
 
-// orNone returns an integrity, or words that say that there is none.
+// orNone returns an integrity, or words that say that upstream has none.
 func orNone(integrity string) string {
 	if integrity == "" {
 		return "upstream does not have it"

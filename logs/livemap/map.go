@@ -100,8 +100,8 @@ func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 	return p, nil
 }
 
-// findLeaf returns the leaf at the end of the path that a key's bits lead to, which may have another key, nil if there is
-// none. It also returns the hashes of the nodes beside the path, from the root down.
+// findLeaf returns the leaf at the end of the path that a key's bits lead to, which may have another key, nil if the path
+// has none. It also returns the hashes of the nodes beside the path, from the root down.
 func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	var siblings []kvstore.Hash
 	n := m.root

@@ -113,7 +113,7 @@ type pendingEntry struct {
 	done   chan error
 }
 
-// newPending prepares an entry whose contents are to be fetched. absent says that the files of its release are left out.
+// newPending prepares an entry whose contents it will fetch. absent says that the files of its release are left out.
 func (f *Follower) newPending(e logs.Indexed, absent bool) *pendingEntry {
 	return &pendingEntry{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1)}
 }
@@ -186,7 +186,7 @@ type partialSource interface {
 	Has(pkg, version string) bool
 }
 
-// wants reports whether the files of a release are to be stored: [Options.Only] selects it, and the source has its files.
+// wants reports whether to store the files of a release: [Options.Only] selects it, and the source has its files.
 func (f *Follower) wants(pkg, version string) bool {
 	p, partial := f.Source.(partialSource)
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))

@@ -96,8 +96,8 @@ func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 	return l, nil
 }
 
-// ReadKeyList reads the signed list from a key folder, without verifying it: a Larder does not know the root key. If there is
-// none, the error is [fs.ErrNotExist].
+// ReadKeyList reads the signed list from a key folder, without verifying it: a Larder does not know the root key. Without a
+// list the error is [fs.ErrNotExist].
 func ReadKeyList(dir string) ([]byte, error) {
 	file, err := os.Open(filepath.Join(dir, KeyListFile))
 	if err != nil {

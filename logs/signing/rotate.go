@@ -107,7 +107,7 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if s.rotationErr != nil { // what is in the folder is no longer what is in memory
 		return KeyChange{}, s.rotationErr
 	}
-	if err := s.signIfNeeded(); err != nil { // before anything is added to a log that is to be refused
+	if err := s.signIfNeeded(); err != nil { // before anything is added to a log that it must refuse
 		return KeyChange{}, err
 	}
 	next, err := newKey(s.origin)

@@ -42,7 +42,7 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 	case first.Scheme == "http" && next.URL.Scheme == "https" && next.URL.Hostname() == first.Hostname() && hasStandardPort(first) && hasStandardPort(next.URL):
 		return nil
 	}
-	return fmt.Errorf("the server redirects to %.200q; if that is right, verify what is there", next.URL.Scheme+"://"+next.URL.Host)
+	return fmt.Errorf("the server redirects to %.200q; if that is right, verify that address", next.URL.Scheme+"://"+next.URL.Host)
 }
 
 // hasStandardPort reports whether a URL has the standard port of its scheme.

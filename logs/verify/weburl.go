@@ -163,7 +163,7 @@ func parseHost(text string) (string, error) {
 }
 
 // parseIPv4Part parses a part of an IPv4 address, which may be decimal, octal (0…) or hexadecimal (0x…). An error means that
-// it is no number.
+// it is not a number.
 func parseIPv4Part(label string) (uint64, error) {
 	switch {
 	case label == "":

@@ -32,7 +32,7 @@ const (
 // An Account is what became of a version that upstream has or had, whether it was tried or not.
 type Account struct {
 	State
-	Command string `json:"command,omitempty"` // what an operator gets it with; "" where nothing is to be got
+	Command string `json:"command,omitempty"` // the command with which an operator publishes it, "" if it cannot be published
 }
 
 // Final reports whether the bot does nothing more about a version in this state.

@@ -117,7 +117,7 @@ func (f *folder) createKeys(name string) ([]byte, error) {
 }
 
 // readCheckpoint reads the last cosigned checkpoint of a log from the folder, verifies it with the log's keys, and sets it
-// in l. If there is none, it does nothing.
+// in l. Without a stored checkpoint it does nothing.
 func (f *folder) readCheckpoint(l *witnessed) error {
 	data, err := os.ReadFile(f.checkpointFile(l.origin))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -91,7 +91,7 @@ func (w *walker) skipEntry(raw, why string) error {
 }
 
 // addFile checks an entry that is no folder, and passes it to the walk's function. A regular file has size bytes, which open opens. drain
-// says that all of them are to be read even if the function does not. skipped says why any other entry is skipped.
+// says that the walker reads all of them even if the function does not. skipped says why any other entry is skipped.
 func (w *walker) addFile(raw string, size int64, skipped string, drain bool, open func() (io.Reader, error)) error {
 	if err := w.countEntry(); err != nil {
 		return err

@@ -47,7 +47,7 @@ type conn struct {
 	readBy     time.Time // the deadlines as they are
 	writeBy    time.Time
 	exchange   Exchange
-	parts      [3][]byte   // what is left to send
+	parts      [3][]byte   // not sent yet
 	left       net.Buffers // of parts
 
 	multiplexed atomic.Pointer[multiplexer] // nil where it is HTTP/1.1
@@ -118,7 +118,7 @@ func (c *conn) handshake() (as net.Conn, next state) {
 	case err == nil && protocol == "h2" && o.Requests != nil:
 		next = busy
 	case err != nil || protocol != "" && protocol != "http/1.1":
-		return t, handed // net/http is told the error again, answers where it can, and logs it
+		return t, handed // net/http gets the error again, responds if it can, and logs it
 	default:
 		next = idle
 	}

@@ -41,11 +41,11 @@ type connEntry struct {
 	group *clientGroup // nil where it is not counted for a client
 	link[*connEntry]
 	in     bool                 // whether it counts as open
-	fd     int                  // -1 where there is none
+	fd     int                  // -1 for none
 	tcp    *net.TCPConn         // nil where it is a descriptor, or closed
 	conn   atomic.Pointer[conn] // nil where it is not the lane's
 	proxy  bool                 // whether a trusted proxy has connected
-	remote net.Addr             // what that told with the PROXY protocol; or nil
+	remote net.Addr             // the client's, by the PROXY protocol; or nil
 }
 
 const (

@@ -88,7 +88,7 @@ type arrival struct {
 	accept func(uintptr) bool // the method, made once so that calling it allocates nothing
 }
 
-// doAccept accepts a connection; false if there is none. The listener must be non-blocking in all processes that share it, because
+// doAccept accepts a connection, and returns false if no client waits. The listener must be non-blocking in all processes that share it, because
 // nothing could stop a blocked goroutine.
 func (a *arrival) doAccept(listener uintptr) bool {
 	for {

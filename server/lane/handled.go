@@ -44,7 +44,7 @@ type handled struct {
 	change    sync.Cond
 	broken    bool
 	sending   bool
-	continued bool // whether the client waits to be told to go on
+	continued bool // whether the client waits for 100 Continue
 	body      []byte
 	bodyEnded bool
 	unread    bool // the handler is done with the body
@@ -131,7 +131,7 @@ func (w *handled) Ended(trailer []h2.Field) {
 func (w *handled) Sent() {
 	w.sending = false
 	if l := &w.writeTime; l.timer != nil && w.s.SentByOthers() > l.others {
-		// It took longer because of others; what the handler does next has its own time, or as long as it has anyway.
+		// Other streams delayed it; what the handler does next has its own time, or what it has anyway.
 		if next := time.Now().Add(w.m.c.listener.o.StallTimeout); l.at.Before(next) {
 			w.setDeadline(l, next, w.onWriteTimeout)
 		}
@@ -148,7 +148,8 @@ func (w *handled) Broken(h2.Code) {
 	w.change.Broadcast()
 }
 
-// start creates the request of a stream. The caller holds the connection's mu.
+// start creates the request of a stream for the handler, but does not call the handler. The caller holds the
+// connection's mu.
 func (w *handled) start(s *h2.Stream) {
 	c, r, o := w.m.c, &s.Request, &w.m.c.listener.o
 	w.s = s
@@ -389,15 +390,15 @@ func (w *handled) FlushError() error {
 		w.WriteHeader(http.StatusOK)
 	}
 	if len(w.buffer) > 0 || !w.sentHead {
-		return cmp.Or(w.send(w.buffer, false), w.waitSent())
+		return cmp.Or(w.send(w.buffer, false), w.resetBuffer())
 	}
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	return w.failure()
 }
 
-// waitSent empties the buffer after send has sent it. It does not wait, and never fails.
-func (w *handled) waitSent() error {
+// resetBuffer empties the buffer after send has sent it. It never fails.
+func (w *handled) resetBuffer() error {
 	w.buffer = w.buffer[:0]
 	return nil
 }
@@ -497,7 +498,7 @@ func appendField(b []byte, name string, values []string) []byte {
 	return b
 }
 
-// trailerBlock returns the header block of the trailer, nil if there is none.
+// trailerBlock returns the header block of the trailer, nil without a trailer.
 func (w *handled) trailerBlock() (block []byte) {
 	for _, name := range w.trailers {
 		block = appendField(block, name, w.header[name])

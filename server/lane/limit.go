@@ -166,14 +166,14 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 		if tcp, ok := l.(*net.TCPListener); ok {
 			all[i] = &limited{TCPListener: tcp, slots: slots, room: room, closed: make(chan struct{})}
 		} else {
-			all[i] = &limitedLocal{Listener: l, slots: slots, closed: make(chan struct{})}
+			all[i] = &limitedUnixListener{Listener: l, slots: slots, closed: make(chan struct{})}
 		}
 	}
 	return all
 }
 
-// A limitedLocal listener is one of a Unix socket.
-type limitedLocal struct {
+// A limitedUnixListener limits the connections of a Unix socket.
+type limitedUnixListener struct {
 	net.Listener
 	slots  *connectionSlots
 	closed chan struct{}
@@ -181,7 +181,7 @@ type limitedLocal struct {
 }
 
 // Accept waits for a slot, and accepts a connection of a Unix socket.
-func (l *limitedLocal) Accept() (net.Conn, error) {
+func (l *limitedUnixListener) Accept() (net.Conn, error) {
 	if err := l.slots.acquire(l.closed); err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (l *limitedLocal) Accept() (net.Conn, error) {
 	return &localConn{Conn: c, leave: sync.OnceFunc(l.slots.release)}, nil
 }
 
-func (l *limitedLocal) Close() error {
+func (l *limitedUnixListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
 }
@@ -277,7 +277,7 @@ func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair(
 // SetLimit changes how many connections the listener may have open, together with those that share its limit, which must not have
 // been 0. Beyond a lower limit the clients with the most connections lose some.
 func (l *Listener) SetLimit(most int) {
-	if local, ok := l.Listener.(*limitedLocal); ok {
+	if local, ok := l.Listener.(*limitedUnixListener); ok {
 		local.slots.setLimit(most)
 	}
 	if l.source != nil {

@@ -143,7 +143,7 @@ func New(inner net.Listener, o Options) *Listener {
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
 	}
-	_, local := inner.(*limitedLocal)
+	_, local := inner.(*limitedUnixListener)
 	l.accepting = l.source != nil || local
 	l.startLoops()
 	go l.acceptConnections()
@@ -309,7 +309,7 @@ func (l *Listener) countHandOver(n int) {
 	l.checkNone()
 }
 
-// notifyHandOver notifies the caller of Accept that n connections are about to be handed over.
+// notifyHandOver reports to [Options.HandsOver] that n connections are about to be handed over to net/http.
 func (l *Listener) notifyHandOver(n int) {
 	if l.o.HandsOver != nil {
 		l.o.HandsOver(n)
@@ -367,7 +367,7 @@ func (l *Listener) Leave() {
 	}
 }
 
-// Bypass makes net/http, or over HTTP/2 [Options.Requests], respond to all later requests instead of the handler.
+// Bypass makes the lane respond to no later request itself: net/http does, or over HTTP/2 [Options.Requests].
 func (l *Listener) Bypass() { l.bypassed.Store(true) }
 
 // Stop stops accepting connections, and ends each open one after its next response or at the deadline of its phase. It does not

@@ -62,8 +62,8 @@ const (
 	// turn is how long a loop runs before other goroutines can. Go's scheduler does not look
 	// at the network for them as long as there is something to run.
 	turn = 200 * time.Microsecond
-	// patience is how long a handler may block before another goroutine takes the loop.
-	patience = 100 * time.Microsecond
+	// blockTimeout is how long a handler may block before another goroutine takes the loop.
+	blockTimeout = 100 * time.Microsecond
 	// rounds is how often a loop reads of one connection before it goes on without it.
 	rounds = 16
 	// mostResting bounds what the resting goroutines of a loop take, some 32 KiB each.
@@ -208,7 +208,7 @@ func (l *loop) serveNext() bool {
 	return l.serveNew(c)
 }
 
-// waitForLoop waits until this goroutine gets the loop back. It returns false if it is no longer needed.
+// waitForLoop waits until this goroutine gets the loop back. It returns false if the loop has no more work for it.
 func (l *loop) waitForLoop() bool {
 	defer l.resting.Add(-1)
 	if l.resting.Add(1) > mostResting {
@@ -289,7 +289,7 @@ func (c *conn) serveReady(now time.Time) bool {
 		buffers.Put(buffer)
 	}
 	if open {
-		c.waitOnLoop(!mine) // what came meanwhile was told to a loop that saw an owner
+		c.waitOnLoop(!mine) // events meanwhile went to a loop that saw an owner
 	}
 	return mine
 }
@@ -341,7 +341,7 @@ func (c *conn) allowBlocking() {
 	if c.state() == onLoop {
 		c.moveTo(mayBlock)
 		c.loop.blocker.Store(c)
-		c.loop.overdue.Reset(patience)
+		c.loop.overdue.Reset(blockTimeout)
 	}
 }
 

@@ -171,7 +171,7 @@ func (m *multiplexer) onChange() {
 // isSent reports whether everything that was gathered has been sent.
 func (m *multiplexer) isSent() bool { return m.out == nil && m.sealed == nil }
 
-// gather returns what is to be sent next, nil for nothing.
+// gather returns the data to send next, nil for none.
 func (m *multiplexer) gather(now time.Time) *h2.Out {
 	out := h2.NewOut(m.c.loop == nil || m.c.secure != nil)
 	m.h.Gather(out, now)

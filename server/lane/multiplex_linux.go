@@ -122,7 +122,7 @@ func (m *multiplexer) encryptGathered() error {
 	return err
 }
 
-// addRecord adds an encrypted record to what is to be sent.
+// addRecord adds an encrypted record to the data to send.
 func (m *multiplexer) addRecord(p []byte) {
 	if m.isSent() { // it is crypto/tls that answers
 		m.begun, m.allowed = time.Now(), m.c.listener.o.StallTimeout

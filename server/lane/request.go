@@ -258,7 +258,7 @@ func (m *name) readToken(b []byte) int {
 	return n
 }
 
-// findControl returns the index of the first control character in b from n on, tabs included; len(b) if there is none. It takes
+// findControl returns the index of the first control character in b from n on, tabs included; len(b) if b has none. It takes
 // eight bytes at a time, and those that are not ASCII one by one.
 func findControl(b []byte, n int) int {
 	for n+8 <= len(b) {

@@ -11,7 +11,7 @@
 // on its loop for long: a goroutine that has to wait for a client leaves the loop to another
 // one, and after [Exchange.MayBlock] another one takes the loop if the handler is not back
 // soon. What came with a new connection is answered before its loop waits for more. Go's poller
-// hears of a connection only when a client has to be waited for (descriptor_linux.go), and Go's
+// is notified of a connection only when a client has to be waited for (descriptor_linux.go), and Go's
 // scheduler of no system call that does not wait: after one its monitor looks every 20 µs for
 // calls that take long, which costs a tenth of the time. Elsewhere each connection has a goroutine.
 //
@@ -153,7 +153,7 @@ func (s state) String() string {
 // A lifecycle is the state of a connection. It panics where a change is not in the table.
 type lifecycle struct {
 	word  atomic.Int64
-	moved func(from, to state) // is told of each change; nil but in tests
+	moved func(from, to state) // is called for each change; nil except in tests
 }
 
 func (l *lifecycle) state() state { return state(l.word.Load()) }

@@ -67,7 +67,7 @@ type Conn struct {
 	// Streams.
 	streams  []*Stream // open, in order
 	lastID   uint32    // the highest that the client has used
-	final    uint32    // when it was told to use no other
+	final    uint32    // the last that the client may use, after a GOAWAY
 	closed   [remembered]end
 	oldest   int
 	schedule schedule
@@ -92,7 +92,7 @@ type Conn struct {
 	mayGo      func(*Stream) bool // the method, made once
 
 	draining bool // no new streams are taken beyond lastID
-	ending   bool // the client was told of an end to come
+	ending   bool // the client got a GOAWAY that announces the end
 	pinged   bool // and has not answered yet
 	failed   bool // GOAWAY with an error is the last frame
 	code     Code

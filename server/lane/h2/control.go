@@ -2,7 +2,7 @@ package h2
 
 import "encoding/binary"
 
-// This file takes the frames that say how answers are to be sent, or whether the server is there.
+// This file processes the frames that control how responses are sent, and PING.
 
 // onWindowUpdate processes a WINDOW_UPDATE frame.
 func (c *Conn) onWindowUpdate(id uint32, p []byte) {

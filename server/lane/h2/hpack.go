@@ -7,7 +7,7 @@ import (
 )
 
 // tableBytes bounds the dynamic table that a client's fields are kept in, as RFC 7541 §4.1
-// counts them. It is what clients take for granted before they are told anything.
+// counts them. It is the size that clients assume before they receive SETTINGS.
 const tableBytes = 4 << 10
 
 // entryBytes is what an entry counts beside its text.

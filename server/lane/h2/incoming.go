@@ -131,7 +131,7 @@ func (c *Conn) onHeaderBlock(block []byte) {
 	s.Request.Bodiless = c.ends
 	switch {
 	case c.draining:
-		s.recycle() // the client was told that this one is not taken
+		s.recycle() // the client got an error for this stream
 		return
 	case selfish, !s.Request.isComplete():
 		s.recycle()

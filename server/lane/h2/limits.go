@@ -12,8 +12,8 @@ const (
 	// there are. The fields of a block are bounded by Options.HeaderBytes; beyond these two the
 	// connection ends.
 	blockBytes, continuations = 64 << 10, 256
-	// controlMost is how many bytes of answers to PING, SETTINGS and the like may be unsent before
-	// nothing more is read.
+	// controlMost is how many bytes of responses to control frames such as PING may be unsent before the server
+	// stops reading.
 	controlMost = 16 << 10
 	// remembered is of how many streams it is known that they were there.
 	remembered = 32

@@ -47,7 +47,7 @@ type hold struct {
 
 var outs = sync.Pool{New: func() any { return &Out{Bytes: make([]byte, 0, Gathered+largestFrame)} }}
 
-// NewOut returns an empty buffer of what is to be sent. With flat it copies everything into one piece.
+// NewOut returns an empty buffer of data to send. With flat it copies everything into one piece.
 func NewOut(flat bool) *Out {
 	o := outs.Get().(*Out)
 	o.flat = flat

@@ -34,7 +34,7 @@ func parsePriority(s string) Priority {
 // A queue has streams of one urgency in the order of their turns.
 type queue struct{ first, last *Stream }
 
-// A schedule has the streams that could send something, or are to be answered.
+// A schedule has the streams that have data to send, or wait for their response.
 type schedule struct {
 	queues [urgencies]queue
 	filled uint8 // a bit for each queue that has a stream

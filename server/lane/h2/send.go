@@ -36,7 +36,7 @@ func (c *Conn) rememberClosed(id uint32, reset bool) {
 	c.oldest = (c.oldest + 1) % remembered
 }
 
-// removeStream removes a stream from the connection. reset says that it was reset.
+// removeStream removes a stream from the connection. reset says that a RST_STREAM ended it.
 func (c *Conn) removeStream(s *Stream, reset bool) {
 	c.schedule.remove(s)
 	if i, ok := c.index(s.id); ok {

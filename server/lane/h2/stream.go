@@ -39,7 +39,7 @@ type Stream struct {
 
 	head     []byte // of the answer, what is not gathered; then trailers
 	body     []byte
-	stays    bool // whether body is to be sent from where it is
+	stays    bool // whether body is sent without a copy
 	held     Held
 	weight   int // of what is held
 	sent     int64

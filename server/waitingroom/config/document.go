@@ -61,7 +61,7 @@ func (d Document) With(room string, fields map[string]string) (Document, error) 
 	if len(set[room]) == 0 {
 		delete(set, room)
 	}
-	if n := set.countFields(); n > maxSet {
+	if n := set.countBytes(); n > maxSet {
 		return d, fmt.Errorf("the fields that are set of the waiting rooms would have %d bytes, of %d at most; put long values into the file of rooms, and apply that", n, maxSet)
 	}
 	d.Set = set
@@ -79,8 +79,8 @@ func (s Set) clone() Set {
 	return fresh
 }
 
-// countFields returns how many bytes the names of rooms and fields and the values in the set have.
-func (s Set) countFields() (n int) {
+// countBytes returns how many bytes the names of rooms and fields and the values in the set have.
+func (s Set) countBytes() (n int) {
 	for room, fields := range s {
 		n += len(room)
 		for field, value := range fields {
