@@ -217,7 +217,7 @@ cluster: ## COMMITS by three processes on a gateway, all of which are killed and
 rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time, nodes that fail
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
-	$(GO) test -run '^$$' -bench Crowd -timeout 1h ./server/waitingroom
+	$(GO) test -run '^$$' -bench 'Crowd|Streams' -timeout 1h ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./internal/testkit/simulate
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestModel$$' ./server/waitingroom/nodes
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 3h -v -run '^TestClusterRooms$$' ./cmd/larder

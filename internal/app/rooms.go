@@ -96,6 +96,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 		if o.readOnly {
 			return
 		}
+		defer context.AfterFunc(r.supervisor.ending, rooms.EndStreams)()
 		var all sync.WaitGroup
 		all.Go(func() { roomRecord.Run(ctx) })
 		all.Go(func() { runBeside(ctx, rooms) })

@@ -139,8 +139,9 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 	if room := c.rooms.currentLayout().byName[s.Name()]; room != nil {
 		c.room = room
 	}
-	now := c.room.now()
+	now, changed := c.room.now(), false
 	if m, down := c.room.at(now), c.room.isDown(); m != c.moment || down != c.down {
+		changed = true
 		c.moment, c.down = m, down
 		here := c.room.settingsFor(m.Settings)
 		c.machine.Configure(now, here)
@@ -150,7 +151,9 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 		}
 	}
 	err := errors.Join(do(ctx, s, c), c.updateJournal(ctx, s))
-	c.room.overview.Store(c.newOverview(c.room.now()))
+	now = c.room.now()
+	c.room.overview.Store(c.newOverview(now))
+	c.room.streams.deliver(c, now, changed)
 	return struct{}{}, err
 }
 

@@ -119,6 +119,10 @@ type Rooms struct {
 	pages    page.Renderer
 	vectors  vectors
 
+	streaming  atomic.Int64    // event streams that are open
+	streamsEnd context.Context // ends the event streams
+	endStreams func()
+
 	changing sync.Mutex       // held while the layout is replaced
 	kept     map[string]*kept // of all rooms that there have been
 	changed  chan struct{}    // has a value if the layout was replaced
@@ -152,6 +156,7 @@ type kept struct {
 	notified  durable.Object[*notified, notified]
 	revoked   revocations
 	parts     parts // of pages, which carry no ticket
+	streams   streams
 	analytics analytics
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
@@ -175,6 +180,7 @@ func New(o Options) (*Rooms, error) {
 	}
 	page.Prepare()
 	r := &Rooms{options: o, kept: map[string]*kept{}, changed: make(chan struct{}, 1), vectors: newVectors()}
+	r.streamsEnd, r.endStreams = context.WithCancel(context.Background())
 	var err error
 	// An object that comes back to memory reads who is in, so all stay for long.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
@@ -323,6 +329,7 @@ func (r *Rooms) Run(ctx context.Context) {
 		end()
 	}
 	running.Wait()
+	r.endStreams()
 	for _, room := range r.currentLayout().rooms {
 		if !room.isReady() {
 			continue // nothing was decided
@@ -405,6 +412,9 @@ func (r *room) waitForVisitor(ctx context.Context) bool {
 
 // report has the room's data centre report, and returns when the next report is due.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
+	if r.upstream != nil && r.overview.Load().queued > 0 { // who waits with an event stream makes no request that would
+		r.upstream.probe(ctx)
+	}
 	err = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error {
 		err := c.report(ctx, s)
 		next = c.machine.NextReport(c.reported)

@@ -76,6 +76,10 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		room.admit(w, req, next, t, "")
 		return
 	}
+	if wantsStream(req) && (!known || t.Waiting()) {
+		r.serveStream(w, req, room, m, t, known)
+		return
+	}
 	if isSubresource(req, known) || covering.SubresourcesPerMinute < 0 && !known && isProgram(req) {
 		r.serveSubresource(w, req, next, room, m, raw)
 		return

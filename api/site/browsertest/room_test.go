@@ -70,6 +70,7 @@ func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRo
 	server := httptest.NewServer(opened.Handler(site))
 	w.url = server.URL
 	t.Cleanup(func() {
+		opened.EndStreams()
 		server.Close()
 		cancel()
 		<-done
@@ -83,8 +84,8 @@ func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRo
 	return w
 }
 
-// TestWaitingRoom is a visitor's: the shop is full, the page comes back by itself, and one
-// day the shop is open.
+// TestWaitingRoom is a visitor's: the shop is full, the page updates its place, title and live region without a reload, and one day
+// the shop is open.
 func TestWaitingRoom(t *testing.T) {
 	t.Parallel()
 	open(t)
@@ -99,9 +100,15 @@ func TestWaitingRoom(t *testing.T) {
 	b.says("estimated wait")
 	b.says("your place in line")
 	b.says("people ahead of you")
+	eval[any](b, `window.loadedOnce = true`)
+	b.until(`document.title.startsWith("1 · You are in line")`)
+	b.until(`document.querySelector("[role=status]").textContent.includes("Your place in line: 1")`)
 	first := eval[string](b, `document.querySelector(".checked").innerText`)
 	b.until(fmt.Sprintf(`document.querySelector(".checked") && document.querySelector(".checked").innerText !== %q`, first)) // without a click
 	b.says("you are in line")
+	if !eval[bool](b, `window.loadedOnce === true`) {
+		t.Error("the page reloads itself although it has an event stream")
+	}
 
 	w.rush.Add(int64(3 * time.Minute)) // the visitors inside have gone
 	b.says("welcome to the shop")

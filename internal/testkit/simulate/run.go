@@ -501,7 +501,8 @@ func (r *run) openStream(i int32) {
 	ok := !s.down && r.now < u.gives
 	if ok {
 		delete(r.streams, u.ticket.ID)
-		u.ticket, ok = s.dc.OpenStream(s.clock(r), u.ticket, 2*streamLasts)
+		renewed, standing := s.dc.OpenStream(s.clock(r), u.ticket, 2*streamLasts)
+		u.ticket, ok = renewed, standing == queue.InLine
 		s.note()
 	}
 	if !ok {

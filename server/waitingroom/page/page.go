@@ -144,6 +144,22 @@ func (s *State) JSON() []byte {
 	return append(text, '\n')
 }
 
+// Place returns what an event stream says of a visitor's place, as JSON, with a wait in the language that Render would choose.
+func (s *State) Place(acceptLanguage string, fallback language.Tag) []byte {
+	t := s.status(spoken().choose(acceptLanguage, fallback))
+	text, err := json.Marshal(struct {
+		Place  int    `json:"queuePosition"`
+		Ahead  int    `json:"usersAhead"`
+		Known  bool   `json:"waitTimeKnown"`
+		Wait   int    `json:"waitTime"`
+		Format string `json:"waitTimeFormatted"`
+	}{t.QueuePosition, t.UsersAhead, t.WaitTimeKnown, t.WaitTime, t.WaitTimeFormatted})
+	if err != nil {
+		panic(err) // no field of it can fail
+	}
+	return text
+}
+
 // A Page is what a renderer makes.
 type Page struct {
 	HTML     []byte
@@ -257,19 +273,20 @@ type view struct {
 // A figure is a value that the page shows under its label.
 type figure struct {
 	Label, Value string
+	Key          string        // of the value in the events of a stream, "" for none
 	At           template.HTML // the time of what the value counts down to, "" for none
 }
 
 func builtIn(s *State, w *words) Page {
 	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
-	wait := figure{Label: w.Wait, Value: w.Unknown}
+	wait := figure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
 	if v.WaitTimeKnown {
 		wait.Value = v.WaitTimeFormatted
 	}
 	switch {
 	case v.IsEventPrequeueing:
 		v.Heading = w.Prequeue
-		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, at(s.Moment.Event.Start, "2006-01-02 15:04")})
+		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, "", at(s.Moment.Event.Start, "2006-01-02 15:04")})
 		if v.ShuffleAtEventStart {
 			v.Notes = append(v.Notes, w.Shuffle)
 		}
@@ -286,7 +303,7 @@ func builtIn(s *State, w *words) Page {
 		v.Figures = append(v.Figures, wait)
 	}
 	if v.QueuePosition > 0 {
-		v.Figures = append(v.Figures, figure{Label: w.Place, Value: grouped(v.QueuePosition)}, figure{Label: w.Ahead, Value: grouped(v.UsersAhead)})
+		v.Figures = append(v.Figures, figure{Label: w.Place, Value: grouped(v.QueuePosition), Key: "queuePosition"}, figure{Label: w.Ahead, Value: grouped(v.UsersAhead), Key: "usersAhead"})
 	}
 	if v.Refreshes {
 		v.Notes = append(v.Notes, w.Refresh)
@@ -305,7 +322,7 @@ func (v *view) render() Page {
 	return Page{
 		HTML: b.Bytes(), Language: v.Tag(),
 		// It allows framing: rooms may be shown in frames of other sites.
-		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; script-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
+		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; script-src 'nonce-" + v.Nonce + "'; connect-src 'self'; base-uri 'none'; form-action 'none'",
 	}
 }
 

@@ -201,22 +201,32 @@ func (d *DataCentre) lapse(id TicketID, r row) {
 	d.join(id, r)
 }
 
+// Standing is what an event stream can do for a ticket.
+type Standing uint8
+
+const (
+	Polls  Standing = iota // nothing: its visitor has to request the page
+	InLine                 // it is called as soon as a slot is reserved for it
+	Called                 // its visitor may come now
+)
+
 // OpenStream notes that a ticket which waits holds an event stream, so that it comes as soon as it is called, and counts as present
-// until CloseStream, for at most a time. It returns the ticket with the time of this contact. ok is false if the ticket does not
-// wait: it is new, worthless, or its visitor may come in now.
-func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) (renewed Ticket, ok bool) {
+// until CloseStream, for at most a time. It returns the ticket with the time of this contact.
+func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) (renewed Ticket, standing Standing) {
 	d.advance(now)
 	s := &d.settings
 	r, known := d.rows[t.ID]
 	switch {
-	case !t.Waiting() || t.First() || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random:
-		return t, false
-	case known && r.kind != waiting, !known && (s.misplaced(d.now, &t) || d.waiting >= mostWaiting):
-		if r.kind == called && !r.stream { // it had to wait for its check-in
-			r.stream, r.at = true, d.now.UnixNano()
+	case !t.Waiting() || t.First() || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random, !known && (s.misplaced(d.now, &t) || d.waiting >= mostWaiting):
+		return t, Polls
+	case r.kind == active || r.kind == called:
+		if r.kind == called { // it would have to wait for its check-in
+			r.at = min(r.at, d.now.UnixNano())
 			d.rows[t.ID] = r
 		}
-		return t, false
+		return t, Called
+	case known && r.kind != waiting:
+		return t, Polls
 	case !known:
 		d.lay(s.place(&t).bucket)
 	}
@@ -226,8 +236,8 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 		kind: waiting, place: s.place(&t), back: true, stream: true, counted: r.counted,
 		at: t.next().UnixNano(), gone: d.now.Add(longest).UnixNano(),
 	})
-	d.call()
-	return t, true
+	d.call() // if a slot is free, it is called like all others
+	return t, InLine
 }
 
 // CloseStream notes that a ticket holds no event stream any more. It keeps its place until the next check-in is due.

@@ -12,8 +12,8 @@ func (w *world) streaming(d *DataCentre, n int) (waiting []Ticket) {
 	for range n {
 		w.now = w.now.Add(300 * time.Millisecond)
 		v := w.outcome(d, w.newcomer(), Wait)
-		v, ok := d.OpenStream(w.now, v, time.Hour)
-		if !ok {
+		v, standing := d.OpenStream(w.now, v, time.Hour)
+		if standing != InLine {
 			w.t.Fatal("a visitor who waits may not hold an event stream")
 		}
 		waiting = append(waiting, v)
@@ -104,7 +104,7 @@ func TestCalledOnlyTwice(t *testing.T) {
 	if called := taken(d); !slices.Equal(called, []TicketID{last.ID}) {
 		t.Errorf("called: %v", called)
 	}
-	if _, ok := d.OpenStream(w.now, w.newcomer(), time.Hour); ok {
+	if _, standing := d.OpenStream(w.now, w.newcomer(), time.Hour); standing != Polls {
 		t.Error("a client without a ticket holds an event stream")
 	}
 }

@@ -1,0 +1,266 @@
+package waitingroom
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/page"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// A visitor who waits may hold a stream of server-sent events (HTML §9.2), instead of requesting the page again and again: a GET of
+// the same address that accepts text/event-stream, with the ticket. The data centre then knows that the visitor is there, and calls
+// it as soon as a slot is reserved.
+
+const (
+	// maxStreams bounds the event streams of a process, each of which takes about 25 KB. Further visitors poll.
+	maxStreams = 100_000
+	// maxTicketStreams bounds those of one ticket, which several tabs of a browser share.
+	maxTicketStreams = 8
+	// streamDuration is how long a stream lasts at most. The browser then opens another one, whose header renews the ticket.
+	streamDuration = 2 * time.Minute
+	// placeInterval is the least time between two events with a visitor's place, and beatInterval the longest.
+	placeInterval = 5 * time.Second
+	beatInterval  = 15 * time.Second
+	// streamRetry is when a browser opens another stream, in milliseconds.
+	streamRetry = "1000"
+)
+
+// streams are the event streams of a room.
+type streams struct {
+	mu       sync.Mutex
+	byTicket map[queue.TicketID][]*stream
+	updated  time.Time // when their places were computed
+}
+
+// A stream is one event stream.
+type stream struct {
+	id     queue.TicketID
+	events chan event // one at a time: a later event replaces one that was not sent yet
+}
+
+// An event is what a stream sends next.
+type event struct {
+	call     *queue.Call // the visitor may come; nil for a place
+	changed  bool        // the settings of the room have changed
+	estimate queue.Estimate
+}
+
+// add adds a stream of a ticket; nil if the ticket has too many.
+func (s *streams) add(id queue.TicketID) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.byTicket[id]) >= maxTicketStreams {
+		return nil
+	}
+	if s.byTicket == nil {
+		s.byTicket = map[queue.TicketID][]*stream{}
+	}
+	added := &stream{id: id, events: make(chan event, 1)}
+	s.byTicket[id] = append(s.byTicket[id], added)
+	return added
+}
+
+// remove removes a stream, and reports whether its ticket has no other.
+func (s *streams) remove(gone *stream) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var others []*stream
+	for _, other := range s.byTicket[gone.id] {
+		if other != gone {
+			others = append(others, other)
+		}
+	}
+	if len(others) > 0 {
+		s.byTicket[gone.id] = others
+		return false
+	}
+	delete(s.byTicket, gone.id)
+	return true
+}
+
+// replace has the stream send an event in place of one that it has not sent yet, unless that is a call.
+func (s *stream) replace(e event) {
+	select {
+	case before := <-s.events:
+		if before.call != nil {
+			e = before
+		}
+		e.changed = e.changed || before.changed
+	default:
+	}
+	s.events <- e // only called with the lock of streams, so there is room
+}
+
+// deliver has the streams of the tickets that were called say so, and, when that is due, the others their places. It is called in
+// the turn of the room's data centre.
+func (s *streams) deliver(c *centre, now time.Time, changed bool) {
+	calls := c.machine.TakeCalls()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range calls {
+		for _, each := range s.byTicket[calls[i].ID] {
+			each.replace(event{call: &calls[i]})
+		}
+	}
+	if len(s.byTicket) == 0 || !changed && now.Sub(s.updated) < placeInterval {
+		return
+	}
+	s.updated = now
+	for id, all := range s.byTicket {
+		estimate, waits := c.machine.EstimateOf(id)
+		if !waits {
+			continue
+		}
+		for _, each := range all {
+			each.replace(event{estimate: estimate, changed: changed})
+		}
+	}
+}
+
+// wantsStream reports whether a request is for an event stream.
+func wantsStream(req *http.Request) bool {
+	return req.Method == http.MethodGet && strings.HasPrefix(req.Header.Get("Accept"), "text/event-stream")
+}
+
+// EndStreams ends the event streams of visitors, who poll or open other ones, and refuses new ones.
+func (r *Rooms) EndStreams() { r.endStreams() }
+
+// serveStream sends a visitor with a waiting ticket events until the visitor is called. A client without one gets 429. The response
+// 204, after which a browser opens no other stream, has the visitor poll.
+func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, t queue.Ticket, known bool) {
+	if !known {
+		sendTooMany(w, req, m.Settings.RefreshInterval)
+		return
+	}
+	var s *stream
+	if r.streaming.Add(1) <= maxStreams && !r.options.Frozen && r.streamsEnd.Err() == nil {
+		s = room.streams.add(t.ID)
+	}
+	defer r.streaming.Add(-1)
+	standing := queue.Polls
+	lasts := min(streamDuration, m.Settings.PlaceKept/2)
+	if s != nil {
+		defer room.closeStream(s)
+		room.wakeReports()
+		err := room.do(req.Context(), func(_ context.Context, _ *durable.State, c *centre) error {
+			if c.stopped {
+				return errStopped
+			}
+			now := room.now()
+			if t, standing = c.machine.OpenStream(now, t, 2*lasts); standing == queue.InLine {
+				estimate, _ := c.machine.EstimateOf(t.ID)
+				room.streams.mu.Lock()
+				defer room.streams.mu.Unlock()
+				s.replace(event{estimate: estimate})
+			}
+			return nil
+		})
+		if err != nil {
+			standing = queue.Polls
+		}
+	}
+	h := w.Header()
+	h.Set("Cache-Control", private)
+	if standing == queue.Polls {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // else NGINX buffers events
+	h.Set("X-Content-Type-Options", "nosniff")
+	if standing == queue.InLine {
+		h.Add("Set-Cookie", newSetCookie(room.config, room.codec.seal(&t), t.RefreshInterval+m.Settings.PlaceKept, overTLS(req)))
+	}
+	e := &eventWriter{w: w, c: http.NewResponseController(w)}
+	_ = e.c.SetReadDeadline(time.Time{}) // the deadline of the request would end the stream
+	e.send("retry: " + streamRetry + "\n\n")
+	if standing == queue.Called {
+		e.sendCalled()
+		return
+	}
+	room.countOutcome(waiting)
+	r.sendEvents(req, room, e, s, t, lasts-time.Duration(rand.Int64N(int64(lasts/8))))
+}
+
+// sendEvents sends the events of a stream for a time, or until the visitor is called or gone.
+func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *stream, t queue.Ticket, lasts time.Duration) {
+	end, beat := time.NewTimer(lasts), time.NewTicker(beatInterval)
+	defer end.Stop()
+	defer beat.Stop()
+	var sent []byte
+	for e.err == nil {
+		select {
+		case next := <-s.events:
+			switch {
+			case next.call != nil:
+				pause(req.Context(), next.call.At.Sub(room.now()))
+				e.sendCalled()
+				return
+			case next.changed:
+				e.send("event: event\ndata: {}\n\n")
+			}
+			now := room.now()
+			state := page.State{Moment: room.at(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
+			if text := state.Place(req.Header.Get("Accept-Language"), room.config.Language); !bytes.Equal(text, sent) {
+				sent = text
+				e.send("event: place\ndata: " + string(text) + "\n\n")
+				beat.Reset(beatInterval)
+			}
+		case <-beat.C:
+			e.send("event: place\ndata: " + string(sent) + "\n\n") // the page says when it was checked last
+		case <-end.C:
+			return
+		case <-r.streamsEnd.Done():
+			return
+		case <-req.Context().Done():
+			return
+		}
+	}
+}
+
+// closeStream removes a stream. If it was the last of its ticket, the ticket keeps its place for one interval.
+func (r *room) closeStream(s *stream) {
+	if !r.streams.remove(s) {
+		return
+	}
+	_ = r.do(context.Background(), func(_ context.Context, _ *durable.State, c *centre) error { // else the row ends by itself
+		r.streams.mu.Lock()
+		again := len(r.streams.byTicket[s.id]) > 0 // a browser has opened the next one
+		r.streams.mu.Unlock()
+		if !again {
+			c.machine.CloseStream(r.now(), s.id)
+		}
+		return nil
+	})
+}
+
+// An eventWriter writes events to a client that may be slow or gone.
+type eventWriter struct {
+	w   http.ResponseWriter
+	c   *http.ResponseController
+	err error // the first
+}
+
+// send sends the text of an event. After an error it does nothing.
+func (e *eventWriter) send(text string) {
+	if e.err != nil {
+		return
+	}
+	// Only test writers have no deadlines. Between events the deadline is removed, since it would end an HTTP/2 stream.
+	_ = e.c.SetWriteDeadline(time.Now().Add(stall))
+	if _, e.err = e.w.Write([]byte(text)); e.err == nil {
+		e.err = e.c.Flush()
+	}
+	_ = e.c.SetWriteDeadline(time.Time{})
+}
+
+// sendCalled has the visitor request the page.
+func (e *eventWriter) sendCalled() { e.send("event: called\ndata: {\"seconds\":30}\n\n") }
