@@ -18,44 +18,21 @@ type metric struct {
 }
 
 var metrics = []metric{
-	newGauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 {
-		return float64(m.DiskSpaceUsage())
-	}),
-	newGauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlobFiles.LiveCount)
-	}),
-	newGauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlobFiles.ValueSize)
-	}),
-	newGauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlobFiles.ReferencedValueSize)
-	}),
-	newGauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlockCache.Size)
-	}),
-	newCounter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlockCache.Hits)
-	}),
-	newCounter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 {
-		return float64(m.BlockCache.Misses)
-	}),
-	newGauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 {
-		return float64(m.MemTable.Size)
-	}),
-	newGauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 {
-		return float64(m.WAL.PhysicalSize)
-	}),
-	newGauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 {
-		return float64(m.Compact.EstimatedDebt)
-	}),
-	newGauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 {
-		return float64(m.ReadAmp())
-	}),
+	newGauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
+	newGauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.LiveCount) }),
+	newGauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ValueSize) }),
+	newGauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ReferencedValueSize) }),
+	newGauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) }),
+	newCounter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) }),
+	newCounter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) }),
+	newGauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) }),
+	newGauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 { return float64(m.WAL.PhysicalSize) }),
+	newGauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
+	newGauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) }),
 }
 
-var failedDesc = prometheus.NewDesc("larder_store_failed", "1 after a disk failure, when the store is read-only until the next start.", nil, nil)
-
 var (
+	failedDesc   = prometheus.NewDesc("larder_store_failed", "1 after a disk failure, when the store is read-only until the next start.", nil, nil)
 	repairedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
 	freeDesc     = prometheus.NewDesc("larder_disk_free_bytes", "Free bytes on the data folder's disk.", nil, nil)
 	totalDesc    = prometheus.NewDesc("larder_disk_total_bytes", "Size of the data folder's disk.", nil, nil)
@@ -72,16 +49,7 @@ func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
 }
 
-func (c collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, m := range metrics {
-		descs <- m.desc
-	}
-	descs <- failedDesc
-	descs <- freeDesc
-	descs <- totalDesc
-	descs <- repairedDesc
-	descs <- lostDesc
-}
+func (c collector) Describe(descs chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, descs) }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	if c.store.users.closed.Load() {

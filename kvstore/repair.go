@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -142,12 +141,7 @@ func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowSt
 // decodeAs decodes an encoding of a content, and reports whether it has at most limit bytes and the hash. It does not need the length,
 // which is lost with the row.
 func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []byte, ok bool) {
-	r, err := coding.NewReader(c, bytes.NewReader(coded))
-	if err != nil {
-		return nil, false
-	}
-	defer r.Close()
-	identity, err = io.ReadAll(io.LimitReader(r, min(limit, maxBatch)+1))
+	identity, err := coding.DecodeUpTo(c, coded, min(limit, maxBatch))
 	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 

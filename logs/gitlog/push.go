@@ -90,7 +90,7 @@ type PushState struct {
 // left alone, and the error says what to do. What fails is tried again after pauses that grow.
 type Pusher struct {
 	PushOptions
-	metrics metrics
+	failures prometheus.Counter
 
 	mu    sync.Mutex
 	state PushState
@@ -117,7 +117,7 @@ func NewPusher(o PushOptions) *Pusher {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Pusher{PushOptions: o, state: PushState{Entries: -1}}
-	p.metrics = newMetrics(p)
+	p.registerMetrics()
 	return p
 }
 
@@ -223,7 +223,7 @@ func (p *Pusher) nextBatch(after Position) (batch []Change, err error) {
 
 // recordFailure stores and logs a failure, after which the next attempt comes in rest.
 func (p *Pusher) recordFailure(err error, rest time.Duration) {
-	p.metrics.failures.Inc()
+	p.failures.Inc()
 	now, text := time.Now().UTC(), err.Error()
 	p.mu.Lock()
 	known := p.state.Problem == text
@@ -251,31 +251,21 @@ func (p *Pusher) recordProgress(at Position, well bool) {
 	}
 }
 
-type metrics struct {
-	failures prometheus.Counter
-}
-
-// newMetrics returns the metrics of a pusher, registered with its registerer.
-func newMetrics(p *Pusher) metrics {
-	m := metrics{prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "larder_log_push_failures_total",
-		Help: "Attempts to push the log to GitHub that failed.",
-	})}
-	if p.Registerer != nil {
-		p.Registerer.MustRegister(m.failures,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "larder_log_pushed_entries",
-				Help: "Entries of the log that the repository on GitHub has; -1 until it was asked.",
-			}, func() float64 { return float64(p.State().Entries) }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "larder_log_push_failing",
-				Help: "Whether the last attempt to push the log failed.",
-			}, func() float64 {
-				if p.State().Problem != "" {
-					return 1
-				}
-				return 0
-			}))
+// registerMetrics registers the metrics of the pusher, if it has a registerer.
+func (p *Pusher) registerMetrics() {
+	p.failures = prometheus.NewCounter(prometheus.CounterOpts{Name: "larder_log_push_failures_total", Help: "Attempts to push the log to GitHub that failed."})
+	if p.Registerer == nil {
+		return
 	}
-	return m
+	gauge := func(name, help string, value func(PushState) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(p.State()) })
+	}
+	p.Registerer.MustRegister(p.failures,
+		gauge("larder_log_pushed_entries", "Entries of the log that the repository on GitHub has; -1 until it was asked.", func(s PushState) float64 { return float64(s.Entries) }),
+		gauge("larder_log_push_failing", "Whether the last attempt to push the log failed.", func(s PushState) float64 {
+			if s.Problem != "" {
+				return 1
+			}
+			return 0
+		}))
 }

@@ -102,14 +102,8 @@ func (w Wanted) checkFile(identity []byte) error {
 func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err error) {
 	sound.Squeezed = found.Squeezed
 	for _, c := range found.Coded {
-		plain := c.Bytes
-		if c.Coding != coding.Identity {
-			if plain, err = coding.DecodeUpTo(c.Coding, c.Bytes, w.Limit); err != nil {
-				sound.Squeezed = false
-				continue
-			}
-		}
-		if int64(len(plain)) > w.Limit || !w.matches(plain) {
+		var plain []byte
+		if plain, err = coding.DecodeUpTo(c.Coding, c.Bytes, w.Limit); err != nil || int64(len(plain)) > w.Limit || !w.matches(plain) {
 			sound.Squeezed = false
 			continue
 		}

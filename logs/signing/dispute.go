@@ -137,7 +137,7 @@ func (s *Signer) recordDispute(file string, theirs Signed) error {
 	if s.disputes[file] == "" {
 		s.logger.Error("the log is disputed", "err", what, "keys", s.folder.dir)
 		s.disputes[file] = what
-		s.metrics.setDisputes(len(s.disputes))
+		s.metrics.disputes.Set(float64(len(s.disputes)))
 	}
 	if !s.policy.isMet(func(i int) bool { return isSignedBy(theirs.Note, s.policy.witnesses[i].Verifier) }) {
 		return &dispute{what}

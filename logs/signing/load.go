@@ -240,7 +240,7 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 		return err
 	}
 	if err := s.folder.write(checkpointFile, signed.Note, false); err != nil {
-		s.metrics.countFailure()
+		s.metrics.failures.Inc()
 		return fmt.Errorf("signing: %w", err)
 	}
 	s.last = signed
@@ -252,7 +252,7 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	}
 	s.inStore = c
 	s.notifyWaiters()
-	s.metrics.countSignature()
+	s.metrics.signatures.Inc()
 	return nil
 }
 
@@ -319,7 +319,7 @@ func OpenFrozen(o Options, why string) (*Signer, error) {
 	refused := &RefusedError{Reason: why}
 	s := &Signer{options: o, logger: o.Logger, changed: make(chan struct{}), folder: f}
 	s.published.Store(&published{err: refused})
-	s.metrics = newMetrics(s, nil)
+	s.metrics = newMetrics(s)
 	if err := s.loadFrozen(refused); err != nil {
 		s.logger.Error("couldn't read the signed checkpoint; it is not published", "keys", f.dir, "err", err)
 	}

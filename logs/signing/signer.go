@@ -133,6 +133,7 @@ func Open(o Options) (_ *Signer, err error) {
 	}
 	s := &Signer{options: o, policy: o.Policy, logger: o.Logger, folder: f, changed: make(chan struct{}), disputes: map[string]string{}, proven: map[string]bool{}}
 	s.published.Store(&published{})
+	s.metrics = newMetrics(s)
 	if o.Policy != nil {
 		for _, w := range o.Policy.witnesses {
 			s.witnesses = append(s.witnesses, &witness{Witness: w, client: o.Client})
@@ -141,7 +142,7 @@ func Open(o Options) (_ *Signer, err error) {
 	if err := s.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("signing: %w", err), f.unlock())
 	}
-	s.metrics = newMetrics(s, o.Registerer)
+	s.metrics.register(o.Registerer)
 	return s, nil
 }
 

@@ -72,7 +72,7 @@ func (s *Signer) runWitness(ctx context.Context, w *witness) {
 		case err != nil:
 			outcome = "failed"
 		}
-		s.metrics.countRequest(w.Verifier.Name(), outcome)
+		s.metrics.witnesses.WithLabelValues(w.Verifier.Name(), outcome).Inc()
 		if err == nil || refused {
 			pause.Reset()
 			continue
