@@ -28,7 +28,7 @@ func Alike(paths []string) [][]string {
 	return alike
 }
 
-// folded is a path in the form in which caseless matches are equal (Unicode, D145).
+// folded returns a path in the form in which paths that differ only in case are equal (Unicode, D145).
 func folded(fold cases.Caser, path string) string {
 	for i := range len(path) {
 		if path[i] >= 0x80 {

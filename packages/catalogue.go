@@ -113,9 +113,8 @@ func (c *Catalogue) Mentions(name string) bool {
 // packageName is the name that the package of a refused file should have.
 func (i *Invalid) packageName() string { return strings.TrimSuffix(path.Base(i.File), ".json") }
 
-// Keeping returns the catalogue with the packages whose files are refused as they
-// were before, as far as before knows them, so that a broken file takes nothing away.
-// The Problems stay.
+// Keeping returns the catalogue with the former package in place of each refused file. before returns the former package
+// with a name. The Problems stay.
 func (c *Catalogue) Keeping(before func(name string) (*Package, bool)) *Catalogue {
 	kept := &Catalogue{packages: slices.Clone(c.packages), byName: maps.Clone(c.byName), problems: c.problems, popularity: c.popularity}
 	for _, i := range c.problems {
@@ -166,6 +165,7 @@ func load(files []file) *Catalogue {
 	return c
 }
 
+// parse parses a file of a catalogue. The error is an *Invalid.
 func (f file) parse() (*Package, error) {
 	if f.refuse != "" {
 		return nil, invalid(f.name, "unreadable", "", f.refuse)
@@ -181,12 +181,12 @@ func (f file) parse() (*Package, error) {
 	return p, nil
 }
 
+// invalid returns the error for a file with one problem, at the start of the file.
 func invalid(file, rule, property, message string) *Invalid {
 	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message, Rule: rule}}}
 }
 
-// readFolder reads the package JSONs below a folder. One that cannot be read does
-// not keep the others from it.
+// readFolder reads the package JSONs below a folder. A file that cannot be read is returned with its error.
 func readFolder(fsys fs.FS, folder string) ([]file, error) {
 	entries, err := fs.ReadDir(fsys, folder)
 	if err != nil {
@@ -223,6 +223,7 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 	return files, err
 }
 
+// readFile reads the file name of a file system. Messages call it shown.
 func readFile(fsys fs.FS, name, shown string) file {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -232,9 +233,10 @@ func readFile(fsys fs.FS, name, shown string) file {
 	return readAll(shown, f)
 }
 
-// readAll reads one file, up to the size that Parse refuses.
+// readAll reads a package JSON, up to the size that Parse refuses.
 func readAll(name string, r io.Reader) file { return readWhole(name, r, MaxFileSize) }
 
+// readWhole reads a file of at most most bytes; an error is in the returned file.
 func readWhole(name string, r io.Reader, most int64) file {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
@@ -266,7 +268,7 @@ func findPopularity(fsys fs.FS) *popularityFile {
 	return found
 }
 
-// cause returns an error without the path that a message begins with anyway.
+// cause returns the text of an error without the path, which the message starts with anyway.
 func cause(err error) string {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -275,8 +277,8 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// readArchive reads the package JSONs of an archive. A folder around everything,
-// as forges put into their archives, does not matter.
+// readArchive reads the package JSONs and the popularity file of an archive, with or without a folder around everything, as
+// forges add one.
 func readArchive(name string) ([]file, *popularityFile, error) {
 	source, err := archive.OpenFile(name)
 	if err != nil {

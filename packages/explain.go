@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// explainSyntax says in plain words what keeps data from being JSON, and where.
+// explainSyntax returns why data is not JSON, in plain words, and at which byte.
 func explainSyntax(data []byte, err error) (offset int, message string) {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
@@ -55,7 +55,7 @@ func explainSyntax(data []byte, err error) (offset int, message string) {
 	}
 }
 
-// schemaErrors turns the schema library's findings into problems.
+// schemaErrors adds a problem for each error that the schema library found.
 func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	if len(err.Causes) > 0 {
 		for _, cause := range err.Causes {
@@ -117,7 +117,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	}
 }
 
-// missing says that a property is not there and how it would look.
+// missing returns the message that a required property is missing, with an example.
 func missing(name string, s *jsonschema.Schema) string {
 	message := fmt.Sprintf("%q is missing; add it", name)
 	if s != nil && len(s.Examples) > 0 {
@@ -127,8 +127,7 @@ func missing(name string, s *jsonschema.Schema) string {
 	return message
 }
 
-// unknown says that a property is not one of those that the object may have, and
-// which one was probably meant.
+// unknown returns the message that an object must not have a property, with the one that was probably meant.
 func unknown(name string, at []string, s *jsonschema.Schema) string {
 	message := quote(name) + " is not a property"
 	if len(at) == 0 {
@@ -146,7 +145,7 @@ func unknown(name string, at []string, s *jsonschema.Schema) string {
 	return message + "; remove it. Known are " + list(names, "and")
 }
 
-// subject names the value at a location.
+// subject returns how messages call the value at a location.
 func subject(location []string) string {
 	if len(location) == 0 {
 		return "the document"
@@ -154,6 +153,7 @@ func subject(location []string) string {
 	return strconv.Quote(property(location))
 }
 
+// article returns the name of a JSON type with its article: an array.
 func article(jsonType string) string {
 	switch jsonType {
 	case "null":
@@ -167,6 +167,7 @@ func article(jsonType string) string {
 	}
 }
 
+// example returns an example of a value that the schema accepts, "" if the schema has none.
 func example(s *jsonschema.Schema) string {
 	if len(s.Examples) == 0 {
 		return ""
@@ -174,7 +175,7 @@ func example(s *jsonschema.Schema) string {
 	return ", for example " + marshal(s.Examples[0])
 }
 
-// marshal writes an example of the schema on one line.
+// marshal returns an example as JSON on one line.
 func marshal(v any) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
@@ -185,14 +186,16 @@ func marshal(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// quote puts a stranger's text into a message: short, and without control characters.
+// quote returns a text from outside for a message: quoted, short, without control characters.
 func quote(s string) string { return strconv.Quote(short(s)) }
 
+// short cuts a text for a message.
 func short(s string) string { return text.Short(s, 80) }
 
+// either returns the words as "a", "b" or "c".
 func either(words []string) string { return list(words, "or") }
 
-// list writes words as "a", "b" and "c".
+// list returns the words as "a", "b" and "c", with last in place of and.
 func list(words []string, last string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
@@ -205,7 +208,7 @@ func list(words []string, last string) string {
 	return strings.Join(quoted[:end], ", ") + " " + last + " " + quoted[end]
 }
 
-// didYouMean returns a question about the word that is nearly got, or "".
+// didYouMean returns a question about the word that is most similar to got, "" if none is similar.
 func didYouMean(got string, words []string) string {
 	if best, ok := text.Nearest(got, words); ok {
 		return fmt.Sprintf("; did you mean %q?", best)

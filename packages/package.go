@@ -136,7 +136,7 @@ type Policy struct {
 	Repository string `json:"repository"`
 }
 
-// Required returns the repository, "" for no policy.
+// Required returns the repository that releases must have been built from, "" for a nil policy.
 func (p *Policy) Required() string {
 	if p == nil {
 		return ""
@@ -184,8 +184,8 @@ func (a Author) String() string {
 	return s
 }
 
-// LaidOut returns the package for releases that are laid out as they are served: all of their files are published,
-// at the paths that they have, and no minified copies are made.
+// LaidOut returns the package for releases whose files already have their final paths: all files are published, and no
+// minified copies are made.
 func (p *Package) LaidOut() *Package {
 	laid := *p
 	laid.Autoupdate, laid.Optimization, laid.selectors = nil, Optimization{}, nil

@@ -49,9 +49,8 @@ func Parse(file string, data []byte) (*Package, error) {
 	return p, nil
 }
 
-// CheckNew returns what the contract asks of a package that enters a catalogue
-// and does not ask of one that is already there: it has to say where its
-// releases come from.
+// CheckNew returns what is wrong with the package only if it is new in a catalogue: it must say where its releases come
+// from.
 func (p *Package) CheckNew() []Problem {
 	if p.Autoupdate != nil {
 		return nil
@@ -72,6 +71,7 @@ type check struct {
 	more     int // problems over maxProblems
 }
 
+// add records a problem of the value at a location, which starts at a byte of the file.
 func (c *check) add(severity Severity, rule string, offset int, location []string, message string) {
 	if severity == Error {
 		c.failed = true
@@ -85,7 +85,7 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	})
 }
 
-// full reports whether there are problems enough, and counts this one.
+// full reports whether the file has too many problems to record another one, and counts the one that is not recorded.
 func (c *check) full() bool {
 	if len(c.problems) < maxProblems {
 		return false
@@ -94,7 +94,7 @@ func (c *check) full() bool {
 	return true
 }
 
-// sort puts the problems into the file's order.
+// sort sorts the problems by their place in the file.
 func (c *check) sort() {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -110,6 +110,7 @@ func (c *check) sort() {
 	}
 }
 
+// parse checks the file in all ways, and returns the package, nil if it cannot be read at all.
 func (c *check) parse() *Package {
 	if !c.encoding() {
 		return nil
@@ -155,7 +156,7 @@ func (c *check) parse() *Package {
 	return p
 }
 
-// encoding checks that the file is a reasonable amount of UTF-8.
+// encoding reports whether the file is UTF-8 of an acceptable size, and records a problem if not.
 func (c *check) encoding() bool {
 	message, at := "", 0
 	switch {
@@ -184,7 +185,7 @@ func (c *check) encoding() bool {
 	return false
 }
 
-// name checks that the package is the one its file's name promises.
+// name checks that the package has the name of its file.
 func (c *check) name(p *Package) {
 	if c.file == "" {
 		return
@@ -196,6 +197,7 @@ func (c *check) name(p *Package) {
 	}
 }
 
+// filename checks that the default file can be published.
 func (c *check) filename(p *Package) {
 	location := []string{"filename"}
 	if p.Filename == "" {
@@ -209,14 +211,14 @@ func (c *check) filename(p *Package) {
 	}
 }
 
-// publishable reports whether a file could be published at name.
+// publishable reports whether a file can be published at the path.
 func publishable(name string) bool {
 	return name != "." && fs.ValidPath(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '\\' || unicode.IsControl(r)
 	})
 }
 
-// autoupdate compiles what [Package.Select] and [Package.IgnoresVersion] need.
+// autoupdate compiles the globs of autoupdate for [Package.Select] and [Package.IgnoresVersion].
 func (c *check) autoupdate(p *Package) {
 	if p.Autoupdate == nil {
 		return
@@ -278,7 +280,7 @@ func (c *check) modules(a *Autoupdate) {
 	}
 }
 
-// provenance refuses a policy that no release can satisfy.
+// provenance records a problem for a policy that no release can fulfil.
 func (c *check) provenance(p *Package) {
 	if p.Provenance != nil && p.Autoupdate != nil && p.Autoupdate.Source != "npm" {
 		location := []string{"provenance"}
@@ -287,6 +289,7 @@ func (c *check) provenance(p *Package) {
 	}
 }
 
+// glob compiles a pattern; nil, with a problem at the location, if it is invalid.
 func (c *check) glob(pattern string, location []string) *glob.Glob {
 	g, err := glob.Compile(pattern)
 	if err != nil {
@@ -319,8 +322,7 @@ var compiledSchema = sync.OnceValue(func() *jsonschema.Schema {
 	return compiler.MustCompile(address)
 })
 
-// schemaAt returns the part of the schema that speaks about the value at
-// location, nil if no part does.
+// schemaAt returns the part of the schema for the value at a location, nil if the schema does not describe it.
 func schemaAt(location []string) *jsonschema.Schema {
 	s := compiledSchema()
 	for _, step := range location {
@@ -336,9 +338,8 @@ func schemaAt(location []string) *jsonschema.Schema {
 	return s
 }
 
-// homeOf returns the property that holds a property called name, for a contributor who
-// wrote it in the wrong place: "autoupdate" for "target". It is "" where no
-// property, or more than one, has it.
+// homeOf returns the property in which a property with that name belongs, such as "autoupdate" for "target"; "" if none, or
+// more than one, can have it.
 func homeOf(name string) string {
 	var homes []string
 	for property, s := range compiledSchema().Properties {

@@ -94,6 +94,7 @@ func NewPlan(ctx context.Context, p *Package, source archive.Source) (*Plan, err
 	return s, nil
 }
 
+// planned returns the files among names that are published, and at which paths.
 func planned(p *Package, names []string) []Selected {
 	if p.Autoupdate != nil {
 		return p.Select(names)
@@ -108,7 +109,7 @@ func planned(p *Package, names []string) []Selected {
 // FoldersNote begins the last part of what [Plan.Nothing] says, about the folders that one release has.
 const FoldersNote = "; its folders and their numbers of files: "
 
-// Nothing says why there is nothing to publish, or is "" where there is something.
+// Nothing returns why nothing is published, "" if something is.
 func (s *Plan) Nothing() string {
 	switch {
 	case len(s.Targets) > 0:
@@ -122,7 +123,8 @@ func (s *Plan) Nothing() string {
 	return fmt.Sprintf("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release%s", s.Entries, s.folders())
 }
 
-// folders names the folders at the top of a release, for a file map that names one that is not there.
+// folders returns the folders at the top of the release in words, for a message about a file map that names a missing
+// folder.
 func (s *Plan) folders() string {
 	counts := make(map[string]int)
 	for source := range s.sizes {
@@ -167,7 +169,7 @@ func (s *Plan) Minified(source, published string) (target, extension string) {
 	return "", ""
 }
 
-// Files returns all that is going to be published, sorted by path.
+// Files returns all files that will be published, sorted by path.
 func (s *Plan) Files() []PlannedFile {
 	var files []PlannedFile
 	for source, paths := range s.Targets {
@@ -214,7 +216,7 @@ func DefaultFile(filename string, paths []string) string {
 	})
 }
 
-// baseDistance is how many characters the last part of a path differs from base.
+// baseDistance returns how many letters differ between base and the last part of a path.
 func baseDistance(base, p string) int {
 	return levenshtein.ComputeDistance(base, strings.ToLower(path.Base(p)))
 }
@@ -268,8 +270,7 @@ type GlobUse struct {
 	Matches int
 }
 
-// GlobUses returns what each glob of the fileMap does for a release with the given
-// paths, in their order.
+// GlobUses returns, for each glob of the fileMap, which of the paths of a release it selects.
 func (p *Package) GlobUses(paths []string) []GlobUse {
 	var uses []GlobUse
 	for i, s := range p.selectors {
@@ -300,13 +301,13 @@ func (p *Package) IgnoredBy(version string) string {
 	return ""
 }
 
+// matches reports whether a glob of the selector matches a path below its base.
 func (s selector) matches(name string) bool {
 	return slices.ContainsFunc(s.globs, func(g *glob.Glob) bool { return g.Match(name) })
 }
 
-// newBase returns basePath as a prefix of the paths below it, and false where it
-// leaves the release. Contributors write "dist", "dist/", "/dist" and "./dist" for
-// the same folder.
+// newBase returns basePath as the start of the paths below it; false if it leads out of the release. It accepts "dist",
+// "dist/", "/dist" and "./dist".
 func newBase(basePath string) (string, bool) {
 	if slices.Contains(strings.Split(basePath, "/"), "..") {
 		return "", false

@@ -83,10 +83,10 @@ var popularRanks = sync.OnceValue(func() map[string]int {
 // PopularRank returns the place of an npm package in the built-in list of popular packages, from 1; 0 if it is not in the list.
 func PopularRank(npm string) int { return popularRanks()[npm] }
 
-// Popularity returns what the catalogue says of that, with nothing in it where it says nothing.
+// Popularity returns the popularity of packages according to the catalogue, empty if it has no popularity file.
 func (c *Catalogue) Popularity() Popularity { return c.popularity }
 
-// addPopularity takes the popularity file in. One that is wrong is among the Problems.
+// addPopularity parses the popularity file and adds it to the catalogue. An invalid one becomes one of the Problems.
 func (c *Catalogue) addPopularity(f file, modified time.Time) {
 	p, err := Popularity{}, error(nil)
 	if f.refuse != "" {

@@ -99,8 +99,7 @@ type node struct {
 	twice      []*node          // properties whose name an earlier one has
 }
 
-// index reads data, which must be valid JSON, into a tree of positions. The error
-// is errTooDeep or, should data not be valid, the decoder's.
+// index parses JSON into a tree of the positions of its values. The error is errTooDeep or that of the decoder.
 func index(data []byte) (*node, error) {
 	ix := indexer{data: data, decoder: json.NewDecoder(bytes.NewReader(data))}
 	root := new(node)
@@ -116,7 +115,7 @@ type indexer struct {
 	decoder *json.Decoder
 }
 
-// next returns where the next token begins.
+// next returns at which byte the next token starts.
 func (ix *indexer) next() int {
 	at := int(ix.decoder.InputOffset())
 	for at < len(ix.data) && strings.IndexByte(" \t\r\n,:", ix.data[at]) >= 0 {
@@ -125,6 +124,7 @@ func (ix *indexer) next() int {
 	return at
 }
 
+// value reads a value, with all in it, into n.
 func (ix *indexer) value(n *node, depth int) error {
 	if depth > maxDepth {
 		return errTooDeep
@@ -159,6 +159,7 @@ func (ix *indexer) value(n *node, depth int) error {
 	return err
 }
 
+// property reads a property of an object into n.
 func (ix *indexer) property(n *node, depth int) error {
 	child := &node{keyAt: ix.next()}
 	key, err := ix.decoder.Token()
@@ -216,7 +217,7 @@ func lineColumn(data []byte, offset int) (line, column int) {
 	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 }
 
-// property writes a location the way people do: autoupdate.fileMap[0].files.
+// property returns a location in words: autoupdate.fileMap[0].files.
 func property(location []string) string {
 	var b strings.Builder
 	s := schemaAt(nil)

@@ -10,17 +10,17 @@ const (
 // not count, nor do more than a few prereleases; and it looks at a bounded number.
 type Start struct{ left, prereleases, looks int }
 
-// NewStart returns one that chooses this many.
+// NewStart returns a Start that chooses the given number of releases.
 func NewStart(newest int) *Start {
 	return &Start{left: newest, prereleases: mostPrereleases, looks: mostLooks}
 }
 
-// Wants reports whether this version belongs to them.
+// Wants reports whether the version, the next older one, should be tried.
 func (s *Start) Wants(version string) bool {
 	return s.left > 0 && s.looks > 0 && (s.prereleases > 0 || !IsPrerelease(version))
 }
 
-// Take counts a version that is one of them.
+// Take counts a version that was chosen.
 func (s *Start) Take(version string) {
 	s.left--
 	s.looks--
@@ -29,11 +29,11 @@ func (s *Start) Take(version string) {
 	}
 }
 
-// Pass counts a version that cannot be published.
+// Pass counts a version that was tried and cannot be published.
 func (s *Start) Pass() { s.looks-- }
 
-// Full reports whether all are chosen.
+// Full reports whether all releases are chosen.
 func (s *Start) Full() bool { return s.left <= 0 }
 
-// Looked is how many versions it was given.
+// Looked returns how many versions were tried.
 func (s *Start) Looked() int { return mostLooks - s.looks }

@@ -56,7 +56,7 @@ func CompareVersions(a, b string) int {
 	return cmp.Or(c, compareNatural(a, b), strings.Compare(a, b))
 }
 
-// withV returns v as golang.org/x/mod wants it.
+// withV returns a version with a v in front, as golang.org/x/mod/semver expects.
 func withV(v string) string { return "v" + strings.TrimPrefix(v, "v") }
 
 // LatestVersion returns the version a package's default links point to: the
@@ -105,6 +105,7 @@ const (
 	semantic
 )
 
+// classify returns the class of a version, which decides how it is compared.
 func classify(v string) class {
 	// x/mod also accepts v1 and v1.2, which semver.org does not.
 	core, _, _ := strings.Cut(v, "+")

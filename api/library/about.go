@@ -14,7 +14,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// About returns what upstream says of a release beside its files. It never is nil, and must not be changed.
+// About returns what upstream says about a release, such as its README and dependencies. It is never nil, and must not be
+// changed.
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
@@ -48,7 +49,8 @@ func (x *Index) Deprecations(name string) (map[string]string, error) {
 	return x.deprecations(x.store, name)
 }
 
-// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something else.
+// Upstream returns a sentence about what upstream has of a version today, "" if that is not known, and whether that differs
+// from what was published.
 func (x *Index) Upstream(name, version string) (note string, differs bool, err error) {
 	if x.upstream == nil || !validName(name) {
 		return "", false, nil
@@ -56,7 +58,7 @@ func (x *Index) Upstream(name, version string) (note string, differs bool, err e
 	return x.upstream(x.store, name, version)
 }
 
-// Downloads returns how often a library is downloaded from npm in a month, and when that was so, zero where unknown.
+// Downloads returns how often npm counted downloads of a library in a month, and when; ok is false if that is not known.
 func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	if x.downloads == nil {
 		return 0, time.Time{}, false
@@ -89,6 +91,7 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 // one that has the package's name, or else the first.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 
+// byNPM returns libraries by the npm packages that their releases come from; see [Listing.OfNPM].
 func byNPM(libraries []*Library) map[string]*Library {
 	found := make(map[string]*Library, len(libraries))
 	for _, l := range libraries {
@@ -111,7 +114,8 @@ type Wanted struct {
 // maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
 const maxRanges = 400
 
-// rangesOf returns the ranges that a release wants, in the order in which renderers get them; none of one that has too many.
+// rangesOf returns the version ranges of the dependencies of a release, in the order in which renderers get them; none if
+// there are too many.
 func rangesOf(about *logs.About) []string {
 	if len(about.Dependencies)+len(about.Peers) > maxRanges {
 		return nil
@@ -122,7 +126,8 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted returns what the ranges of a release mean. If that cannot be found out, no version is in a range.
+// ReadWanted has a renderer read the version ranges of the dependencies of a release; pending says that it has not answered
+// yet. If a range cannot be read, no version is in it.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
@@ -134,7 +139,8 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the newest of versions, which are newest first, that a range has; "" for none. Without a range it is any version.
+// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" for none. Every version is
+// in a range that is "".
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {
@@ -151,7 +157,8 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// ChooseVersion returns the newest version in a range that a release wants, or else the newest there is, and whether it is in the range.
+// ChooseVersion returns the newest version of a library in the range wanted, or else its newest version, and whether it is
+// in the range.
 func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {

@@ -34,8 +34,8 @@ type Advisories struct {
 // lookAtAdvisories is how often the file is compared with the one that was read.
 const lookAtAdvisories = time.Minute
 
-// OpenAdvisories reads the file. It fails where that cannot be read at all; what is wrong with it later is logged, and
-// what was known stays.
+// OpenAdvisories reads the file. It fails only if the file cannot be read now; later failures are logged, and what was read
+// before stays.
 func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	a := &Advisories{file: file, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 	if err := a.readFile(); err != nil {
@@ -61,7 +61,7 @@ func (a *Advisories) HasChecked(npm string) bool {
 	return ok || !a.later
 }
 
-// Version changes when something else is known.
+// Version returns a number that changes whenever other vulnerabilities are known.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
@@ -72,7 +72,7 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns what is known against a version of an npm package, the newest first.
+// Of returns the known vulnerabilities of a version of an npm package, the newest first.
 func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	if a == nil {
 		return nil
@@ -83,7 +83,7 @@ func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	return a.known.Of(npm, version)
 }
 
-// Affected returns which of the versions of an npm package something is known against.
+// Affected returns those versions of an npm package that have known vulnerabilities.
 func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
 		return nil
@@ -104,7 +104,7 @@ func (a *Advisories) Recheck() {
 	a.looked = time.Time{}
 }
 
-// refresh reads the file again where it has changed, once a minute at most.
+// refresh reads the file again if it has changed, once a minute at most. The caller holds a.mu.
 func (a *Advisories) refresh() {
 	if a.now().Sub(a.looked) < lookAtAdvisories {
 		return
@@ -121,7 +121,7 @@ func (a *Advisories) refresh() {
 	a.version++
 }
 
-// readFile reads the file. With an error, what was known stays.
+// readFile reads the file. After an error, what was read before stays.
 func (a *Advisories) readFile() error {
 	a.looked = a.now()
 	known, info, err := osv.ReadFile(a.file)

@@ -14,14 +14,14 @@ type Changes struct {
 // Catalogue is the name of the set of all libraries, which changes when one comes or goes.
 const Catalogue = ""
 
-// Now returns the present moment. What is made of libraries from now on is as new as that.
+// Now returns a number for the present moment, to pass to Since later by what was read from libraries now.
 func (c *Changes) Now() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count
 }
 
-// Note records that libraries have changed. What reads them from now on finds what is new.
+// Note records that the libraries with these names have changed. Their new data must be readable already.
 func (c *Changes) Note(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,7 +34,7 @@ func (c *Changes) Note(names ...string) {
 	}
 }
 
-// noteAll records that anything may have changed.
+// noteAll records that any library may have changed.
 func (c *Changes) noteAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *Changes) noteAll() {
 	c.all, c.of = c.count, nil
 }
 
-// Since reports whether one of the libraries has changed since a moment.
+// Since reports whether one of the named libraries has changed since the moment that Now returned.
 func (c *Changes) Since(moment uint64, names []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -136,7 +136,7 @@ const (
 	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
-// Search finds libraries.
+// Search finds libraries by text, best first.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
@@ -160,6 +160,7 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
+// brief returns what lists of search results say about a library.
 func (d Directory) brief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description}
 	if l.HasFile() && d.AssetBase != "" {
@@ -171,7 +172,7 @@ func (d Directory) brief(l *Library) Brief {
 // mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info returns all about a library or a release.
+// Info returns all that is known about a library or one of its releases.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -211,6 +212,7 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	return Info{Library: about}, nil
 }
 
+// describe returns the published files of a release, with their sizes, integrity values and URLs.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	for _, file := range r.Files {
@@ -231,7 +233,8 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	return about, nil
 }
 
-// Snippets returns what a page needs of each file, in the order of the request.
+// Snippets returns, for each requested file, the tag, URL and integrity by which a page loads it, in the order of the
+// request.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -283,7 +286,7 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// notes returns what the page with a module's recipe says of its imports.
+// notes returns sentences about the imports of a module, such as which of them cannot be resolved here.
 func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -311,7 +314,7 @@ func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile,
 	return notes, nil
 }
 
-// library reads a library, or tells which ones have a name like that.
+// library reads a library with its published versions. Its error suggests libraries with a similar name.
 func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	l, versions, err := Lookup(r, name)
 	if errors.Is(err, ErrNoLibrary) {
@@ -321,7 +324,7 @@ func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (
 	return l, versions, err
 }
 
-// release reads a release, or returns why that is impossible and which releases exist.
+// release reads a release. Its error says why it cannot be read, and which versions exist.
 func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	l, versions, err := d.library(ctx, r, name)
 	if err != nil {
@@ -360,7 +363,8 @@ var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn
 // mostNear is how many names are offered for one that is unknown.
 const mostNear = 3
 
-// didYouMean goes between what is wrong and what else to do.
+// didYouMean returns the middle of an error message: the question whether one of the names was meant, or only "; " without
+// names.
 func didYouMean(names []string) string {
 	for i, name := range names {
 		names[i] = text.Plain(name)
@@ -375,6 +379,7 @@ func didYouMean(names []string) string {
 	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
 }
 
+// nearLibraries returns the names of libraries that a misspelt name may mean.
 func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
@@ -393,7 +398,7 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	return names
 }
 
-// NearVersions returns versions that begin with what was asked for, newest first.
+// NearVersions returns the versions that start with the version asked for, newest first.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
@@ -410,8 +415,8 @@ func NearVersions(versions []views.Version, asked string) []string {
 // mostAsked bounds the names that are compared, in bytes.
 const mostAsked = 500
 
-// NearFiles returns the files that were likely meant: those whose names, wherever they are and whether they are minified,
-// differ in few letters.
+// NearFiles returns the paths of files that a wrong path may mean: those whose names, without folder and .min, differ in a
+// few letters.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -437,6 +442,7 @@ func NearFiles(r *Release, asked string) []string {
 	return names
 }
 
+// bareName returns the last part of a path in lower case, without .min.
 func bareName(file string) string {
 	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
 }

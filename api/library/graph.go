@@ -54,8 +54,8 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph follows the imports of a module in a release. Where the module is minified, so is all that has a minified form
-// beside it.
+// Graph finds all modules that a module of a release imports, directly or not, here. If the module is minified, it prefers
+// minified modules.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, documents Documents) (*Graph, error) {
 	w, err := x.newWalk(ctx, assetBase, r, documents)
 	if err != nil {
@@ -123,6 +123,7 @@ type place struct {
 	file    views.PublishedFile
 }
 
+// problem records a problem of the graph, once.
 func (w *walk) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
@@ -130,13 +131,14 @@ func (w *walk) problem(format string, args ...any) {
 	}
 }
 
+// depend records that the graph depends on a library, so that it is built again when the library changes.
 func (w *walk) depend(library string) {
 	if !slices.Contains(w.graph.Libraries, library) {
 		w.graph.Libraries = append(w.graph.Libraries, library)
 	}
 }
 
-// add puts a file into the graph and returns its address.
+// add puts a file into the graph, if it is not there yet, and returns its URL.
 func (w *walk) add(r *Release, f views.PublishedFile) string {
 	s := NewSnippet(w.base, r.Library, r.Version, f)
 	if w.seen[s.URL] {
@@ -156,7 +158,7 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// follow adds what a file imports.
+// follow adds the modules that a file of the graph imports.
 func (w *walk) follow(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -212,7 +214,7 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// relative follows a specifier that begins with a dot.
+// relative adds the module that an import with a relative path loads.
 func (w *walk) relative(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -236,7 +238,7 @@ func (w *walk) relative(p place, i document.Import) {
 	w.add(p.release, f)
 }
 
-// smaller returns the minified form of a file, where the graph should have that.
+// smaller returns the minified file beside f, if the graph prefers minified files and there is one.
 func (w *walk) smaller(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
 		return f, false
@@ -245,18 +247,19 @@ func (w *walk) smaller(r *Release, f views.PublishedFile) (views.PublishedFile, 
 	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
 }
 
-// looksWritten reports whether a module is as its authors wrote it, by its lines, which minifiers do without.
+// looksWritten reports whether a module looks as its authors wrote it, not minified, by the length of its lines.
 func looksWritten(source []byte) bool {
 	const small, longLine = 1 << 10, 120
 	return len(source) > small && bytes.Count(source, []byte("\n"))*longLine > len(source)
 }
 
+// isMinified reports whether the name of a file says that it is minified.
 func isMinified(file string) bool {
 	name := path.Base(file)
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// bare follows a specifier that is the name of a package, maybe with a path in it.
+// bare adds the module that an import of a package, perhaps with a path in it, loads.
 func (w *walk) bare(p place, i document.Import) error {
 	name, sub := packageOf(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -291,7 +294,8 @@ func (w *walk) bare(p place, i document.Import) error {
 	return nil
 }
 
-// releaseOf returns the release of a library that a file's package wants, nil if the library has no releases.
+// releaseOf returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has
+// no release.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
@@ -351,7 +355,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// entry returns the module that a package is imported by, or a path in it: one that was built for that, or else one that upstream published.
+// entry returns the module of a release that an import of the package loads, or of the path sub in it; ok is false if there
+// is none.
 func (w *walk) entry(r *Release, sub string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -392,7 +397,7 @@ func (w *walk) publishedEntry(r *Release, sub string) (views.PublishedFile, bool
 	return views.PublishedFile{}, false
 }
 
-// packageOf takes a specifier apart.
+// packageOf splits the specifier of an import into the name of the package and the path in it, "" for none.
 func packageOf(specifier string) (name, sub string) {
 	parts := 1
 	if strings.HasPrefix(specifier, "@") {
@@ -417,6 +422,7 @@ func (r *Release) Modules() []views.PublishedFile {
 	return r.modules()
 }
 
+// findModules returns the modules among files, those first that a page is likely to load.
 func findModules(files []views.PublishedFile) []views.PublishedFile {
 	var found []views.PublishedFile
 	for _, f := range files {

@@ -12,8 +12,8 @@ import (
 // ErrNoEntry says that the log is not that long.
 var ErrNoEntry = errors.New("log entry not found")
 
-// Entries returns the entries of the log that a query selects, newest first. It is
-// ErrNoLibrary, or ErrNoVersion, where none is about what the query names.
+// Entries returns a page of the log entries that a query selects, newest first. The error is ErrNoLibrary or ErrNoVersion if
+// no entry is about the library or version of the query.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
 // Entries is Index.Entries for a caller without an Index.
@@ -50,20 +50,19 @@ func (x *Index) Entry(index int64) (logs.Indexed, error) {
 // LogSize is how many entries the log has.
 func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
 
-// Seen returns how many of the log's entries the index has followed. It comes after LogSize, by moments.
+// Seen returns how many of the log entries the index has read. It may be less than LogSize for a moment.
 func (x *Index) Seen() int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.seen
 }
 
-// NextEntries is [logs.Log.Next].
+// NextEntries waits for entries from index from on that a query selects, as [logs.Log.Next] does.
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
 	return x.log.Next(ctx, from, q)
 }
 
-// FirstEntry returns the oldest entry about a package, or of the whole log if name is "". Without entries the error is
-// ErrNoEntry.
+// FirstEntry returns the oldest log entry about a package, or of the log if the name is ""; ErrNoEntry if no entry exists.
 func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)
@@ -75,7 +74,7 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	return first, err
 }
 
-// EntryManifest returns the manifest that an entry names, nil where it names none.
+// EntryManifest returns the manifest that a log entry names, nil if it names none.
 func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	if e.Manifest == (kvstore.Hash{}) {
 		return nil, nil
@@ -83,8 +82,7 @@ func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	return x.manifest(e.Manifest)
 }
 
-// Document returns a text that an entry names, such as its Diff or its Detail; "" where it
-// names none.
+// Document returns the text with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash.
 func (x *Index) Document(h kvstore.Hash) (string, error) {
 	if h == (kvstore.Hash{}) {
 		return "", nil

@@ -149,8 +149,8 @@ func (x *Index) sleep(ctx context.Context, seen int64) {
 	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
-// refresh reads the libraries that entries from seen on have changed, or all of
-// them where seen is negative. It returns how many entries it knows of now.
+// refresh reads the libraries that log entries from seen on have changed, or all libraries if seen is negative, and
+// publishes them. It returns how many entries it has read now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	c, err := x.readChanges(ctx, seen)
 	if err != nil {
@@ -168,7 +168,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// noteChanges notifies of what was read, once it is there to be read by others.
+// noteChanges notifies the subscribers of Changes about the libraries that were read, once others can read them.
 func (x *Index) noteChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.noteAll()
@@ -200,9 +200,8 @@ type changes struct {
 	unread  map[string]error    // those that couldn't be read
 }
 
-// readChanges reads what refresh applies. The snapshot is closed before any waiting goroutine is notified:
-// updating the search may take seconds, and a goroutine that waited for the index may close
-// the store next.
+// readChanges reads what refresh publishes from one snapshot. It closes the snapshot before any goroutine is notified,
+// because one that waited for the index may close the store next.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -266,8 +265,8 @@ func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libra
 	return libraries, failures, readers.Wait()
 }
 
-// changedNames returns the packages that entries from seen on are about, as far as
-// they change what is shown of them in lists; all packages where seen is negative. All that the entries are about are touched.
+// changedNames returns the packages that the log entries from seen on are about: touched has all of them, names only those
+// whose place in lists the entries can change. For a negative seen, names has all packages of the store.
 func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
@@ -292,6 +291,7 @@ func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err er
 	return names, touched, nil
 }
 
+// publish makes a listing visible, which has all changes of the first seen log entries, and wakes waiting goroutines.
 func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -305,6 +305,8 @@ func (x *Index) tell() {
 	x.changed = make(chan struct{})
 }
 
+// fail logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes
+// the waiting goroutines return the error.
 func (x *Index) fail(err error, pause time.Duration) {
 	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
@@ -324,7 +326,7 @@ type Listing struct {
 	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
-// newListing returns what was before with some libraries changed; nil ones are gone.
+// newListing returns the listing of the libraries in before, replaced by those in changed; a nil one is removed.
 func newListing(before, changed map[string]*Library) *Listing {
 	byName := make(map[string]*Library, len(before)+len(changed))
 	maps.Copy(byName, before)
@@ -353,12 +355,13 @@ func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait returns when the index knows of that many entries of the log.
+// Wait waits until the index has read that many entries of the log.
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
 }
 
+// await returns the listing as soon as it has that many log entries. It returns [ErrNotReady] if ctx ends before.
 func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 	for {
 		x.mu.Lock()
@@ -392,8 +395,8 @@ func (x *Index) Ready() error {
 	return x.err
 }
 
-// Library returns the one with that name, or ErrNoLibrary. Where there may be one that
-// could never be read, the error is another one, because callers must not remember that it is gone.
+// Library returns the library with that name, or ErrNoLibrary. If its data could never be read, the error is another one, so
+// that callers do not take it for removed.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -430,8 +433,8 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 	return published(x.store, name)
 }
 
-// Accounts returns what became of every version that upstream has or had, newest first, whether it was tried or not. An
-// unknown library has none. It takes longer than States.
+// Accounts returns what became of every version that upstream has or had, newest first, also of those that the bot never
+// tried. An unknown library has none. It takes longer than States.
 func (x *Index) Accounts(name string) ([]views.Account, error) {
 	if !validName(name) {
 		return nil, nil
@@ -507,7 +510,7 @@ const (
 	bytesOfFile     = 300 // about
 )
 
-// Content returns in which codings, of which lengths, a file's content is kept.
+// Content returns the encodings in which the content with hash h is stored, and their lengths.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
 // File returns the bytes of a content.
@@ -517,6 +520,7 @@ func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h
 // and what was left out.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
 
+// manifest returns the manifest with hash h, from memory if it was read lately.
 func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	return x.manifests.Get(h, func() (*logs.Manifest, int, error) {
 		m, err := logs.ReadManifest(x.store, h)
@@ -527,6 +531,7 @@ func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	})
 }
 
+// validName reports whether a key of the store can have the name.
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }
 
 // A Ranking is all libraries in the order of demand.
@@ -542,8 +547,8 @@ type Ranking struct {
 // rankEvery is how long a ranking is believed.
 const rankEvery = time.Minute
 
-// Ranking returns the libraries in the order of demand. It may be a minute late to see that demand has changed: asking for
-// that of every library takes a millisecond. As long, or until the libraries have changed, the pointer stays the same.
+// Ranking returns all libraries by popularity. It is computed again after a minute, or when libraries have changed; until
+// then the pointer stays the same.
 func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -561,7 +566,7 @@ func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	return x.ranking, nil
 }
 
-// Popular returns the libraries that are most in demand, up to n, of those that have a file and that search shows.
+// Popular returns the n most popular libraries that have a file and are not hidden.
 func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil {
@@ -579,6 +584,7 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	return popular, nil
 }
 
+// rank returns the libraries by popularity, those without a file last.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
@@ -597,7 +603,8 @@ func (x *Index) rank(listing *Listing) []*Library {
 	return ranked
 }
 
-// GitHub returns what is known of a library's repository at GitHub, false where it is elsewhere or GitHub has not said.
+// GitHub returns the GitHub repository of a library and its last known counts; ok is false if it has none, or the counts are
+// not known.
 func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
 	g := l.GitHub()
 	if g == nil || x.gitHub == nil {

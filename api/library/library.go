@@ -111,9 +111,8 @@ func (l *Library) GitHub() *GitHub {
 
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
 
-// AlternativeNames returns what else the library may be searched for as: its name
-// without punctuation, without what tells that it is JavaScript or CSS, and the
-// name of its npm package. It never is nil.
+// AlternativeNames returns other names by which people search for the library: its name without punctuation and without .js
+// or .css, and its npm package. It is never nil.
 func (l *Library) AlternativeNames() []string {
 	name := strings.ToLower(l.Name)
 	bare := name
@@ -130,6 +129,7 @@ func (l *Library) AlternativeNames() []string {
 	return names
 }
 
+// document returns what is searched of the library.
 func (l *Library) document() search.Document {
 	d := search.Document{
 		Name:             l.Name,
@@ -150,8 +150,7 @@ func (l *Library) document() search.Document {
 	return d
 }
 
-// newLibrary reads what there is of one library. A nil error with no library says that
-// it is not enrolled.
+// newLibrary reads a library from the store; nil without an error if it is not registered.
 func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	row, err := views.LookupPackage(r, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -199,7 +198,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// published returns the versions that are served, newest first.
+// published returns the published versions of a library, newest first.
 func published(r kvstore.Reader, name string) ([]views.Version, error) {
 	versions, err := views.Versions(r, name)
 	if err != nil {
@@ -210,6 +209,7 @@ func published(r kvstore.Reader, name string) ([]views.Version, error) {
 	return versions, nil
 }
 
+// latestOf returns the latest version, the zero value if there is none.
 func latestOf(versions []views.Version) views.Version {
 	names := make([]string, len(versions))
 	for i, v := range versions {
@@ -232,7 +232,7 @@ type Release struct {
 	modules func() []views.PublishedFile // see Modules
 }
 
-// Owner names the release that documents are of.
+// Owner returns NAME@VERSION, the key of rendered documents of the release.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
 // Find returns the file at a path.
@@ -256,6 +256,7 @@ type WithdrawnError struct {
 	views.Withdrawal
 }
 
+// Error returns which release was withdrawn, and why.
 func (e *WithdrawnError) Error() string {
 	return fmt.Sprintf("%s %s was withdrawn (log entry %d): %s", e.Package, e.Version, e.Entry, e.Reason)
 }
@@ -265,7 +266,7 @@ func AssetPath(name, version, file string) string {
 	return "/ajax/libs/" + escape(name) + "/" + escape(version) + "/" + escape(file)
 }
 
-// escape percent-encodes what a URL's path may not hold as it is, and no slash.
+// escape percent-encodes all characters that must not stand in a URL path, but no slash.
 func escape(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
 // readRelease reads one published version with its files: ErrNoLibrary,
@@ -287,6 +288,7 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return release, nil
 }
 
+// readVersion reads one published version: ErrNoLibrary, ErrNoVersion or a *WithdrawnError if it is not published.
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
 	if !packages.ValidVersion(version) {
 		return views.Version{}, ErrNoVersion
@@ -321,7 +323,7 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	return l, versions, err
 }
 
-// LookupRelease reads one version of a library that is there, like Index.Release.
+// LookupRelease reads one published version of a library without an Index, with the errors of [Index.Release].
 func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -338,9 +340,8 @@ func (x *Index) Version(ctx context.Context, name, version string) (views.Versio
 	return readVersion(x.store, name, version)
 }
 
-// Releases returns every published version of a library with its files, newest
-// first, all as they are at one moment. An error ends it. An unknown library has
-// none.
+// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error ends
+// it. An unknown library has none.
 func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, error] {
 	return func(yield func(*Release, error) bool) {
 		if !validName(name) {
@@ -386,9 +387,8 @@ func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known 
 	return tag
 }
 
-// NewSnippet returns the snippet of a file under an asset base, which is a URL
-// without a slash at its end. It is the only place where tags are made, so that
-// the pages, the commands and whatever comes next never differ.
+// NewSnippet returns the tag, URL and integrity of a file under an asset base, a URL without a slash at its end. Tags are
+// made nowhere else, so that pages and commands never differ.
 func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
 	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
 	// Without crossorigin a browser refuses to check a file of another origin.
@@ -425,8 +425,7 @@ const (
 	Stylesheet             // CSS
 )
 
-// KindOf tells the kind of a file by its path, and by what its release's manifest says of
-// its syntax.
+// KindOf returns the kind of a file by its path; module says that its manifest has it as an ES module.
 func KindOf(file string, module bool) Kind {
 	folder, name := path.Split(strings.ToLower(file))
 	switch path.Ext(name) {

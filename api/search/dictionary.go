@@ -97,7 +97,7 @@ func (d *dictionary) addStems() {
 // find returns the index of a term.
 func (d *dictionary) find(term string) (int, bool) { return slices.BinarySearch(d.terms, term) }
 
-// starting returns the range of terms that start with the prefix.
+// starting returns the range of indexes, from from to before to, of the terms that start with the prefix.
 func (d *dictionary) starting(prefix string) (from, to int) {
 	from, _ = d.find(prefix)
 	to = from

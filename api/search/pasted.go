@@ -31,9 +31,9 @@ var (
 	versionLike = lazyregexp.New(`^v?\d+(?:\.[\w.+-]*)?$`)
 )
 
-// meanings returns what a text that was pasted may be about, names of packages first, the best guess first: an address on
-// this or another delivery network, a tag with one, an install command, an import, the name of a file. It returns nothing
-// for what people type.
+// meanings returns the names of libraries that a pasted text may refer to, the best guess first: those in an address on this
+// or another delivery network, a tag with such an address, an install command, an import statement or the name of a file. It
+// returns nothing for text that people type.
 func meanings(text string) []string {
 	var list []string
 	add := func(names ...string) {
@@ -81,8 +81,8 @@ func meanings(text string) []string {
 // partNames are what packages in a scope are called after their part in it: the scope names the library.
 var partNames = []string{"browser", "cli", "client", "common", "components", "core", "css", "js", "lib", "main", "standalone", "utils", "web"}
 
-// ofSpecifier returns what a package manager's or a module's name of a package may be called here: without a source in
-// front, a version and a path behind.
+// ofSpecifier returns the names that a library may have here, given the name by which a package manager or a module loads
+// it. It leaves out a prefix such as npm:, the version and the path.
 func ofSpecifier(s string) []string {
 	if _, after, ok := strings.Cut(s, ":"); ok && !strings.HasPrefix(after, "/") {
 		s = after // of npm:vue, or jspm's
@@ -104,7 +104,7 @@ func ofSpecifier(s string) []string {
 	return []string{name}
 }
 
-// ofAddress returns what the file at an address may be of.
+// ofAddress returns the names of libraries that a file at a URL may belong to.
 func ofAddress(address string) []string {
 	if strings.HasPrefix(address, "//") {
 		address = "https:" + address
@@ -151,7 +151,8 @@ func ofAddress(address string) []string {
 	return names
 }
 
-// ofFile returns what the file may be of: its name without what builds and versions add, part after part.
+// ofFile returns the names of libraries that a file with that name may belong to: the name without .min and the like, then
+// without one part after the other.
 func ofFile(name string) []string {
 	name = strings.TrimSuffix(name, path.Ext(name))
 	var names []string

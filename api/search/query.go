@@ -46,7 +46,7 @@ func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	return rank(answers, wanted, q.Popularity), nil
 }
 
-// find returns the libraries that match, sorted by name.
+// find returns the libraries that match the text wanted in the named fields, sorted by name.
 func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
 	l := &lookup{state: x.state.Load(), ctx: ctx, fields: chosen(names)}
 	matches := l.match(wanted)
@@ -62,7 +62,7 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	return answers, nil
 }
 
-// chosen returns the fields to look in.
+// chosen returns the fields with these names, all fields if there is none or a "*".
 func chosen(names []string) []*field {
 	var list, all []*field
 	for i := range fields {
@@ -78,8 +78,7 @@ func chosen(names []string) []*field {
 	return list
 }
 
-// queryWords returns the words of a query that count, those first that probably
-// fewest libraries have.
+// queryWords returns the first words of a query, each once, the longest first, because fewest libraries have them.
 func queryWords(text string) []string {
 	seen := map[string]bool{}
 	var list []string
@@ -123,7 +122,7 @@ type match struct {
 	text float64
 }
 
-// better tells whether m comes before o.
+// better reports whether m ranks before o.
 func (m match) better(o match) bool {
 	return m.tier < o.tier || m.tier == o.tier && m.text > o.text
 }
@@ -149,7 +148,7 @@ const (
 	wantWorth  = 1.1
 )
 
-// rank returns the names of the answers, best first.
+// rank returns the names of the libraries found for a text, best first. popularity may be nil.
 func rank(answers []answer, text string, popularity func(string) float64) []string {
 	most := 0.0
 	for i := range answers {
@@ -188,6 +187,7 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 	return namesOf(answers)
 }
 
+// namesOf returns the names of the libraries, in the same order.
 func namesOf(answers []answer) []string {
 	names := make([]string, len(answers))
 	for i, a := range answers {
@@ -196,7 +196,7 @@ func namesOf(answers []answer) []string {
 	return names
 }
 
-// share tells how much of whole part is, from 0 to 1, by their lengths.
+// share returns how much of whole is covered by part, from 0 to 1, by their lengths.
 func share(part, whole string) float64 {
 	return min(1, float64(len(part))/float64(max(len(whole), 1)))
 }

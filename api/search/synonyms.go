@@ -98,6 +98,7 @@ func isNoise(w string) bool {
 	return isCDN(w) || isVersion(w)
 }
 
+// isVersion reports whether a word is a number, perhaps after a v.
 func isVersion(w string) bool { return strings.Trim(strings.TrimPrefix(w, "v"), "0123456789") == "" }
 
 // withoutNoise returns the words of a query that say something about the library, all if none does.

@@ -94,6 +94,7 @@ func core(query string) string {
 	return strings.Join(list, " ")
 }
 
+// isAdded reports whether a word is one that people add behind the name of a library: an extension, a version, cdn.
 func isAdded(w string) bool {
 	switch w {
 	case "js", "css", "min", "latest", "umd", "esm":
@@ -102,10 +103,11 @@ func isAdded(w string) bool {
 	return isCDN(w) || isVersion(w)
 }
 
+// isCDN reports whether a word is cdn or cdnjs.
 func isCDN(w string) bool { return w == "cdn" || w == "cdnjs" }
 
-// textTerms returns what is indexed of prose or of a list of words: the words,
-// and what is written together as one, so that frontend finds front-end.
+// textTerms returns the terms by which prose or a list of words is indexed: the words, and words that a sign joins as one,
+// so that frontend finds front-end.
 func textTerms(s string) []string {
 	var terms []string
 	for chunk := range strings.FieldsSeq(s) {
@@ -118,8 +120,8 @@ func textTerms(s string) []string {
 	return terms
 }
 
-// nameTerms returns what is indexed of a name: as [textTerms], and the words
-// that only a capital parts: mmenu light of MmenuLight.
+// nameTerms returns the terms by which a name is indexed: those of [textTerms], and the words that only a capital letter
+// separates: mmenu light of MmenuLight.
 func nameTerms(s string) []string {
 	terms := textTerms(s)
 	for _, w := range words(partCapitals(s)) {
@@ -130,8 +132,8 @@ func nameTerms(s string) []string {
 	return terms
 }
 
-// partCapitals puts a space before a capital that follows a small letter, but
-// not after a word of one letter: jQuery is not a query.
+// partCapitals inserts a space before each capital that follows a small letter, but not after a word of one letter: jQuery
+// is not a query.
 func partCapitals(s string) string {
 	var b strings.Builder
 	length := 0 // of the word so far
@@ -151,9 +153,8 @@ func partCapitals(s string) string {
 	return b.String()
 }
 
-// nearTerms returns what a mistyped word or query may have been meant as in a
-// name: its words, whole and as far as a user may have typed them, and all of
-// it as one.
+// nearTerms returns the terms of a name that a mistyped word or query may mean: its words, their beginnings, and the words
+// as one.
 func nearTerms(name string) []string {
 	terms := append(nameTerms(name), words(joined(name)+" "+stem(name))...)
 	for _, t := range terms {
@@ -162,8 +163,7 @@ func nearTerms(name string) []string {
 	return unique(terms)
 }
 
-// appendBeginnings appends the beginnings of w that have from least to most
-// characters.
+// appendBeginnings appends the beginnings of w that have least to most characters, w itself among them.
 func appendBeginnings(list []string, w string, least, most int) []string {
 	n := 0
 	for i := range w {

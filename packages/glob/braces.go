@@ -193,8 +193,7 @@ func splitCommas(text []rune) [][]rune {
 	return append(parts, text[start:])
 }
 
-// rangeValues returns the values of a range such as 1..9..2 or a..e, nil where body
-// is none.
+// rangeValues returns the values of a range such as 1..9..2 or a..e, nil if body is not a range.
 func rangeValues(body string) ([][]rune, error) {
 	m := numbers.FindStringSubmatch(body)
 	isLetters := m == nil
@@ -245,7 +244,7 @@ func rangeValues(body string) ([][]rune, error) {
 	return values, nil
 }
 
-// parseNumber refuses what JavaScript would not count by one.
+// parseNumber parses a number of a range; it refuses one so large that JavaScript cannot add 1 to it.
 func parseNumber(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 54)
 	if err != nil {

@@ -106,7 +106,7 @@ func (g *Glob) Match(path string) bool {
 	return g.match(path, &steps)
 }
 
-// match is Match; it adds the steps it took, so that a test can see their number.
+// match reports what Match does, and adds to steps how many comparisons it made, for tests.
 func (g *Glob) match(path string, steps *int) bool {
 	var room [16]string
 	names, ok := splitPath(path, room[:0])
@@ -121,8 +121,7 @@ func (g *Glob) match(path string, steps *int) bool {
 	return false
 }
 
-// splitPath appends the names in path to names; false where it is not the path of
-// a file.
+// splitPath appends the names in a path to names; false if it is not the path of a file.
 func splitPath(path string, names []string) ([]string, bool) {
 	for {
 		name, rest, more := strings.Cut(path, "/")
@@ -137,9 +136,8 @@ func splitPath(path string, names []string) ([]string, bool) {
 	}
 }
 
-// matchPortions reports whether the portions match all the names. It keeps the set
-// of how many names the portions so far can have matched: each portion meets each
-// name once at most, however many ** there are.
+// matchPortions reports whether the portions match all the names. For each portion it keeps the set of how many names the
+// portions so far may have matched, so that each portion meets each name once at most, however many ** there are.
 func matchPortions(portions []portion, names []string, steps *int) bool {
 	var room [2][32]bool
 	reached, next := room[0][:], room[1][:]
@@ -195,6 +193,7 @@ type class struct {
 
 type unitRange struct{ first, last uint16 }
 
+// contains reports whether the class has a UTF-16 code unit.
 func (c *class) contains(unit uint16) bool {
 	for _, r := range c.ranges {
 		if r.first <= unit && unit <= r.last {
@@ -204,7 +203,7 @@ func (c *class) contains(unit uint16) bool {
 	return c.inverted
 }
 
-// newClass makes a class of its content; nil where a range in it is upside down.
+// newClass returns the class with these items; nil if a range in it is reversed.
 func newClass(items []uint16, inverted bool) *class {
 	c := &class{inverted: inverted}
 	for i := 0; i < len(items); i++ {
@@ -280,8 +279,7 @@ type compiler struct {
 	instructions int
 }
 
-// alternative compiles a pattern without braces; nil where it selects no file,
-// whatever its path.
+// alternative compiles a pattern without braces; nil if it can select no file.
 func (c *compiler) alternative(text string) ([]portion, error) {
 	portions := []portion{}
 	for i, raw := range splitSlashes(text) {
@@ -309,7 +307,7 @@ func (c *compiler) alternative(text string) ([]portion, error) {
 	return portions, nil
 }
 
-// splitSlashes splits at slashes, several in a row being one.
+// splitSlashes splits a text at slashes; several in a row count as one.
 func splitSlashes(text string) []string {
 	parts := strings.Split(text, "/")
 	out := parts[:0]
@@ -321,6 +319,7 @@ func splitSlashes(text string) []string {
 	return out
 }
 
+// portion compiles the part of a pattern between two slashes.
 func (c *compiler) portion(raw string) (portion, error) {
 	if raw == "**" {
 		return portion{kind: globstar}, nil
@@ -379,6 +378,7 @@ func trimLiterals(tokens []token) (prefix string, middle []token, suffix string)
 	return string(utf16.Decode(before)), tokens, string(utf16.Decode(after))
 }
 
+// match reports whether the portion matches a name, and adds its comparisons to steps.
 func (p *portion) match(name string, steps *int) bool {
 	*steps++
 	if p.kind == literal {

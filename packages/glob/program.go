@@ -34,8 +34,8 @@ type section struct {
 	consuming     []int32 // the instructions that take a character
 }
 
-// compileProgram returns nil where the tokens make no regular expression, which
-// then matches nothing.
+// compileProgram returns the program that matches the tokens; nil if the regular expression of minimatch would be invalid,
+// which then matches nothing.
 func compileProgram(tokens []token) (*program, error) {
 	p := parser{tokens: tokens}
 	parsed, ok := p.alternatives()
@@ -77,6 +77,7 @@ type parser struct {
 	at     int
 }
 
+// alternatives parses alternatives up to a closing parenthesis or the end; false if they are not a valid expression.
 func (p *parser) alternatives() ([][]node, bool) {
 	all := [][]node{nil}
 	for ; p.at < len(p.tokens); p.at++ {
@@ -113,24 +114,28 @@ type builder struct {
 	consuming []int32 // of the section being built
 }
 
+// emit appends an instruction and returns its index.
 func (b *builder) emit(in instruction) int32 {
 	b.instructions = append(b.instructions, in)
 	return int32(len(b.instructions) - 1)
 }
 
+// emitConsuming appends an instruction that consumes a character and returns its index.
 func (b *builder) emitConsuming(in instruction) int32 {
 	i := b.emit(in)
 	b.consuming = append(b.consuming, i)
 	return i
 }
 
+// endSection adds the section of the program that starts at start and is completed by the instruction accept, and returns
+// its index. The builder goes on with the section around it, whose consuming instructions are around.
 func (b *builder) endSection(start, accept int32, around []int32) int32 {
 	b.sections = append(b.sections, section{start: start, accept: accept, consuming: b.consuming})
 	b.consuming = around
 	return int32(len(b.sections) - 1)
 }
 
-// alternatives emits all of them, each followed by next, and returns where to begin.
+// alternatives appends the instructions of all alternatives, each continuing at next, and returns the index to start at.
 func (b *builder) alternatives(all [][]node, next int32) int32 {
 	start := b.sequence(all[len(all)-1], next)
 	for i := len(all) - 2; i >= 0; i-- {
@@ -139,6 +144,7 @@ func (b *builder) alternatives(all [][]node, next int32) int32 {
 	return start
 }
 
+// sequence appends the instructions of nodes in a row, continuing at next, and returns the index to start at.
 func (b *builder) sequence(nodes []node, next int32) int32 {
 	for i := len(nodes) - 1; i >= 0; i-- {
 		next = b.node(nodes[i], next)
@@ -146,6 +152,7 @@ func (b *builder) sequence(nodes []node, next int32) int32 {
 	return next
 }
 
+// node appends the instructions of a node, continuing at next, and returns the index to start at.
 func (b *builder) node(n node, next int32) int32 {
 	switch n.op {
 	case opStar:
@@ -194,7 +201,7 @@ type run struct {
 	steps       *int
 }
 
-// match reports whether the program accepts the whole name.
+// match reports whether the program accepts the complete name, and adds its steps to steps.
 func (p *program) match(name string, steps *int) bool {
 	var roomUnits [64]uint16
 	var room [2][4]uint64
@@ -287,8 +294,10 @@ func (r *run) mark(i int32) {
 	}
 }
 
+// has reports whether a set, with a bit for each number, contains i.
 func has(set []uint64, i int32) bool { return set[i/64]&(1<<(i%64)) != 0 }
 
+// isLineEnd reports whether a UTF-16 code unit ends a line in JavaScript.
 func isLineEnd(unit uint16) bool {
 	return unit == '\n' || unit == '\r' || unit == 0x2028 || unit == 0x2029
 }

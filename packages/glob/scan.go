@@ -217,11 +217,12 @@ func scan(raw []uint16, depth int) (tokens []token, magic bool, err error) {
 	return tokens, magic, nil
 }
 
+// isSign reports whether a character starts an extended form before a parenthesis: ? * + @ !
 func isSign(c uint16) bool {
 	return c == '?' || c == '*' || c == '+' || c == '@' || c == '!'
 }
 
-// signToken is what a sign is that no parenthesis follows.
+// signToken returns the token of such a character without a parenthesis behind it.
 func signToken(sign uint16) token {
 	switch sign {
 	case '*':
@@ -232,7 +233,7 @@ func signToken(sign uint16) token {
 	return token{op: opChar, unit: sign}
 }
 
-// unclose makes the opening of an extended form that is not closed plain.
+// unclose replaces the opening of an extended form that is never closed by plain characters.
 func unclose(tokens []token, g group, negations []span) []token {
 	width := 1
 	if g.sign == '!' {

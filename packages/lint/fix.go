@@ -82,6 +82,7 @@ func Create(name string, data []byte) error {
 	return disk.Create(name, data, 0o644)
 }
 
+// move writes data to a new file, to, and removes the file from.
 func move(from, to string, data []byte) error {
 	if err := Create(to, data); err != nil {
 		return err
@@ -89,6 +90,7 @@ func move(from, to string, data []byte) error {
 	return os.Remove(from)
 }
 
+// replace writes data in place of a file, completely or not at all.
 func replace(name string, data []byte) error {
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -100,9 +102,8 @@ func replace(name string, data []byte) error {
 // maxFiles bounds the files of one run.
 const maxFiles = 50_000
 
-// Files returns the names of the package JSONs that names stand for: a folder stands for those below it
-// (below its folder packages, where it has one), anything else for itself. Hidden files and links in
-// folders are left out.
+// Files returns the package JSONs that names refer to: all below a folder (below its folder packages, if it has one), or the
+// named file. It leaves out hidden files and links in folders.
 func Files(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -144,8 +145,8 @@ func Files(names []string) ([]string, error) {
 	return files, nil
 }
 
-// Read reads a package JSON, up to the size that is refused. A link is not followed: a submitted
-// one could point to a file that the contributor must not see.
+// Read reads a package JSON, up to the size that is refused. It does not follow a link, which a submission could set to a
+// file that its author must not see.
 func Read(name string) ([]byte, error) {
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -166,6 +167,7 @@ func Read(name string) ([]byte, error) {
 	return data, nil
 }
 
+// cause returns an error without the operation and the path that package fs adds.
 func cause(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -174,8 +176,8 @@ func cause(err error) error {
 	return err
 }
 
-// Place returns where the file called name lies in its catalogue, "packages/j/jquery.json" for
-// instance, and the catalogue's folder. Both are "" for one that is below no folder called packages.
+// Place returns the path of a file within its catalogue, such as packages/j/jquery.json, and the folder of the catalogue;
+// both are "" if no folder above the file is called packages.
 func Place(name string) (place, folder string) {
 	absolute, err := filepath.Abs(name)
 	if err != nil {
@@ -189,7 +191,8 @@ func Place(name string) (place, folder string) {
 	return slashed[at+1:], filepath.FromSlash(slashed[:at+1])
 }
 
-// CheckFiles checks files, each in the catalogue that it lies in, or all in the one at catalogue unless that is "".
+// CheckFiles checks files as parts of the catalogue in the folder catalogue, or, if that is "", of the catalogue that each
+// is in.
 func CheckFiles(files []string, catalogue string, o Options) ([]*Result, error) {
 	linters := make(map[string]*Linter) // by the catalogue's folder
 	linter := func(folder string) (*Linter, error) {

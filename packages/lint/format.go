@@ -22,6 +22,7 @@ const maxDepth = 32
 // gives a property twice, so that its order has a meaning.
 func Format(data []byte) ([]byte, error) { return format(data, true) }
 
+// format formats a JSON object, with the properties in the order of the schema if reorder is set.
 func format(data []byte, reorder bool) ([]byte, error) {
 	root, err := readTree(data)
 	if err != nil {
@@ -52,6 +53,7 @@ type key struct {
 	raw  []byte
 }
 
+// readTree parses a JSON object into a tree that keeps the order of properties and the bytes of texts and numbers.
 func readTree(data []byte) (*tree, error) {
 	switch {
 	case len(data) > packages.MaxFileSize:
@@ -80,6 +82,7 @@ func (r *treeReader) token() (json.Token, []byte, error) {
 	return token, bytes.TrimLeft(r.data[from:r.decoder.InputOffset()], " \t\r\n,:"), nil
 }
 
+// value reads the next value with all in it.
 func (r *treeReader) value(depth int) (*tree, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("the document is nested more than %d levels deep", maxDepth)
@@ -118,7 +121,7 @@ func (r *treeReader) value(depth int) (*tree, error) {
 	return t, err
 }
 
-// sort puts properties into the order that o has, at every level.
+// sort sorts the properties of all objects into the order o.
 func (t *tree) sort(o *orders) {
 	for i, entry := range t.entries {
 		switch {
@@ -147,6 +150,7 @@ func (t *tree) sort(o *orders) {
 	}
 }
 
+// write writes the value, indented for the given level.
 func (t *tree) write(b *bytes.Buffer, level int) {
 	if t.kind == 0 {
 		b.Write(t.raw)
@@ -179,7 +183,7 @@ type orders struct {
 	items      *orders
 }
 
-// rank is a property's place; unknown ones come last.
+// rank returns the place of a property in the order; unknown ones come last.
 func (o *orders) rank(name string) int {
 	if rank, ok := o.ranks[name]; ok {
 		return rank
@@ -187,6 +191,7 @@ func (o *orders) rank(name string) int {
 	return len(o.ranks)
 }
 
+// names returns the properties in order.
 func (o *orders) names() []string {
 	names := make([]string, len(o.ranks))
 	for name, rank := range o.ranks {
@@ -204,6 +209,7 @@ var order = sync.OnceValue(func() *orders {
 	return ordersOf(schema)
 })
 
+// ordersOf returns the order of properties that a JSON schema has, at all levels.
 func ordersOf(schema *tree) *orders {
 	o := &orders{ranks: map[string]int{}, properties: map[string]*orders{}}
 	for i, k := range schema.keys {

@@ -14,6 +14,7 @@ import (
 // maxLicense is the longest licence that is taken for an expression, in bytes.
 const maxLicense = 500
 
+// license adds a problem if the license of the package is no SPDX expression.
 func (l *Linter) license(r *Result, p *packages.Package) {
 	at := []string{"license"}
 	switch text := p.License; {
@@ -30,8 +31,7 @@ func (l *Linter) license(r *Result, p *packages.Package) {
 	}
 }
 
-// License reports whether a text is an SPDX expression, and if it is none, which licence was probably
-// meant, or "".
+// License reports whether a text is a valid SPDX expression. If not, nearest is the license that was probably meant, or "".
 func License(text string) (valid bool, nearest string) {
 	if validLicense(text) {
 		return true, ""
@@ -55,8 +55,8 @@ func validLicense(text string) bool {
 // expression is the unread rest of a license expression, in words.
 type expression struct{ words []string }
 
-// alternatives reads licences joined by AND and OR. Which of them binds closer makes no difference to
-// what is valid.
+// alternatives reads licenses joined by AND and OR, and reports whether they are valid. Which operator binds closer does not
+// matter for that.
 func (e *expression) alternatives(depth int) bool {
 	const deepest = 20
 	for {
@@ -69,6 +69,8 @@ func (e *expression) alternatives(depth int) bool {
 	}
 }
 
+// operand reads a license, with an exception if it has one, or an expression in parentheses, and reports whether it is
+// valid.
 func (e *expression) operand(depth int) bool {
 	if e.take("(") {
 		return e.alternatives(depth+1) && e.take(")")
@@ -87,6 +89,7 @@ func (e *expression) operand(depth int) bool {
 	return true
 }
 
+// take skips the next word if it is the given one, and reports whether it was.
 func (e *expression) take(word string) bool {
 	if len(e.words) == 0 || e.words[0] != word {
 		return false
@@ -98,6 +101,7 @@ func (e *expression) take(word string) bool {
 // licenseReference is a licence that is not on the list but described elsewhere.
 var licenseReference = lazyregexp.New(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
 
+// knownLicense reports whether a word is an identifier on the list of SPDX, or a reference to another license.
 func knownLicense(word string) bool {
 	return licenses()[word] || licenses()[strings.TrimSuffix(word, "+")] || licenseReference.MatchString(word)
 }
@@ -107,6 +111,7 @@ var (
 	exceptions = sync.OnceValue(func() map[string]bool { return set(spdxlicenses.GetExceptions()) })
 )
 
+// set returns the words of all lists as a set.
 func set(lists ...[]string) map[string]bool {
 	all := make(map[string]bool)
 	for _, list := range lists {
@@ -163,7 +168,7 @@ var usual = map[string]string{
 	"silopenfont11": "OFL-1.1",
 }
 
-// nearestLicense returns the identifier that was probably meant, or "".
+// nearestLicense returns the SPDX identifier that a text probably means, or "".
 func nearestLicense(written string) string {
 	if len(written) > maxLicense {
 		return ""
@@ -203,6 +208,7 @@ var simplified = sync.OnceValue(func() []string {
 	return names
 })
 
+// digits returns the digits of a text.
 func digits(s string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
@@ -212,7 +218,7 @@ func digits(s string) string {
 	}, s)
 }
 
-// simplify leaves of a licence's name what tells it from others.
+// simplify removes from the name of a license, in lower case, the words that many licenses share.
 func simplify(lower string) string {
 	var b strings.Builder
 	for _, word := range strings.FieldsFunc(lower, func(r rune) bool { return !('a' <= r && r <= 'z' || '0' <= r && r <= '9') }) {

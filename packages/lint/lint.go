@@ -73,7 +73,7 @@ type Result struct {
 	Problems []packages.Problem
 }
 
-// Add adds problems, keeping the file's order.
+// Add adds problems, and keeps all sorted by their place in the file.
 func (r *Result) Add(problems ...packages.Problem) {
 	r.Problems = append(r.Problems, problems...)
 	slices.SortStableFunc(r.Problems, func(a, b packages.Problem) int {
@@ -135,7 +135,7 @@ func (l *Linter) Check(file, place string, data []byte) *Result {
 	return r
 }
 
-// lesser is the severity of what is an error only in a new package.
+// lesser returns the severity of problems that are errors only in a new package: a warning for others.
 func (l *Linter) lesser() packages.Severity {
 	if l.o.New {
 		return packages.Error
@@ -143,10 +143,12 @@ func (l *Linter) lesser() packages.Severity {
 	return packages.Warning
 }
 
+// add adds a problem of the value at a location.
 func (r *Result) add(severity packages.Severity, rule string, location []string, format string, args ...any) {
 	r.Add(packages.ProblemAt(r.Data, severity, rule, fmt.Sprintf(format, args...), location...))
 }
 
+// path adds a problem if the file is not at the path that a catalogue has for the package.
 func (l *Linter) path(r *Result, p *packages.Package, place string) {
 	if place == "" || p.Name == "" || path.Base(place) != p.Name+".json" { // which is said already
 		return
@@ -156,7 +158,7 @@ func (l *Linter) path(r *Result, p *packages.Package, place string) {
 	}
 }
 
-// addresses looks at the URLs that people are going to follow.
+// addresses adds problems for URLs of the package that browsers or git cannot open, or that are not encrypted.
 func (l *Linter) addresses(r *Result, p *packages.Package) {
 	link := func(location []string, address string) {
 		if address != "" && !isLink(address) {
@@ -174,12 +176,13 @@ func (l *Linter) addresses(r *Result, p *packages.Package) {
 	}
 }
 
+// isLink reports whether an address is an http or https URL with a host.
 func isLink(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https")) && u.Hostname() != "" && u.User == nil
 }
 
-// unencrypted takes apart an address of the git protocol.
+// unencrypted splits an address of the git: protocol, which is not encrypted, into host and rest; ok is false for others.
 func unencrypted(address string) (host, rest string, ok bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "git" || u.Host == "" || u.User != nil {
@@ -188,7 +191,7 @@ func unencrypted(address string) (host, rest string, ok bool) {
 	return u.Host, u.EscapedPath(), true
 }
 
-// duplicates looks for the package under another name.
+// duplicates adds a problem if the catalogue has the same upstream under another name.
 func (l *Linter) duplicates(r *Result, p *packages.Package) {
 	for _, other := range l.names[strings.ToLower(p.Name)] {
 		if other.Name != p.Name {
@@ -206,7 +209,7 @@ func (l *Linter) duplicates(r *Result, p *packages.Package) {
 	}
 }
 
-// sameTarget makes one text of the forms in which an upstream can be written.
+// sameTarget returns the same text for all forms in which one upstream can be written.
 func sameTarget(a *packages.Autoupdate) string {
 	if a.Source != "git" {
 		return a.Source + " " + a.Target
@@ -223,7 +226,7 @@ func sameTarget(a *packages.Autoupdate) string {
 	return "git " + strings.TrimSuffix(strings.TrimRight(strings.ToLower(target), "/"), ".git")
 }
 
-// form compares the file with what [Format] would make of it.
+// form adds a problem if [Format] would change the file.
 func (l *Linter) form(r *Result) {
 	formatted, err := format(r.Data, false)
 	if err != nil {
@@ -247,13 +250,13 @@ func (l *Linter) form(r *Result) {
 	}
 }
 
-// position returns the line and column, in characters, of a byte.
+// position returns the line and column, in characters, of the byte at an offset.
 func position(data []byte, at int) (line, column int) {
 	before := data[:at]
 	return bytes.Count(before, []byte("\n")) + 1, len([]rune(string(before[bytes.LastIndexByte(before, '\n')+1:]))) + 1
 }
 
-// shorten keeps strangers' text from filling a message.
+// shorten cuts a text from outside for a message.
 func shorten(s string) string { return text.Short(s, 100) }
 
 // A Rule is one thing that files are checked for.
@@ -264,8 +267,8 @@ type Rule struct {
 	About string
 }
 
-// Rules returns all rules, those of package packages and those that need an upstream among them, in the
-// order in which people come to meet them.
+// Rules returns all rules, also those of package packages and those that need an upstream, in the order in which
+// contributors meet them.
 func Rules() []Rule {
 	return []Rule{
 		{"unreadable", "The file can be read, is a regular file and is not a link."},

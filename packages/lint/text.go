@@ -37,8 +37,7 @@ func WriteText(w io.Writer, results []*Result) error {
 	return out.Flush()
 }
 
-// excerpt returns a line of a file, or the part of it around a column, and blanks as wide as what stands
-// before that column.
+// excerpt returns a line of a file, cut around a column if it is long, and spaces as wide as the text before that column.
 func excerpt(data []byte, line, column int) (shown, mark string) {
 	const before, most = 60, 100 // characters
 	for ; line > 1; line-- {
@@ -67,6 +66,7 @@ func excerpt(data []byte, line, column int) (shown, mark string) {
 	return Plain(left + right), strings.Repeat(" ", runewidth.StringWidth(Plain(left)))
 }
 
+// lastRunes returns the last n characters of a text.
 func lastRunes(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -79,12 +79,12 @@ func lastRunes(s string, n int) string {
 	return "…" + s[at:]
 }
 
-// blank puts a blank for each character that would move the cursor, change colours or turn the
-// direction of what follows, and for bytes that are no text.
+// blank replaces each character that would move the cursor, or change colors or the direction of text, and each byte that is
+// no text, by a space.
 func blank(s string) string { return text.Line(s, ' ') }
 
-// Plain is a name that a stranger chose as it may go into a line of text, for terminals and for logs of
-// GitHub Actions, which take "##[" anywhere in a line for a command.
+// Plain returns a name from outside for a line of text, in a terminal or in the log of GitHub Actions, where "##[" starts a
+// command.
 func Plain(s string) string { return strings.ReplaceAll(blank(s), "##[", "## [") }
 
 // WriteTable writes how many problems there are of each rule and in how many files, the most frequent
@@ -136,7 +136,7 @@ func WriteTable(w io.Writer, results []*Result) error {
 	return err
 }
 
-// Summary says in a sentence how many files were checked and what was found.
+// Summary returns a sentence about how many files were checked, and how many problems were found.
 func Summary(results []*Result) string {
 	refused, errors, warnings := Totals(results)
 	return fmt.Sprintf("%s checked: %s in %s, %s.", text.Count(len(results), "file", "files"), text.Count(errors, "error", "errors"), text.Count(refused, "file", "files"), text.Count(warnings, "warning", "warnings"))
@@ -209,7 +209,10 @@ var (
 	propertyEscapes = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
 
-func escapeData(s string) string     { return dataEscapes.Replace(s) }
+// escapeData escapes the message of a workflow command.
+func escapeData(s string) string { return dataEscapes.Replace(s) }
+
+// escapeProperty escapes a property of a workflow command.
 func escapeProperty(s string) string { return propertyEscapes.Replace(s) }
 
 // WriteSARIF writes the problems in SARIF 2.1.0. version is this program's.
@@ -231,7 +234,7 @@ func WriteSARIF(w io.Writer, version string, results []*Result) error {
 	return sarif.Write(w, "larder lint", version, rules, findings, nil)
 }
 
-// reference writes a file's name as a URI reference (RFC 3986): relative, or of the scheme file.
+// reference returns the name of a file as a URI reference (RFC 3986): relative, or with the scheme file.
 func reference(file string) string {
 	file = path.Clean(file)
 	if !utf8.ValidString(file) {
