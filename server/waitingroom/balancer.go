@@ -37,6 +37,7 @@ type balancer struct {
 	servers   []*server
 	turn      atomic.Uint64
 	health    originHealth
+	limit     *autoLimit
 }
 
 // A server is one of them.
@@ -47,8 +48,8 @@ type server struct {
 }
 
 // newBalancer returns a balancer over the upstream servers of a room.
-func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *balancer {
-	b := &balancer{room: room, logger: logger, now: now, transport: &http.Transport{
+func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *balancer {
+	b := &balancer{room: room, logger: logger, now: now, limit: limit, transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
 		TLSHandshakeTimeout:   upstreamDial,
 		TLSClientConfig:       &tls.Config{RootCAs: room.UpstreamCA, MinVersion: tls.VersionTLS12},
@@ -112,6 +113,7 @@ func (s *server) isHealthy(now time.Time) bool {
 
 // RoundTrip implements http.RoundTripper. If it cannot connect to a server, it sends the request to the next one.
 func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
+	began := time.Now()
 	for _, s := range b.nextOrder() {
 		var connected atomic.Bool
 		ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -128,6 +130,7 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 		if res, err = b.transport.RoundTrip(out); err == nil {
 			s.until.Store(0)
 			b.health.countResponse(b.now(), res.StatusCode)
+			b.limit.countResponse(time.Since(began), res.StatusCode)
 			return res, nil
 		}
 		if connected.Load() || req.Context().Err() != nil {

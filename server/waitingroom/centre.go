@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,7 +142,7 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 	}
 	now, changed := c.room.now(), false
 	if m, down := c.room.at(now), c.room.isDown(); m != c.moment || down != c.down {
-		changed = true
+		changed = down != c.down || !sameButLimits(m, c.moment)
 		c.moment, c.down = m, down
 		here := c.room.settingsFor(m.Settings)
 		c.machine.Configure(now, here)
@@ -155,6 +156,13 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 	c.room.overview.Store(c.newOverview(now))
 	c.room.streams.deliver(c, now, changed)
 	return struct{}{}, err
+}
+
+// sameButLimits reports whether two settings differ in nothing that the waiting page shows.
+func sameButLimits(a, b *config.EffectiveSettings) bool {
+	before, after := *a, *b
+	after.Settings.TotalActiveUsers, after.Settings.NewUsersPerMinute = before.Settings.TotalActiveUsers, before.Settings.NewUsersPerMinute
+	return reflect.DeepEqual(before, after)
 }
 
 // newOverview returns the counts of the room for status and metrics.

@@ -156,6 +156,7 @@ type kept struct {
 	notified  durable.Object[*notified, notified]
 	revoked   revocations
 	parts     parts // of pages, which carry no ticket
+	limit     autoLimit
 	streams   streams
 	analytics analytics
 	metrics   roomMetrics
@@ -213,15 +214,15 @@ func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, er
 	l := &layout{table: config.NewTable(configured), byName: map[string]*room{}}
 	for i := range configured {
 		c := &configured[i]
-		plan, err := newSchedule(c, &r.options)
-		if err != nil {
-			return nil, err
-		}
 		stays := r.kept[c.Name]
 		if stays == nil {
 			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
+		}
+		plan, err := newSchedule(c, &r.options, &stays.limit)
+		if err != nil {
+			return nil, err
 		}
 		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
 			return nil, fmt.Errorf("waitingroom: room %s: %w", c.Name, ErrEachNode)
@@ -232,7 +233,7 @@ func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, er
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
 			made.upstream = old.upstream // with its connections
 		default:
-			made.upstream = newUpstream(c, r.options.Logger, r.options.Now)
+			made.upstream = newUpstream(c, r.options.Logger, r.options.Now, &stays.limit)
 		}
 		if c.Challenge != nil {
 			made.checks = newChallengeClient(c.Challenge, r.options.Logger.With("room", c.Name))
@@ -412,6 +413,7 @@ func (r *room) waitForVisitor(ctx context.Context) bool {
 
 // report has the room's data centre report, and returns when the next report is due.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
+	r.followOrigin()
 	if r.upstream != nil && r.overview.Load().queued > 0 { // who waits with an event stream makes no request that would
 		r.upstream.probe(ctx)
 	}
@@ -427,6 +429,17 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 		}
 	}
 	return next, err
+}
+
+// followOrigin updates an automatic limit, and the settings in force by it.
+func (r *room) followOrigin() {
+	now, before := r.now(), r.at(r.now())
+	if !r.config.Automatic || !r.kept.limit.follow(now, r.config, r.overview.Load().active) {
+		return
+	}
+	if fresh, err := r.compute(now); err == nil { // settings that were valid when they were read do not fail later
+		r.current.CompareAndSwap(before, fresh)
+	}
 }
 
 // wakeReports wakes the reports, because a visitor came or the settings changed.
@@ -457,13 +470,14 @@ type schedule struct {
 	config  *config.Room
 	keys    *Keyring
 	skewed  time.Duration
+	limit   *autoLimit
 	current atomic.Pointer[config.EffectiveSettings] // never changed, only replaced
 }
 
 // newSchedule returns the schedule of a room's settings, which change with its events.
-func newSchedule(room *config.Room, o *Options) (*schedule, error) {
+func newSchedule(room *config.Room, o *Options, limit *autoLimit) (*schedule, error) {
 	at := o.newPlace(room)
-	s := &schedule{config: room, keys: o.Keys, skewed: at.skew}
+	s := &schedule{config: room, keys: o.Keys, skewed: at.skew, limit: limit}
 	m, err := s.compute(at.now())
 	s.current.Store(m)
 	return s, err
@@ -473,6 +487,10 @@ func newSchedule(room *config.Room, o *Options) (*schedule, error) {
 func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	m := s.config.At(now)
 	m.Settings.Skew = s.skewed
+	if s.config.Automatic && m.Settings.TotalActiveUsers == s.config.TotalActiveUsers { // else an event has a limit of its own
+		m.Settings.TotalActiveUsers = s.limit.of(s.config)
+		m.Settings.NewUsersPerMinute = min(m.Settings.NewUsersPerMinute, m.Settings.TotalActiveUsers)
+	}
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
 		shuffle.Salt = s.keys.deriveNumber(s.config.Name + "/" + m.Event.Name)
 	}

@@ -28,8 +28,8 @@ type upstream struct {
 }
 
 // newUpstream returns the reverse proxy to a room's upstream servers.
-func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *upstream {
-	u := &upstream{balancer: newBalancer(room, logger, now)}
+func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
+	u := &upstream{balancer: newBalancer(room, logger, now, limit)}
 	u.proxy = httputil.ReverseProxy{
 		Transport:     u.balancer,
 		FlushInterval: -1, // what has come goes on at once, as it came

@@ -114,7 +114,7 @@ func BenchmarkAccepted(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan, err := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now})
+	plan, err := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now}, &autoLimit{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -51,15 +51,20 @@ type Room struct {
 	Routes []Route
 	// Settings and Template hold outside events.
 	queue.Settings
-	Template       string // of the page, in Mustache; "" for the built-in page
-	QueueingStatus int    // of the waiting page or JSON: 200, 202 or 429
-	JSON           bool   // clients that prefer JSON to a page get it
-	Language       language.Tag
-	Cookie         Cookie
-	EachNode       bool // in a cluster, each node has the room by itself, and its limits
-	OriginRevokes  bool // the origin may end a session by a header of its answer
-	Rules          []Rule
-	Events         []Event // by their time
+	// Automatic has the limit of active users follow the origin: from AutomaticMin to Settings.TotalActiveUsers, so that 99 % of its
+	// responses start within LatencyObjective.
+	Automatic        bool
+	AutomaticMin     int
+	LatencyObjective time.Duration
+	Template         string // of the page, in Mustache; "" for the built-in page
+	QueueingStatus   int    // of the waiting page or JSON: 200, 202 or 429
+	JSON             bool   // clients that prefer JSON to a page get it
+	Language         language.Tag
+	Cookie           Cookie
+	EachNode         bool // in a cluster, each node has the room by itself, and its limits
+	OriginRevokes    bool // the origin may end a session by a header of its answer
+	Rules            []Rule
+	Events           []Event // by their time
 	// Upstreams are where admitted requests go, all of one scheme: http, https or h2c. None:
 	// to what Larder itself serves there.
 	Upstreams []*url.URL

@@ -50,7 +50,8 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	room := Default()
 	room.TotalActiveUsers, room.NewUsersPerMinute = unset, unset
 	var rules, events *yaml.Node
-	ok := r.readFields(n, "", r.roomFields(&room, &rules, &events))
+	automaticMax := 0
+	ok := r.readFields(n, "", r.roomFields(&room, &automaticMax, &rules, &events))
 	if !ok {
 		return room, false
 	}
@@ -61,6 +62,7 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	case !word.MatchString(room.Name):
 		r.addMistake(n, "name", "%q must have letters, digits, - and _ only, at most %d", cutValue(room.Name), maxNameBytes)
 	}
+	r.checkAutomatic(n, &room, automaticMax)
 	if room.TotalActiveUsers == unset && !hasField(n, "total_active_users") {
 		r.addMistake(n, "total_active_users", "is missing; say how many users may be active at once")
 	}
@@ -91,15 +93,47 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	return room, len(r.problems) == before
 }
 
+// readTotal reads the limit of active users of a room: a number, or auto.
+func (r *reader) readTotal(n *yaml.Node, name string, room *Room) {
+	if room.Automatic = resolveAlias(n).Value == "auto"; !room.Automatic {
+		value(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers))(n, name)
+	}
+}
+
+// checkAutomatic checks the fields of a limit that follows the origin, and has its highest value be the room's limit.
+func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
+	fields := [...]string{"total_active_users_min", "total_active_users_max", "latency_objective_p99"}
+	for _, field := range fields {
+		if hasField(n, field) != room.Automatic {
+			r.addMistake(n, field, "is needed with total_active_users: auto, and only then; give total_active_users_min, total_active_users_max and latency_objective_p99 with it")
+			return
+		}
+	}
+	switch {
+	case !room.Automatic:
+		return
+	case room.AutomaticMin > automaticMax:
+		r.addMistake(n, "total_active_users_min", "is %d, more than the %d of total_active_users_max; make it smaller", room.AutomaticMin, automaticMax)
+	case len(room.Upstreams) == 0:
+		r.addMistake(n, "total_active_users", "auto needs an upstream, whose response times the limit follows")
+	case room.Allocator != queue.Counter:
+		r.addMistake(n, "total_active_users", "auto needs the allocator counter")
+	}
+	room.TotalActiveUsers = automaticMax
+}
+
 // roomFields returns the fields of a room by name. Each reads its value into room; rules and events are read later, because they need
-// the other fields.
-func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]field {
+// the other fields. The highest automatic limit goes to automaticMax.
+func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.Node) map[string]field {
 	return map[string]field{
 		"name":                      value(r, &room.Name, acceptText),
 		"host":                      value(r, &room.Routes[0].Host, parseHost),
 		"path":                      value(r, &room.Routes[0].Path, parsePath),
 		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.readRoutes(n, name)...) },
-		"total_active_users":        value(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers)),
+		"total_active_users":        func(n *yaml.Node, name string) { r.readTotal(n, name, room) },
+		"total_active_users_min":    value(r, &room.AutomaticMin, wholeNumber(1, 1, queue.MaxUsers)),
+		"total_active_users_max":    value(r, automaticMax, wholeNumber(1, 1, queue.MaxUsers)),
+		"latency_objective_p99":     value(r, &room.LatencyObjective, wholeNumber(time.Millisecond, 1, 600_000)),
 		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
 		"session_duration":          value(r, &room.SessionDuration, wholeNumber(time.Minute, 1, 30)),
 		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
@@ -133,7 +167,7 @@ func (r *reader) roomFields(room *Room, rules, events **yaml.Node) map[string]fi
 // checkFieldName returns an error if a room has no field of that name.
 func checkFieldName(name string) error {
 	room := Default()
-	known := (&reader{}).roomFields(&room, new(*yaml.Node), new(*yaml.Node))
+	known := (&reader{}).roomFields(&room, new(int), new(*yaml.Node), new(*yaml.Node))
 	if known[name] == nil {
 		return fmt.Errorf("no such field as %q%s", cutValue(name), suggestField(name, known))
 	}

@@ -1,0 +1,137 @@
+package waitingroom
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// An origin bears some users: its 99th percentile is 100 ms for few, and reaches the objective of 500 ms at its capacity.
+type originModel struct{ capacity float64 }
+
+// took returns how long a response takes while users are in.
+func (o originModel) took(rng *rand.Rand, users int) time.Duration {
+	load := float64(users) / o.capacity
+	p99 := 100 + 400*load*load*load*load
+	return time.Duration((0.5 + 0.5*rng.Float64()) * p99 * float64(time.Millisecond))
+}
+
+// TestAutoLimit has a limit follow an origin whose capacity falls and rises by a factor of four, while always more people want to come
+// in. Once the sessions of before have ended, the origin is used by at least 85 %, and its 99th percentile within the objective.
+func TestAutoLimit(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	room := &config.Room{Automatic: true, AutomaticMin: 20, LatencyObjective: 500 * time.Millisecond}
+	room.TotalActiveUsers = 1000
+	var l autoLimit
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	var ends []time.Time // of the sessions of who is in, a minute each
+	for _, capacity := range []float64{400, 100, 400, 4000, 40} {
+		origin := originModel{capacity}
+		bears := min(capacity, float64(room.TotalActiveUsers))
+		used, rounds, late, responses := 0.0, 0, 0, 0
+		for second := range 30 * 60 {
+			now = now.Add(time.Second)
+			for len(ends) > 0 && !ends[0].After(now) {
+				ends = ends[1:]
+			}
+			for len(ends) < l.of(room) {
+				ends = append(ends, now.Add(time.Minute))
+			}
+			settled := second > 10*60
+			for range len(ends)/5 + 1 {
+				took := origin.took(rng, len(ends))
+				l.countResponse(took, http.StatusOK)
+				if settled {
+					if responses++; took > room.LatencyObjective {
+						late++
+					}
+				}
+			}
+			l.follow(now, room, len(ends))
+			if n := l.of(room); n < room.AutomaticMin || n > room.TotalActiveUsers {
+				t.Fatalf("the limit is %d", n)
+			}
+			if settled {
+				used, rounds = used+float64(len(ends))/bears, rounds+1
+			}
+		}
+		t.Logf("capacity %.0f: used by %.1f %%, %.2f %% of %d responses beyond the objective", capacity, 100*used/float64(rounds), 100*float64(late)/float64(responses), responses)
+		if used/float64(rounds) < 0.85 || float64(late) > 0.01*float64(responses) {
+			t.Errorf("capacity %.0f: used by %.1f %%, %d of %d responses beyond the objective", capacity, 100*used/float64(rounds), late, responses)
+		}
+	}
+}
+
+// TestAutoLimitFalls has an origin fail: the limit falls to the minimum, and no earlier than sessions end.
+func TestAutoLimitFalls(t *testing.T) {
+	t.Parallel()
+	room := &config.Room{Automatic: true, AutomaticMin: 5, LatencyObjective: time.Second}
+	room.TotalActiveUsers = 100
+	var l autoLimit
+	l.current.Store(100)
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	step := func(active int) int {
+		now = now.Add(limitInterval)
+		for range limitMinimum {
+			l.countResponse(time.Millisecond, http.StatusBadGateway)
+		}
+		l.follow(now, room, active)
+		return l.of(room)
+	}
+	if n := step(100); n != 90 {
+		t.Errorf("the limit is %d after errors", n)
+	}
+	if n := step(100); n != 90 {
+		t.Errorf("the limit is %d before sessions have ended", n)
+	}
+	for range 50 {
+		step(l.of(room))
+	}
+	if n := l.of(room); n != 5 {
+		t.Errorf("the limit is %d after more errors", n)
+	}
+}
+
+// TestAutoLimitInForce has a room with an automatic limit let users in by it.
+func TestAutoLimitInForce(t *testing.T) {
+	t.Parallel()
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") }))
+	defer site.Close()
+	yaml := "- {name: shop, upstream: '" + site.URL + "', total_active_users: auto, total_active_users_min: 2, total_active_users_max: 10, latency_objective_p99: 60000, new_users_per_minute: 10}"
+	h := open(t, yaml)
+	var in []*user
+	for range 2 {
+		in = append(in, h.user())
+		if r := in[len(in)-1].get("/"); !r.in() {
+			t.Fatal(r.body)
+		}
+	}
+	if r := h.user().get("/"); r.in() {
+		t.Fatal("the minimum does not hold")
+	}
+	for range 3 {
+		for range limitMinimum {
+			in[0].get("/")
+		}
+		h.pass(limitInterval + time.Second)
+	}
+	if s, _ := h.rooms.Status("shop"); s.TotalActiveUsers < 3 || s.NewUsersPerMinute != s.TotalActiveUsers {
+		t.Errorf("the limit does not follow the origin: %+v", s)
+	}
+	for _, wrong := range []string{"total_active_users_min: 2, ", "latency_objective_p99: 60000, ", "upstream: '" + site.URL + "', "} {
+		if _, err := config.Parse("rooms.yaml", []byte(strings.Replace(yaml, wrong, "", 1))); err == nil {
+			t.Errorf("a room without %s is accepted", wrong)
+		}
+	}
+	if _, err := config.Parse("rooms.yaml", fmt.Appendf(nil, "- {name: shop, total_active_users: 5, total_active_users_min: 2, new_users_per_minute: 5}")); err == nil {
+		t.Error("a minimum without auto is accepted")
+	}
+}
