@@ -182,13 +182,39 @@ func (b *builder) addEntry(subpath string) {
 	case slices.ContainsFunc(b.entries, func(e *entry) bool { return PathOf(e.subpath) == PathOf(subpath) }):
 		b.skip(subpath, "another subpath has the same module")
 	default:
-		b.entries = append(b.entries, &entry{subpath: subpath, file: at.file, text: exportAll(at.file) + exportDefault(at.file)})
+		b.entries = append(b.entries, &entry{subpath: subpath, file: at.file, text: b.exportAll(at.file) + b.exportDefault(at.file)})
 	}
 }
 
-// exportAll and exportDefault return statements of an entry point that export what a file exports.
-func exportAll(file string) string     { return "export * from " + quote(file) + ";\n" }
-func exportDefault(file string) string { return "export { default } from " + quote(file) + ";\n" }
+// exportAll returns the statements of an entry point that export what a file exports by name. The exports of other packages are named here
+// again, because esbuild keeps them as such only in the entry point itself.
+func (b *builder) exportAll(file string) string {
+	text := "export * from " + quote(file) + ";\n"
+	seen, others := map[string]bool{}, map[string]bool{}
+	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
+		if seen[queue[0]] {
+			continue
+		}
+		seen[queue[0]] = true
+		for _, specifier := range readStars(b.release.files[queue[0]]).Stars {
+			if to := b.release.resolve(queue[0], specifier, importConditions); to.file != "" {
+				queue = append(queue, to.file)
+			} else if to.external != "" && !others[to.external] {
+				others[to.external] = true
+				text += "export * from " + quote(to.external) + ";\n"
+			}
+		}
+	}
+	return text
+}
+
+// exportDefault returns the statement of an entry point that exports the default of a file, "" if it has none.
+func (b *builder) exportDefault(file string) string {
+	if !readStars(b.release.files[file]).HasDefault {
+		return ""
+	}
+	return "export { default } from " + quote(file) + ";\n"
+}
 
 // skip records that a subpath has no module.
 func (b *builder) skip(subpath, reason string) {
@@ -233,8 +259,8 @@ func (b *builder) skipFailed(all []api.Message) error {
 			return fmt.Errorf("%.300s", m.Text)
 		}
 		file := strings.TrimPrefix(m.Location.File, fromRelease+":")
-		if e := b.entryOf(strings.TrimPrefix(file, fromEntry+":")); e != nil && e.text == exportAll(e.file)+exportDefault(e.file) {
-			e.text = exportAll(e.file)
+		if e := b.entryOf(strings.TrimPrefix(file, fromEntry+":")); e != nil && strings.Contains(e.text, "export { default } from") {
+			e.text = b.exportAll(e.file)
 			changed = true
 			continue
 		}

@@ -37,14 +37,7 @@ func readExports(source []byte) commonJS {
 
 // scanExports returns the exports of a CommonJS module by its tokens.
 func scanExports(source []byte) commonJS {
-	s := exportScanner{required: map[string]string{}, seen: map[string]bool{}}
-	for t, text := range render.ScriptTokens(source) {
-		switch t {
-		case js.WhitespaceToken, js.LineTerminatorToken, js.CommentToken, js.CommentLineTerminatorToken:
-		default:
-			s.tokens = append(s.tokens, text)
-		}
-	}
+	s, _ := newExportScanner(source)
 	for at := range s.tokens {
 		s.scanAt(at)
 	}
@@ -57,6 +50,21 @@ type exportScanner struct {
 	required map[string]string // the specifiers of modules by the variables that have them
 	seen     map[string]bool   // names
 	found    commonJS
+}
+
+// newExportScanner returns a scanner with the tokens of a script, and reports whether it has all of them.
+func newExportScanner(source []byte) (s *exportScanner, complete bool) {
+	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}}
+	read := 0
+	for t, text := range render.ScriptTokens(source) {
+		read += len(text)
+		switch t {
+		case js.WhitespaceToken, js.LineTerminatorToken, js.CommentToken, js.CommentLineTerminatorToken:
+		default:
+			s.tokens = append(s.tokens, text)
+		}
+	}
+	return s, read == len(source)
 }
 
 // text returns a token, "" behind the end.
@@ -140,7 +148,8 @@ func (s *exportScanner) scanAssignment(at int, replaces bool) {
 	}
 }
 
-// scanLiteral records the members of an object that is assigned to module.exports, until one whose value is not an identifier.
+// scanLiteral records the members of an object that is assigned to module.exports. Unlike cjs-module-lexer it continues after values that are
+// no identifiers, because ES modules that were written for bundlers import these members, too.
 func (s *exportScanner) scanLiteral(at int) {
 	for {
 		name, quoted := unquote(s.text(at))
@@ -160,10 +169,7 @@ func (s *exportScanner) scanLiteral(at int) {
 			at++
 			if s.text(at) == ":" {
 				s.addName(name)
-				if !isIdentifier(s.text(at + 1)) {
-					return
-				}
-				at += 2
+				at = s.skipValue(at + 1)
 			} else if !quoted && (s.text(at) == "," || s.text(at) == "}") {
 				s.addName(name)
 			}
@@ -175,6 +181,26 @@ func (s *exportScanner) scanLiteral(at int) {
 		}
 		at++
 	}
+}
+
+// skipValue returns the token after the value of a member: a comma, or the end of the object.
+func (s *exportScanner) skipValue(at int) int {
+	for depth := 0; at < len(s.tokens); at++ {
+		switch s.text(at) {
+		case "(", "[", "{", "${":
+			depth++
+		case ")", "]", "}":
+			if depth == 0 {
+				return at
+			}
+			depth--
+		case ",":
+			if depth == 0 {
+				return at
+			}
+		}
+	}
+	return at
 }
 
 // scanDefinition records the name in Object.defineProperty(exports, "name", {…}); at is the first argument. The property must have a value, or
@@ -227,6 +253,37 @@ func (s *exportScanner) addReexport(specifier string) {
 // isIdentifier reports whether a token can be the name of a variable or a member.
 func isIdentifier(token string) bool {
 	return token != "" && (token[0] == '_' || token[0] == '$' || token[0] >= 0x80 || 'a' <= token[0]|0x20 && token[0]|0x20 <= 'z')
+}
+
+// An esModule is what the text of an ES module says about its exports.
+type esModule struct {
+	Stars      []string // the specifiers of modules whose exports it exports
+	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
+}
+
+// readStars returns which exports an ES module has besides those that esbuild reports.
+func readStars(source []byte) esModule {
+	s, complete := newExportScanner(source)
+	m := esModule{HasDefault: !complete}
+	for at := range s.tokens {
+		if s.text(at) != "export" || s.text(at-1) == "." {
+			continue
+		}
+		switch s.text(at + 1) {
+		case "*":
+			if specifier, ok := unquote(s.text(at + 3)); ok && s.text(at+2) == "from" {
+				m.Stars = append(m.Stars, specifier)
+			}
+		case "default":
+			m.HasDefault = true
+		case "{":
+			for i := at + 2; i < len(s.tokens) && s.text(i) != "}"; i++ {
+				next := s.text(i + 1)
+				m.HasDefault = m.HasDefault || s.text(i) == "default" && (next == "," || next == "}")
+			}
+		}
+	}
+	return m
 }
 
 // unquote returns the value of a string literal without escapes, and reports whether a token is one.

@@ -49,6 +49,9 @@ func parsePackageJSON(data []byte) (*packageJSON, error) {
 		*into = t
 	}
 	p.readBrowser(raw["browser"])
+	if main := p.browser["."]; main != "" {
+		p.entry = append(p.entry, main)
+	}
 	for _, member := range []string{"browser", "module", "main"} {
 		if s := text(member); s != "" {
 			p.entry = append(p.entry, s)
