@@ -175,7 +175,9 @@ var excesses = map[Task]func(argument string) error{
 	"huge pages": func(string) error {
 		return mapBytes(2<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_HUGETLB)
 	},
-	"stack": growStack,
+	"written, then read only": func(string) error { return mapWritten(unix.PROT_READ) },
+	"written, then reserved":  func(string) error { return mapWritten(unix.PROT_NONE) },
+	"stack":                   growStack,
 	"break": func(string) error { return call(unix.SYS_BRK, ^uintptr(0)>>17) },
 	"memfd": func(string) error {
 		return call(unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(&[]byte("x\x00")[0])), 0)
@@ -205,6 +207,24 @@ var excesses = map[Task]func(argument string) error{
 		return unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	},
 	"other's memory": func(pid string) error { return attachTo(pid) },
+}
+
+// mapWritten maps memory, writes it and takes the right to write away, by which the kernel stops counting it as data, piece by piece.
+func mapWritten(protection int) error {
+	const piece = 4 << 20
+	for range 64 << 20 / piece { // the limit on addresses allows so much
+		b, err := unix.Mmap(-1, 0, piece, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			return err
+		}
+		for i := 0; i < piece; i += 4096 {
+			b[i] = 1
+		}
+		if err := unix.Mprotect(b, protection); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func call(number uintptr, arguments ...uintptr) error {
@@ -400,7 +420,7 @@ func TestContractOfMemory(t *testing.T) {
 	for named, ways := range map[string][]Task{
 		"MAP_SHARED": {"shared", "shared small", "validated", "droppable"}, "MAP_GROWSDOWN": {"grows down"}, "the main stack": {"stack"}, "memfd_create": {"memfd", "secret"},
 		"socket pairs": {"pair"}, "pipes and their size": {"pipe", "larger pipe"}, "System V shared memory": {"segment", "queue"}, "userfaultfd": {"faults"}, "io_uring": {"ring"}, "bpf": {"bpf", "events", "keys"},
-		"huge pages": {"huge pages"}, "files in memory": {"file in memory"}, "other limits": {"raise space", "raise time"}, "other processes": {"other's memory"}, "private mappings": {"private", "private early", "reserved", "read only", "break"},
+		"huge pages": {"huge pages"}, "files in memory": {"file in memory"}, "other limits": {"raise space", "raise time"}, "other processes": {"other's memory"}, "private mappings": {"private", "private early", "reserved", "read only", "written, then read only", "written, then reserved", "break"},
 	} {
 		for _, way := range ways {
 			if excesses[way] == nil {
