@@ -114,7 +114,7 @@ func (o *PrivateOptions) isOwnHost(host string) bool {
 }
 
 // isForeign reports whether a browser sends the request for a page of another origin. Following a link to the listener is no such request:
-// the page cannot read the response.
+// the page cannot read the response. A link to a profile is one, since making that takes time and memory.
 func isForeign(r *http.Request) bool {
 	for _, origin := range r.Header["Origin"] {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
@@ -124,7 +124,8 @@ func isForeign(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site": // which may be another port of this machine
 		safe := r.Method == http.MethodGet || r.Method == http.MethodHead
-		return !safe || r.Header.Get("Sec-Fetch-Mode") != "navigate"
+		link := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" // and no frame
+		return !safe || !link || strings.HasPrefix(r.URL.Path, "/debug/")
 	}
 	return false
 }

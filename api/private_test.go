@@ -113,7 +113,9 @@ func TestPrivateIsNoWebPages(t *testing.T) {
 	}{
 		{"GET", nil, true}, {"POST", nil, true},
 		{"GET", []string{"Origin", own}, true}, {"POST", []string{"Origin", own, "Sec-Fetch-Site", "same-origin"}, true},
-		{"GET", []string{"Sec-Fetch-Site", "none"}, true}, {"GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, true}, // a link
+		{"GET", []string{"Sec-Fetch-Site", "none"}, true},
+		{"GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, true}, // a link
+		{"GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, false},
 		{"POST", []string{"Origin", "http://attacker.example"}, false}, {"GET", []string{"Origin", "http://attacker.example"}, false},
 		{"POST", []string{"Origin", "null"}, false}, {"POST", []string{"Origin", ""}, false}, {"POST", []string{"Origin", "http://127.0.0.1:3000"}, false},
 		{"POST", []string{"Origin", own, "Origin", "http://attacker.example"}, false},
@@ -123,7 +125,8 @@ func TestPrivateIsNoWebPages(t *testing.T) {
 	} {
 		for _, path := range paths {
 			w := privately(h, tt.method, path, tt.fields...)
-			if refused := w.Code == 403; refused == tt.allowed {
+			profiles := strings.HasPrefix(path, "/debug/") && slices.Contains(tt.fields, "cross-site") // making one takes time
+			if refused := w.Code == 403; refused == (tt.allowed && !profiles) {
 				t.Errorf("%s %s with %q: %d", tt.method, path, tt.fields, w.Code)
 			}
 		}

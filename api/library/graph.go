@@ -48,9 +48,17 @@ type GraphModule struct {
 	Path string
 }
 
+// Bytes estimates how much memory the graph takes.
+func (g *Graph) Bytes() int {
+	const module, importOf = 600, 400 // addresses, tags and integrity
+	return module*len(g.Modules) + importOf*len(g.Imports)
+}
+
 const (
-	mostModules       = 1000
-	mostGraphBytes    = 16 << 20
+	mostModules       = 300
+	mostBuiltModules  = 1000 // of those that were built here: what these import is in the manifest
+	mostImports       = 3000 // of all modules together
+	mostGraphBytes    = 8 << 20
 	mostGraphProblems = 10
 )
 
@@ -79,8 +87,8 @@ func (x *Index) newWalk(ctx context.Context, assetBase string, r *Release, docum
 	}
 	return &walk{
 		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase,
-		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
-		chosen: map[string]string{},
+		graph: &Graph{Imports: map[string]string{}}, seen: map[moduleKey]string{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
+		chosen: map[string]string{}, most: mostModules,
 	}, nil
 }
 
@@ -109,13 +117,18 @@ type walk struct {
 	minified  bool
 	graph     *Graph
 	queue     []place
-	seen      map[string]bool // URLs
+	seen      map[moduleKey]string // URLs of files that were met, also of those that are not in the graph
 	bytes     int64
+	most      int // modules
+	imports   int // that were followed
 	releases  map[[2]string]*Release
 	abouts    map[kvstore.Hash]*logs.About
 	wanted    map[kvstore.Hash]Wanted
 	chosen    map[string]string // the versions of libraries that imports lead to
 }
+
+// A moduleKey identifies a file of a release.
+type moduleKey struct{ library, version, path string }
 
 // A place is a file of a release.
 type place struct {
@@ -140,15 +153,16 @@ func (w *walk) depend(library string) {
 
 // add puts a file into the graph, if it is not there yet, and returns its URL.
 func (w *walk) add(r *Release, f views.PublishedFile) string {
+	key := moduleKey{r.Library, r.Version, f.Path}
+	if url := w.seen[key]; url != "" {
+		return url
+	}
 	s := NewSnippet(w.base, r.Library, r.Version, f)
-	if w.seen[s.URL] {
+	w.seen[key] = s.URL
+	if len(w.graph.Modules) == w.most || w.bytes+f.Size > mostGraphBytes {
+		w.problem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", w.most, mostGraphBytes>>20)
 		return s.URL
 	}
-	if len(w.graph.Modules) == mostModules || w.bytes+f.Size > mostGraphBytes {
-		w.problem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", mostModules, mostGraphBytes>>20)
-		return s.URL
-	}
-	w.seen[s.URL] = true
 	w.bytes += f.Size
 	w.graph.Modules = append(w.graph.Modules, GraphModule{r.Library, r.Version, s, f.Path})
 	switch path.Ext(strings.ToLower(f.Path)) {
@@ -198,6 +212,11 @@ func (w *walk) follow(p place) error {
 // followImports adds what a file imports.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
+		if w.imports++; w.imports > mostImports {
+			w.problem("Its modules import others over %d times; what comes after that is not in the map, and is not checked.", mostImports)
+			w.queue = nil
+			return nil
+		}
 		switch {
 		case strings.HasPrefix(i.Specifier, "./"), strings.HasPrefix(i.Specifier, "../"):
 			w.relative(p, i)

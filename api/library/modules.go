@@ -68,7 +68,7 @@ func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, sub
 	if err != nil {
 		return ModuleMap{}, err
 	}
-	w.minified = true
+	w.minified, w.most = true, mostBuiltModules
 	w.depend(r.Library)
 	l, err := x.Library(ctx, r.Library)
 	if err != nil {

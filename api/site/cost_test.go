@@ -32,7 +32,45 @@ func TestPagesOfManyFiles(t *testing.T) {
 		}
 		shelf.Publish(library, "1.0.1", "w.js", changed)
 	}
+	shelf.Enrol("web", packageJSON(t, "web", nil))
+	modules := map[string]string{}
+	for i := range 400 {
+		var b strings.Builder
+		for j := range 100 {
+			fmt.Fprintf(&b, "import\"./m%d.mjs\";", (i+j)%400)
+		}
+		modules[fmt.Sprintf("m%d.mjs", i)] = b.String()
+	}
+	shelf.Publish("web", "1.0.0", "m0.mjs", modules)
 	site := newSite(t, shelf, nil)
+	for _, page := range []struct {
+		target string
+		graphs int  // that the page has
+		anew   bool // the graphs are not kept
+		most   float64
+	}{
+		{"/library/web?filter=m1", 1, false, 5_000},
+		{"/library/web?file=m7.mjs", 1, false, 5_000},
+		{"/recipe/web/1.0.0?file=m1.mjs&file=m2.mjs&file=m3.mjs", 3, false, 3_000},
+		{"/recipe/web/1.0.0?file=m1.mjs&file=m2.mjs&file=m3.mjs", 3, true, 60_000},
+	} {
+		get := func() {
+			site.cachedPages.Remove(func(pageKey) bool { return true })
+			if page.anew {
+				site.graphs.Remove(func(graphKey) bool { return true })
+			}
+			w := httptest.NewRecorder()
+			if site.ServeHTTP(w, httptest.NewRequest("GET", page.target, nil)); w.Code != 200 {
+				t.Fatal(page.target, w.Code)
+			}
+		}
+		for before := site.graphs.Len(); !page.anew && site.graphs.Len() < before+page.graphs-1; { // until the worker has read the modules
+			get()
+		}
+		if cost := testing.AllocsPerRun(5, get); cost > page.most {
+			t.Errorf("%s: %v allocations, want at most %v: imports of modules are followed too often", page.target, cost, page.most)
+		}
+	}
 	for _, page := range []struct {
 		target string
 		most   float64 // allocations

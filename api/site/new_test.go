@@ -45,7 +45,7 @@ func TestNew(t *testing.T) {
 		"/new?npm=x":         {200, "And 1,234 more."},
 		"/new?npm=gone":      {404, "npm has no &#34;gone&#34;"},
 		"/new?npm=away":      {503, "npm is away"},
-		"/new?npm=slow":      {503, "could not be fetched in time"},
+		"/new?npm=slow":      {503, "could not be downloaded in time"},
 		"/new?npm=broken":    {500, "Something went wrong"},
 		"/new?npm=%3Cscript": {200, `value="&lt;script"`},
 	} {

@@ -280,14 +280,49 @@ func (s *Site) documentsFor(q *request) library.Documents {
 	})
 }
 
-// importGraph returns the modules that a module imports, directly and indirectly.
+// A graphKey identifies what loads when a page imports a module.
+type graphKey struct{ release, file, assetBase string }
+
+// A keptGraph is the same until one of the libraries changes that it depends on.
+type keptGraph struct {
+	*library.Graph
+	moment uint64 // of [library.Changes]
+}
+
+const (
+	mostGraphs     = 500
+	mostGraphBytes = 32 << 20
+	// mostFound bounds the modules of the graphs that are found out for one page. The next request for the page continues.
+	mostFound = 1000
+)
+
+// importGraph follows the imports of a module, or returns what was found before if nothing has changed since. It returns an empty graph with
+// Pending if enough was found out for the page.
 func (s *Site) importGraph(q *request, r *library.Release, file string) (*library.Graph, error) {
-	f, _ := r.Find(file)
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.documentsFor(q))
-	if err == nil {
-		q.inputs.addLibraries(g.Libraries...)
+	key := graphKey{r.Owner(), file, q.assetBase}
+	g, ok := s.graphs.Cached(key)
+	if ok && s.library.Changes().Since(g.moment, g.Libraries) {
+		s.graphs.Remove(func(k graphKey) bool { return k == key })
+		ok = false
 	}
-	return g, err
+	if !ok && q.found >= mostFound {
+		q.inputs.isUnrendered = true
+		return &library.Graph{Pending: true}, nil
+	}
+	if !ok {
+		f, _ := r.Find(file)
+		g.moment = s.library.Changes().Now()
+		var err error
+		if g.Graph, err = s.library.Graph(q.Context(), q.assetBase, r, f, s.documentsFor(q)); err != nil {
+			return nil, err
+		}
+		q.found += len(g.Modules)
+		if !g.Pending {
+			_, _ = s.graphs.Get(key, func() (keptGraph, int, error) { return g, g.Bytes(), nil })
+		}
+	}
+	q.inputs.addLibraries(g.Libraries...)
+	return g.Graph, nil
 }
 
 // canonicalQuery returns the known parameters of a query in one form. known is false if the query has others. A name in

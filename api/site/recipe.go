@@ -109,7 +109,7 @@ func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile
 func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
 	var all []library.GraphModule
-	imports := map[string]string{}
+	imports, has := map[string]string{}, map[string]bool{}
 	slices.SortStableFunc(chosen, func(a, b views.PublishedFile) int {
 		return cmp.Or(loadRank(r, a.Path)-loadRank(r, b.Path), cmp.Compare(a.Path, b.Path))
 	})
@@ -139,7 +139,8 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 				page.Problems = append(page.Problems, modulesPending)
 			}
 			for _, m := range g.Modules {
-				if !slices.ContainsFunc(all, func(a library.GraphModule) bool { return a.URL == m.URL }) {
+				if !has[m.URL] {
+					has[m.URL] = true
 					all = append(all, m)
 				}
 			}

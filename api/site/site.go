@@ -78,6 +78,7 @@ type Site struct {
 	reference   referenceCache
 	drafting    draftLimiter
 	cachedPages prepared.Cache[pageKey, *page]
+	graphs      prepared.Cache[graphKey, keptGraph]
 	hosts       cachedHosts
 	flights     flights
 	now         func() time.Time
@@ -95,6 +96,7 @@ func New(o Options) (*Site, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.cachedPages.Most, s.cachedPages.MostBytes = maxCached, maxCachedBytes
+	s.graphs.Most, s.graphs.MostBytes = mostGraphs, mostGraphBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {
 		return nil, err

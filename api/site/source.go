@@ -21,10 +21,8 @@ import (
 
 // This file shows what strangers wrote: as plain text here, and otherwise as a worker has rendered it.
 
-const (
-	mostSource = 4 << 20 // bytes of a file whose source is shown
-	linesShown = 2000    // on a page
-)
+// mostSource bounds a file whose source is shown, in bytes.
+const mostSource = 4 << 20
 
 // languages are the extensions of files that a worker colours, with the one that stands for all of a language.
 var languages = map[string]string{
@@ -41,7 +39,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 		p.Count++
 	}
 	self := filesPath(p.Name, p.Version, f.Path)
-	p.Pager = newPager(p.Count, linesShown, q.pageNumber(), "lines", func(n string) string { return withQuery(self, encodeQuery("page", n)) + "#source" })
+	p.Pager = newPager(p.Count, document.MaxLines, q.pageNumber(), "lines", func(n string) string { return withQuery(self, encodeQuery("page", n)) + "#source" })
 	q.inputs.arbitrary = q.inputs.arbitrary || p.Pager.Page != q.pageNumber()
 	p.First = p.Pager.First
 	first := max(0, p.First-1)
@@ -50,7 +48,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 			Kind: document.Source, Key: document.SourceKey(r.Owner(), f.Hash, language, first), Owner: r.Owner(),
 			Request: func(context.Context) (document.Request, error) {
 				source, err := s.readSource(f)
-				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, err
+				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: document.MaxLines}, err
 			},
 		})
 		if err != nil {
@@ -76,7 +74,7 @@ func (p *filePage) addPlainLines(source string, first int) {
 		if n++; n <= first {
 			continue
 		}
-		if n > first+linesShown {
+		if n > first+document.MaxLines {
 			return
 		}
 		line = strings.TrimRight(line, "\r\n")

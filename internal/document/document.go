@@ -57,6 +57,12 @@ func (k Kind) MaxOutput() int {
 	return MaxMarkup
 }
 
+// The bounds of what a result has. Decode refuses more: for each line and import, pages do some work.
+const (
+	MaxLines   = 2000 // of source
+	MaxImports = 2000 // of a module
+)
+
 // LongestLine limits a line of source, in bytes. Longer lines are cut.
 const LongestLine = 4000
 
@@ -67,7 +73,7 @@ type Request struct {
 	Name string
 	// Text is the document. In a comparison it is the older text, and After the newer one.
 	Text, After string
-	// First is the number of the first line of source to render, counted from 0, and Lines limits how many follow.
+	// First is the number of the first line of source to render, counted from 0, and Lines limits how many follow, up to MaxLines.
 	First, Lines int
 	// Library and Version name the release of a README, and Files are its paths in byte order. Repository is the address of its repository, ""
 	// for none. Links of the README lead there.
@@ -204,9 +210,15 @@ func Decode(kind Kind, data []byte) (Result, error) {
 					return malformed("not a list of imports")
 				}
 			}
+			if len(r.Imports) == MaxImports {
+				return malformed(fmt.Sprintf("over %d imports", MaxImports))
+			}
 			r.Imports = append(r.Imports, Import{specifier, dynamic})
 		}
 		return r, nil
+	}
+	if kind == Source && strings.Count(body, "\n") > MaxLines {
+		return malformed(fmt.Sprintf("over %d lines", MaxLines))
 	}
 	if err := checkMarkup(kind, body); err != nil {
 		return malformed(err.Error())

@@ -46,10 +46,10 @@ func TestHostileResults(t *testing.T) {
 			"<h3 id=\"content\">a</h3>", "<p>a", "a</p>", "<p><em>a</p></em>", "</div>", "<p", "<!-- a -->", "<!DOCTYPE html>", "<?a?>", "<svg/onload=x>", "<p/onclick=x>a</p>", "< p>a</p>", "<p\n>a</p>", "<pre tabindex=\"9\">a</pre>",
 			"<p =\"a\">a</p>", "<p\t>a</p>", "<math>", "<noscript>", "<plaintext>", "<p><![CDATA[", strings.Repeat("<p>", 101) + strings.Repeat("</p>", 101), "<a href=\"https://a<b>\">c</a>",
 		},
-		Source:     {"<b>a</b>\n", "<span>a\n</span>", "<span class=\"notice\">a</span>\n", "<span class=\"k\" id=\"x\">a</span>\n", "</code></pre>\n", "<span class=\"k\">a\n"},
+		Source:     {"<b>a</b>\n", "<span>a\n</span>", "<span class=\"notice\">a</span>\n", "<span class=\"k\" id=\"x\">a</span>\n", "</code></pre>\n", "<span class=\"k\">a\n", strings.Repeat("\n", MaxLines+1)},
 		Comparison: {"<ins class=\"k\">a</ins>", "<p>a</p>", "<ins>a</del>", "<script>"},
 		Ranges:     {"1.0.0\n", "x1.0.0\n", ">=1.0.0  <2.0.0\n", ">=1.0.0 ||\n", " \n", strings.Repeat("\n", maxRanges+1), strings.Repeat("=1.0.0 ", maxBounds) + "=1.0.0\n"},
-		Imports:    {"./a.js\n", "x ./a.js\n", "<script>\n"},
+		Imports:    {"./a.js\n", "x ./a.js\n", "<script>\n", strings.Repeat("s a\n", MaxImports+1)},
 	} {
 		for _, body := range all {
 			if r, err := Decode(kind, []byte(string(kind)+" 0 0 false\n"+body)); err == nil {

@@ -6,9 +6,6 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// mostImports bounds what is found in one module.
-const mostImports = 2000
-
 // renderImports returns the imports of the module in a request.
 func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findImports(r.Text)}, nil
@@ -21,7 +18,7 @@ func findImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
 	add := func(specifier string, ok, dynamic bool) {
-		if ok && specifier != "" && !seen[specifier] && len(found) < mostImports {
+		if ok && specifier != "" && !seen[specifier] && len(found) < document.MaxImports {
 			seen[specifier] = true
 			found = append(found, document.Import{Specifier: specifier, Dynamic: dynamic})
 		}

@@ -261,7 +261,7 @@ func renderSource(r document.Request) (document.Result, error) {
 	} else {
 		lines = markUpLines(splitSource(r.Name, r.Text))
 	}
-	lines = lines[min(r.First, len(lines)):min(r.First+r.Lines, len(lines))]
+	lines = lines[min(r.First, len(lines)):min(r.First+min(r.Lines, document.MaxLines), len(lines))]
 	var b strings.Builder
 	result := document.Result{}
 	for _, line := range lines {
