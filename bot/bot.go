@@ -77,6 +77,8 @@ type Options struct {
 	// of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
+	// Dictionaries has the bot store deltas between the versions of a file.
+	Dictionaries bool
 	// Squeezed, if set, is called for each content that has got smaller encodings, from several goroutines.
 	Squeezed func(kvstore.Hash)
 	// Changed is notified of each package of which something has changed that is in no log: a release's state, what upstream has. It is
@@ -169,6 +171,7 @@ func (b *Bot) open(o Options) (err error) {
 	b.breakers = sources.NewBreakers(o.Now, o.Logger)
 	b.Recompressor, err = recompression.New(recompression.Options{
 		Store: o.Store, Logger: o.Logger, Program: o.Worker, Workers: o.Workers, Budget: budget, Squeezed: o.Squeezed, Events: o.Events, Now: o.Now,
+		Dictionaries: o.Dictionaries,
 	})
 	if err != nil {
 		return err

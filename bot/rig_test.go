@@ -93,6 +93,8 @@ type rig struct {
 	// demand is what npm responds with about downloads; nil if it is not asked
 	demand     func(context.Context, string) (int64, error)
 	clockCheck time.Duration // between two checks of the clock; 0 is the default
+	// dictionaries has the bot make deltas
+	dictionaries bool
 
 	during func(events.Event) // is told of each event as it happens; may be nil
 
@@ -194,6 +196,8 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		Feed:    r.feed, ClockCheck: r.clockCheck,
 		Demand: demand,
 		Now:    r.clock,
+
+		Dictionaries: r.dictionaries,
 		Sleep: func(context.Context, time.Duration) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -108,6 +108,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	var stale int64
+	edits := deltaEdits{}
 	for _, h := range removed {
 		c, err := s.Content(h)
 		if errors.Is(err, ErrNotFound) {
@@ -115,7 +116,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 		}
 		if err == nil {
 			var bytes int64
-			bytes, err = s.deleteContent(b.(*pebble.Batch), h, c)
+			bytes, err = s.deleteContent(b.(*pebble.Batch), edits, h, c)
 			stale += bytes
 		}
 		if err != nil {
@@ -132,13 +133,13 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 
 // deleteContent adds the removal of a content to a batch, with its deltas and those that need it as their dictionary. It returns the bytes of
 // the encodings that become stale. The caller holds s.contents.
-func (s *Store) deleteContent(b *pebble.Batch, h Hash, c Content) (stale int64, err error) {
+func (s *Store) deleteContent(b *pebble.Batch, e deltaEdits, h Hash, c Content) (stale int64, err error) {
 	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
 	}
-	deltas, e := s.deleteDeltas(b, h)
-	if err = errors.Join(err, e); err != nil {
+	deltas, failed := s.deleteDeltas(b, e, h)
+	if err = errors.Join(err, failed); err != nil {
 		return 0, fmt.Errorf("content %s: %w", h, err)
 	}
 	return c.encodedBytes() + deltas, nil

@@ -113,69 +113,81 @@ func (s *Store) DeleteDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	b := database(s).NewBatch()
-	stale, err := s.deleteDelta(b, h, dictionary)
+	stale, err := s.deleteDelta(b, deltaEdits{}, h, dictionary)
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
 	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 
-// deleteDelta adds the removal of one delta to a batch, and returns its length. The caller holds s.contents.
-func (s *Store) deleteDelta(b *pebble.Batch, h, dictionary Hash) (stale int64, err error) {
+// deltaEdits are the lists of deltas as a batch, which is not committed yet, changes them.
+type deltaEdits map[Hash][]Delta
+
+// read returns the deltas of a content as the batch leaves them; none if their row is malformed, because the batch replaces it.
+func (e deltaEdits) read(s *Store, h Hash) ([]Delta, error) {
+	if edited, ok := e[h]; ok {
+		return edited, nil
+	}
 	deltas, err := s.Deltas(h)
 	if errors.Is(err, ErrCorrupt) {
-		deltas, err = nil, nil // the row is deleted
+		return nil, nil
 	}
+	return deltas, err
+}
+
+// write adds the row that lists the deltas of a content to a batch.
+func (e deltaEdits) write(b *pebble.Batch, h Hash, deltas []Delta) error {
+	e[h] = deltas
+	if len(deltas) == 0 {
+		return b.Delete(Deltas.physical(deltasKey(h)), nil)
+	}
+	return b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil)
+}
+
+// deleteDelta adds the removal of one delta to a batch, and returns its length. The caller holds s.contents.
+func (s *Store) deleteDelta(b *pebble.Batch, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
+	deltas, err := e.read(s, h)
 	if err != nil {
 		return 0, err
 	}
-	rest := slices.DeleteFunc(deltas, func(d Delta) bool {
+	var rest []Delta
+	for _, d := range deltas {
 		if d.Dictionary == dictionary {
 			stale += d.Length
+		} else {
+			rest = append(rest, d)
 		}
-		return d.Dictionary == dictionary
-	})
-	err = errors.Join(b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil), b.Delete(Deltas.physical(dependentKey(dictionary, h)), nil))
-	if len(rest) == 0 {
-		return stale, errors.Join(err, b.Delete(Deltas.physical(deltasKey(h)), nil))
 	}
-	return stale, errors.Join(err, b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(rest), nil))
+	return stale, errors.Join(e.write(b, h, rest), b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil), b.Delete(Deltas.physical(dependentKey(dictionary, h)), nil))
 }
 
 // deleteDeltas adds to a batch the removal of all deltas of a content, and of those that need it as their dictionary. It returns their bytes. The
 // caller holds s.contents.
-func (s *Store) deleteDeltas(b *pebble.Batch, h Hash) (stale int64, err error) {
-	of, err := s.Deltas(h)
-	if err != nil && !errors.Is(err, ErrCorrupt) {
+func (s *Store) deleteDeltas(b *pebble.Batch, e deltaEdits, h Hash) (stale int64, err error) {
+	deltas, err := e.read(s, h)
+	if err != nil {
 		return 0, err
 	}
-	for _, d := range of {
-		stale += d.Length
-		err := errors.Join(b.Delete(Blobs.physical(deltaBlobKey(h, d.Dictionary)), nil), b.Delete(Deltas.physical(dependentKey(d.Dictionary, h)), nil))
-		if err != nil {
-			return 0, err
-		}
+	pairs := make([][2]Hash, 0, len(deltas))
+	for _, d := range deltas {
+		pairs = append(pairs, [2]Hash{h, d.Dictionary})
 	}
-	if err := b.Delete(Deltas.physical(deltasKey(h)), nil); err != nil {
-		return 0, err
-	}
-	var dependents []Hash
 	for item, err := range s.Scan(Deltas, Range{Prefix: dependentPrefix(h)}) {
 		if err != nil {
 			return 0, err
 		}
 		if len(item.Key) == 1+2*len(h) {
-			dependents = append(dependents, Hash(item.Key[1+len(h):]))
+			pairs = append(pairs, [2]Hash{Hash(item.Key[1+len(h):]), h})
 		}
 	}
-	for _, dependent := range dependents {
-		bytes, err := s.deleteDelta(b, dependent, h)
+	for _, pair := range pairs {
+		bytes, err := s.deleteDelta(b, e, pair[0], pair[1])
 		if err != nil {
 			return 0, err
 		}
 		stale += bytes
 	}
-	return stale, nil
+	return stale, e.write(b, h, nil)
 }
 
 // DeltasByContent calls fn with each content that has deltas, until fn returns an error. A row that cannot be read is an error of its content.

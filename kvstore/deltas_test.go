@@ -104,6 +104,34 @@ func TestDeltasGoWithTheirContents(t *testing.T) {
 	}
 }
 
+// TestDeltasOfContentsRemovedTogether tests that a batch that removes several contents leaves the deltas of the others, and no row of those.
+func TestDeltasOfContentsRemovedTogether(t *testing.T) {
+	s := inMemory(t)
+	version := func(n int) []byte { return append(bytes.Repeat([]byte("the same text; "), 500), fmt.Sprint(n)...) }
+	for n := range 4 {
+		put(t, s, version(n))
+	}
+	for _, pair := range [][2]int{{3, 0}, {3, 1}, {3, 2}, {1, 0}, {1, 1}, {0, 2}} {
+		putDelta(t, s, version(pair[0]), version(pair[1]))
+	}
+	b := s.NewBatch()
+	b.Remove(Sum(version(0)))
+	b.Remove(Sum(version(1)))
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	deltas, err := s.Deltas(Sum(version(3)))
+	if err != nil || len(deltas) != 1 || deltas[0].Dictionary != Sum(version(2)) {
+		t.Errorf("the deltas that stay: %v, %v", deltas, err)
+	}
+	if got := rows(t, s, Deltas, Range{}); len(got) != 2 {
+		t.Errorf("there are %d rows of deltas, want the list and its dictionary", len(got))
+	}
+	if got := rows(t, s, Blobs, Range{}); len(got) != 3 {
+		t.Errorf("there are %d blobs, want two contents and a delta", len(got))
+	}
+}
+
 // TestDamagedDelta tests that a delta is not returned if its bytes or its row are damaged.
 func TestDamagedDelta(t *testing.T) {
 	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)

@@ -137,7 +137,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 		return false, 0, err
 	}
 	b := database(s).NewBatch()
-	bytes, err = s.deleteContent(b, h, c)
+	bytes, err = s.deleteContent(b, deltaEdits{}, h, c)
 	if err != nil {
 		return false, 0, errors.Join(err, b.Close())
 	}

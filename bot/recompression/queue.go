@@ -42,8 +42,8 @@ func (q *queue) open(s *kvstore.Store) error {
 	return err
 }
 
-// Enqueue adds the release's contents that are not at their best to a batch and
-// returns how many. The caller passes that to [Recompressor.Enqueued] once the batch is committed.
+// Enqueue adds the release's contents that are not at their best to a batch, with the deltas that its files may have, and
+// returns the number of contents. The caller passes that to [Recompressor.Enqueued] once the batch is committed.
 func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, error) {
 	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
 	added := 0
@@ -69,7 +69,10 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 			return 0, err
 		}
 	}
-	return added, nil
+	if !r.options.Dictionaries {
+		return added, nil
+	}
+	return added, r.enqueueDeltas(batch, m)
 }
 
 // Enqueued counts contents that [Recompressor.Enqueue] has added, and wakes the goroutines that wait for them.

@@ -1,5 +1,5 @@
-// Package recompression replaces the quick encodings of published contents by smaller ones, which take long to make: at the lowest priority, in
-// child processes, in the order of a queue that survives restarts.
+// Package recompression replaces the quick encodings of published contents by smaller ones, which take long to make, and adds deltas between the
+// versions of a file: at the lowest priority, in child processes, in the order of a queue that survives restarts.
 //
 // Guarantees: each content that is queued with its release ends recompressed, erased, or given up after its encoders were killed several times;
 // a content is always served from complete encodings; memory is bounded by the budget that ingest shares.
@@ -29,6 +29,8 @@ type Options struct {
 	Squeezed func(kvstore.Hash)
 	Events   events.Sink
 	Now      func() time.Time
+	// Dictionaries has the recompressor make deltas between the versions of a file.
+	Dictionaries bool
 }
 
 // A Recompressor recompresses the contents of one store. Its methods may be called at the same time.

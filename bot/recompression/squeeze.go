@@ -67,6 +67,9 @@ func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 			if err == nil && leftErr == nil && left.Contents > 0 && isClosed(wake) {
 				continue // what Run was working on has come back into the queue
 			}
+			if err == nil {
+				err = r.makeDeltas(ctx)
+			}
 			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
 			return sum, errors.Join(err, leftErr)
 		}
@@ -92,7 +95,10 @@ func isClosed(c <-chan struct{}) bool {
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
 		wake := r.queue.waker()
-		if err := r.squeezeAll(ctx, func(squeezed) {}); err != nil {
+		if err := errors.Join(r.squeezeAll(ctx, func(squeezed) {}), ctx.Err()); err != nil {
+			return err
+		}
+		if err := r.makeDeltas(ctx); err != nil {
 			return err
 		}
 		select {

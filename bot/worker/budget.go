@@ -114,6 +114,11 @@ func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (
 	return l.wait(ctx, t)
 }
 
+// AcquireDelta waits until a content of that size may be encoded by the owner's child as a delta against a dictionary. The caller leaves afterwards.
+func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, size int64) (leave func(), err error) {
+	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, child: l.Squeezers, lane: &l.ordinary})
+}
+
 // AcquireFile waits until a file of a release may take so much memory here, and the release's child so much if
 // that is not 0. The caller leaves afterwards.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {

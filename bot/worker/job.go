@@ -51,6 +51,7 @@ const (
 	SqueezeGzip Task = "squeeze-gzip"
 	// BuildModules has a [ModulesRequest] as its input and a [ModulesResult] as its result, in JSON.
 	BuildModules Task = "build-modules"
+	EncodeDelta  Task = "encode-delta" // has the input of JoinDelta
 )
 
 // An addressUse is how much address space a process has mapped, in bytes, whether it uses it or not.
@@ -96,6 +97,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 
 	BuildModules: buildModules,
+	EncodeDelta:  encodeDelta,
 }
 
 // runTask runs a task in this process and returns its result.
@@ -124,6 +126,9 @@ func Memory(t Task, size int64) int64 {
 	switch t {
 	case Render:
 		return RenderMemory
+	case EncodeDelta:
+		resident := coding.DeltaMemory(size)
+		return resident + resident/2
 	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
 	case BuildModules:
@@ -321,7 +326,7 @@ func runChild(k protections) {
 		if r.Memory > 0 {
 			debug.SetMemoryLimit(r.Memory - r.Memory/8) // so that it collects garbage before it is killed
 		}
-		if r.Task == SqueezeBr || r.Task == SqueezeGzip {
+		if r.Task == SqueezeBr || r.Task == SqueezeGzip || r.Task == EncodeDelta {
 			debug.SetGCPercent(encoderGarbage)
 		}
 		if err := send(runRequest(r)); err != nil {

@@ -17,7 +17,7 @@ import (
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen", "private-hosts",
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "dictionaries", "other-cdn-urls", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen", "private-hosts",
 		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "vulnerabilities", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
 	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "sigstore-root", "github-url"}
 	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}

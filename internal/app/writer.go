@@ -224,6 +224,8 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 		Events:      o.events,
 		Changed:     func(name string) { w.folder.pages.changes.Note(name) },
 		Squeezed:    o.squeezed,
+
+		Dictionaries: s.Dictionaries,
 	})
 	if err != nil {
 		return nil, err

@@ -60,6 +60,10 @@ type Settings struct {
 	// FastLane answers simple requests for files in front of net/http; without, they take twice the processor time.
 	// Default: true.
 	FastLane bool
+	// Dictionaries stores deltas between the versions of a file and sends them to browsers that have the older one. Default: true.
+	Dictionaries bool
+	// OtherCDNURLs redirects the addresses of files at other CDNs, such as /npm/jquery@3.7.1/dist/jquery.js. Default: true.
+	OtherCDNURLs bool
 	// MaxConnections is the most public connections at once; more wait to be accepted. Default: 10,000, or what the limit
 	// of open files allows.
 	MaxConnections int
@@ -206,6 +210,8 @@ func New() *Settings {
 		Listen:             []string{"127.0.0.1:8080"},
 		PrivateListen:      "127.0.0.1:8081",
 		FastLane:           true,
+		Dictionaries:       true,
+		OtherCDNURLs:       true,
 		MaxConnections:     10_000,
 		ForwardedHeader:    client.DefaultField,
 		Cache:              256 * Mebibyte,
@@ -253,6 +259,10 @@ func (s *Settings) addFlags() {
 	f.Lookup("h2c").NoOptDefVal = "true"
 	f.Var(boolValue(&s.FastLane), "fast-lane", "answer simple requests for files in front of the general HTTP server, in less than half of the processor time")
 	f.Lookup("fast-lane").NoOptDefVal = "true"
+	f.Var(boolValue(&s.Dictionaries), "dictionaries", "send browsers that have another version of a file only the difference (RFC 9842); off stores and sends none")
+	f.Lookup("dictionaries").NoOptDefVal = "true"
+	f.Var(boolValue(&s.OtherCDNURLs), "other-cdn-urls", "redirect addresses as at jsDelivr and unpkg, such as /npm/jquery@3.7.1/dist/jquery.js, to the same file here")
+	f.Lookup("other-cdn-urls").NoOptDefVal = "true"
 	f.Var(CountValue(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it the client with the most loses some, and idle ones are closed; lowered to the limit of open files")
 	f.Var(&listValue{target: &s.TrustedProxies, kind: "network"}, "trusted-proxies", "`NETWORK` of proxies trusted to name the client, such as 10.0.0.0/8, or unix: for a Unix socket; repeatable")
 	f.Var(requiredValue(&s.ForwardedHeader, "field"), "forwarded-header", "`FIELD` in which trusted proxies name the client: a list of addresses, or Forwarded")

@@ -109,6 +109,9 @@ func ChoiceValue(target *string, choices ...string) pflag.Value {
 // boolValue returns a setting that is true or false, as [strconv.ParseBool] reads it.
 func boolValue(target *bool) *value[bool] {
 	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
+		if s == Off {
+			return false, nil
+		}
 		parsed, err := strconv.ParseBool(s)
 		if err != nil {
 			return false, errors.New("must be true or false")

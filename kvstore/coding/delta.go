@@ -94,9 +94,9 @@ func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
 	return out, nil
 }
 
-// DeltaMemory returns about how many bytes EncodeDelta takes for a dictionary and a content of these sizes: both, the tables of the encoder, its
-// window, and the decoder.
-func DeltaMemory(dictionary, size int64) int64 {
-	const tables = 56 << 20
-	return tables + 8*(dictionary+size)
+// DeltaMemory returns about how many bytes EncodeDelta takes for a dictionary and a content of size bytes together: both, the tables of the encoder,
+// its window, and the decoder.
+func DeltaMemory(size int64) int64 {
+	const tables = 80 << 20
+	return tables + 8*size
 }

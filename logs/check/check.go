@@ -285,6 +285,9 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 	if err := c.reportMissing(ctx); err != nil || from > 0 {
 		return err
 	}
+	if err := c.checkDeltas(ctx); err != nil {
+		return err
+	}
 	return c.countOrphans()
 }
 

@@ -77,7 +77,7 @@ func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
 // checkReadable returns why the rows of a store, but for the bytes of contents, cannot be read, or why its log is not complete.
 func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	for _, ns := range []kvstore.Namespace{
-		kvstore.Contents, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
+		kvstore.Contents, kvstore.Deltas, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
 		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions, kvstore.Usage,
 	} {
 		for _, err := range store.Scan(ns, kvstore.Range{}) {

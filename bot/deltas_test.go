@@ -1,0 +1,101 @@
+package bot_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/check"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// versionOf returns a script that resembles that of other versions.
+func versionOf(version string) string {
+	var text bytes.Buffer
+	for i := range 200 {
+		sum := kvstore.Sum([]byte{byte(i)})
+		fmt.Fprintf(&text, "function f%x() { return %d; }\n", sum[:4], sum[5])
+	}
+	return text.String() + "version = '" + version + "';\n"
+}
+
+// TestDeltasAreMade tests that the files of a release get deltas against the releases before it, and those of later releases against one that is published
+// afterwards, unless dictionaries are disabled.
+func TestDeltasAreMade(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		t.Run(fmt.Sprintf("disabled %v", off), func(t *testing.T) {
+			r := newRig(t)
+			r.dictionaries = !off
+			r.newest = 10
+			r.enrol("a", fromNpm("a", "*.js"))
+			for i, version := range []string{"1.0.0", "2.0.0", "2.0.1", "2.1.0"} {
+				r.registry.Add("a", version, hour(i), map[string]string{"a.js": versionOf(version), "equal.js": versionOf("equal"), "small.js": version})
+			}
+			r.open()
+			r.once()
+			if _, err := r.bot.Squeeze(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			for version, dictionaries := range map[string][]string{"1.0.0": nil, "2.0.0": {"1.0.0"}, "2.0.1": {"2.0.0", "1.0.0"}, "2.1.0": {"2.0.1", "1.0.0"}} {
+				file, err := views.LookupFile(r.store, "a", version, "a.js")
+				if err != nil {
+					t.Fatal(err)
+				}
+				deltas, err := r.store.Deltas(file.Hash)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if off {
+					dictionaries = nil
+				}
+				if len(deltas) != len(dictionaries) {
+					t.Errorf("%s has %d deltas, want %d", version, len(deltas), len(dictionaries))
+				}
+				for _, before := range dictionaries {
+					i := slices.IndexFunc(deltas, func(d kvstore.Delta) bool { return d.Dictionary == kvstore.Sum([]byte(versionOf(before))) })
+					if i < 0 {
+						t.Errorf("%s has no delta against %s", version, before)
+						continue
+					}
+					delta, err := r.store.ReadDelta(file.Hash, deltas[i].Sum)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got, err := coding.DecodeDelta([]byte(versionOf(before)), delta, file.Size); err != nil || string(got) != versionOf(version) {
+						t.Errorf("%s against %s decodes to something else, or %v", version, before, err)
+					}
+				}
+			}
+			equal, err := r.store.Deltas(kvstore.Sum([]byte(versionOf("equal"))))
+			if err != nil || (len(equal) == 1) == off {
+				t.Errorf("a file that never changed has the deltas %v, %v; want one against itself", equal, err)
+			}
+			for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: []byte("d")}) {
+				t.Errorf("the queue still has %x, %v", item.Key, err)
+			}
+			if off {
+				return
+			}
+			damageDelta(t, r.store, kvstore.Sum([]byte(versionOf("2.0.0"))), kvstore.Sum([]byte(versionOf("1.0.0"))))
+			var found []check.Finding
+			_, err = check.Run(context.Background(), r.store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { found = append(found, f) })
+			if err != nil || len(found) != 1 || found[0].Kind != check.Content {
+				t.Errorf("a damaged delta gives the findings %v, %v", found, err)
+			}
+		})
+	}
+}
+
+// damageDelta replaces the bytes of a delta.
+func damageDelta(t *testing.T, store *kvstore.Store, h, dictionary kvstore.Hash) {
+	t.Helper()
+	b := store.NewBatch()
+	b.Set(kvstore.Blobs, append(append(bytes.Clone(h[:]), byte(coding.DCZ)), dictionary[:]...), []byte("damaged"))
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,24 @@
+package worker
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// JoinDelta returns the input of [EncodeDelta]: the length of a dictionary in four bytes, the dictionary, and the content.
+func JoinDelta(dictionary, content []byte) []byte {
+	joined := make([]byte, 0, 4+len(dictionary)+len(content))
+	joined = binary.BigEndian.AppendUint32(joined, uint32(len(dictionary)))
+	return append(append(joined, dictionary...), content...)
+}
+
+// encodeDelta returns the delta of what JoinDelta has joined.
+func encodeDelta(data []byte) ([]byte, error) {
+	if len(data) < 4 || int64(binary.BigEndian.Uint32(data)) > int64(len(data)-4) {
+		return nil, errors.New("the dictionary is cut off")
+	}
+	n := binary.BigEndian.Uint32(data)
+	return coding.EncodeDelta(data[4:4+n], data[4+n:])
+}
