@@ -63,6 +63,8 @@ type PublicOptions struct {
 	Downloads http.Handler
 	// Renderer finds out what modules import, and what ranges of versions mean. Required for import maps.
 	Renderer *rendering.Renderer
+	// OtherCDNURLs redirects addresses below [NPMPrefix] to the same files here.
+	OtherCDNURLs bool
 	// Usage counts requests for files. Required.
 	Usage *usage.Usage
 	// Rooms are the waiting rooms. Default: none.
@@ -283,6 +285,10 @@ func (p *public) servesPages(r *http.Request) bool {
 
 // handleUnrouted handles requests that match no route of the API: downloads, pages, and unknown paths.
 func (p *public) handleUnrouted(c *gin.Context) {
+	if p.OtherCDNURLs && strings.HasPrefix(c.Request.URL.Path, NPMPrefix) {
+		p.redirectNPM(c)
+		return
+	}
 	h := p.mountedHandler(c.Request)
 	if h == nil && p.servesPages(c.Request) {
 		// No cache may store either: many do not distinguish browsers from programs.

@@ -146,7 +146,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	for _, wrap := range o.inFront {
 		handler = wrap(what, handler)
 	}
-	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix)
+	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix, api.NPMPrefix)
 	handler = c.Proxies.Handler(accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	h := server.HTTPOptions{
 		H2C: c.H2C, MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,
@@ -205,6 +205,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	a := o.api
 	a.Library, a.Usage, a.AssetBase, a.SiteBase, a.APIHost, a.Self, a.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.APIHost, r.self.Address, c.Name
 	a.Renderer = documents.renderer
+	a.OtherCDNURLs = c.OtherCDNURLs
 	a.Site, a.Downloads, a.CacheTags, a.Logger = made, downloads, tags, r.logger.With("part", "api")
 	return api.Public(a), nil
 }

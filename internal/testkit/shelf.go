@@ -17,9 +17,11 @@ import (
 
 // A Shelf is a store with its log. Its methods end the test where they fail.
 type Shelf struct {
-	tb    testing.TB
-	Store *kvstore.Store
-	Log   *logs.Log
+	// Source is where published releases come from. Default: they are imported.
+	Source logs.Source
+	tb     testing.TB
+	Store  *kvstore.Store
+	Log    *logs.Log
 }
 
 // NewShelf returns an empty shelf in a folder that goes with the test.
@@ -34,7 +36,7 @@ func NewShelf(tb testing.TB) *Shelf {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Shelf{tb, store, log}
+	return &Shelf{tb: tb, Store: store, Log: log}
 }
 
 // Index returns a running index over the shelf, which has read all of it. It stops with
@@ -105,7 +107,10 @@ func (s *Shelf) PublishAbout(name, version, main string, files map[string]string
 	s.tb.Helper()
 	m := &logs.Manifest{
 		Package: name, Version: version, Released: Released, Default: main, About: about,
-		Source: logs.Source{Type: "import", Name: name},
+		Source: s.Source,
+	}
+	if m.Source.Type == "" {
+		m.Source = logs.Source{Type: "import", Name: name}
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		data := []byte(files[path])

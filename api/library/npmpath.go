@@ -1,0 +1,80 @@
+package library
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// ErrNoFile is returned if a file is not published.
+var ErrNoFile = errors.New("no such file")
+
+// FindNPMFile returns the path at which a release has the file that the npm package has at upstream's path, with the same bytes. It returns [ErrNoFile] if
+// that is not published, or not certain: several folders of the npm package may have it.
+func (x *Index) FindNPMFile(ctx context.Context, l *Library, version, upstream string) (published string, err error) {
+	r, err := x.Release(ctx, l.Name, version)
+	if err != nil {
+		return "", err
+	}
+	m, err := x.Manifest(r)
+	if err != nil {
+		return "", err
+	}
+	if m.Source.Type != "npm" || m.Source.Name != l.NPM() {
+		return "", ErrNoFile
+	}
+	p, err := x.packageAt(l.Name, version)
+	if err != nil {
+		return "", err
+	}
+	for _, selected := range p.Select([]string{upstream}) {
+		isUpstream := slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Path == selected.Path && f.Origin == logs.Upstream })
+		if isUpstream && !isAmbiguous(p, selected) {
+			return selected.Path, nil
+		}
+	}
+	return "", ErrNoFile
+}
+
+// isAmbiguous reports whether a file of another folder may be published at the same path.
+func isAmbiguous(p *packages.Package, of packages.Selected) bool {
+	for _, set := range p.Autoupdate.FileMap {
+		other := path.Join(set.BasePath, of.Path)
+		if other != of.Source && slices.Contains(p.Select([]string{other}), packages.Selected{Path: of.Path, Source: other}) {
+			return true
+		}
+	}
+	return false
+}
+
+// packageAt returns the package JSON by which a release was published.
+func (x *Index) packageAt(name, version string) (*packages.Package, error) {
+	publication, err := logs.LastPublication(x.store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, ErrNoVersion
+	}
+	if err != nil {
+		return nil, err
+	}
+	page, err := x.Entries(logs.Query{Package: name, Kinds: []logs.Kind{logs.PackageAdded, logs.PackageChanged}, Before: publication.Index, Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	if len(page.Entries) == 0 {
+		return nil, ErrNoFile
+	}
+	data, err := x.store.Identity(page.Entries[0].PackageJSON)
+	if err != nil {
+		return nil, err
+	}
+	p, err := packages.Parse(name+".json", data)
+	if err != nil || p.Autoupdate == nil {
+		return nil, ErrNoFile //nolint:nilerr // an older Larder accepted it
+	}
+	return p, nil
+}

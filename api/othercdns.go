@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/server"
+)
+
+// NPMPrefix is where files have the addresses of other CDNs: the npm package, "@", an exact version, and the path in the npm package.
+const NPMPrefix = "/npm/"
+
+// redirectNPM redirects an address below NPMPrefix to the same file here.
+func (p *public) redirectNPM(c *gin.Context) {
+	if c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead {
+		respondFailure(c, answers.WrongMethod)
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
+	defer cancel()
+	_, leave, err := p.Turns.Enter(ctx, c.Request.RemoteAddr, client.Timeout)
+	if errors.Is(err, client.ErrNoPlace) {
+		err = noTurn
+	}
+	var location string
+	if err == nil {
+		location, err = p.locateNPM(ctx, c.Request)
+		leave()
+	}
+	if err != nil {
+		respondError(c, p.Logger, err)
+		return
+	}
+	oneDay.SetHeader(c.Writer.Header())
+	c.Writer.Header().Set("Location", location)
+	c.Status(http.StatusFound)
+	c.Writer.WriteHeaderNow()
+}
+
+// locateNPM returns the URL of the file that a request names by its npm package.
+func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error) {
+	name, version, file, err := parseNPM(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
+	if err != nil {
+		return "", err
+	}
+	listing, err := p.Library.Listing(ctx)
+	if err != nil {
+		return "", err
+	}
+	l := listing.OfNPM(name)
+	if l == nil || l.Version == "" {
+		return "", notFoundFor("No library here has releases of the npm package " + name)
+	}
+	published := ""
+	if packages.ValidVersion(version) {
+		published, err = p.Library.FindNPMFile(ctx, l, version, file)
+	} else {
+		err = library.ErrNoVersion
+	}
+	switch {
+	case errors.Is(err, library.ErrNoVersion):
+		return "", notFoundFor("There is no version " + version + " here. Versions are exact, because a file whose address is mutable has no integrity: " + NPMPrefix + name + "@" + l.Version + "/" + file)
+	case errors.Is(err, library.ErrNoFile):
+		return "", notFoundFor("This file of the npm package is not published here. Files of " + l.Name + " " + version + " are listed at /libraries/" + l.Name + "/" + version)
+	case err != nil:
+		return "", err
+	}
+	return p.AssetBase + (&url.URL{Path: server.Prefix + l.Name + "/" + version + "/" + published}).EscapedPath(), nil
+}
+
+// parseNPM parses what follows NPMPrefix, percent-encoded.
+func parseNPM(escaped string) (name, version, file string, err error) {
+	first, rest, _ := strings.Cut(escaped, "/")
+	if strings.HasPrefix(first, "@") || strings.HasPrefix(first, "%40") {
+		var second string
+		second, rest, _ = strings.Cut(rest, "/")
+		first += "/" + second
+	}
+	decoded, err := url.PathUnescape(first)
+	at := strings.LastIndexByte(decoded, '@')
+	if at > 0 {
+		name, version = decoded[:at], decoded[at+1:]
+	} else {
+		name = decoded
+	}
+	file, errFile := requests.DecodeFile(rest)
+	if err != nil || errFile != nil || name == "" || len(name) > 214 {
+		return "", "", "", notFoundFor("The address has the form " + NPMPrefix + "NAME@VERSION/PATH, as in " + NPMPrefix + "jquery@3.7.1/dist/jquery.js")
+	}
+	return name, version, file, nil
+}
+
+// notFoundFor returns a 404 that caches keep for a short time, because the file may be published at any moment.
+func notFoundFor(message string) *answers.Failure {
+	return &answers.Failure{Status: http.StatusNotFound, Message: message, Caching: fiveMinutes}
+}
