@@ -89,8 +89,8 @@ func closeShared() {
 }
 
 // launch returns the context of a browser that has yet to start.
-func launch(chromium string) (context.Context, context.CancelFunc) {
-	allocator, _ := chromedp.NewExecAllocator(context.Background(),
+func launch(chromium string, more ...chromedp.ExecAllocatorOption) (context.Context, context.CancelFunc) {
+	allocator, _ := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(chromium),
 		chromedp.Flag("headless", true),
 		chromedp.NoSandbox, // the tests run as root in containers, and load nothing but what they serve
@@ -105,7 +105,7 @@ func launch(chromium string) (context.Context, context.CancelFunc) {
 		chromedp.Flag("hide-scrollbars", true),
 		// Whatever the browser itself might want of the world, it finds no name.
 		chromedp.Flag("host-resolver-rules", "MAP site.test 127.0.0.1, MAP files.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
-	)
+	}, more...)...)
 	return chromedp.NewContext(allocator)
 }
 
