@@ -25,8 +25,8 @@ type queuers struct {
 	cookies []string
 }
 
-// newQueuers has n users come to a room for ten.
-func newQueuers(b *testing.B, n int) *queuers {
+// newQueuers has n users come to a room for ten, some time apart.
+func newQueuers(b *testing.B, n int, apart time.Duration) *queuers {
 	b.Helper()
 	rooms, err := config.Parse("rooms.yaml", []byte("- {name: shop, total_active_users: 10, new_users_per_minute: 10, session_duration: 30}"))
 	if err != nil {
@@ -51,6 +51,7 @@ func newQueuers(b *testing.B, n int) *queuers {
 	c.room = opened.currentLayout().rooms[0]
 	c.handler = opened.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") }))
 	for i := range c.cookies { // all within a moment: who does not come again soon would count no longer
+		c.add(apart)
 		c.checkIn(b, i)
 	}
 	c.report(b)
@@ -95,7 +96,7 @@ func BenchmarkCrowd(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			before := inUse()
-			c := newQueuers(b, n)
+			c := newQueuers(b, n, 0)
 			cookies := uint64(0)
 			for i := range c.cookies { // the browsers have these, not the room
 				c.cookies[i] = strings.Clone(c.cookies[i])

@@ -20,7 +20,7 @@ import (
 // it as soon as a slot is reserved.
 
 const (
-	// maxStreams bounds the event streams of a process, each of which takes about 25 KB. Further visitors poll.
+	// maxStreams bounds the event streams of a process, each of which takes about 12 KB besides its connection. Further visitors poll.
 	maxStreams = 100_000
 	// maxTicketStreams bounds those of one ticket, which several tabs of a browser share.
 	maxTicketStreams = 8
@@ -196,6 +196,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 	defer end.Stop()
 	defer beat.Stop()
 	var sent []byte
+	spoken := page.ChooseLanguage(req.Header.Get("Accept-Language"), room.config.Language)
 	for e.err == nil {
 		select {
 		case next := <-s.events:
@@ -209,7 +210,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 			}
 			now := room.now()
 			state := page.State{Moment: room.at(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
-			if text := state.Place(req.Header.Get("Accept-Language"), room.config.Language); !bytes.Equal(text, sent) {
+			if text := state.Place(spoken); !bytes.Equal(text, sent) {
 				sent = text
 				e.send("event: place\ndata: " + string(text) + "\n\n")
 				beat.Reset(beatInterval)

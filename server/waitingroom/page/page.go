@@ -144,9 +144,17 @@ func (s *State) JSON() []byte {
 	return append(text, '\n')
 }
 
-// Place returns what an event stream says of a visitor's place, as JSON, with a wait in the language that Render would choose.
-func (s *State) Place(acceptLanguage string, fallback language.Tag) []byte {
-	t := s.status(spoken().choose(acceptLanguage, fallback))
+// A Language is one of the languages of the page.
+type Language struct{ words *words }
+
+// ChooseLanguage returns the language in which Render would render the built-in page.
+func ChooseLanguage(acceptLanguage string, fallback language.Tag) Language {
+	return Language{spoken().choose(acceptLanguage, fallback)}
+}
+
+// Place returns what an event stream says of a visitor's place, as JSON, with a wait in a language.
+func (s *State) Place(l Language) []byte {
+	t := s.status(l.words)
 	text, err := json.Marshal(struct {
 		Place  int    `json:"queuePosition"`
 		Ahead  int    `json:"usersAhead"`
