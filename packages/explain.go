@@ -64,7 +64,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		return
 	}
 	c.failed = true
-	if c.full() {
+	if c.isFull() {
 		return // before the work of writing a message
 	}
 	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
@@ -81,7 +81,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	case *kind.AdditionalProperties:
 		slices.Sort(k.Properties)
 		for _, name := range k.Properties {
-			if c.full() {
+			if c.isFull() {
 				continue
 			}
 			location := append(slices.Clone(at), name)
@@ -111,7 +111,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		}
 		got := fmt.Sprint(k.Got)
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			subject(at), quote(got), either(allowed), didYouMean(got, allowed)))
+			subject(at), quote(got), joinWithOr(allowed), didYouMean(got, allowed)))
 	default:
 		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
 	}
@@ -192,8 +192,8 @@ func quote(s string) string { return strconv.Quote(short(s)) }
 // short cuts a text for a message.
 func short(s string) string { return text.Short(s, 80) }
 
-// either returns the words as "a", "b" or "c".
-func either(words []string) string { return list(words, "or") }
+// joinWithOr returns the words as "a", "b" or "c".
+func joinWithOr(words []string) string { return list(words, "or") }
 
 // list returns the words as "a", "b" and "c", with last in place of and.
 func list(words []string, last string) string {

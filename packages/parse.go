@@ -76,7 +76,7 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	if severity == Error {
 		c.failed = true
 	}
-	if c.full() {
+	if c.isFull() {
 		return
 	}
 	line, column := lineColumn(c.data, offset)
@@ -85,8 +85,8 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	})
 }
 
-// full reports whether the file has too many problems to record another one, and counts the one that is not recorded.
-func (c *check) full() bool {
+// isFull reports whether the file has too many problems to record another one, and counts the one that is not recorded.
+func (c *check) isFull() bool {
 	if len(c.problems) < maxProblems {
 		return false
 	}
@@ -112,7 +112,7 @@ func (c *check) sort() {
 
 // parse checks the file in all ways, and returns the package, nil if it cannot be read at all.
 func (c *check) parse() *Package {
-	if !c.encoding() {
+	if !c.checkEncoding() {
 		return nil
 	}
 	var document any
@@ -149,15 +149,15 @@ func (c *check) parse() *Package {
 		c.add(Error, "schema", root.at, nil, "the document could not be read: "+err.Error())
 		return nil
 	}
-	c.name(p)
-	c.filename(p)
-	c.autoupdate(p)
-	c.provenance(p)
+	c.checkName(p)
+	c.checkFilename(p)
+	c.compileAutoupdate(p)
+	c.checkProvenance(p)
 	return p
 }
 
-// encoding reports whether the file is UTF-8 of an acceptable size, and records a problem if not.
-func (c *check) encoding() bool {
+// checkEncoding reports whether the file is UTF-8 of an acceptable size, and records a problem if not.
+func (c *check) checkEncoding() bool {
 	message, at := "", 0
 	switch {
 	case len(c.data) > MaxFileSize:
@@ -185,8 +185,8 @@ func (c *check) encoding() bool {
 	return false
 }
 
-// name checks that the package has the name of its file.
-func (c *check) name(p *Package) {
+// checkName checks that the package has the name of its file.
+func (c *check) checkName(p *Package) {
 	if c.file == "" {
 		return
 	}
@@ -197,8 +197,8 @@ func (c *check) name(p *Package) {
 	}
 }
 
-// filename checks that the default file can be published.
-func (c *check) filename(p *Package) {
+// checkFilename checks that the default file can be published.
+func (c *check) checkFilename(p *Package) {
 	location := []string{"filename"}
 	if p.Filename == "" {
 		c.add(Warning, "filename", c.root.at, location, missing("filename", schemaAt(location)))
@@ -218,8 +218,8 @@ func publishable(name string) bool {
 	})
 }
 
-// autoupdate compiles the globs of autoupdate for [Package.Select] and [Package.IgnoresVersion].
-func (c *check) autoupdate(p *Package) {
+// compileAutoupdate compiles the globs of autoupdate for [Package.Select] and [Package.IgnoresVersion].
+func (c *check) compileAutoupdate(p *Package) {
 	if p.Autoupdate == nil {
 		return
 	}
@@ -246,7 +246,7 @@ func (c *check) autoupdate(p *Package) {
 		s := selector{base: base}
 		for j, pattern := range set.Files {
 			location := append(slices.Clone(entry), "files", strconv.Itoa(j))
-			if g := c.glob(pattern, location); g != nil {
+			if g := c.compileGlob(pattern, location); g != nil {
 				s.globs = append(s.globs, g)
 			}
 			if strings.HasPrefix(pattern, "/") {
@@ -258,7 +258,7 @@ func (c *check) autoupdate(p *Package) {
 		p.selectors = append(p.selectors, s)
 	}
 	for i, pattern := range p.Autoupdate.IgnoreVersions {
-		if g := c.glob(pattern, []string{"autoupdate", "ignoreVersions", strconv.Itoa(i)}); g != nil {
+		if g := c.compileGlob(pattern, []string{"autoupdate", "ignoreVersions", strconv.Itoa(i)}); g != nil {
 			p.ignored = append(p.ignored, g)
 		}
 	}
@@ -280,8 +280,8 @@ func (c *check) modules(a *Autoupdate) {
 	}
 }
 
-// provenance records a problem for a policy that no release can fulfil.
-func (c *check) provenance(p *Package) {
+// checkProvenance records a problem for a policy that no release can fulfil.
+func (c *check) checkProvenance(p *Package) {
 	if p.Provenance != nil && p.Autoupdate != nil && p.Autoupdate.Source != "npm" {
 		location := []string{"provenance"}
 		c.add(Error, "provenance", c.root.find(location...).at, location,
@@ -289,8 +289,8 @@ func (c *check) provenance(p *Package) {
 	}
 }
 
-// glob compiles a pattern; nil, with a problem at the location, if it is invalid.
-func (c *check) glob(pattern string, location []string) *glob.Glob {
+// compileGlob compiles a pattern; nil, with a problem at the location, if it is invalid.
+func (c *check) compileGlob(pattern string, location []string) *glob.Glob {
 	g, err := glob.Compile(pattern)
 	if err != nil {
 		c.add(Error, "glob", c.root.find(location...).at, location,

@@ -100,7 +100,7 @@ func (w *walk) followAll() (*Graph, error) {
 		}
 		next := w.queue[0]
 		w.queue = w.queue[1:]
-		if err := w.follow(next); err != nil {
+		if err := w.addImports(next); err != nil {
 			return nil, err
 		}
 	}
@@ -136,16 +136,16 @@ type place struct {
 	file    views.PublishedFile
 }
 
-// problem records a problem of the graph, once.
-func (w *walk) problem(format string, args ...any) {
+// addProblem records a problem of the graph, once.
+func (w *walk) addProblem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
 		w.graph.Problems = append(w.graph.Problems, text)
 	}
 }
 
-// depend records that the graph depends on a library, so that it is built again when the library changes.
-func (w *walk) depend(library string) {
+// addDependency records that the graph depends on a library, so that it is built again when the library changes.
+func (w *walk) addDependency(library string) {
 	if !slices.Contains(w.graph.Libraries, library) {
 		w.graph.Libraries = append(w.graph.Libraries, library)
 	}
@@ -160,7 +160,7 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	s := NewSnippet(w.base, r.Library, r.Version, f)
 	w.seen[key] = s.URL
 	if len(w.graph.Modules) == w.most || w.bytes+f.Size > mostGraphBytes {
-		w.problem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", w.most, mostGraphBytes>>20)
+		w.addProblem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", w.most, mostGraphBytes>>20)
 		return s.URL
 	}
 	w.bytes += f.Size
@@ -172,8 +172,8 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// follow adds the modules that a file of the graph imports.
-func (w *walk) follow(p place) error {
+// addImports adds the modules that a file of the graph imports.
+func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
 		return err
@@ -189,10 +189,10 @@ func (w *walk) follow(p place) error {
 		return err
 	}
 	if w.minified && !isMinified(p.file.Path) && looksWritten(source) {
-		w.problem("%s is not minified, and %s %s has no minified form of it.", p.file.Path, p.release.Library, p.release.Version)
+		w.addProblem("%s is not minified, and %s %s has no minified form of it.", p.file.Path, p.release.Library, p.release.Version)
 	}
 	if KindOf(p.file.Path, p.file.Module) == Script && bytes.Contains(source, []byte("module.exports")) {
-		w.problem("%s is for Node.js and no module, so a browser finds nothing in it to import.", p.file.Path)
+		w.addProblem("%s is for Node.js and no module, so a browser finds nothing in it to import.", p.file.Path)
 	}
 	imports, pending, err := w.documents.Imports(w.ctx, p.release.Owner(), p.file.Hash, source)
 	var refused *document.RefusedError
@@ -201,7 +201,7 @@ func (w *walk) follow(p place) error {
 		w.graph.Pending = true
 		return nil
 	case errors.As(err, &refused):
-		w.problem("What %s imports could not be found out: %s.", p.file.Path, refused.Reason)
+		w.addProblem("What %s imports could not be found out: %s.", p.file.Path, refused.Reason)
 		return nil
 	case err != nil:
 		return err
@@ -213,19 +213,19 @@ func (w *walk) follow(p place) error {
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > mostImports {
-			w.problem("Its modules import others over %d times; what comes after that is not in the map, and is not checked.", mostImports)
+			w.addProblem("Its modules import others over %d times; what comes after that is not in the map, and is not checked.", mostImports)
 			w.queue = nil
 			return nil
 		}
 		switch {
 		case strings.HasPrefix(i.Specifier, "./"), strings.HasPrefix(i.Specifier, "../"):
-			w.relative(p, i)
+			w.addRelativeImport(p, i)
 		case strings.HasPrefix(i.Specifier, "/"), strings.Contains(i.Specifier, ":"):
 			if strings.HasPrefix(i.Specifier, "http") && !i.Dynamic {
-				w.problem("%s imports %s, which is of another service and is not checked.", p.file.Path, i.Specifier)
+				w.addProblem("%s imports %s, which is of another service and is not checked.", p.file.Path, i.Specifier)
 			}
 		default:
-			if err := w.bare(p, i); err != nil {
+			if err := w.addPackageImport(p, i); err != nil {
 				return err
 			}
 		}
@@ -233,8 +233,8 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// relative adds the module that an import with a relative path loads.
-func (w *walk) relative(p place, i document.Import) {
+// addRelativeImport adds the module that an import with a relative path loads.
+func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
 	decoded, err := url.PathUnescape(specifier)
@@ -245,20 +245,20 @@ func (w *walk) relative(p place, i document.Import) {
 	f, ok := p.release.Find(to)
 	if !ok {
 		if !i.Dynamic && !strings.HasPrefix(to, "..") {
-			w.problem("%s imports %s, which is not in the release: a browser would fail to load it.", p.file.Path, i.Specifier)
+			w.addProblem("%s imports %s, which is not in the release: a browser would fail to load it.", p.file.Path, i.Specifier)
 		}
 		return
 	}
-	if small, ok := w.smaller(p.release, f); ok {
-		w.problem("%s imports %s, which is not minified; with the import map %s is loaded in its place, with a tag alone it is not.", p.file.Path, i.Specifier, path.Base(small.Path))
+	if small, ok := w.findMinified(p.release, f); ok {
+		w.addProblem("%s imports %s, which is not minified; with the import map %s is loaded in its place, with a tag alone it is not.", p.file.Path, i.Specifier, path.Base(small.Path))
 		w.graph.Imports[NewSnippet(w.base, p.release.Library, p.release.Version, f).URL] = w.add(p.release, small)
 		return
 	}
 	w.add(p.release, f)
 }
 
-// smaller returns the minified file beside f, if the graph prefers minified files and there is one.
-func (w *walk) smaller(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
+// findMinified returns the minified file beside f, if the graph prefers minified files and there is one.
+func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
 		return f, false
 	}
@@ -278,24 +278,24 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// bare adds the module that an import of a package, perhaps with a path in it, loads.
-func (w *walk) bare(p place, i document.Import) error {
+// addPackageImport adds the module that an import of a package, perhaps with a path in it, loads.
+func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, sub := packageOf(i.Specifier)
 	l := w.listing.OfNPM(name)
 	if l == nil {
-		w.depend(Catalogue)
+		w.addDependency(Catalogue)
 		if !i.Dynamic {
-			w.problem("%s imports %q, which is not here: name an address for it in the import map, or have the operator add it (`larder new %s` writes its package JSON).", p.file.Path, i.Specifier, name)
+			w.addProblem("%s imports %q, which is not here: name an address for it in the import map, or have the operator add it (`larder new %s` writes its package JSON).", p.file.Path, i.Specifier, name)
 		}
 		return nil
 	}
-	w.depend(l.Name)
+	w.addDependency(l.Name)
 	r, err := w.releaseOf(p, l, name)
 	if err != nil {
 		return err
 	}
 	if r == nil {
-		w.problem("%s imports %q, and nothing of %s is published yet: `larder add %[3]s` fetches it.", p.file.Path, i.Specifier, l.Name)
+		w.addProblem("%s imports %q, and nothing of %s is published yet: `larder add %[3]s` fetches it.", p.file.Path, i.Specifier, l.Name)
 		return nil
 	}
 	if w.graph.Imports[i.Specifier] != "" {
@@ -306,7 +306,7 @@ func (w *walk) bare(p place, i document.Import) error {
 		return err
 	}
 	if !ok {
-		w.problem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.Specifier, r.Library, r.Version)
+		w.addProblem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.Specifier, r.Library, r.Version)
 		return nil
 	}
 	w.graph.Imports[i.Specifier] = w.add(r, f)
@@ -332,13 +332,13 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 		return nil, err
 	}
 	if !fits && !w.graph.Pending {
-		w.problem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
+		w.addProblem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
 	}
 	// A map has one address for each name, and most libraries work only if there is one copy of them.
 	if first := w.chosen[l.Name]; first == "" {
 		w.chosen[l.Name] = version
 	} else if first != version {
-		w.problem("%s %s wants %s %s, and the map has %s of it, which another module wants.", p.release.Library, p.release.Version, npm, wanted, first)
+		w.addProblem("%s %s wants %s %s, and the map has %s of it, which another module wants.", p.release.Library, p.release.Version, npm, wanted, first)
 		version = first
 	}
 	key := [2]string{l.Name, version}
@@ -399,7 +399,7 @@ func (w *walk) publishedEntry(r *Release, sub string) (views.PublishedFile, bool
 	if sub != "" {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
 			if f, ok := r.Find(form); ok {
-				if small, ok := w.smaller(r, f); ok {
+				if small, ok := w.findMinified(r, f); ok {
 					return small, true
 				}
 				return f, true

@@ -122,7 +122,7 @@ func (x *Index) Run(ctx context.Context) error {
 		size, err := x.refresh(ctx, seen)
 		if err == nil {
 			seen, failures = size, 0
-			x.sleep(ctx, seen)
+			x.waitForChanges(ctx, seen)
 			continue
 		}
 		if ctx.Err() != nil {
@@ -130,7 +130,7 @@ func (x *Index) Run(ctx context.Context) error {
 		}
 		failures++
 		pause := retry.Doubled(failures, firstPause, longestPause)
-		x.fail(err, pause)
+		x.recordFailure(err, pause)
 		// What the log cannot tell, because an entry of it is damaged, the packages can.
 		seen = -1
 		_ = retry.Sleep(ctx, pause) // its error is that of ctx
@@ -138,9 +138,9 @@ func (x *Index) Run(ctx context.Context) error {
 	return nil
 }
 
-// sleep returns when there is something to read: entries beyond the first seen ones, or, after a minute, libraries that could
+// waitForChanges returns when there is something to read: entries beyond the first seen ones, or, after a minute, libraries that could
 // not be read before.
-func (x *Index) sleep(ctx context.Context, seen int64) {
+func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	if len(*x.unread.Load()) > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, reread)
@@ -163,13 +163,13 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	x.updateSearch(c.read)
 	x.unread.Store(&c.unread)
 	x.publish(next, c.size)
-	x.noteChanges(seen, c)
+	x.notifyChanges(seen, c)
 	x.notified.Store(c.size)
 	return c.size, nil
 }
 
-// noteChanges notifies the subscribers of Changes about the libraries that were read, once others can read them.
-func (x *Index) noteChanges(seen int64, c changes) {
+// notifyChanges notifies the subscribers of Changes about the libraries that were read, once others can read them.
+func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.noteAll()
 		return
@@ -296,24 +296,24 @@ func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.listing, x.seen, x.err = l, seen, nil
-	x.tell()
+	x.wakeWaiting()
 }
 
-// tell wakes the goroutines that wait for a change. x.mu is held.
-func (x *Index) tell() {
+// wakeWaiting wakes the goroutines that wait for a change. x.mu is held.
+func (x *Index) wakeWaiting() {
 	close(x.changed)
 	x.changed = make(chan struct{})
 }
 
-// fail logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes
+// recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes
 // the waiting goroutines return the error.
-func (x *Index) fail(err error, pause time.Duration) {
+func (x *Index) recordFailure(err error, pause time.Duration) {
 	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.listing == nil {
 		x.err = err
-		x.tell()
+		x.wakeWaiting()
 	}
 }
 
@@ -430,7 +430,7 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 	if !validName(name) {
 		return nil, nil
 	}
-	return published(x.store, name)
+	return readPublishedVersions(x.store, name)
 }
 
 // Accounts returns what became of every version that upstream has or had, newest first, also of those that the bot never

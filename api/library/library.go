@@ -172,7 +172,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 		l.Autoupdate = &Autoupdate{Source: p.Autoupdate.Source, Target: p.Autoupdate.Target}
 		l.Hidden = p.Autoupdate.ExcludeFromSearch
 	}
-	versions, err := published(r, name)
+	versions, err := readPublishedVersions(r, name)
 	if err != nil || len(versions) == 0 {
 		return l, err
 	}
@@ -198,8 +198,8 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// published returns the published versions of a library, newest first.
-func published(r kvstore.Reader, name string) ([]views.Version, error) {
+// readPublishedVersions returns the published versions of a library, newest first.
+func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, error) {
 	versions, err := views.Versions(r, name)
 	if err != nil {
 		return nil, err
@@ -319,7 +319,7 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if l == nil {
 		return nil, nil, ErrNoLibrary
 	}
-	versions, err := published(r, name)
+	versions, err := readPublishedVersions(r, name)
 	return l, versions, err
 }
 
@@ -349,7 +349,7 @@ func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, e
 		}
 		snapshot := x.store.Snapshot()
 		defer snapshot.Close()
-		versions, err := published(snapshot, name)
+		versions, err := readPublishedVersions(snapshot, name)
 		if err != nil {
 			yield(nil, err)
 			return

@@ -69,7 +69,7 @@ func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, sub
 		return ModuleMap{}, err
 	}
 	w.minified, w.most = true, mostBuiltModules
-	w.depend(r.Library)
+	w.addDependency(r.Library)
 	l, err := x.Library(ctx, r.Library)
 	if err != nil {
 		return ModuleMap{}, err

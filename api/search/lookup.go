@@ -51,7 +51,7 @@ type matches []match
 
 // add records m for a library, unless a better match is known.
 func (s matches) add(i int, m match) {
-	if m.better(s[i]) {
+	if m.ranksBefore(s[i]) {
 		s[i] = m
 	}
 }
@@ -305,7 +305,7 @@ func (l *lookup) addMistypedWord(w string, to matches) {
 // query, however it is written.
 func (l *lookup) addNameMatches(text string, to matches) {
 	names, others := l.searchesNames(), l.searchesField("alternativeNames")
-	joined, stem := joined(text), stem(core(text))
+	joined, stem := joined(text), stem(withoutAddedWords(text))
 	bare := strings.TrimRight(joined, "0123456789") // of vue3
 	if len(bare) == len(joined) || len(bare) < minInside {
 		bare = ""

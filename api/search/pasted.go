@@ -31,10 +31,10 @@ var (
 	versionLike = lazyregexp.New(`^v?\d+(?:\.[\w.+-]*)?$`)
 )
 
-// meanings returns the names of libraries that a pasted text may refer to, the best guess first: those in an address on this
+// guessNames returns the names of libraries that a pasted text may refer to, the best guess first: those in an address on this
 // or another delivery network, a tag with such an address, an install command, an import statement or the name of a file. It
 // returns nothing for text that people type.
-func meanings(text string) []string {
+func guessNames(text string) []string {
 	var list []string
 	add := func(names ...string) {
 		for _, name := range names {
@@ -47,33 +47,33 @@ func meanings(text string) []string {
 	command := installing.FindString(text)
 	switch {
 	case tag != nil:
-		add(ofAddress(tag[1])...)
+		add(namesOfAddress(tag[1])...)
 	case statement != nil && strings.Contains(statement[1], "//"):
-		add(ofAddress(statement[1])...)
+		add(namesOfAddress(statement[1])...)
 	case statement != nil:
-		add(ofSpecifier(statement[1])...)
+		add(namesOfSpecifier(statement[1])...)
 	case command != "":
 		for word := range strings.FieldsSeq(text[len(command):]) {
 			if strings.HasPrefix(word, "-") {
 				continue
 			}
-			add(ofSpecifier(word)...)
+			add(namesOfSpecifier(word)...)
 			if owner, name, ok := strings.Cut(word, "/"); ok && !strings.HasPrefix(owner, "@") { // GitHub's and PHP's packages have one
-				add(ofSpecifier(name)...)
+				add(namesOfSpecifier(name)...)
 			}
 		}
 	case address.MatchString(text):
-		add(ofAddress(address.FindString(text))...)
+		add(namesOfAddress(address.FindString(text))...)
 	case strings.ContainsAny(text, " \t\n"):
 	case strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
-		add(ofAddress(text)...)
+		add(namesOfAddress(text)...)
 	case hostAndPath.MatchString(text):
-		add(ofAddress("//" + text)...)
+		add(namesOfAddress("//" + text)...)
 	case specifier.MatchString(text):
-		add(ofSpecifier(text)...)
+		add(namesOfSpecifier(text)...)
 	case fileName.MatchString(text):
 		add(text) // many libraries are called as their file is
-		add(ofFile(text)...)
+		add(namesOfFile(text)...)
 	}
 	return list
 }
@@ -81,9 +81,9 @@ func meanings(text string) []string {
 // partNames are what packages in a scope are called after their part in it: the scope names the library.
 var partNames = []string{"browser", "cli", "client", "common", "components", "core", "css", "js", "lib", "main", "standalone", "utils", "web"}
 
-// ofSpecifier returns the names that a library may have here, given the name by which a package manager or a module loads
+// namesOfSpecifier returns the names that a library may have here, given the name by which a package manager or a module loads
 // it. It leaves out a prefix such as npm:, the version and the path.
-func ofSpecifier(s string) []string {
+func namesOfSpecifier(s string) []string {
 	if _, after, ok := strings.Cut(s, ":"); ok && !strings.HasPrefix(after, "/") {
 		s = after // of npm:vue, or jspm's
 	}
@@ -104,8 +104,8 @@ func ofSpecifier(s string) []string {
 	return []string{name}
 }
 
-// ofAddress returns the names of libraries that a file at a URL may belong to.
-func ofAddress(address string) []string {
+// namesOfAddress returns the names of libraries that a file at a URL may belong to.
+func namesOfAddress(address string) []string {
 	if strings.HasPrefix(address, "//") {
 		address = "https:" + address
 	}
@@ -124,16 +124,16 @@ func ofAddress(address string) []string {
 	switch i := slices.IndexFunc(parts, func(p string) bool { return p == "npm" || p == "package" || p == "library" || p == "libraries" }); {
 	case len(names) > 0:
 	case i >= 0 && i+1 < len(parts):
-		names = append(names, ofSpecifier(strings.Join(parts[i+1:], "/"))...)
+		names = append(names, namesOfSpecifier(strings.Join(parts[i+1:], "/"))...)
 	case parts[0] == "gh" && len(parts) > 2:
-		names = append(names, ofSpecifier(parts[2])...)
+		names = append(names, namesOfSpecifier(parts[2])...)
 	case strings.HasSuffix(u.Host, "github.com") && len(parts) > 1:
 		names = append(names, strings.TrimSuffix(parts[1], ".git"))
 	default:
 		// Most networks have name@version in front, others name/version.
 		for i, p := range parts {
 			if strings.Contains(p, "@") {
-				names = append(names, ofSpecifier(strings.Join(parts[i:], "/"))...)
+				names = append(names, namesOfSpecifier(strings.Join(parts[i:], "/"))...)
 				break
 			}
 			if i > 0 && versionLike.MatchString(p) {
@@ -142,18 +142,18 @@ func ofAddress(address string) []string {
 			}
 		}
 		if len(names) == 0 && (len(parts) > 1 || !fileName.MatchString(parts[0])) {
-			names = append(names, ofSpecifier(strings.Join(parts, "/"))...)
+			names = append(names, namesOfSpecifier(strings.Join(parts, "/"))...)
 		}
 	}
 	if last := parts[len(parts)-1]; fileName.MatchString(last) {
-		names = append(names, ofFile(last)...)
+		names = append(names, namesOfFile(last)...)
 	}
 	return names
 }
 
-// ofFile returns the names of libraries that a file with that name may belong to: the name without .min and the like, then
+// namesOfFile returns the names of libraries that a file with that name may belong to: the name without .min and the like, then
 // without one part after the other.
-func ofFile(name string) []string {
+func namesOfFile(name string) []string {
 	name = strings.TrimSuffix(name, path.Ext(name))
 	var names []string
 	for name != "" {

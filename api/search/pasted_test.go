@@ -69,7 +69,7 @@ func TestPasted(t *testing.T) {
 		}
 	}
 	for _, long := range []string{strings.Repeat("a-", 2000) + ".js", "https://x/" + strings.Repeat("a.", 1500) + "js", "npm i " + strings.Repeat("@/", 1500)} {
-		if got := meanings(long); len(got) > maxMeanings {
+		if got := guessNames(long); len(got) > maxMeanings {
 			t.Errorf("%d meanings", len(got))
 		}
 	}

@@ -27,7 +27,7 @@ type Query struct {
 // is described with the package. For a query without text it is the alphabet's.
 func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	wanted := strings.TrimSpace(text.Cut(q.Text, maxText))
-	for _, meant := range meanings(wanted) {
+	for _, meant := range guessNames(wanted) {
 		answers, err := x.find(ctx, meant, q.Fields)
 		if err != nil {
 			return nil, err
@@ -48,7 +48,7 @@ func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 
 // find returns the libraries that match the text wanted in the named fields, sorted by name.
 func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
-	l := &lookup{state: x.state.Load(), ctx: ctx, fields: chosen(names)}
+	l := &lookup{state: x.state.Load(), ctx: ctx, fields: selectFields(names)}
 	matches := l.match(wanted)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	return answers, nil
 }
 
-// chosen returns the fields with these names, all fields if there is none or a "*".
-func chosen(names []string) []*field {
+// selectFields returns the fields with these names, all fields if there is none or a "*".
+func selectFields(names []string) []*field {
 	var list, all []*field
 	for i := range fields {
 		f := &fields[i]
@@ -122,8 +122,8 @@ type match struct {
 	text float64
 }
 
-// better reports whether m ranks before o.
-func (m match) better(o match) bool {
+// ranksBefore reports whether m ranks before o.
+func (m match) ranksBefore(o match) bool {
 	return m.tier < o.tier || m.tier == o.tier && m.text > o.text
 }
 

@@ -427,7 +427,7 @@ func TestCore(t *testing.T) {
 		"jquery": "jquery", "jquery.min.js": "jquery", "Font Awesome 5.15.4 CDN": "font awesome", "cdnjs vue": "vue",
 		"js": "js", "3": "3", "cdn": "cdn", "min js": "min", "v8": "v8", "angular css": "angular", "": "",
 	} {
-		if got := core(query); got != want {
+		if got := withoutAddedWords(query); got != want {
 			t.Errorf("the core of %q is %q, want %q", query, got, want)
 		}
 	}

@@ -81,11 +81,11 @@ func stem(s string) string {
 	return whole
 }
 
-// core returns the words of a query without what people add to a library's name:
+// withoutAddedWords returns the words of a query without what people add to a library's name:
 // jquery 3.7.1, bootstrap.min.css, vue cdn.
-func core(query string) string {
+func withoutAddedWords(query string) string {
 	list := words(query)
-	for n := len(list); n > 1 && isAdded(list[n-1]); n-- {
+	for n := len(list); n > 1 && isAddedWord(list[n-1]); n-- {
 		list = list[:n-1]
 	}
 	for len(list) > 1 && isCDN(list[0]) {
@@ -94,8 +94,8 @@ func core(query string) string {
 	return strings.Join(list, " ")
 }
 
-// isAdded reports whether a word is one that people add behind the name of a library: an extension, a version, cdn.
-func isAdded(w string) bool {
+// isAddedWord reports whether a word is one that people add behind the name of a library: an extension, a version, cdn.
+func isAddedWord(w string) bool {
 	switch w {
 	case "js", "css", "min", "latest", "umd", "esm":
 		return true

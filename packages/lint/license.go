@@ -14,8 +14,8 @@ import (
 // maxLicense is the longest licence that is taken for an expression, in bytes.
 const maxLicense = 500
 
-// license adds a problem if the license of the package is no SPDX expression.
-func (l *Linter) license(r *Result, p *packages.Package) {
+// checkLicense adds a problem if the license of the package is no SPDX expression.
+func (l *Linter) checkLicense(r *Result, p *packages.Package) {
 	at := []string{"license"}
 	switch text := p.License; {
 	case text == "":
@@ -24,10 +24,10 @@ func (l *Linter) license(r *Result, p *packages.Package) {
 		}
 	case !validLicense(text):
 		if hint := nearestLicense(text); hint != "" {
-			r.add(l.lesser(), "license", at, "%q is not an SPDX licence identifier or expression; did you mean %q?", shorten(text), hint)
+			r.add(l.lesserSeverity(), "license", at, "%q is not an SPDX licence identifier or expression; did you mean %q?", shorten(text), hint)
 			return
 		}
-		r.add(l.lesser(), "license", at, "%q is not an SPDX licence identifier or expression; write one such as \"MIT\", \"Apache-2.0\" or \"(MIT OR GPL-3.0-only)\", see spdx.org/licenses", shorten(text))
+		r.add(l.lesserSeverity(), "license", at, "%q is not an SPDX licence identifier or expression; write one such as \"MIT\", \"Apache-2.0\" or \"(MIT OR GPL-3.0-only)\", see spdx.org/licenses", shorten(text))
 	}
 }
 

@@ -122,21 +122,21 @@ func (l *Linter) Check(file, place string, data []byte) *Result {
 		r.Package = p
 		r.Problems = slices.Clone(p.Warnings)
 	}
-	l.path(r, p, place)
-	l.license(r, p)
-	l.addresses(r, p)
-	l.duplicates(r, p)
+	l.checkPath(r, p, place)
+	l.checkLicense(r, p)
+	l.checkAddresses(r, p)
+	l.checkDuplicates(r, p)
 	if r.Package != nil {
 		if l.o.New {
 			r.Add(p.CheckNew()...)
 		}
-		l.form(r)
+		l.checkForm(r)
 	}
 	return r
 }
 
-// lesser returns the severity of problems that are errors only in a new package: a warning for others.
-func (l *Linter) lesser() packages.Severity {
+// lesserSeverity returns the severity of problems that are errors only in a new package: a warning for others.
+func (l *Linter) lesserSeverity() packages.Severity {
 	if l.o.New {
 		return packages.Error
 	}
@@ -148,8 +148,8 @@ func (r *Result) add(severity packages.Severity, rule string, location []string,
 	r.Add(packages.ProblemAt(r.Data, severity, rule, fmt.Sprintf(format, args...), location...))
 }
 
-// path adds a problem if the file is not at the path that a catalogue has for the package.
-func (l *Linter) path(r *Result, p *packages.Package, place string) {
+// checkPath adds a problem if the file is not at the path that a catalogue has for the package.
+func (l *Linter) checkPath(r *Result, p *packages.Package, place string) {
 	if place == "" || p.Name == "" || path.Base(place) != p.Name+".json" { // which is said already
 		return
 	}
@@ -158,8 +158,8 @@ func (l *Linter) path(r *Result, p *packages.Package, place string) {
 	}
 }
 
-// addresses adds problems for URLs of the package that browsers or git cannot open, or that are not encrypted.
-func (l *Linter) addresses(r *Result, p *packages.Package) {
+// checkAddresses adds problems for URLs of the package that browsers or git cannot open, or that are not encrypted.
+func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 	link := func(location []string, address string) {
 		if address != "" && !isLink(address) {
 			r.add(packages.Warning, "address", location, "%q is not the address of a web page; write it whole, with https:// in front", shorten(address))
@@ -191,11 +191,11 @@ func unencrypted(address string) (host, rest string, ok bool) {
 	return u.Host, u.EscapedPath(), true
 }
 
-// duplicates adds a problem if the catalogue has the same upstream under another name.
-func (l *Linter) duplicates(r *Result, p *packages.Package) {
+// checkDuplicates adds a problem if the catalogue has the same upstream under another name.
+func (l *Linter) checkDuplicates(r *Result, p *packages.Package) {
 	for _, other := range l.names[strings.ToLower(p.Name)] {
 		if other.Name != p.Name {
-			r.add(l.lesser(), "duplicate", []string{"name"}, "the catalogue has %q, which differs from %q only in case; people and some file systems cannot tell them apart", other.Name, p.Name)
+			r.add(l.lesserSeverity(), "duplicate", []string{"name"}, "the catalogue has %q, which differs from %q only in case; people and some file systems cannot tell them apart", other.Name, p.Name)
 		}
 	}
 	if p.Autoupdate == nil || p.Autoupdate.Target == "" {
@@ -203,7 +203,7 @@ func (l *Linter) duplicates(r *Result, p *packages.Package) {
 	}
 	for _, other := range l.targets[sameTarget(p.Autoupdate)] {
 		if other.Name != p.Name {
-			r.add(l.lesser(), "duplicate", []string{"autoupdate", "target"}, "the catalogue's package %q has this upstream, too; change that one instead of adding another", other.Name)
+			r.add(l.lesserSeverity(), "duplicate", []string{"autoupdate", "target"}, "the catalogue's package %q has this upstream, too; change that one instead of adding another", other.Name)
 			return
 		}
 	}
@@ -226,8 +226,8 @@ func sameTarget(a *packages.Autoupdate) string {
 	return "git " + strings.TrimSuffix(strings.TrimRight(strings.ToLower(target), "/"), ".git")
 }
 
-// form adds a problem if [Format] would change the file.
-func (l *Linter) form(r *Result) {
+// checkForm adds a problem if [Format] would change the file.
+func (l *Linter) checkForm(r *Result) {
 	formatted, err := format(r.Data, false)
 	if err != nil {
 		return // said already
