@@ -15,7 +15,8 @@ const (
 	maxDescription  = 512 << 10 // bytes of a file that says it
 	maxReadme       = 64 << 10  // bytes of what is kept
 	maxDependencies = 200
-	maxDependency   = 214 // bytes of a name, which is npm's limit, and of a range
+	maxDependency   = 214     // bytes of a name, which is npm's limit
+	maxRange        = 1 << 10 // bytes of a range of versions
 )
 
 // tells reports whether a file in an archive says something about the release as a whole.
@@ -59,7 +60,7 @@ func dependencies(data json.RawMessage) map[string]string {
 		return nil
 	}
 	for name, wanted := range all {
-		if name == "" || len(name) > maxDependency || len(wanted) > maxDependency {
+		if name == "" || len(name) > maxDependency || len(wanted) > maxRange {
 			delete(all, name)
 		}
 	}

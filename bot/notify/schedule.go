@@ -225,9 +225,27 @@ func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	if err != nil || !found {
 		return state, false, err
 	}
+	state.boundTimes(s.Now())
 	body, _, err := s.Get(ctx, bodyKey)
 	state.Request.Body = string(body)
 	return state, true, err
+}
+
+// boundTimes replaces times that only a clock which was ahead can have stored, so that such a clock delays no attempt once the request is read. The time of
+// the first delivery of a request is its client's, and stays.
+func (s *State) boundTimes(now time.Time) {
+	for _, past := range []*time.Time{&s.Last, &s.Since} {
+		if past.After(now) {
+			*past = now.UTC()
+		}
+	}
+	if every := s.Request.every(); every > 0 && s.Deliveries+s.Missed > 0 && s.Due.After(now.Add(every)) {
+		s.Due = now.Add(every).UTC()
+		s.Next = s.Due
+	}
+	if s.Attempts > 0 && s.Next.After(now.Add(maxBackoff+maxBackoff/4)) {
+		s.Next = now.UTC()
+	}
 }
 
 // writeState stores the state without the body, and sets the alarm of the object.
@@ -254,7 +272,10 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	case c.remove:
 		return state, s.DeleteAll(ctx)
 	}
-	return state, nil
+	if alarm, set, err := s.GetAlarm(ctx); err != nil || !set || state.Status != Waiting || !state.Next.Before(alarm) {
+		return state, err
+	}
+	return state, writeState(ctx, s, state, state.Next) // the clock was ahead when the alarm was set
 }
 
 // Alarm implements [durable.Handler]: it makes an attempt, or deletes a request whose retention has ended.

@@ -350,3 +350,37 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestClockThatWasAhead has an attempt fail, and a repeating request delivered, while the clock is a year ahead. Once they are read under the right clock, they
+// wait no longer than their backoff or interval.
+func TestClockThatWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		p := &virtualReceiver{startedAt: time.Now(), answers: []int{500}}
+		store := openStore(t)
+		r := durable.New(store, durable.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+		s, err := OpenScheduler(r, SchedulerOptions{Transport: p, jitter: func(time.Duration) time.Duration { return 0 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(r.Close(context.Background()), store.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		ahead.Store(int64(365 * 24 * time.Hour))
+		post(t, s, "failed", Request{URL: "https://a/failed"})
+		p.want(t, "0s GET /failed")
+		post(t, s, "repeating", Request{URL: "https://a/repeating", TriggerAt: time.Now().Add(time.Duration(ahead.Load())).UnixMilli(), TriggerEverySeconds: 3600})
+		synctest.Wait()
+		ahead.Store(0)
+		p.want(t, "0s GET /repeating")
+		if all, err := s.List(t.Context(), "", 10); err != nil || len(all) != 2 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		time.Sleep(2 * time.Minute)
+		p.want(t, "0s GET /failed")
+		time.Sleep(time.Hour)
+		p.want(t, "1h0m0s GET /repeating")
+	})
+}

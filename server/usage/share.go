@@ -162,7 +162,7 @@ func (u *Usage) Since() (time.Time, error) {
 	if day < 0 {
 		day = firstOf(monthOf(dayOf(u.now())) - mostMonths)
 	}
-	return startOf(day), err
+	return startOf(min(day, dayOf(u.now())-lateDays)), err // the clock may have been ahead
 }
 
 // lateDays is how many days late the report of a day may be, from a node that did not run.
@@ -297,12 +297,13 @@ func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	}
 	b, n := u.store.NewBatch(), 0
 	defer b.Close()
-	silent := dayOf(u.now()) - lateDays
+	today := dayOf(u.now())
+	silent := today - lateDays
 	for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{Prefix: row[:1]}) {
 		if err != nil {
 			return false, err
 		}
-		if last, _ := binary.Uvarint(item.Value); int(last) < silent {
+		if last, _ := binary.Uvarint(item.Value); int(last) < silent || int(last) > today+1 { // the latter by a clock that was ahead
 			b.Delete(kvstore.Usage, item.Key)
 		} else {
 			n++

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // A counting is one of several processes, each with a store of its own.
@@ -129,7 +132,36 @@ func TestShare(t *testing.T) {
 	want(20, 200, 14, one, two, three)
 }
 
-// A clock that was far ahead once does not keep a node from telling what it counts afterwards.
+// TestSinceAfterAWrongClock holds that a clock that was a year ahead does not hide the reports of other stores for a year, nor let a store that is silent keep
+// its place.
+func TestSinceAfterAWrongClock(t *testing.T) {
+	at := noon()
+	right := at.at
+	at.at = right.AddDate(1, 0, 0)
+	c := &counting{fs: vfs.NewMem()}
+	c.open(t, at)
+	reporter := strings.Repeat("ab", nameSize)
+	if known, err := c.acceptReporter(reporter, dayOf(at.now())); err != nil || !known {
+		t.Fatal(known, err)
+	}
+	if err := c.SetReceived(); err != nil {
+		t.Fatal(err)
+	}
+	at.at = right
+	c.open(t, at)
+	want := startOf(dayOf(at.now()) - lateDays)
+	if since, err := c.Since(); err != nil || !since.Equal(want) {
+		t.Errorf("since %v, %v; want %v", since, err, want)
+	}
+	if known, err := c.acceptReporter(strings.Repeat("cd", nameSize), dayOf(at.now())); err != nil || !known {
+		t.Error(known, err)
+	}
+	if _, err := c.store.Get(kvstore.Usage, append([]byte{kindReporter}, reporter...)); !errors.Is(err, kvstore.ErrNotFound) {
+		t.Errorf("the row of a store that reported in the future stays: %v", err)
+	}
+}
+
+// A clock that was far ahead once does not keep a node from reporting what it counts afterwards.
 func TestTellAfterAWrongClock(t *testing.T) {
 	at, all := noon(), reports{}
 	right := at.at
