@@ -41,7 +41,7 @@ func TestDemand(t *testing.T) {
 	}
 	expect := func(when string, want map[string]int64) {
 		t.Helper()
-		got, err := sources.ReadDemand(r.store)
+		got, err := sources.ReadAllDemand(r.store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,11 +59,11 @@ func TestDemand(t *testing.T) {
 	adopt("# as of 2020-01-02\napple\t@fruit/apple\t5000\nbanana\t@fruit/banana\t7000\nunknown\tunknown\t9\n")
 	expect("from the catalogue", map[string]int64{"apple": 5000, "banana": 7000})
 	p := sources.NewPopularity(r.store, func(name string) float64 { return map[string]float64{"banana": 3}[name] })
-	if p.Of("apple", "", 0) != 5 || p.Of("banana", "", 0) != 10 || p.Of("cherry", "", 0) != 0 {
-		t.Errorf("the popularity is %v, %v, %v", p.Of("apple", "", 0), p.Of("banana", "", 0), p.Of("cherry", "", 0))
+	if p.Score("apple", "", 0) != 5 || p.Score("banana", "", 0) != 10 || p.Score("cherry", "", 0) != 0 {
+		t.Errorf("the popularity is %v, %v, %v", p.Score("apple", "", 0), p.Score("banana", "", 0), p.Score("cherry", "", 0))
 	}
-	if p.Of("cherry", "", 4000) != 4 || p.Of("cherry", "jquery", 4000) != 4 || p.Of("cherry", "jquery", 0) <= p.Of("cherry", "lodash", 0) || p.Of("apple", "jquery", 4000) != 5 {
-		t.Errorf("of a mirror: %v, %v, %v, %v", p.Of("cherry", "", 4000), p.Of("cherry", "jquery", 4000), p.Of("cherry", "jquery", 0), p.Of("apple", "jquery", 4000))
+	if p.Score("cherry", "", 4000) != 4 || p.Score("cherry", "jquery", 4000) != 4 || p.Score("cherry", "jquery", 0) <= p.Score("cherry", "lodash", 0) || p.Score("apple", "jquery", 4000) != 5 {
+		t.Errorf("of a mirror: %v, %v, %v, %v", p.Score("cherry", "", 4000), p.Score("cherry", "jquery", 4000), p.Score("cherry", "jquery", 0), p.Score("apple", "jquery", 4000))
 	}
 
 	count := func(n int64, err error) string {
@@ -158,7 +158,7 @@ func TestStars(t *testing.T) {
 	}
 	known := func(name string) sources.Demand {
 		t.Helper()
-		all, err := sources.ReadDemand(r.store)
+		all, err := sources.ReadAllDemand(r.store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,8 +176,8 @@ func TestStars(t *testing.T) {
 	if g := known("damson").GitHub; g == nil || !g.Missing {
 		t.Errorf("a repository that is not there: %+v", g)
 	}
-	if p := sources.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana", "", 0) != 26 || p.Of("apple", "", 0) != 6 || p.Of("elder", "", 0) != 1 {
-		t.Errorf("the popularity is %v, %v, %v", p.Of("banana", "", 0), p.Of("apple", "", 0), p.Of("elder", "", 0))
+	if p := sources.NewPopularity(r.store, func(string) float64 { return 1 }); p.Score("banana", "", 0) != 26 || p.Score("apple", "", 0) != 6 || p.Score("elder", "", 0) != 1 {
+		t.Errorf("the popularity is %v, %v, %v", p.Score("banana", "", 0), p.Score("apple", "", 0), p.Score("elder", "", 0))
 	}
 
 	// After a month only what has changed is sent; what was said of downloads stays.

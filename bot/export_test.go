@@ -10,9 +10,11 @@ import (
 func (b *Bot) ProbeNpm() {
 	b.Reschedule(context.Background(), "none of the catalogue", time.Unix(1, 0))
 	for _, upstream := range []string{"npm", "archives of npm"} {
-		b.breakers.Probe(upstream)
+		b.breakers.ProbeNow(upstream)
 	}
 }
 
 // NpmIsDown reports whether the npm registry, or the place of its archives, does not respond.
-func (b *Bot) NpmIsDown() bool { return b.breakers.Down("npm") || b.breakers.Down("archives of npm") }
+func (b *Bot) NpmIsDown() bool {
+	return b.breakers.IsDown("npm") || b.breakers.IsDown("archives of npm")
+}

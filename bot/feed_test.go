@@ -142,10 +142,10 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.published(21)
-	if got := r.bot.Followers("p7"); len(got) != 1 || got[0] != "p7" {
+	if got := r.bot.PackagesFromNpm("p7"); len(got) != 1 || got[0] != "p7" {
 		t.Errorf("p7 is followed by %q", got)
 	}
-	if got := r.bot.DevelopedAt("git@example.com:p7.git"); len(got) != 1 || got[0] != "p7" {
+	if got := r.bot.PackagesFromRepository("git@example.com:p7.git"); len(got) != 1 || got[0] != "p7" {
 		t.Errorf("%q are developed there", got)
 	}
 }

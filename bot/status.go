@@ -151,7 +151,7 @@ func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	p.Looked, p.target, p.missing = upstream.Looked, upstream.Target, upstream.Missing && upstream.Reason != ""
 	p.replaced = upstream.Replaced && upstream.Reason != ""
 	if upstream.Outage && upstream.Reason != "" {
-		p.outage = sources.UpstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
+		p.outage = sources.UpstreamName(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
 	}
 	return nil
 }

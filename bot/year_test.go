@@ -104,7 +104,7 @@ func TestYear(t *testing.T) {
 		if got := d.polls - before.polls; got > float64(len(names)*400) || got < float64(len(names)*20) {
 			t.Errorf("day %d: %v polls of %d packages", i, got, len(names))
 		}
-		if d.rows > float64(8*len(names))+3*d.releases || d.bytes > float64(2000*len(names))+1200*d.releases || d.entries > float64(len(names))+4*d.releases {
+		if d.rows > float64(8*len(names))+4*d.releases || d.bytes > float64(2000*len(names))+1200*d.releases || d.entries > float64(len(names))+4*d.releases {
 			t.Errorf("day %d: %+v", i, d)
 		}
 	}

@@ -25,7 +25,7 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	}
 	row, err := views.LookupPackage(r, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return account(nil, false, sources.Upstream{}, states), nil
+		return accountVersions(nil, false, sources.Upstream{}, states), nil
 	}
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return nil, err
 	}
-	accounts := account(p, row.Removed, upstream, states)
+	accounts := accountVersions(p, row.Removed, upstream, states)
 	for i, a := range accounts {
 		if a.Kind != views.Withdrawn {
 			continue
@@ -55,15 +55,16 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	return accounts, nil
 }
 
-// account is ReadAccounts of what was read. It is a pure function. The package is nil where it is not enrolled.
-func account(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
+// accountVersions returns what became of each version of a package by its upstream and states, newest first. It is a pure function. p is nil if the
+// package is not registered; removed says that the catalogue no longer has it.
+func accountVersions(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
 	followed := p != nil && !removed && p.Autoupdate != nil
 	// What upstream lists is in order already, which matters where that are thousands.
 	var listed, all []views.Account
 	known := make(map[string]bool, len(states)+len(upstream.Seen))
 	for _, s := range states {
 		known[s.Version] = true
-		all = append(all, views.Account{State: s, Command: command(s, p, followed)})
+		all = append(all, views.Account{State: s, Command: operatorCommand(s, p, followed)})
 	}
 	add := func(to *[]views.Account, version string, kind views.StateKind, reason string) {
 		if known[version] || len(all)+len(listed) >= len(states)+mostAccounts {
@@ -71,7 +72,7 @@ func account(p *packages.Package, removed bool, upstream sources.Upstream, state
 		}
 		known[version] = true
 		s := views.State{Package: p.Name, Version: version, Kind: kind, Reason: reason}
-		*to = append(*to, views.Account{State: s, Command: command(s, p, followed)})
+		*to = append(*to, views.Account{State: s, Command: operatorCommand(s, p, followed)})
 	}
 	if followed && upstream.Follows(p) {
 		ignored := make(map[string]bool, len(upstream.Ignored))
@@ -104,11 +105,11 @@ func account(p *packages.Package, removed bool, upstream sources.Upstream, state
 	}
 	newer := func(a, b views.Account) int { return packages.CompareVersions(b.Version, a.Version) }
 	slices.SortFunc(all, newer)
-	return merge(listed, all, newer)
+	return mergeSorted(listed, all, newer)
 }
 
-// merge makes one list of two that are in order.
-func merge[T any](a, b []T, compare func(T, T) int) []T {
+// mergeSorted merges two sorted lists into one.
+func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
 	merged := make([]T, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if compare(a[0], b[0]) <= 0 {
@@ -120,6 +121,7 @@ func merge[T any](a, b []T, compare func(T, T) int) []T {
 	return append(append(merged, a...), b...)
 }
 
+// ignoredReason returns a sentence that says which pattern of ignoreVersions matches a version.
 func ignoredReason(p *packages.Package, version string) string {
 	if pattern := p.IgnoredBy(version); pattern != "" {
 		return fmt.Sprintf("the package JSON's ignoreVersions has the pattern %.100q for it", pattern)
@@ -127,8 +129,9 @@ func ignoredReason(p *packages.Package, version string) string {
 	return "the package JSON's ignoreVersions had a pattern for it when upstream was last asked"
 }
 
-// command is what an operator gets a version with. Nothing but a withdrawn version can be got of a package that is not followed.
-func command(s views.State, p *packages.Package, followed bool) string {
+// operatorCommand returns the command with which an operator gets a version in a state, "" if none helps. followed reports whether the bot polls the
+// package.
+func operatorCommand(s views.State, p *packages.Package, followed bool) string {
 	switch {
 	case !packages.ValidVersion(s.Version) || s.Kind.Served():
 		return ""

@@ -17,7 +17,7 @@ func TestEveryVersionIsAccountedFor(t *testing.T) {
 	p := testPackage(t, `"*-nightly*"`)
 	upstream := sources.Upstream{Package: "a", Source: sources.KindNpm, Target: "a"}
 	look := func(states []views.State, listed ...string) {
-		got := plan(planInput{pkg: p, listed: releasedAt(listed...), states: states, known: upstream, newest: 5, now: hour(100)})
+		got := planPackage(planInput{pkg: p, listed: releasedAt(listed...), states: states, known: upstream, newest: 5, now: hour(100)})
 		upstream.Seen, upstream.Gone, upstream.Ignored, upstream.Filled = got.seen, got.gone, got.ignored, true
 	}
 	state := func(version string, kind views.StateKind, reason string) views.State {
@@ -49,7 +49,7 @@ func TestEveryVersionIsAccountedFor(t *testing.T) {
 		{"0.8.0", "gone", "lists it no longer", "larder import a 0.8.0 FOLDER|ARCHIVE"},
 		{nameless, "gone", "", ""},
 	}
-	all := account(p, false, upstream, states)
+	all := accountVersions(p, false, upstream, states)
 	if len(all) != len(tests) {
 		t.Errorf("%d versions are accounted for, want %d: %+v", len(all), len(tests), all)
 	}
@@ -61,14 +61,14 @@ func TestEveryVersionIsAccountedFor(t *testing.T) {
 	}
 
 	// What cannot be fetched has no command, and what is known of another target does not count.
-	for _, got := range account(p, true, upstream, states) {
+	for _, got := range accountVersions(p, true, upstream, states) {
 		if got.Command != "" && got.Kind != views.Withdrawn || len(states) == 0 {
 			t.Errorf("of a package that the catalogue has no more, %s says %q", got.Version, got.Command)
 		}
 	}
 	elsewhere := upstream
 	elsewhere.Target = "b"
-	if got := account(p, false, elsewhere, states); len(got) != len(states) {
+	if got := accountVersions(p, false, elsewhere, states); len(got) != len(states) {
 		t.Errorf("after the target has changed, %d versions are accounted for, want %d", len(got), len(states))
 	}
 }

@@ -17,15 +17,15 @@ import (
 
 // News are the packages that events have named. They are looked at ahead of the agenda, in the order in which they were
 // named, each once however often it was named meanwhile.
-type news struct {
+type eventQueue struct {
 	mu      sync.Mutex
-	all     map[string]*named
+	all     map[string]*namedPackage
 	waiting []string
 	changed chan struct{} // closed, and replaced, when more wait
 }
 
-// A named package is in one of these stages.
-type named struct {
+// A namedPackage package is in one of these stages.
+type namedPackage struct {
 	stage stage
 	again bool // it was named since the look began
 }
@@ -42,18 +42,19 @@ const (
 // restAfterLook is between two looks at a package that is named again and again.
 const restAfterLook = 2 * time.Second
 
-func newNews() *news {
-	return &news{all: make(map[string]*named), changed: make(chan struct{})}
+// newEventQueue returns an empty queue.
+func newEventQueue() *eventQueue {
+	return &eventQueue{all: make(map[string]*namedPackage), changed: make(chan struct{})}
 }
 
-// note has packages be named; nothing looks at them before release. It returns those that were not named yet.
-func (n *news) note(names []string) (fresh []string) {
+// add marks packages as named by an event. It returns those that were not yet; the caller stores when they are due and passes them to release.
+func (n *eventQueue) add(names []string) (fresh []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, name := range names {
 		switch p := n.all[name]; {
 		case p == nil:
-			n.all[name] = &named{}
+			n.all[name] = &namedPackage{}
 			fresh = append(fresh, name)
 		case p.stage == looked || p.stage == resting:
 			p.again = true
@@ -62,33 +63,33 @@ func (n *news) note(names []string) (fresh []string) {
 	return fresh
 }
 
-// release lets goroutines look at packages that note has returned.
-func (n *news) release(names []string) {
+// release lets goroutines poll packages that add has returned.
+func (n *eventQueue) release(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, name := range names {
-		n.wait(name)
+		n.enqueue(name)
 	}
 }
 
-// wait is called with mu held.
-func (n *news) wait(name string) {
-	*n.all[name] = named{stage: waits}
+// enqueue appends a package to those that wait for a poll. The caller holds mu.
+func (n *eventQueue) enqueue(name string) {
+	*n.all[name] = namedPackage{stage: waits}
 	n.waiting = append(n.waiting, name)
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// has reports whether a package is about to be looked at, or is being looked at.
-func (n *news) has(name string) bool {
+// has reports whether a package waits for a poll because of an event, or is being polled because of one.
+func (n *eventQueue) has(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.all[name]
 	return p != nil && (p.stage != resting || p.again)
 }
 
-// next waits for a package to look at.
-func (n *news) next(ctx context.Context) (string, error) {
+// next waits until a package is to be polled, and returns it. The caller calls done after the poll.
+func (n *eventQueue) next(ctx context.Context) (string, error) {
 	for {
 		n.mu.Lock()
 		if len(n.waiting) > 0 {
@@ -108,8 +109,8 @@ func (n *news) next(ctx context.Context) (string, error) {
 	}
 }
 
-// done ends a look.
-func (n *news) done(name string) {
+// done ends the poll of a package. If an event named it meanwhile, it waits for another poll after a short interval.
+func (n *eventQueue) done(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.all[name].stage = resting
@@ -117,23 +118,23 @@ func (n *news) done(name string) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.all[name].again {
-			n.wait(name)
+			n.enqueue(name)
 			return
 		}
 		delete(n.all, name)
 	})
 }
 
-// Announce has packages of the catalogue looked at now, ahead of every other look and download, because an event says that
-// they have a release. The agenda has them when it returns, so a restart forgets none; an error is about that.
+// Announce makes packages of the catalogue due now, ahead of every other poll and download, because an event says that they have a release. An error
+// means that the packages are polled, but not after a restart.
 func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
-	fresh := sc.news.note(names)
-	defer sc.news.release(fresh)
+	fresh := sc.announced.add(names)
+	defer sc.announced.release(fresh)
 	sets, ctx := errgroup.WithContext(ctx)
 	sets.SetLimit(setsAtOnce)
 	now := sc.options.Now()
 	for _, name := range names {
-		sets.Go(func() error { return sc.agenda.sooner(ctx, name, now) })
+		sets.Go(func() error { return sc.schedule.sooner(ctx, name, now) })
 	}
 	if err := sets.Wait(); err != nil {
 		return fmt.Errorf("bot: couldn't write down that packages are to be looked at: %w", err)
@@ -141,18 +142,18 @@ func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// pollNamed polls the packages that events name, until ctx ends.
-func (sc *Scheduler) pollNamed(ctx context.Context, q *queue) error {
+// pollAnnounced polls the packages that events name, until ctx ends.
+func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range namedAtOnce {
 		g.Go(func() error {
 			for {
-				name, err := sc.news.next(ctx)
+				name, err := sc.announced.next(ctx)
 				if err != nil {
 					return err
 				}
-				err = sc.lookAtNamed(ctx, name, q)
-				sc.news.done(name)
+				err = sc.pollAnnouncedPackage(ctx, name, q)
+				sc.announced.done(name)
 				if err != nil {
 					return err
 				}
@@ -162,9 +163,11 @@ func (sc *Scheduler) pollNamed(ctx context.Context, q *queue) error {
 	return g.Wait()
 }
 
-func (sc *Scheduler) lookAtNamed(ctx context.Context, name string, q *queue) error {
+// pollAnnouncedPackage polls one package that an event named and puts its tasks into q, with its newest release ahead of others. While the upstream is
+// down it does nothing, and the package is announced again later.
+func (sc *Scheduler) pollAnnouncedPackage(ctx context.Context, name string, q *queue) error {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
-	if !ok || sc.options.Sources.Of(p) == nil {
+	if !ok || sc.options.Sources.ForPackage(p) == nil {
 		return nil
 	}
 	resume := func() {
@@ -172,45 +175,45 @@ func (sc *Scheduler) lookAtNamed(ctx context.Context, name string, q *queue) err
 			sc.logger.Warn("not moved on the agenda", "package", name, "err", err)
 		}
 	}
-	if !sc.options.Breakers.Admit(sources.UpstreamOf(p), name+" named", resume) {
+	if !sc.options.Breakers.Admit(sources.UpstreamName(p), name+" named", resume) {
 		return nil
 	}
-	if err := sc.looks.Hold(ctx, name); err != nil { // a look that began before the event may have missed the release
+	if err := sc.polled.Hold(ctx, name); err != nil { // a look that began before the event may have missed the release
 		return err
 	}
-	defer sc.looks.Drop(name)
-	tasks, err := sc.ask(ctx, p, inquiry{has: q.has, actor: ingest.ActorBot, named: true})
+	defer sc.polled.Drop(name)
+	tasks, err := sc.pollAndRecord(ctx, p, pollRequest{has: q.has, actor: ingest.ActorBot, named: true})
 	if err != nil {
 		return err
 	}
 	q.push(tasks...)
-	q.hasten(name) // the first look at the package may have found what the event is about, before the event came
-	sc.Reschedule(ctx, name, sc.nextVisit(p, q, sc.options.Now().Add(sources.FirstLag)))
+	q.markNewestFresh(name) // the first look at the package may have found what the event is about, before the event came
+	sc.Reschedule(ctx, name, sc.nextPoll(p, q, sc.options.Now().Add(sources.FirstLag)))
 	return nil
 }
 
 // Followers find the packages of a catalogue by what is upstream.
-type followers struct {
+type packageIndex struct {
 	of           *packages.Catalogue
 	npm          map[string][]string // names of packages by name upstream
 	repositories map[string][]string // and by the address of the repository, of which packages from npm have one too
 }
 
-// Followers returns the names of the packages whose releases come from npm under that name.
-func (sc *Scheduler) Followers(npmName string) []string { return sc.followers().npm[npmName] }
+// PackagesFromNpm returns the names of the packages whose releases come from an npm package.
+func (sc *Scheduler) PackagesFromNpm(npmName string) []string { return sc.packageIndex().npm[npmName] }
 
-// DevelopedAt returns the names of the packages whose releases are tagged in the repository with that address, or that are
-// developed there.
-func (sc *Scheduler) DevelopedAt(repository string) []string {
-	return sc.followers().repositories[git.Place(repository)]
+// PackagesFromRepository returns the names of the packages whose releases are tagged in a repository, or that name it as theirs.
+func (sc *Scheduler) PackagesFromRepository(repository string) []string {
+	return sc.packageIndex().repositories[git.Place(repository)]
 }
 
-func (sc *Scheduler) followers() *followers {
+// packageIndex returns the index of the catalogue in use, made anew if the catalogue has changed.
+func (sc *Scheduler) packageIndex() *packageIndex {
 	c := sc.options.Publisher.Catalogue()
-	if f := sc.following.Load(); f != nil && f.of == c {
+	if f := sc.index.Load(); f != nil && f.of == c {
 		return f
 	}
-	f := &followers{of: c, npm: make(map[string][]string), repositories: make(map[string][]string)}
+	f := &packageIndex{of: c, npm: make(map[string][]string), repositories: make(map[string][]string)}
 	for _, p := range c.Packages() {
 		if p.Autoupdate == nil {
 			continue
@@ -227,14 +230,14 @@ func (sc *Scheduler) followers() *followers {
 			}
 		}
 	}
-	sc.following.Store(f)
+	sc.index.Store(f)
 	return f
 }
 
-// Named returns the packages of a name: the one that is called so here, or those that come from npm under it.
-func (sc *Scheduler) Named(name string) []string {
+// PackagesNamed returns the package of that name, or those that come from the npm package of that name.
+func (sc *Scheduler) PackagesNamed(name string) []string {
 	if p, ok := sc.options.Publisher.Catalogue().Get(name); ok {
 		return []string{p.Name}
 	}
-	return sc.Followers(name)
+	return sc.PackagesFromNpm(name)
 }

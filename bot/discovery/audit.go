@@ -34,8 +34,8 @@ const (
 	auditPause    = time.Hour // after an upstream that does not answer
 )
 
-// An agendaOfAudits is the rest of a day's share of audits.
-type agendaOfAudits struct {
+// An auditPlan is the rest of a day's share of audits.
+type auditPlan struct {
 	Next     time.Time             `json:"next"` // when the next share begins
 	Packages []string              `json:"packages,omitempty"`
 	Releases []sources.ReleaseName `json:"releases,omitempty"`
@@ -44,7 +44,8 @@ type agendaOfAudits struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-func (sc *Scheduler) readAudits() (a agendaOfAudits, err error) {
+// readAuditPlan returns the stored rest of the day's audits, a zero one if there is none or it is damaged.
+func (sc *Scheduler) readAuditPlan() (a auditPlan, err error) {
 	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)
 	if err == nil {
 		err = json.Unmarshal(data, &a)
@@ -55,8 +56,8 @@ func (sc *Scheduler) readAudits() (a agendaOfAudits, err error) {
 	return a, nil
 }
 
-// auditForever does each day's share until ctx ends.
-func (sc *Scheduler) auditForever(ctx context.Context) error {
+// runAudits does each day's audits until ctx ends.
+func (sc *Scheduler) runAudits(ctx context.Context) error {
 	for {
 		next, err := sc.Audit(ctx)
 		if err != nil {
@@ -68,10 +69,10 @@ func (sc *Scheduler) auditForever(ctx context.Context) error {
 	}
 }
 
-// Audit holds what is published against upstream, as far as that is due, and returns when more is. The first share is
-// due a day after the first call. The rest of a share is in the store, so a restart goes on with it. The error is for what stops the bot.
+// Audit compares published releases with their upstreams, as far as that is due, and returns when more is. The first audits are due a day after the first
+// call. A restart continues with the rest of a day's audits. The error is for what stops the bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
-	todo, err := sc.readAudits()
+	todo, err := sc.readAuditPlan()
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -84,7 +85,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 		if todo.Next = sources.BoundTime(todo.Next, now, auditEvery); now.Before(todo.Next) {
 			return todo.Next, nil
 		}
-		if todo, err = sc.share(now); err != nil {
+		if todo, err = sc.planAudits(now); err != nil {
 			return time.Time{}, err
 		}
 		if err := sc.options.Records.Write(auditsKey, todo); err != nil {
@@ -94,7 +95,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	for len(todo.Packages)+len(todo.Releases) > 0 {
 		var problem error
 		if len(todo.Packages) > 0 {
-			problem = sc.compareAll(ctx, todo.Packages[0])
+			problem = sc.compareIntegrities(ctx, todo.Packages[0])
 		} else {
 			problem = sc.auditRelease(ctx, todo.Releases[0])
 		}
@@ -109,7 +110,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 		// What failed is not tried again at once: it may be that package's own fault, and must not hold up the others.
 		if len(todo.Packages) > 0 {
 			if problem != nil {
-				problem = errors.Join(problem, sc.auditFailed(todo.Packages[0]))
+				problem = errors.Join(problem, sc.recordAuditFailure(todo.Packages[0]))
 			}
 			todo.Packages = todo.Packages[1:]
 		} else {
@@ -125,9 +126,10 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	return todo.Next, nil
 }
 
-// share chooses what a day has to do.
-func (sc *Scheduler) share(now time.Time) (agendaOfAudits, error) {
-	todo := agendaOfAudits{Next: now.Add(auditEvery)}
+// planAudits chooses the packages and releases that are audited in a day: random releases, some that differed before, and the packages whose last
+// comparison is longest ago.
+func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
+	todo := auditPlan{Next: now.Add(auditEvery)}
 	states, err := views.States(sc.store, "")
 	if err != nil {
 		return todo, err
@@ -181,63 +183,63 @@ func (sc *Scheduler) share(now time.Time) (agendaOfAudits, error) {
 	return todo, nil
 }
 
-// compareAll compares the integrities of all published releases of a package with the full lists of their upstreams, also
-// where the catalogue no longer has the package or names another upstream now.
-func (sc *Scheduler) compareAll(ctx context.Context, name string) error {
+// compareIntegrities compares the integrities of all published releases of a package with the complete lists of their upstreams, also if the catalogue no
+// longer has the package or names another upstream.
+func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer sc.polling.Release(1)
-	if err := sc.looks.Hold(ctx, name); err != nil {
+	if err := sc.polled.Hold(ctx, name); err != nil {
 		return err
 	}
-	defer sc.looks.Drop(name)
+	defer sc.polled.Drop(name)
 	states, err := views.States(sc.store, name)
 	if err != nil {
 		return err
 	}
-	now := sc.upstreamNow(name)
-	places, err := sc.places(name, now, states)
+	now := sc.presentUpstream(name)
+	places, err := sc.upstreamsOf(name, now, states)
 	if err != nil {
 		return err
 	}
 	for _, from := range places {
-		source := sc.options.Sources.OfKind(from.Kind)
+		source := sc.options.Sources.ForKind(from.Kind)
 		if source == nil {
 			continue
 		}
 		listed, err := source.List(ctx, from.Target, fetch.Validators{})
-		at := look{from: from, listing: listed}
+		at := pollResult{from: from, listing: listed}
 		switch {
 		case errors.Is(err, fetch.ErrNotFound):
 			at.listing = nil
 		case err != nil:
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := sc.watch(ctx, name, now, at, states); err != nil {
+		if err := sc.compareOrigins(ctx, name, now, at, states); err != nil {
 			return err
 		}
 	}
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
-	origins := sc.knownOrigins(name, now)
+	origins := sc.readOrigins(name, now)
 	origins.Compared = sc.options.Now()
 	defer sc.options.Changed(name)
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
 
-// auditFailed notes that a package could not be compared.
-func (sc *Scheduler) auditFailed(name string) error {
+// recordAuditFailure records the time at which a package could not be compared with its upstream.
+func (sc *Scheduler) recordAuditFailure(name string) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
-	origins := sc.knownOrigins(name, sc.upstreamNow(name))
+	origins := sc.readOrigins(name, sc.presentUpstream(name))
 	origins.Failed = sc.options.Now()
 	defer sc.options.Changed(name)
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
 
-// upstreamNow is where a package's releases come from by its JSON, as it last was.
-func (sc *Scheduler) upstreamNow(name string) sources.Ref {
+// presentUpstream returns the upstream that the last JSON of a package names, the zero value if it names none.
+func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok {
 		row, err := views.LookupPackage(sc.store, name)
@@ -251,11 +253,11 @@ func (sc *Scheduler) upstreamNow(name string) sources.Ref {
 	return sources.RefOf(p)
 }
 
-// places are the upstreams of all published releases of a package.
-func (sc *Scheduler) places(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
+// upstreamsOf returns the upstreams that the published releases of a package came from, each once. now is the present one.
+func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
-	known := sc.knownOrigins(name, now)
+	known := sc.readOrigins(name, now)
 	var all []sources.Ref
 	for _, s := range states {
 		if s.Kind != views.Published {
@@ -264,12 +266,12 @@ func (sc *Scheduler) places(name string, now sources.Ref, states []views.State) 
 		origin, ok := known.Versions[s.Version]
 		if !ok {
 			var err error
-			if origin, err = sc.origin(known.At(), name, s.Version); err != nil {
+			if origin, err = sc.originFromManifest(known.Ref(), name, s.Version); err != nil {
 				sc.logger.Warn("origin not known", "package", name, "version", s.Version, "err", err)
 				continue
 			}
 		}
-		from := known.At()
+		from := known.Ref()
 		if origin.From != "" {
 			from = sources.ParseRef(origin.From)
 		}
@@ -280,9 +282,9 @@ func (sc *Scheduler) places(name string, now sources.Ref, states []views.State) 
 	return all, nil
 }
 
-// auditRelease compares a release with its upstream, file by file, and keeps what came of it. An error is that nothing could be found out.
+// auditRelease compares a release with its upstream, file by file, and stores the result. An error means that upstream could not be requested.
 func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName) error {
-	claim, err := sc.claim(name)
+	claim, err := sc.readClaim(name)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil // it was withdrawn since
 	}
@@ -315,8 +317,8 @@ func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName)
 	return nil
 }
 
-// claim is what the log says of a release that is served.
-func (sc *Scheduler) claim(name sources.ReleaseName) (c verify.Claim, err error) {
+// readClaim returns what the log says of a published release, kvstore.ErrNotFound if it is not served.
+func (sc *Scheduler) readClaim(name sources.ReleaseName) (c verify.Claim, err error) {
 	if s, err := views.LookupState(sc.store, name.Package, name.Version); err != nil || !s.Kind.Served() {
 		return c, cmp.Or(err, kvstore.ErrNotFound)
 	}

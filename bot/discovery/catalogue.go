@@ -8,9 +8,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// SetCatalogue has another catalogue count from now on: what is new in it is
-// enrolled, what has changed applies to releases that are begun from now on, and what
-// is gone is not updated any more. A package whose file is refused stays what it was.
+// SetCatalogue replaces the catalogue: new packages are registered and polled at once, changes apply to releases that start from now on, and packages
+// that are gone are not updated any more. A package whose file is invalid stays as it was.
 func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	sc.adopting.Lock()
 	defer sc.adopting.Unlock()
@@ -19,13 +18,13 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	if err := sc.options.Publisher.Adopt(ctx, c); err != nil {
 		return err
 	}
-	if err := sc.options.Records.AdoptPopularity(c); err != nil {
+	if err := sc.options.Records.StorePopularity(c); err != nil {
 		return err
 	}
 	sc.options.Publisher.UseCatalogue(c)
 	for _, p := range c.Packages() {
 		if old, ok := before.Get(p.Name); !ok || !bytes.Equal(old.JSON, p.JSON) {
-			if err := sc.agenda.set(ctx, p.Name, sc.options.Records.Known(p.Name).Next); err != nil {
+			if err := sc.schedule.set(ctx, p.Name, sc.options.Records.Known(p.Name).Next); err != nil {
 				return fmt.Errorf("bot: couldn't put %s on the agenda: %w", p.Name, err)
 			}
 		}
@@ -33,8 +32,8 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	return nil
 }
 
-// adoptFirst adopts the catalogue that the bot was made with.
-func (sc *Scheduler) adoptFirst(ctx context.Context) error {
+// applyCatalogue registers the packages of the catalogue that the bot started with, if any.
+func (sc *Scheduler) applyCatalogue(ctx context.Context) error {
 	c := sc.options.Publisher.CurrentCatalogue()
 	if c == nil {
 		return nil

@@ -22,9 +22,9 @@ const (
 	countPause          = time.Hour      // after an answer that is none, and where nothing is due
 )
 
-// tally asks about one package after another, until ctx ends. One asks about the package that is due, and returns its name,
-// "" where none is.
-func (sc *Scheduler) tally(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
+// repeatCounting calls one at intervals of every, until ctx ends. one requests the counts of the package that is due and returns its name, "" if none is;
+// then, and after an error, the interval is an hour.
+func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
 	for pause := every; retry.Sleep(ctx, pause) == nil; {
 		name, err := one(ctx)
 		var limit *git.LimitError
@@ -45,9 +45,10 @@ func (sc *Scheduler) tally(ctx context.Context, every time.Duration, one func(co
 	return nil
 }
 
-// CountDownloads asks npm about the package of npm's that it is longest since it was asked about.
+// CountDownloads requests the download count of the npm package whose count is oldest, and stores it. It returns the name of the package, "" if no count
+// is due.
 func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
-	known, err := sources.ReadDemand(sc.store)
+	known, err := sources.ReadAllDemand(sc.store)
 	if err != nil {
 		return "", err
 	}
@@ -80,8 +81,8 @@ func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	})
 }
 
-// starsEvery is how often GitHub may be asked for stars, 0 where it is not asked.
-func (sc *Scheduler) starsEvery() time.Duration {
+// starsInterval returns the interval between two requests for stars, 0 if GitHub is not requested.
+func (sc *Scheduler) starsInterval() time.Duration {
 	if sc.options.Git == nil {
 		return 0
 	}
@@ -91,13 +92,13 @@ func (sc *Scheduler) starsEvery() time.Duration {
 	return countEveryAnonymous
 }
 
-// starsTime returns the present time with the precision in which it is stored.
+// starsTime returns the present time in the precision in which it is stored with stars.
 func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
 
-// CountStars asks GitHub about the package that it is longest since it was asked about, those first whose downloads are not
-// known.
+// CountStars requests the stars of the package at GitHub whose count is due first, and stores them. It returns the name of the package, "" if no count is
+// due.
 func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
-	known, err := sources.ReadDemand(sc.store)
+	known, err := sources.ReadAllDemand(sc.store)
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +113,7 @@ func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 		if g := d.GitHub; g != nil && g.Repository != git.Place(p.Repository.URL) {
 			d.GitHub = nil
 		}
-		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.Waited(before)) {
+		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.IsStarredBefore(before)) {
 			name, target, before = p.Name, p.Repository.URL, d
 		}
 	}

@@ -19,28 +19,26 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// poll asks a package's upstream what there is, records new versions and queues
-// what is to be fetched. A failure of this package is recorded; the error is for
-// what stops the bot. Where resume is there and the upstream is down, the error is errParked and resume is called
-// when it may be back.
+// poll polls a package's upstream, records new versions, and puts releases that are due into q. A failure of the package is recorded, not returned; an
+// error stops the bot. If resume is not nil and the upstream is down, poll returns errParked, and resume is called once the upstream may respond again.
 func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer sc.polling.Release(1)
-	if sc.options.Sources.Of(p) == nil {
+	if sc.options.Sources.ForPackage(p) == nil {
 		// Such a package gets its releases by Import.
 		now := sc.options.Now()
 		return sc.options.Records.Set(sources.Upstream{Package: p.Name, Checked: now, Next: now.Add(sources.Jittered(sc.options.Interval))})
 	}
-	if resume != nil && !sc.options.Breakers.Admit(sources.UpstreamOf(p), p.Name, resume) {
-		return errParked
+	if resume != nil && !sc.options.Breakers.Admit(sources.UpstreamName(p), p.Name, resume) {
+		return errUpstreamDown
 	}
-	if err := sc.looks.Hold(ctx, p.Name); err != nil {
+	if err := sc.polled.Hold(ctx, p.Name); err != nil {
 		return err
 	}
-	defer sc.looks.Drop(p.Name)
-	tasks, err := sc.ask(ctx, p, inquiry{has: q.has, actor: ingest.ActorBot})
+	defer sc.polled.Drop(p.Name)
+	tasks, err := sc.pollAndRecord(ctx, p, pollRequest{has: q.has, actor: ingest.ActorBot})
 	if err != nil {
 		return err
 	}
@@ -49,34 +47,35 @@ func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, re
 }
 
 // errParked is that a package waits for an upstream that is down.
-var errParked = errors.New("its upstream is down")
+var errUpstreamDown = errors.New("its upstream is down")
 
-// An inquiry says on whose behalf an upstream is asked.
-type inquiry struct {
+// An pollRequest says on whose behalf an upstream is asked.
+type pollRequest struct {
 	actor string
 	has   func(id string) bool // what is in hand already
 	force bool                 // releases that failed do not wait for their time
 	named bool                 // by an event, which says that there is a release
 }
 
-// ask is poll without the queue. The caller holds the package in b.looks.
-func (sc *Scheduler) ask(ctx context.Context, p *packages.Package, in inquiry) ([]ingest.Task, error) {
+// pollAndRecord polls a package's upstream, stores the result and the time of the next poll, and returns the releases to fetch. The caller holds the
+// package in sc.looks.
+func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
 	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
 	before := upstream
 	if !upstream.Follows(p) {
-		upstream.Forget()
+		upstream.ForgetTarget()
 	}
 	upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target
 	if in.named {
 		upstream.Named = sc.options.Now()
 	}
-	tasks, err := sc.discover(ctx, p, in, &upstream)
+	tasks, err := sc.listAndPlan(ctx, p, in, &upstream)
 	if errors.Is(err, fetch.ErrNotFound) && len(upstream.Seen) > 0 {
 		err = sources.VanishedError{Err: err}
 	}
-	sc.options.Breakers.Record(sources.UpstreamOf(p), p.Name, err)
-	down := sc.options.Breakers.Down(sources.UpstreamOf(p))
+	sc.options.Breakers.Record(sources.UpstreamName(p), p.Name, err)
+	down := sc.options.Breakers.IsDown(sources.UpstreamName(p))
 	now := sc.options.Now()
 	upstream.Checked, upstream.Outage, upstream.Missing = now, sources.IsOutage(err), errors.Is(err, fetch.ErrNotFound)
 	var replaced *replacedError
@@ -105,7 +104,7 @@ func (sc *Scheduler) ask(ctx context.Context, p *packages.Package, in inquiry) (
 		sc.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
 		sc.options.Events.Emit(ctx, events.Event{Kind: events.Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
 	default:
-		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(sources.Jittered(upstream.Pause(now, sc.options.Interval))), 0, ""
+		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(sources.Jittered(upstream.PollInterval(now, sc.options.Interval))), 0, ""
 		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name, Waiting: len(tasks)})
 	}
 	if counts, ok := sc.options.Publisher.Catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
@@ -128,9 +127,9 @@ func (sc *Scheduler) ask(ctx context.Context, p *packages.Package, in inquiry) (
 	return tasks, sc.options.Records.Set(upstream)
 }
 
-// discover asks for the versions, unless they are as they were, and records what
-// follows from them.
-func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inquiry, upstream *sources.Upstream) ([]ingest.Task, error) {
+// listAndPlan requests the versions of a package, conditionally if nothing is due, and plans what follows: it records new states, changes upstream
+// accordingly, and returns the releases to fetch.
+func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in pollRequest, upstream *sources.Upstream) ([]ingest.Task, error) {
 	states, err := sc.options.Records.States(p.Name)
 	if err != nil {
 		return nil, err
@@ -138,15 +137,15 @@ func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inqui
 	validators := upstream.Validators
 	if slices.ContainsFunc(states, func(s views.State) bool {
 		return !s.Kind.Final() && (in.force || !s.Next.After(sc.options.Now())) && !in.has(ingest.ReleaseID(s.Package, s.Version))
-	}) || !upstream.FilledBy(states, sc.options.Releases) {
+	}) || !upstream.UpdateFilled(states, sc.options.Releases) {
 		// Something is to be fetched or to be chosen, which needs the list in whole.
 		validators = fetch.Validators{}
 	}
 	here := sources.RefOf(p)
-	listed, err := sc.options.Sources.Of(p).List(ctx, p.Autoupdate.Target, validators)
+	listed, err := sc.options.Sources.ForPackage(p).List(ctx, p.Autoupdate.Target, validators)
 	switch {
 	case errors.Is(err, fetch.ErrNotFound):
-		return nil, errors.Join(err, sc.watch(ctx, p.Name, here, look{from: here}, states))
+		return nil, errors.Join(err, sc.compareOrigins(ctx, p.Name, here, pollResult{from: here}, states))
 	case err != nil:
 		return nil, err
 	}
@@ -156,15 +155,15 @@ func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inqui
 			return nil, err
 		}
 	}
-	sc.note(ctx, upstream, listed)
+	sc.updateNotes(ctx, upstream, listed)
 	if listed.Unchanged {
 		upstream.Validators = listed.Validators
-		return nil, sc.watch(ctx, p.Name, here, look{from: here, unchanged: true}, states)
+		return nil, sc.compareOrigins(ctx, p.Name, here, pollResult{from: here, unchanged: true}, states)
 	}
-	if err := sc.watch(ctx, p.Name, here, look{from: here, listing: listed}, states); err != nil {
+	if err := sc.compareOrigins(ctx, p.Name, here, pollResult{from: here, listing: listed}, states); err != nil {
 		return nil, err
 	}
-	plan := plan(planInput{
+	plan := planPackage(planInput{
 		pkg: p, listed: listed.Versions, latest: listed.Latest, states: states, known: *upstream,
 		newest: sc.options.Releases, force: in.force, now: sc.options.Now(),
 		named: in.named || len(upstream.Seen) == 0 && !upstream.Named.IsZero(), // the event's own look failed
@@ -172,16 +171,16 @@ func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inqui
 	plan.changes = slices.DeleteFunc(plan.changes, func(c stateChange) bool {
 		return c.Reason == sources.Gone && in.has(ingest.ReleaseID(c.Package, c.Version)) // how that ends is not for this to say
 	})
-	overtaken, err := sc.record(plan.changes, in.actor)
+	overtaken, err := sc.recordChanges(plan.changes, in.actor)
 	if err != nil {
 		return nil, err
 	}
 	if known := upstream.Validators; known != (fetch.Validators{}) && known != listed.Validators {
 		upstream.Changed = sc.options.Now()
 	}
-	upstream.Moved(p, listed.Versions, sc.options.Now())
+	upstream.RecordMoves(p, listed.Versions, sc.options.Now())
 	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.Validators, plan.seen, plan.tried, plan.fresh
-	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, sources.Deprecations(listed.Versions)
+	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, sources.GroupDeprecations(listed.Versions)
 	if !upstream.Filled {
 		upstream.Filled, upstream.Looked, upstream.Retry = plan.filled, plan.looked, plan.retry
 	}
@@ -203,8 +202,8 @@ func (sc *Scheduler) discover(ctx context.Context, p *packages.Package, in inqui
 	return tasks, nil
 }
 
-// note records what people should know of an upstream, and reports what is new.
-func (sc *Scheduler) note(ctx context.Context, upstream *sources.Upstream, listed *sources.Listing) {
+// updateNotes stores in upstream what people should know of it, such as that the repository has moved, and logs what is new.
+func (sc *Scheduler) updateNotes(ctx context.Context, upstream *sources.Upstream, listed *sources.Listing) {
 	var notes []string
 	if listed.Moved != "" {
 		notes = append(notes, fmt.Sprintf("the repository has moved to %.200s; the package JSON should name that", listed.Moved))
@@ -227,9 +226,9 @@ type stateChange struct {
 	was views.StateKind // "" for a version that is new here
 }
 
-// record writes changes to the log and the states. What another goroutine has changed
-// since the plan was made is left as it is; the result names those versions.
-func (sc *Scheduler) record(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
+// recordChanges adds changes of states to the log. It skips versions whose state another goroutine has changed since the plan was made, and returns
+// these.
+func (sc *Scheduler) recordChanges(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
 	overtaken = make(map[string]struct{})
 	if len(changes) == 0 {
 		return overtaken, nil

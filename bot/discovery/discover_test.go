@@ -91,7 +91,7 @@ func TestPlan(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(planInput{
+			got := planPackage(planInput{
 				pkg: testPackage(t, tt.ignore), listed: tt.listed, states: tt.states, newest: tt.newest, now: now,
 				known: sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: strings.Fields(tt.seen)}, Filled: tt.seen != ""},
 			})
@@ -180,7 +180,7 @@ func TestPlanWhileFilling(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(planInput{
+			got := planPackage(planInput{
 				pkg: testPackage(t, ""), listed: releasedAt(tt.listed...), latest: tt.latest, states: tt.states, newest: 2,
 				known: tt.known, named: tt.named, force: tt.force, now: hour(100),
 			})
@@ -223,9 +223,9 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
 	look := planInput{pkg: p, states: states, newest: 1, now: hour(100), known: sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}}, Filled: true}}
 	look.listed = releasedAt("1.2.0")
-	look.known.Seen = plan(look).seen
+	look.known.Seen = planPackage(look).seen
 	look.listed = map[string]sources.Candidate{"1.0.0": {Name: "1.0.0"}, "1.1.0": {Name: "1.1.0"}, "1.2.0": {Name: "1.2.0"}}
-	if got := plan(look); len(got.tasks) > 0 {
+	if got := planPackage(look); len(got.tasks) > 0 {
 		t.Errorf("%d old releases are fetched", len(got.tasks))
 	}
 }
@@ -240,7 +240,7 @@ func TestPlanIsBounded(t *testing.T) {
 			name := fmt.Sprintf("packages/a@%d.%d", look, i)
 			s.listed[name] = sources.Candidate{Name: name}
 		}
-		got := plan(s)
+		got := planPackage(s)
 		if len(got.changes) != mostUnusable || len(got.tasks) > 0 {
 			t.Errorf("look %d: %d changes, %d tasks", look, len(got.changes), len(got.tasks))
 		}
@@ -248,7 +248,7 @@ func TestPlanIsBounded(t *testing.T) {
 		if want := min(9_000*(look+1)+1, mostSeen); len(got.seen) != want {
 			t.Errorf("look %d: %d are remembered, want %d", look, len(got.seen), want)
 		}
-		if again := plan(s); len(again.changes) > 0 {
+		if again := planPackage(s); len(again.changes) > 0 {
 			t.Errorf("look %d: %d changes the second time", look, len(again.changes))
 		}
 	}

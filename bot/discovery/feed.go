@@ -39,7 +39,7 @@ type FeedState struct {
 	Next    time.Time `json:"next,omitzero"`
 }
 
-// Describe returns a line of text about the state, "" for nil.
+// Describe returns a line of text about the state of the feed, "" for nil.
 func (s *FeedState) Describe() string {
 	switch {
 	case s == nil:
@@ -68,6 +68,7 @@ const (
 	mostFeedProblem   = 300
 )
 
+// openFeed returns a follower of the change feed at an address, which continues where the last process was.
 func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	f := &feed{url: address}
 	if at, err := url.Parse(address); err == nil {
@@ -77,17 +78,17 @@ func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	f.sequences, err = durable.Open(r, durable.Class[string, string]{
 		Name: "feed",
 		New: func(context.Context, *durable.State) (durable.Handler[string, string], error) {
-			return bookmark{}, nil
+			return cursor{}, nil
 		},
 	})
 	return f, err
 }
 
-// bookmark keeps the sequence of a feed. It answers with the present one, after taking another that is not "".
-type bookmark struct{ durable.NoAlarm }
+// cursor keeps the sequence of a feed. It answers with the present one, after taking another that is not "".
+type cursor struct{ durable.NoAlarm }
 
 // Handle implements [durable.Handler].
-func (bookmark) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
+func (cursor) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
 	const key = "sequence"
 	if sequence != "" {
 		return sequence, s.Put(ctx, key, []byte(sequence))
@@ -96,7 +97,7 @@ func (bookmark) Handle(ctx context.Context, s *durable.State, sequence string) (
 	return string(present), err
 }
 
-// Feed returns how the registry's change feed stands; false where none is followed.
+// Feed returns the state of the registry's change feed; ok is false if none is followed.
 func (sc *Scheduler) Feed() (FeedState, bool) {
 	if sc.feed == nil {
 		return FeedState{}, false
@@ -106,20 +107,21 @@ func (sc *Scheduler) Feed() (FeedState, bool) {
 	return sc.feed.state, true
 }
 
-func (f *feed) tell(how func(*FeedState)) {
+// changeState applies a change to the state that [Scheduler.Feed] returns.
+func (f *feed) changeState(how func(*FeedState)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	how(&f.state)
 }
 
-// followFeed has the packages that the change feed names looked at, until ctx ends.
+// followFeed reads the change feed and announces the packages that it names, until ctx ends.
 func (sc *Scheduler) followFeed(ctx context.Context) error {
 	f := sc.feed
 	bookmark := f.sequences.Object(f.url)
 	failures := 0
 	for {
 		begun := time.Now()
-		since, last, err := sc.readOn(ctx, bookmark)
+		since, last, err := sc.advanceFeed(ctx, bookmark)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -141,16 +143,16 @@ func (sc *Scheduler) followFeed(ctx context.Context) error {
 				pause = feedPause
 			}
 		}
-		f.tellAnswer(last, err, sc.options.Now(), pause)
+		f.recordResponse(last, err, sc.options.Now(), pause)
 		if err := retry.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
 }
 
-// tellAnswer tells what the feed has answered, and how long it is left alone.
-func (f *feed) tellAnswer(last string, err error, now time.Time, pause time.Duration) {
-	f.tell(func(s *FeedState) {
+// recordResponse stores the result of a request in the state: the last sequence, the error, and the time of the next request, which is after pause.
+func (f *feed) recordResponse(last string, err error, now time.Time, pause time.Duration) {
+	f.changeState(func(s *FeedState) {
 		if last != "" {
 			s.Sequence = text.Cut(last, mostShownSequence)
 		}
@@ -165,8 +167,9 @@ func (f *feed) tellAnswer(last string, err error, now time.Time, pause time.Dura
 	})
 }
 
-// readOn reads the feed from the bookmark on, and moves the bookmark to where it stopped.
-func (sc *Scheduler) readOn(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
+// advanceFeed reads the feed from the stored sequence on, announces the packages that it names, and stores the sequence that it reached. It returns both
+// sequences.
+func (sc *Scheduler) advanceFeed(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
 	if since, err = bookmark.Send(ctx, ""); err == nil {
 		last, err = sc.readFeed(ctx, since)
 	}
@@ -181,12 +184,12 @@ func (sc *Scheduler) readOn(ctx context.Context, bookmark durable.Object[string,
 	return since, last, err
 }
 
-// readFeed asks the feed once, and announces what it names.
+// readFeed requests the changes after a sequence, announces the packages that they name, and returns the sequence of the last one.
 func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, err error) {
 	named := make(map[string]bool) // packages of the catalogue, so there is a bound
 	changes := int64(0)
 	last, err = sc.options.Npm.Changes(ctx, sc.feed.url, since, func(name string) {
-		followers := sc.Followers(name)
+		followers := sc.PackagesFromNpm(name)
 		for _, p := range followers {
 			named[p] = true
 		}
@@ -201,20 +204,21 @@ func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, e
 	for name := range named {
 		names = append(names, name)
 	}
-	sc.feed.tell(func(s *FeedState) { s.Named += changes })
+	sc.feed.changeState(func(s *FeedState) { s.Named += changes })
 	if failed := sc.Announce(ctx, names...); failed != nil {
 		return "", failed // it is asked once more, because the agenda does not have them all
 	}
 	return last, err
 }
 
-// goesBack reports whether a sequence is before another, as far as they begin with numbers.
+// goesBack reports whether the number at the start of a sequence is lower than that of the one before; false if one has no number.
 func goesBack(before, after string) bool {
 	from, ok := leadingNumber(before)
 	to, both := leadingNumber(after)
 	return ok && both && to < from
 }
 
+// leadingNumber returns the decimal number at the start of a string; ok is false if it has none.
 func leadingNumber(s string) (uint64, bool) {
 	end := 0
 	for end < len(s) && '0' <= s[end] && s[end] <= '9' {

@@ -53,7 +53,7 @@ func TestPace(t *testing.T) {
 			if tt.named > 0 {
 				u.Named = now.Add(-tt.named)
 			}
-			if got := u.Pause(now, tt.longest); got != tt.want {
+			if got := u.PollInterval(now, tt.longest); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
@@ -69,28 +69,28 @@ func TestMoves(t *testing.T) {
 	var u sources.Upstream
 	p := testPackage(t, `"*-nightly*"`)
 	now := hour(100)
-	u.Moved(p, releasedAt("1", "2", "3", "4", "5", "6", "7"), now)
+	u.RecordMoves(p, releasedAt("1", "2", "3", "4", "5", "6", "7"), now)
 	if got, want := fmt.Sprint(u.Moves), fmt.Sprint([]time.Time{hour(6), hour(5), hour(4), hour(3), hour(2)}); got != want {
 		t.Errorf("by upstream's times: %v", got)
 	}
 	// Without times, what a look finds counts, but not what the first one does.
 	tags := map[string]sources.Candidate{"1": {Name: "1"}, "2": {Name: "2"}}
 	u = sources.Upstream{}
-	if u.Moved(p, tags, now); len(u.Moves) > 0 {
+	if u.RecordMoves(p, tags, now); len(u.Moves) > 0 {
 		t.Errorf("the first look has %v", u.Moves)
 	}
 	u.Seen = []string{"1", "2"}
 	tags["3"] = sources.Candidate{Name: "3"}
-	u.Moved(p, tags, now)
+	u.RecordMoves(p, tags, now)
 	u.Seen = []string{"1", "2", "3"}
-	u.Moved(p, tags, now.Add(time.Hour))
+	u.RecordMoves(p, tags, now.Add(time.Hour))
 	tags["4"] = sources.Candidate{Name: "4"}
 	for _, name := range []string{"5-nightly", "no version", "../6"} { // which are there at every look
 		tags[name] = sources.Candidate{Name: name}
 	}
-	u.Moved(p, tags, now.Add(2*time.Hour))
+	u.RecordMoves(p, tags, now.Add(2*time.Hour))
 	u.Seen = append(u.Seen, "4")
-	u.Moved(p, tags, now.Add(3*time.Hour))
+	u.RecordMoves(p, tags, now.Add(3*time.Hour))
 	if got, want := fmt.Sprint(u.Moves), fmt.Sprint([]time.Time{now.Add(2 * time.Hour), now}); got != want {
 		t.Errorf("by what looks found: %v", got)
 	}
@@ -111,7 +111,7 @@ func TestQueueTakesWhatIsFreshFirst(t *testing.T) {
 	t2.Fresh = true
 	q.push(t2) // an event names what waits already
 	q.push(newTask("named", "9", 0), newTask("named", "8", 1))
-	q.hasten("named")
+	q.markNewestFresh("named")
 	q.close()
 	var all []string
 	for _, only := range []bool{true, false} {
@@ -144,12 +144,12 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	first := plan(s)
+	first := planPackage(s)
 	if got := freshOf(first); got != "" || len(first.tasks) != 2 {
 		t.Errorf("of a new package, %q of %d are fresh", got, len(first.tasks))
 	}
 	s.named = true
-	if got := freshOf(plan(s)); got != "1.2.0" {
+	if got := freshOf(planPackage(s)); got != "1.2.0" {
 		t.Errorf("of a new package that an event names, %q", got)
 	}
 	s.named = false
@@ -158,7 +158,7 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 		s.states = append(s.states, c.State)
 	}
 	s.listed["1.3.0"] = sources.Candidate{Name: "1.3.0", Published: hour(50)}
-	second := plan(s)
+	second := planPackage(s)
 	if got := freshOf(second); got != "1.3.0" {
 		t.Errorf("while it is being filled, %q is fresh", got)
 	}
@@ -166,19 +166,19 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 		s.states = append(s.states, c.State)
 	}
 	s.known.Seen, s.known.Fresh = second.seen, second.fresh
-	if got := freshOf(plan(s)); got != "1.3.0" {
+	if got := freshOf(planPackage(s)); got != "1.3.0" {
 		t.Errorf("after a restart, %q is fresh", got)
 	}
 	s.states[len(s.states)-1].Next = hour(101)
-	if got := plan(s).fresh; len(got) != 1 {
+	if got := planPackage(s).fresh; len(got) != 1 {
 		t.Errorf("while it waits for its next attempt, %q is kept", got)
 	}
 }
 
 func TestNewsAreLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNews()
-		name := func(names ...string) { n.release(n.note(names)) }
+		n := newEventQueue()
+		name := func(names ...string) { n.release(n.add(names)) }
 		want := func(name string, after time.Duration) {
 			t.Helper()
 			begun := time.Now()

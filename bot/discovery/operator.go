@@ -18,9 +18,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Add fetches a package of the catalogue now: the releases that are due where
-// version is "", else that one version, which may be older than those known or
-// have been refused before.
+// Add polls a package for an operator and publishes the releases that are due or, if version is not "", that version, which may be older than those known
+// or have been refused before.
 func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		if version == "" {
@@ -38,7 +37,7 @@ func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason st
 	})
 }
 
-// Retry fetches all releases of a package now that were refused or have failed.
+// Retry fetches all releases of a package again that were refused or have failed.
 func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		states, err := views.States(sc.store, name)
@@ -58,14 +57,13 @@ func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	})
 }
 
-// forOperator does what the operator asks about a package of the catalogue, and tells as an error what came of the
-// releases if not all were published.
+// forOperator runs an operator's request about a package of the catalogue. It returns an error if not all releases were published.
 func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
 	p, err := sc.options.Publisher.Lookup(name)
 	if err != nil {
 		return err
 	}
-	if sc.options.Sources.Of(p) == nil {
+	if sc.options.Sources.ForPackage(p) == nil {
 		return fmt.Errorf("package %s is not updated from anywhere; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
 	}
 	if err := sc.options.Publisher.Enrol(ctx, p); err != nil {
@@ -83,14 +81,14 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 	return nil
 }
 
-// addDue releases what is due, until a new package has the releases that it starts with.
+// addDue polls a package and publishes the releases that are due, until a new package has the releases that it starts with.
 func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 	for again := true; again; again = sc.options.Publisher.TakeRefill(p.Name) {
-		if err := sc.looks.Hold(ctx, p.Name); err != nil {
+		if err := sc.polled.Hold(ctx, p.Name); err != nil {
 			return err
 		}
-		tasks, err := sc.ask(ctx, p, inquiry{actor: ingest.ActorOperator, force: true, has: func(string) bool { return false }})
-		sc.looks.Drop(p.Name)
+		tasks, err := sc.pollAndRecord(ctx, p, pollRequest{actor: ingest.ActorOperator, force: true, has: func(string) bool { return false }})
+		sc.polled.Drop(p.Name)
 		if err == nil {
 			err = sc.releaseAll(ctx, tasks)
 		}
@@ -101,14 +99,14 @@ func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 	return nil
 }
 
-// addChosen releases these versions, if upstream has all of them. override is that of [ingest.Task].
+// addChosen publishes versions, all of which upstream must have. override is that of [ingest.Task].
 func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
 		if err := sc.options.Publisher.Unpublished(p.Name, version); err != nil {
 			return err
 		}
 	}
-	listed, err := sc.options.Sources.Of(p).List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	listed, err := sc.options.Sources.ForPackage(p).List(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {
 		return err
 	}
@@ -119,7 +117,7 @@ func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, overrid
 	}
 	var tasks []ingest.Task
 	for _, version := range versions {
-		t, err := sc.choose(p, version, listed)
+		t, err := sc.detectVersion(p, version, listed)
 		if err != nil {
 			return err
 		}
@@ -129,11 +127,11 @@ func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, overrid
 	return sc.releaseAll(ctx, tasks)
 }
 
-// choose finds one version upstream and records it as detected.
-func (sc *Scheduler) choose(p *packages.Package, version string, listed *sources.Listing) (ingest.Task, error) {
+// detectVersion finds a version in a list of upstream, records it as detected, and returns the task to fetch it.
+func (sc *Scheduler) detectVersion(p *packages.Package, version string, listed *sources.Listing) (ingest.Task, error) {
 	v, ok := listed.Versions[version]
 	if !ok {
-		return ingest.Task{}, sc.missing(p, version, slices.Collect(maps.Keys(listed.Versions)))
+		return ingest.Task{}, sc.errNoVersion(p, version, slices.Collect(maps.Keys(listed.Versions)))
 	}
 	state, err := views.LookupState(sc.store, p.Name, version)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -142,15 +140,14 @@ func (sc *Scheduler) choose(p *packages.Package, version string, listed *sources
 	released := v.Published
 	change := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: released, Updated: sc.options.Now()}}
 	if state.Kind != views.Processing { // else it is on its way already
-		if _, err := sc.record([]stateChange{change}, ingest.ActorOperator); err != nil {
+		if _, err := sc.recordChanges([]stateChange{change}, ingest.ActorOperator); err != nil {
 			return ingest.Task{}, err
 		}
 	}
 	return ingest.Task{Pkg: p, Version: v, Released: released, Actor: ingest.ActorOperator}, nil
 }
 
-// releaseAll releases the tasks now. It waits for those that the schedule
-// is releasing, and reports how they ended.
+// releaseAll fetches and publishes releases, and waits for those that another goroutine is publishing. It reports how each ended to the report of ctx.
 func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(sc.options.Downloads)
@@ -184,7 +181,7 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 	return g.Wait()
 }
 
-// missing says that a source does not have a version.
-func (sc *Scheduler) missing(p *packages.Package, name string, there []string) error {
+// errNoVersion returns an error that says that an upstream does not have a version, with the most similar one of those that it has.
+func (sc *Scheduler) errNoVersion(p *packages.Package, name string, there []string) error {
 	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.Nearest(name, there))
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A look is what asking an upstream came to.
-type look struct {
+// A pollResult is what asking an upstream came to.
+type pollResult struct {
 	from      sources.Ref
 	listing   *sources.Listing // nil where there is none
 	unchanged bool             // it is what it was at the last look
 	same      func(v sources.Candidate, published string) (same, known bool)
 }
 
-// knownOrigins returns what is known of the origins of a package whose upstream is there now, "" for none. The caller
-// holds b.watching.
-func (sc *Scheduler) knownOrigins(pkg string, now sources.Ref) sources.Origins {
+// readOrigins returns the stored origins of a package's releases, moved to its present upstream if that is not the zero value. The caller holds
+// sc.watching.
+func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	known, err := sources.LookupOrigins(sc.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		sc.logger.Warn("origins begun anew", "package", pkg, "err", err)
@@ -37,23 +37,21 @@ func (sc *Scheduler) knownOrigins(pkg string, now sources.Ref) sources.Origins {
 	if known.Versions == nil {
 		known = sources.Origins{Source: now.Kind, Target: now.Target, Versions: make(map[string]sources.Origin)}
 	}
-	if now != (sources.Ref{}) && known.At() != now {
+	if now != (sources.Ref{}) && known.Ref() != now {
 		known.Move(now)
 	}
 	return known
 }
 
-// watch compares what upstream has of the published releases with what they were
-// published from, and logs what has changed. Registries have nodes that lag and
-// now and then answer in part, so a change is logged when it has lasted: when a
-// look sees it that comes half an interval or more after the first one that did.
-func (sc *Scheduler) watch(ctx context.Context, pkg string, now sources.Ref, at look, states []views.State) error {
+// compareOrigins compares what upstream lists for published releases with what they were published from, and logs changes. A change is logged when a poll
+// half an interval later sees it again, because nodes of a registry lag and may respond in part.
+func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources.Ref, at pollResult, states []views.State) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
-	known := sc.knownOrigins(pkg, now)
+	known := sc.readOrigins(pkg, now)
 	next := maps.Clone(known.Versions)
-	at.same = sc.options.Sources.OfKind(at.from.Kind).Same
-	now = known.At()
+	at.same = sc.options.Sources.ForKind(at.from.Kind).Same
+	now = known.Ref()
 	clock := sc.options.Now()
 	var changed []views.State
 	for _, s := range states {
@@ -66,12 +64,12 @@ func (sc *Scheduler) watch(ctx context.Context, pkg string, now sources.Ref, at 
 				continue // the list that it was published from
 			}
 			var err error
-			if origin, err = sc.origin(now, s.Package, s.Version); err != nil {
+			if origin, err = sc.originFromManifest(now, s.Package, s.Version); err != nil {
 				sc.logger.Warn("origin not known", "package", s.Package, "version", s.Version, "err", err)
 				continue
 			}
 		}
-		if cmp.Or(origin.From, now.String()) == at.from.String() && at.observe(&origin, s.Version, clock, sc.options.Interval/2) {
+		if cmp.Or(origin.From, now.String()) == at.from.String() && at.updateOrigin(&origin, s.Version, clock, sc.options.Interval/2) {
 			changed = append(changed, s)
 		}
 		next[s.Version] = origin
@@ -93,7 +91,7 @@ func (sc *Scheduler) watch(ctx context.Context, pkg string, now sources.Ref, at 
 			err = views.Record(tx, views.Change{Entry: logs.Entry{
 				Kind: logs.UpstreamChanged, Time: clock, Actor: ingest.ActorBot,
 				Package: s.Package, Version: s.Version, Released: s.Released, Reason: origin.Reason(), Manifest: v.Manifest,
-				Upstream: logs.UpstreamChange{Old: known.Listed(s.Version, origin), New: origin.Listed},
+				Upstream: logs.UpstreamChange{Old: known.LastLogged(s.Version, origin), New: origin.Listed},
 			}})
 			if err != nil {
 				return err
@@ -113,8 +111,8 @@ func (sc *Scheduler) watch(ctx context.Context, pkg string, now sources.Ref, at 
 	return nil
 }
 
-// origin returns what a release was published from, as its manifest has it, of a package whose upstream is there now.
-func (sc *Scheduler) origin(now sources.Ref, pkg, version string) (sources.Origin, error) {
+// originFromManifest returns what a release was published from by its manifest. now is the package's present upstream.
+func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (sources.Origin, error) {
 	v, err := views.LookupVersion(sc.store, pkg, version)
 	if err != nil {
 		return sources.Origin{}, err
@@ -123,7 +121,7 @@ func (sc *Scheduler) origin(now sources.Ref, pkg, version string) (sources.Origi
 	if err != nil {
 		return sources.Origin{}, err
 	}
-	hash := bounded(cmp.Or(m.Source.Commit, m.Source.Integrity))
+	hash := boundIntegrity(cmp.Or(m.Source.Commit, m.Source.Integrity))
 	o := sources.Origin{Published: hash, Listed: hash}
 	if m.Source.Type != sources.KindNpm && m.Source.Type != sources.KindGit {
 		return sources.Origin{}, nil // it was brought in by hand
@@ -134,13 +132,13 @@ func (sc *Scheduler) origin(now sources.Ref, pkg, version string) (sources.Origi
 	return o, nil
 }
 
-// observe takes what a look shows of a release into its origin. It reports whether
-// that is for the log: it differs from what that said last, and has lasted.
-func (at look) observe(o *sources.Origin, version string, now time.Time, lasting time.Duration) bool {
+// updateOrigin stores in o what the poll found for a version, and reports whether that is to be logged: it differs from what the log last said, and has
+// for the duration lasting.
+func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Time, lasting time.Duration) bool {
 	if o.Published == "" {
 		return false
 	}
-	seen, ok := at.listed(*o, version)
+	seen, ok := at.listedHash(*o, version)
 	switch {
 	case !ok:
 		return false
@@ -158,9 +156,8 @@ func (at look) observe(o *sources.Origin, version string, now time.Time, lasting
 	return true
 }
 
-// listed is the integrity that upstream lists for a version, "" for none; false
-// where that cannot be told.
-func (at look) listed(o sources.Origin, version string) (string, bool) {
+// listedHash returns the integrity or commit that upstream lists for a version, "" for none; ok is false if that is not known.
+func (at pollResult) listedHash(o sources.Origin, version string) (string, bool) {
 	switch {
 	case at.unchanged && o.Since.IsZero():
 		return o.Listed, true
@@ -179,13 +176,14 @@ func (at look) listed(o sources.Origin, version string) (string, bool) {
 	if same, _ := at.same(v, o.Published); same {
 		return o.Published, true
 	}
-	return bounded(v.Hash), true
+	return boundIntegrity(v.Hash), true
 }
 
 // maxIntegrity is the most that is kept of an integrity, in bytes; three hashes
 // are shorter.
 const maxIntegrity = 512
 
-func bounded(integrity string) string {
+// boundIntegrity returns valid UTF-8 of at most maxIntegrity bytes of an integrity that upstream stated.
+func boundIntegrity(integrity string) string {
 	return text.Cut(strings.ToValidUTF8(integrity, "\uFFFD"), maxIntegrity)
 }

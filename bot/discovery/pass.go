@@ -21,23 +21,23 @@ const RequestsAtOnce = PollsAtOnce + namedAtOnce + 1
 
 // PollAll polls every package's upstream and publishes what is due, until new packages have the releases that they start with.
 func (sc *Scheduler) PollAll(ctx context.Context) error {
-	if err := sc.adoptFirst(ctx); err != nil {
+	if err := sc.applyCatalogue(ctx); err != nil {
 		return err
 	}
 	sc.options.Publisher.ClearRefills()
-	for all := sc.options.Publisher.Catalogue().Packages(); len(all) > 0; all = sc.toRefill() {
-		if err := sc.pass(ctx, all); err != nil {
+	for all := sc.options.Publisher.Catalogue().Packages(); len(all) > 0; all = sc.packagesToRefill() {
+		if err := sc.pollOnce(ctx, all); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pass asks the upstreams of packages and publishes what is due.
-func (sc *Scheduler) pass(ctx context.Context, all []*packages.Package) error {
+// pollOnce polls the upstreams of packages and publishes what is due, once.
+func (sc *Scheduler) pollOnce(ctx context.Context, all []*packages.Package) error {
 	queue := newQueue()
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return sc.drain(groupCtx, queue, false) })
+	g.Go(func() error { return sc.publishTasks(groupCtx, queue, false) })
 	g.Go(func() error {
 		defer queue.close()
 		polls, ctx := errgroup.WithContext(groupCtx)
@@ -49,9 +49,8 @@ func (sc *Scheduler) pass(ctx context.Context, all []*packages.Package) error {
 	return g.Wait()
 }
 
-// toRefill returns the packages of which releases were refused since it was asked last, before they had those
-// that they start with.
-func (sc *Scheduler) toRefill() []*packages.Package {
+// packagesToRefill returns the packages that need other releases to start with, because some were refused since the last call.
+func (sc *Scheduler) packagesToRefill() []*packages.Package {
 	var all []*packages.Package
 	for _, p := range sc.options.Publisher.Catalogue().Packages() {
 		if sc.options.Publisher.TakeRefill(p.Name) {
@@ -63,27 +62,27 @@ func (sc *Scheduler) toRefill() []*packages.Package {
 
 // Run polls each package's upstream at its time and publishes what is new, until ctx ends or it cannot go on.
 func (sc *Scheduler) Run(ctx context.Context) error {
-	if err := sc.adoptFirst(ctx); err != nil {
+	if err := sc.applyCatalogue(ctx); err != nil {
 		return err
 	}
 	queue := newQueue()
 	defer sc.options.Breakers.Close()
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return sc.drain(groupCtx, queue, true) })
-	g.Go(func() error { return sc.pollNamed(groupCtx, queue) })
-	g.Go(func() error { return sc.auditForever(groupCtx) })
+	g.Go(func() error { return sc.publishTasks(groupCtx, queue, true) })
+	g.Go(func() error { return sc.pollAnnounced(groupCtx, queue) })
+	g.Go(func() error { return sc.runAudits(groupCtx) })
 	if sc.feed != nil {
 		g.Go(func() error { return sc.followFeed(groupCtx) })
 	}
 	if sc.options.Demand != nil {
-		g.Go(func() error { return sc.tally(groupCtx, countEvery, sc.CountDownloads) })
+		g.Go(func() error { return sc.repeatCounting(groupCtx, countEvery, sc.CountDownloads) })
 	}
-	if every := sc.starsEvery(); every > 0 {
-		g.Go(func() error { return sc.tally(groupCtx, every, sc.CountStars) })
+	if every := sc.starsInterval(); every > 0 {
+		g.Go(func() error { return sc.repeatCounting(groupCtx, every, sc.CountStars) })
 	}
 	g.Go(func() error {
 		defer queue.close()
-		return sc.schedule(groupCtx, queue)
+		return sc.runPolls(groupCtx, queue)
 	})
 	return g.Wait()
 }
@@ -97,8 +96,8 @@ func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.T
 		if err := sc.poll(ctx, p, q, func() {}); err != nil {
 			return time.Time{}, err
 		}
-		next = sc.nextVisit(p, q, sc.options.Now().Add(sources.MinWait))
-		return next, sc.agenda.set(ctx, name, next)
+		next = sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait))
+		return next, sc.schedule.set(ctx, name, next)
 	}
 }
 
@@ -110,7 +109,7 @@ func (sc *Scheduler) PollForNews(ctx context.Context, name string, event bool) (
 	var looks errgroup.Group
 	looks.Go(func() error { return sc.poll(ctx, p, q, func() {}) })
 	if event {
-		looks.Go(func() error { return sc.lookAtNamed(ctx, name, q) })
+		looks.Go(func() error { return sc.pollAnnouncedPackage(ctx, name, q) })
 	}
 	if err := looks.Wait(); err != nil {
 		return "", err

@@ -53,11 +53,10 @@ type planning struct {
 	pending     bool // releases are chosen, and neither published nor refused
 }
 
-// plan compares what a source lists with what is known: the states of versions, and the
-// versions that upstream had before. A new package starts with its newest releases that can
-// be published, and with the one that upstream calls latest; a known one takes every release that has
-// appeared since and is newer than the newest known one, by time or by version. It is a pure function.
-func plan(s planInput) planned {
+// planPackage compares what a source lists with the states of versions and the versions that upstream had before. A new package starts with its newest
+// releases that can be published and with the one that upstream calls latest; a known one takes every release that is new and newer than the newest known
+// one, by time or by version. It is a pure function.
+func planPackage(s planInput) planned {
 	p := &planning{planInput: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
 	states := make(map[string]views.State, len(s.states))
 	for _, state := range s.states {
@@ -67,7 +66,7 @@ func plan(s planInput) planned {
 			p.lastVersion = state.Version
 		}
 	}
-	for _, r := range releases(s.pkg, s.listed) {
+	for _, r := range sortReleases(s.pkg, s.listed) {
 		p.out.seen = append(p.out.seen, r.name)
 		if state, ok := states[r.name]; ok {
 			p.planKnown(r, state)
@@ -78,7 +77,7 @@ func plan(s planInput) planned {
 	}
 	p.out.filled, p.out.looked = !p.pending && len(p.out.seen) > 0, p.first.Looked()
 	if !p.out.filled {
-		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return chosen(p.out.changes, version) })
+		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return isChanged(p.out.changes, version) })
 	}
 	for _, state := range s.states {
 		if _, missing := states[state.Version]; missing && !state.Kind.Final() {
@@ -87,10 +86,11 @@ func plan(s planInput) planned {
 			p.out.changes = append(p.out.changes, change)
 		}
 	}
-	p.remember()
+	p.planSeen()
 	return p.out
 }
 
+// setOf returns a set of versions.
 func setOf(versions []string) map[string]bool {
 	set := make(map[string]bool, len(versions))
 	for _, version := range versions {
@@ -101,11 +101,11 @@ func setOf(versions []string) map[string]bool {
 
 // planKnown plans for a version that has a state.
 func (p *planning) planKnown(r release, state views.State) {
-	if p.retries(r, state) {
-		p.detect(r, state)
+	if p.canRetry(r, state) {
+		p.planDetected(r, state)
 		return
 	}
-	sources.Count(p.first, state)
+	sources.CountStart(p.first, state)
 	p.pending = p.pending || !state.Kind.Final()
 	switch {
 	case state.Kind == views.Refused && r.valid:
@@ -116,17 +116,16 @@ func (p *planning) planKnown(r release, state views.State) {
 			p.out.fresh = append(p.out.fresh, r.name)
 		}
 	default:
-		p.Fetch(r, state.Attempts)
+		p.planFetch(r, state.Attempts)
 	}
 }
 
-// retries reports whether a version that was refused gets another chance: because of another package JSON, or since
-// upstream has it again, or another one.
-func (p *planning) retries(r release, state views.State) bool {
+// canRetry reports whether a refused version is tried again: the package JSON has changed, upstream has it again, or upstream has another archive.
+func (p *planning) canRetry(r release, state views.State) bool {
 	if state.Kind != views.Refused || !r.valid {
 		return false
 	}
-	again := slices.Contains(p.known.Retry, r.name) && (p.begins(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
+	again := slices.Contains(p.known.Retry, r.name) && (p.startsWith(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
 	return again || state.Reason == sources.Gone || ingest.RefusedImport(state) || p.hashChanged(r)
 }
 
@@ -135,23 +134,24 @@ func (p *planning) planNew(r release) {
 	switch {
 	case !p.wants(r):
 	case r.valid:
-		p.detect(r, views.State{})
+		p.planDetected(r, views.State{})
 	case p.unusable < mostUnusable:
 		p.unusable++
-		change := p.change(r, views.State{})
+		change := p.newChange(r, views.State{})
 		change.Kind, change.Reason = views.Refused, invalidVersion
 		p.out.changes = append(p.out.changes, change)
 	}
 }
 
-// begins reports whether a new package starts with a release.
-func (p *planning) begins(r release) bool {
+// startsWith reports whether a release is one of those that a new package starts with.
+func (p *planning) startsWith(r release) bool {
 	return p.newest > 0 && r.name == p.latest || p.first.Wants(r.name)
 }
 
+// wants reports whether a version without a state is to be published.
 func (p *planning) wants(r release) bool {
 	switch {
-	case !p.known.Filled && p.begins(r):
+	case !p.known.Filled && p.startsWith(r):
 		return true
 	case !p.known.Filled && p.known.Began.IsZero() && len(p.before) == 0: // the package has never been looked at
 		return false
@@ -159,22 +159,22 @@ func (p *planning) wants(r release) bool {
 	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
 }
 
-// change is what becomes of a version: it is detected, unless the caller says otherwise.
-func (p *planning) change(r release, was views.State) stateChange {
+// newChange returns the change of a version's state to detected.
+func (p *planning) newChange(r release, was views.State) stateChange {
 	return stateChange{was: was.Kind, State: views.State{Package: p.pkg.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: p.now}}
 }
 
-// detect chooses a version that is new here, or was refused before.
-func (p *planning) detect(r release, was views.State) {
-	change := p.change(r, was)
-	sources.Count(p.first, change.State)
+// planDetected plans to detect and fetch a version that is new or was refused before.
+func (p *planning) planDetected(r release, was views.State) {
+	change := p.newChange(r, was)
+	sources.CountStart(p.first, change.State)
 	p.pending = true
 	p.out.changes = append(p.out.changes, change)
-	p.Fetch(r, was.Attempts)
+	p.planFetch(r, was.Attempts)
 }
 
-// Fetch has a release be fetched now.
-func (p *planning) Fetch(r release, attempts int) {
+// planFetch adds the task to fetch a release now. attempts is how many have failed.
+func (p *planning) planFetch(r release, attempts int) {
 	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first look
 	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}
 	if t.Fresh = appeared || p.named && t.Rank == 0; t.Fresh && !p.known.Filled {
@@ -184,9 +184,9 @@ func (p *planning) Fetch(r release, attempts int) {
 	p.out.tried[r.name] = r.version.Hash
 }
 
-// remember has what upstream had before be remembered, because a registry that once answers in part does not make old
-// releases new, and what the package JSON ignores.
-func (p *planning) remember() {
+// planSeen sets the versions that upstream ever had, because a registry that responds in part must not make old releases new, and the versions that the
+// package JSON ignores.
+func (p *planning) planSeen() {
 	there := setOf(p.out.seen)
 	for _, version := range p.known.Seen {
 		if !there[version] && len(p.out.seen) < max(mostSeen, len(p.listed)) {
@@ -202,7 +202,8 @@ func (p *planning) remember() {
 	slices.Sort(p.out.ignored)
 }
 
-func chosen(changes []stateChange, version string) bool {
+// isChanged reports whether one of the changes is about a version.
+func isChanged(changes []stateChange, version string) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
@@ -230,10 +231,8 @@ type release struct {
 	released time.Time // zero where the source does not say
 }
 
-// releases returns the versions that the package does not ignore, newest first.
-// The order is that of versions: times are those of upstream only where the
-// registry is no mirror.
-func releases(p *packages.Package, listed map[string]sources.Candidate) []release {
+// sortReleases returns the versions that the package JSON does not ignore, newest version first.
+func sortReleases(p *packages.Package, listed map[string]sources.Candidate) []release {
 	var all []release
 	for name, v := range listed {
 		if p.IgnoresVersion(name) {

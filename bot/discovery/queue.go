@@ -22,11 +22,12 @@ type queue struct {
 	closed  bool
 }
 
+// newQueue returns an empty queue.
 func newQueue() *queue {
 	return &queue{pending: make(map[string]struct{}), changed: make(chan struct{})}
 }
 
-// push adds the tasks that are not pending already. Of those that wait, it makes fresh what is fresh now.
+// push adds tasks that are not in the queue and not being worked on. It marks waiting tasks as fresh that are fresh now.
 func (q *queue) push(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -35,14 +36,14 @@ func (q *queue) push(tasks ...ingest.Task) {
 			q.pending[t.Id()] = struct{}{}
 			heap.Push(&q.tasks, t)
 		} else if t.Fresh {
-			q.freshen(t)
+			q.markFresh(t)
 		}
 	}
-	q.signal()
+	q.wakeAll()
 }
 
-// freshen is called with mu held.
-func (q *queue) freshen(t ingest.Task) {
+// markFresh marks a waiting task as fresh, which moves it ahead. The caller holds mu.
+func (q *queue) markFresh(t ingest.Task) {
 	for i, waiting := range q.tasks {
 		if waiting.Version.Name == t.Version.Name && waiting.Pkg.Name == t.Pkg.Name {
 			q.tasks[i].Fresh = true
@@ -52,28 +53,28 @@ func (q *queue) freshen(t ingest.Task) {
 	}
 }
 
-// hasten makes the newest release of a package that waits a fresh one.
-func (q *queue) hasten(pkg string) {
+// markNewestFresh marks the newest waiting release of a package as fresh, which moves it ahead.
+func (q *queue) markNewestFresh(pkg string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, waiting := range q.tasks {
 		if waiting.Pkg.Name == pkg && waiting.Rank == 0 && !waiting.Fresh {
 			q.tasks[i].Fresh = true
 			heap.Fix(&q.tasks, i)
-			q.signal()
+			q.wakeAll()
 			return
 		}
 	}
 }
 
-// putBack adds tasks again that pop has returned, and that are not done.
+// putBack adds tasks again that pop has returned and that are still to be done.
 func (q *queue) putBack(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, t := range tasks {
 		heap.Push(&q.tasks, t)
 	}
-	q.signal()
+	q.wakeAll()
 }
 
 // has reports whether a task with this id waits or is being worked on.
@@ -84,22 +85,22 @@ func (q *queue) has(id string) bool {
 	return ok
 }
 
-// done ends a task that pop returned.
+// done removes a task from those that are being worked on.
 func (q *queue) done(t ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.pending, t.Id())
 }
 
-// close lets pop report the end once the queue is empty.
+// close makes pop return false once the queue is empty.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.signal()
+	q.wakeAll()
 }
 
-// pop waits for a task, or only for a fresh one. ok is false at the end.
+// pop waits for a task, or only for a fresh one, and removes it from the queue. ok is false after close, once the queue is empty.
 func (q *queue) pop(ctx context.Context, fresh bool) (t ingest.Task, ok bool, err error) {
 	for {
 		q.mu.Lock()
@@ -121,8 +122,8 @@ func (q *queue) pop(ctx context.Context, fresh bool) (t ingest.Task, ok bool, er
 	}
 }
 
-// signal wakes what waits. It is called with mu held.
-func (q *queue) signal() {
+// wakeAll wakes the goroutines in pop. The caller holds mu.
+func (q *queue) wakeAll() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
@@ -151,9 +152,9 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// drain releases tasks until the queue ends. Where it is patient, tasks wait while their upstream is down, and fresh
-// ones do not wait for the others.
-func (sc *Scheduler) drain(ctx context.Context, q *queue, patient bool) error {
+// publishTasks fetches and publishes the releases in q until q is closed and empty. With patient, tasks wait while their upstream is down, and fresh ones
+// have goroutines of their own.
+func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, patient bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := func(fresh bool) error {
 		for {
@@ -161,7 +162,7 @@ func (sc *Scheduler) drain(ctx context.Context, q *queue, patient bool) error {
 			if !ok {
 				return err
 			}
-			if patient && !sc.options.Breakers.Admit(sources.ArchivesOf(t.Pkg), t.Id(), func() { q.putBack(t) }) {
+			if patient && !sc.options.Breakers.Admit(sources.ArchivesName(t.Pkg), t.Id(), func() { q.putBack(t) }) {
 				continue
 			}
 			// A release that an operator's command is publishing is left to that.

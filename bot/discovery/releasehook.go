@@ -53,10 +53,10 @@ func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message str
 			return http.StatusOK, "nothing to do: it is no push of a tag, and no release"
 		}
 		for _, address := range addresses {
-			found = append(found, sc.DevelopedAt(address)...)
+			found = append(found, sc.PackagesFromRepository(address)...)
 		}
 	case about.Event != "":
-		found = sc.Followers(about.Name)
+		found = sc.PackagesFromNpm(about.Name)
 	case len(about.Packages) == 0 || len(about.Packages) > mostNamed:
 		return http.StatusBadRequest, fmt.Sprintf(`want {"packages": ["jquery"]} with 1 to %d names`, mostNamed)
 	default:
@@ -72,7 +72,7 @@ func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message str
 func (sc *Scheduler) announceNamed(names []string) (status int, message string) {
 	var found, unknown []string
 	for _, name := range names {
-		here := sc.Named(name)
+		here := sc.PackagesNamed(name)
 		if len(here) == 0 {
 			unknown = append(unknown, text.Short(name, 100))
 		}
@@ -91,6 +91,7 @@ func (sc *Scheduler) announceNamed(names []string) (status int, message string) 
 	return sc.announceAll(found, "; "+lacks)
 }
 
+// announceAll announces packages and returns the response to the sender of the event, which ends with besides.
 func (sc *Scheduler) announceAll(names []string, besides string) (status int, message string) {
 	slices.Sort(names)
 	names = slices.Compact(names)

@@ -14,65 +14,66 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// An agenda holds when each package's upstream is to be asked. Each package is a
+// An pollSchedule holds when each package's upstream is to be asked. Each package is a
 // durable object whose alarm is that time, so what sleeps takes no memory, and a
 // restart forgets nothing.
-type agenda struct {
-	packages *durable.Namespace[appointment, struct{}]
-	due      chan visit
+type pollSchedule struct {
+	packages *durable.Namespace[scheduleChange, struct{}]
+	due      chan duePackage
 }
 
-// An appointment changes when a package is due.
-type appointment struct {
+// An scheduleChange changes when a package is due.
+type scheduleChange struct {
 	at     time.Time
 	sooner bool // only to an earlier time
 }
 
-// A visit is a package that is due. The goroutine that takes it says, once, when it is due next.
-type visit struct {
+// A duePackage is a package that is due. The goroutine that takes it says, once, when it is due next.
+type duePackage struct {
 	pkg  string
 	next chan<- time.Time
 }
 
-func openAgenda(r *durable.Runtime) (*agenda, error) {
-	a := &agenda{due: make(chan visit)}
+// openPollSchedule returns the schedule that a runtime stores.
+func openPollSchedule(r *durable.Runtime) (*pollSchedule, error) {
+	a := &pollSchedule{due: make(chan duePackage)}
 	var err error
-	a.packages, err = durable.Open(r, durable.Class[appointment, struct{}]{
+	a.packages, err = durable.Open(r, durable.Class[scheduleChange, struct{}]{
 		Name: "poll",
-		New: func(context.Context, *durable.State) (durable.Handler[appointment, struct{}], error) {
-			return diary{a.due}, nil
+		New: func(context.Context, *durable.State) (durable.Handler[scheduleChange, struct{}], error) {
+			return scheduledPackage{a.due}, nil
 		},
 	})
 	return a, err
 }
 
-// set makes a package due at a time, in place of any other.
-func (a *agenda) set(ctx context.Context, pkg string, at time.Time) error {
-	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at})
+// set makes a package due at a time, instead of at any other.
+func (a *pollSchedule) set(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at})
 	return err
 }
 
-// sooner moves a package that is on the agenda to an earlier time.
-func (a *agenda) sooner(ctx context.Context, pkg string, at time.Time) error {
-	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at, sooner: true})
+// sooner makes a scheduled package due at a time, if that is earlier than now scheduled.
+func (a *pollSchedule) sooner(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at, sooner: true})
 	return err
 }
 
-// next waits until a package is due and takes it off the agenda.
-func (a *agenda) next(ctx context.Context) (visit, error) {
+// next waits until a package is due, and returns it. The caller sends the time at which it is due next.
+func (a *pollSchedule) next(ctx context.Context) (duePackage, error) {
 	select {
 	case v := <-a.due:
 		return v, nil
 	case <-ctx.Done():
-		return visit{}, ctx.Err()
+		return duePackage{}, ctx.Err()
 	}
 }
 
-// diary is a package on the agenda.
-type diary struct{ due chan<- visit }
+// scheduledPackage is a package on the agenda.
+type scheduledPackage struct{ due chan<- duePackage }
 
 // Handle implements [durable.Handler].
-func (diary) Handle(ctx context.Context, s *durable.State, a appointment) (struct{}, error) {
+func (scheduledPackage) Handle(ctx context.Context, s *durable.State, a scheduleChange) (struct{}, error) {
 	current, on, err := s.GetAlarm(ctx)
 	if err != nil || on && (current.Equal(a.at) || a.sooner && !a.at.Before(current)) {
 		return struct{}{}, err
@@ -82,12 +83,12 @@ func (diary) Handle(ctx context.Context, s *durable.State, a appointment) (struc
 
 // Alarm implements [durable.Handler]. It lasts until the package has been asked for: if
 // the process ends before, the next one asks.
-func (d diary) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
+func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	var at time.Time
 	err := s.Call(ctx, func(ctx context.Context) error {
 		next := make(chan time.Time, 1)
 		select {
-		case d.due <- visit{s.Name(), next}:
+		case d.due <- duePackage{s.Name(), next}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -111,8 +112,8 @@ func (d diary) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) err
 // share a sync.
 const setsAtOnce = 256
 
-// schedule asks each package's upstream when it is due, until ctx ends.
-func (sc *Scheduler) schedule(ctx context.Context, q *queue) error {
+// runPolls polls each package's upstream when it is due, until ctx ends.
+func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 	if err := sc.scheduleAll(ctx, q); err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (sc *Scheduler) schedule(ctx context.Context, q *queue) error {
 	polls.Go(func() error { return sc.followClock(ctx, q) })
 	polls.Go(func() error {
 		for {
-			v, err := sc.agenda.next(ctx)
+			v, err := sc.schedule.next(ctx)
 			if err != nil {
 				return err
 			}
@@ -129,7 +130,7 @@ func (sc *Scheduler) schedule(ctx context.Context, q *queue) error {
 				v.next <- time.Time{}
 				continue
 			}
-			if sc.news.has(v.pkg) { // what looks at it says when it is due next
+			if sc.announced.has(v.pkg) { // what looks at it says when it is due next
 				v.next <- sc.options.Now().Add(sources.MinWait)
 				continue
 			}
@@ -137,14 +138,14 @@ func (sc *Scheduler) schedule(ctx context.Context, q *queue) error {
 				next := sc.options.Now().Add(sources.MinWait)
 				defer func() { v.next <- next }()
 				err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) })
-				if err == errParked {
+				if err == errUpstreamDown {
 					next = sc.options.Now().Add(sources.Jittered(sc.options.Interval)) // or sooner
 					return nil
 				}
 				if err != nil {
 					return err
 				}
-				next = sc.nextVisit(p, q, sc.options.Now().Add(sources.MinWait))
+				next = sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait))
 				return nil
 			})
 		}
@@ -157,7 +158,7 @@ func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	sets, ctx := errgroup.WithContext(ctx)
 	sets.SetLimit(setsAtOnce)
 	for _, p := range sc.options.Publisher.Catalogue().Packages() {
-		sets.Go(func() error { return sc.agenda.set(ctx, p.Name, sc.nextVisit(p, q, time.Time{})) })
+		sets.Go(func() error { return sc.schedule.set(ctx, p.Name, sc.nextPoll(p, q, time.Time{})) })
 	}
 	if err := sets.Wait(); err != nil {
 		return fmt.Errorf("bot: couldn't store when packages are due: %w", err)
@@ -186,10 +187,9 @@ func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 // wallClock returns the time without the monotonic clock reading, which would hide that the clock was set back.
 func (sc *Scheduler) wallClock() time.Time { return sc.options.Now().Round(0) }
 
-// nextVisit returns when a package is due: at the time of its upstream, or before
-// where a release waits for another attempt that no goroutine has in hand, but not
-// before earliest.
-func (sc *Scheduler) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
+// nextPoll returns when a package is due next: when its upstream is, or earlier if a release waits for another attempt that no goroutine works on, but
+// not before earliest.
+func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := sc.options.Records.Known(p.Name)
 	at := upstream.Due(sc.options.Interval)
 	states, err := sc.options.Records.States(p.Name)
@@ -198,7 +198,7 @@ func (sc *Scheduler) nextVisit(p *packages.Package, q *queue, earliest time.Time
 		sc.logger.Error("states not read", "package", p.Name, "err", err)
 		return sources.Later(at, sc.options.Now().Add(sources.MinWait))
 	}
-	if upstream.Attempts == 0 && sc.options.Sources.Of(p) != nil { // else upstream itself is what has to be waited for
+	if upstream.Attempts == 0 && sc.options.Sources.ForPackage(p) != nil { // else upstream itself is what has to be waited for
 		for _, s := range states {
 			if !s.Kind.Final() && s.Next.Before(at) && !q.has(ingest.ReleaseID(p.Name, s.Version)) {
 				at = s.Next
@@ -208,10 +208,9 @@ func (sc *Scheduler) nextVisit(p *packages.Package, q *queue, earliest time.Time
 	return sources.Later(at, earliest)
 }
 
-// Reschedule has a package be asked for earlier, where that is written down; else it is asked
-// for at its time.
+// Reschedule makes a scheduled package due earlier. If that cannot be stored, the package is polled at its time.
 func (sc *Scheduler) Reschedule(ctx context.Context, pkg string, at time.Time) {
-	if err := sc.agenda.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
+	if err := sc.schedule.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
 		sc.logger.Warn("not moved on the agenda", "package", pkg, "err", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // A notebook is an agenda over a store in memory.
 type notebook struct {
 	*testing.T
-	*agenda
+	*pollSchedule
 	store   *kvstore.Store
 	runtime *durable.Runtime
 }
@@ -37,7 +37,7 @@ func (n *notebook) begin() {
 	n.Helper()
 	n.runtime = durable.New(n.store, durable.Options{})
 	var err error
-	if n.agenda, err = openAgenda(n.runtime); err != nil {
+	if n.pollSchedule, err = openPollSchedule(n.runtime); err != nil {
 		n.Fatal(err)
 	}
 }

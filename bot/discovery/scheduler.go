@@ -67,12 +67,12 @@ type Scheduler struct {
 	log     *logs.Log
 	logger  *slog.Logger
 
-	polling   *semaphore.Weighted       // upstreams that are polled
-	adopting  sync.Mutex                // held by the one SetCatalogue that runs
-	following atomic.Pointer[followers] // of the catalogue in use
-	looks     ingest.Claims             // packages, by name: one poll at a time, until what it found is in the queue
-	agenda    *agenda
-	news      *news
+	polling   *semaphore.Weighted          // upstreams that are polled
+	adopting  sync.Mutex                   // held by the one SetCatalogue that runs
+	index     atomic.Pointer[packageIndex] // of the catalogue in use
+	polled    ingest.Claims                // packages, by name: one poll at a time, until what it found is in the queue
+	schedule  *pollSchedule
+	announced *eventQueue
 	feed      *feed      // nil for none
 	watching  sync.Mutex // held by the one watch that runs
 }
@@ -82,9 +82,9 @@ func New(o Options) (*Scheduler, error) {
 	if o.ClockCheck == 0 {
 		o.ClockCheck = time.Minute
 	}
-	sc := &Scheduler{options: o, store: o.Store, log: o.Log, logger: o.Logger, polling: semaphore.NewWeighted(PollsAtOnce), news: newNews()}
+	sc := &Scheduler{options: o, store: o.Store, log: o.Log, logger: o.Logger, polling: semaphore.NewWeighted(PollsAtOnce), announced: newEventQueue()}
 	var err error
-	if sc.agenda, err = openAgenda(o.Runtime); err != nil {
+	if sc.schedule, err = openPollSchedule(o.Runtime); err != nil {
 		return nil, err
 	}
 	if o.Feed != "" {

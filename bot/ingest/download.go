@@ -29,15 +29,15 @@ const (
 // fetchRight downloads an archive with the bytes that upstream promises.
 func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
-		got, err := pb.options.Sources.Of(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
+		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
 		if errors.Is(err, fetch.ErrNotFound) {
 			err = sources.VanishedError{Err: err, Archive: true}
 		}
-		words := sources.WrongWords(err)
+		words := sources.WrongMetadataHash(err)
 		if words == "" || errors.Is(err, fetch.ErrForbidden) {
-			pb.options.Breakers.Record(sources.ArchivesOf(t.Pkg), t.Pkg.Name, err)
+			pb.options.Breakers.Record(sources.ArchivesName(t.Pkg), t.Pkg.Name, err)
 		}
-		hash := sources.Wrong(err)
+		hash := sources.WrongHash(err)
 		if hash == "" {
 			return got, err
 		}
@@ -47,7 +47,7 @@ func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came
 		}
 		came.Times++
 		switch {
-		case came.Times >= mostWrong && now.Sub(came.First) >= wrongFor && !pb.options.Breakers.Down(sources.ArchivesOf(t.Pkg)) && !isPage(file):
+		case came.Times >= mostWrong && now.Sub(came.First) >= wrongFor && !pb.options.Breakers.IsDown(sources.ArchivesName(t.Pkg)) && !isPage(file):
 			return nil, &sources.Refusal{Reason: err.Error() + seen(*came), Cause: err}
 		case try == wrongTries, words != "": // another packument comes with the next attempt
 			return nil, sources.Transient{Err: err}

@@ -166,7 +166,7 @@ func (pb *Publisher) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Packa
 	upstream := pb.options.Records.Known(p.Name)
 	upstream.Validators, upstream.Next, upstream.Attempts = fetch.Validators{}, time.Time{}, 0
 	if !upstream.Follows(p) {
-		upstream.Forget()
+		upstream.ForgetTarget()
 		upstream.Notes = nil
 		if p.Autoupdate != nil {
 			upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target

@@ -171,7 +171,7 @@ func (m *Mirroring) complete(manifest *logs.Manifest) {
 
 // fromNpm makes npm's release as it would be published, and what its entry would say besides. Its contents are kept.
 func (pb *Publisher) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
-	from, ok := pb.options.Sources.Of(p).(sources.NpmSource)
+	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
 		return nil, logs.Entry{}, fmt.Errorf("%s does not come from npm", p.Name)
 	}

@@ -164,7 +164,7 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	if err == nil {
 		entry.Provenance, err = satisfyPolicy(m.pkg, entry.Provenance, "")
 	}
-	if reason, ok := sources.Refused(err); ok && ctx.Err() == nil {
+	if reason, ok := sources.RefusalReason(err); ok && ctx.Err() == nil {
 		state := views.State{Package: m.pkg.Name, Version: m.version, Reason: reason, Updated: b.options.Now()}
 		return errors.Join(err, b.refuse(state, ActorBot, logs.Signature{}))
 	}

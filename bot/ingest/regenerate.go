@@ -30,7 +30,7 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if err != nil {
 		return 0, err
 	}
-	source := pb.options.Sources.Of(pkg)
+	source := pb.options.Sources.ForPackage(pkg)
 	if source == nil || w.Manifest != nil && w.Manifest.Source.Type != pkg.Autoupdate.Source {
 		return 0, fmt.Errorf("it is from no upstream: %w", fs.ErrNotExist)
 	}

@@ -213,7 +213,7 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 		return nil // published by another way meanwhile, which its state says
 	}
 	s.Updated = pb.options.Now()
-	if reason, ok := sources.Refused(cause); ok {
+	if reason, ok := sources.RefusalReason(cause); ok {
 		s.Kind, s.Reason = views.Refused, reason
 		var signed logs.Signature
 		var invalid *npm.SignatureError
@@ -255,7 +255,7 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 		pb.options.Events.Emit(ctx, events.Event{Kind: events.Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 		return nil
 	}
-	down := sources.IsOutage(cause) && pb.options.Breakers.Down(sources.ArchivesOf(t.Pkg))
+	down := sources.IsOutage(cause) && pb.options.Breakers.IsDown(sources.ArchivesName(t.Pkg))
 	if s.Attempts == 0 || !down {
 		s.Attempts++
 	}
@@ -263,7 +263,7 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 	if down {
 		s.Next = s.Updated.Add(sources.MinWait)
 	}
-	if sources.Wrong(cause) != "" {
+	if sources.WrongHash(cause) != "" {
 		s.Reason += seen(s.Wrong)
 	}
 	if at, ok := fetch.RetryAt(cause); ok {

@@ -264,7 +264,7 @@ func (t *treeImport) ended(name, version string, err error) {
 		event.Problem, event.Detail = couldNotPublish, err.Error()
 		var problem *treeError
 		var read *fs.PathError
-		switch _, refused := sources.Refused(err); {
+		switch _, refused := sources.RefusalReason(err); {
 		case errors.As(err, &problem):
 			event.Problem = problem.problem
 		case refused:

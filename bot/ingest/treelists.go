@@ -132,11 +132,11 @@ func (t *treeImport) fromUpstream(ctx context.Context, p *treePackage, version s
 }
 
 func (t *treeImport) askDates(ctx context.Context, p *treePackage) error {
-	name := sources.UpstreamOf(p.Package)
-	if t.options.Breakers.Down(name) {
+	name := sources.UpstreamName(p.Package)
+	if t.options.Breakers.IsDown(name) {
 		return fmt.Errorf("the registry does not answer (%s)", name)
 	}
-	listed, err := t.options.Sources.Of(p.Package).List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	listed, err := t.options.Sources.ForPackage(p.Package).List(ctx, p.Autoupdate.Target, fetch.Validators{})
 	t.options.Breakers.Record(name, p.Package.Name, err)
 	if err != nil {
 		return err

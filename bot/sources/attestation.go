@@ -17,38 +17,38 @@ type Attested struct {
 	Bundles attestation.Bundles
 }
 
-// set records what is wrong with both attestations.
-func (a *Attested) set(outcome logs.AttestationOutcome, reason string) Attested {
+// setBoth stores one outcome and reason for the attestations of the build and of the publication, and returns the result.
+func (a *Attested) setBoth(outcome logs.AttestationOutcome, reason string) Attested {
 	a.Found.Outcome, a.Found.Reason = outcome, text.Short(reason, MaxNote)
 	a.Found.Publish.Outcome, a.Found.Publish.Reason = outcome, a.Found.Reason
 	return *a
 }
 
-// fetchAttestations fetches and verifies the attestations of a version. One that proves nothing does not by itself stop a
-// release, because the registry's signature covers the archive; the policy of the package decides.
+// fetchAttestations fetches the attestations of a version from the registry and verifies them. The outcome of an attestation that is missing or invalid
+// is in the result, not an error: the policy of the package decides whether the release may be published.
 func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attested, error) {
 	var a Attested
 	if !v.Attested {
-		return a.set(logs.AttestationMissing, ""), nil
+		return a.setBoth(logs.AttestationMissing, ""), nil
 	}
 	response, err := s.client.Attestations(ctx, v)
 	if errors.Is(err, npm.ErrNotFound) {
-		return a.set(logs.AttestationUnverified, "the registry lists an attestation and does not have it, as mirrors do"), nil
+		return a.setBoth(logs.AttestationUnverified, "the registry lists an attestation and does not have it, as mirrors do"), nil
 	}
 	if err != nil && npm.IsPermanent(err) {
-		return a.set(logs.AttestationUnverified, err.Error()), nil
+		return a.setBoth(logs.AttestationUnverified, err.Error()), nil
 	}
 	if err != nil {
 		return a, err
 	}
 	if a.Bundles, err = attestation.ParseResponse(response); err != nil {
-		return a.set(logs.AttestationInvalid, err.Error()), nil
+		return a.setBoth(logs.AttestationInvalid, err.Error()), nil
 	}
 	a.verifyBuild(s.provenance, v)
 	return a, a.verifyPublication(ctx, s, v)
 }
 
-// verifyBuild verifies the attestation of the build.
+// verifyBuild verifies the attestation of the build of v, and stores the outcome and what it proves.
 func (a *Attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
 	found := &a.Found
 	if a.Bundles.Build == nil {
@@ -63,7 +63,7 @@ func (a *Attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
 	found.Outcome, found.Repository, found.Commit, found.Workflow = logs.AttestationVerified, build.Repository, build.Commit, build.Workflow
 }
 
-// verifyPublication verifies the registry's own attestation with the key that the registry publishes.
+// verifyPublication verifies the registry's attestation of the publication of v with the registry's key, and stores the outcome.
 func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Version) error {
 	found := &a.Found.Publish
 	if a.Bundles.Publish == nil {

@@ -26,10 +26,10 @@ type Audit struct {
 
 var auditSuffix = []byte("audit\x00")
 
-// AuditKey is beside that of the package's Upstream.
+// AuditKey returns the key of the row with the last [Audit] of a release.
 func AuditKey(pkg, version string) []byte { return kvstore.Key(pkg, "audit", version) }
 
-// ReadAudits returns what comparing the releases of a package with upstream came to, of all packages where that is "".
+// ReadAudits returns the last audit of each release of a package that was audited, or of all packages if pkg is "".
 func ReadAudits(r kvstore.Reader, pkg string) (map[ReleaseName]Audit, error) {
 	var within kvstore.Range
 	if pkg != "" {
@@ -56,15 +56,15 @@ type ReleaseName struct {
 	Version string `json:"version"`
 }
 
-// UpstreamNote says in a sentence how what upstream has of a release differs from it, or when it was found to be the same,
-// file by file; "" where neither is known. problem says that it differs.
+// UpstreamNote returns a sentence for people that says how a release differs from its upstream, or that it was found equal, "" if neither is known.
+// problem reports whether it differs.
 func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem bool, err error) {
 	origins, err := LookupOrigins(r, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return "", false, err
 	}
 	if o := origins.Versions[version]; o.Differs() {
-		return capital(o.Reason()) + ".", true, nil
+		return capitalize(o.Reason()) + ".", true, nil
 	}
 	data, err := r.Get(kvstore.Upstreams, AuditKey(pkg, version))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -79,7 +79,7 @@ func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem b
 	}
 	switch a.Outcome {
 	case verify.Differs:
-		return capital(a.Reason()) + ".", true, nil
+		return capitalize(a.Reason()) + ".", true, nil
 	case verify.Proven:
 		note = fmt.Sprintf("On %s all that could be checked was the same at its upstream: %s byte for byte", a.At.Format("2 January 2006"), text.Count(a.Files, "file", "files"))
 		if a.Made > 0 {
@@ -93,12 +93,13 @@ func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem b
 	return "", false, nil
 }
 
-// Reason says how a release differs.
+// Reason returns a sentence that says how a release differs from its upstream, for an audit whose outcome is that it does.
 func (a Audit) Reason() string {
 	return "what is served is not what upstream has: " + strings.TrimSuffix(a.Problem, ".")
 }
 
-func capital(s string) string {
+// capitalize returns a sentence with its first byte in upper case.
+func capitalize(s string) string {
 	if s == "" {
 		return s
 	}

@@ -21,11 +21,11 @@ type Breakers struct {
 	logger *slog.Logger
 
 	mu  sync.Mutex
-	all map[string]*health
+	all map[string]*breaker
 }
 
-// A health is how an upstream does.
-type health struct {
+// A breaker is how an upstream does.
+type breaker struct {
 	failures int               // in a row
 	failed   map[string]bool   // packages that failed since the upstream served one
 	own      map[string]bool   // packages that fail although others are served
@@ -40,33 +40,35 @@ const (
 	probeEvery   = time.Minute
 )
 
+// NewBreakers returns circuit breakers that are all closed, for the clock now.
 func NewBreakers(now func() time.Time, logger *slog.Logger) *Breakers {
-	return &Breakers{now: now, logger: logger, all: make(map[string]*health)}
+	return &Breakers{now: now, logger: logger, all: make(map[string]*breaker)}
 }
 
-// of returns an upstream's health. It is called with mu held.
-func (o *Breakers) of(upstream string) *health {
+// get returns the breaker of an upstream, and adds it if it is missing. The caller holds mu.
+func (o *Breakers) get(upstream string) *breaker {
 	h := o.all[upstream]
 	if h == nil {
-		h = &health{failed: make(map[string]bool), own: make(map[string]bool), parked: make(map[string]func())}
+		h = &breaker{failed: make(map[string]bool), own: make(map[string]bool), parked: make(map[string]func())}
 		o.all[upstream] = h
 	}
 	return h
 }
 
-// Down reports whether an upstream does not answer.
-func (o *Breakers) Down(upstream string) bool {
+// IsDown reports whether an upstream does not respond.
+func (o *Breakers) IsDown(upstream string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.of(upstream).since.IsZero()
+	return !o.get(upstream).since.IsZero()
 }
 
-// Admit reports whether the caller may ask an upstream: where that is up, or where the caller is to find out. Otherwise
-// resume is called when it may ask again; of those with the same id, which begins with the package's name, one is.
+// Admit reports whether the caller may send a request to an upstream: it responds, or the caller's request is the one in a minute that tries it.
+// Otherwise resume is called later, when the caller may try again; of several calls with the same id, only for the last. An id begins with the package's
+// name and a space.
 func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	h := o.of(upstream)
+	h := o.get(upstream)
 	now := o.now()
 	if h.since.IsZero() {
 		return true
@@ -77,14 +79,14 @@ func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 	}
 	h.parked[id] = resume
 	if h.timer == nil {
-		h.timer = time.AfterFunc(h.next.Sub(now), func() { o.tryOne(h) })
+		h.timer = time.AfterFunc(h.next.Sub(now), func() { o.resumeOne(h) })
 	}
 	return false
 }
 
-// tryOne has one of what is parked find out whether an upstream is back: one of a package that has not failed yet, if
-// there is any.
-func (o *Breakers) tryOne(h *health) {
+// resumeOne lets one of the waiting callers try an upstream that is down, preferably for a package that has not failed yet, and sets the timer for the
+// next one.
+func (o *Breakers) resumeOne(h *breaker) {
 	o.mu.Lock()
 	if h.timer == nil || len(h.parked) == 0 {
 		h.timer = nil
@@ -110,29 +112,30 @@ func (o *Breakers) tryOne(h *health) {
 	next()
 }
 
-// Probe lets the next request find out whether an upstream is back, instead of in a minute.
-func (o *Breakers) Probe(upstream string) {
+// ProbeNow lets the next request try an upstream that is down now, instead of in a minute.
+func (o *Breakers) ProbeNow(upstream string) {
 	o.mu.Lock()
-	h := o.of(upstream)
+	h := o.get(upstream)
 	h.next = o.now()
 	o.mu.Unlock()
-	o.tryOne(h)
+	o.resumeOne(h)
 }
 
-// packageOf returns the name that an id begins with; see releaseID.
+// packageOf returns the package's name, with which an id of [Breakers.Admit] begins.
 func packageOf(id string) string {
 	name, _, _ := strings.Cut(id, " ")
 	return name
 }
 
-// Record counts how a request for a package ended.
+// Record counts how a request to an upstream for a package ended; err is nil if it succeeded. After several failures in a row the upstream is down. After
+// a response all waiting callers resume.
 func (o *Breakers) Record(upstream, pkg string, err error) {
-	if isNeither(err) {
+	if saysNothingOfUpstream(err) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	h := o.of(upstream)
+	h := o.get(upstream)
 	now := o.now()
 	if !IsOutage(err) {
 		if !h.since.IsZero() {
@@ -140,13 +143,13 @@ func (o *Breakers) Record(upstream, pkg string, err error) {
 			for _, resume := range h.parked {
 				go resume()
 			}
-			h.forget()
+			h.dropWaiting()
 		}
-		h.served(pkg)
+		h.recordResponse(pkg)
 		return
 	}
 	at, asked := fetch.RetryAt(err)
-	if !h.own[pkg] && !(h.failed[pkg] && isOfArchive(err)) { // else it may be that package's archives alone
+	if !h.own[pkg] && !(h.failed[pkg] && isArchiveOutage(err)) { // else it may be that package's archives alone
 		h.failures++
 	}
 	h.failed[pkg] = true
@@ -163,8 +166,8 @@ func (o *Breakers) Record(upstream, pkg string, err error) {
 	}
 }
 
-// served takes note that the upstream served a package, while those that failed just before were not.
-func (h *health) served(pkg string) {
+// recordResponse records that the upstream responded for a package. The packages that failed just before are failing by themselves.
+func (h *breaker) recordResponse(pkg string) {
 	for other := range h.failed {
 		h.own[other] = true
 	}
@@ -173,16 +176,17 @@ func (h *health) served(pkg string) {
 	h.failures, h.since = 0, time.Time{}
 }
 
-// Close forgets what is parked.
+// Close drops all waiting callers and stops the timers.
 func (o *Breakers) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, h := range o.all {
-		h.forget()
+		h.dropWaiting()
 	}
 }
 
-func (h *health) forget() {
+// dropWaiting drops the waiting callers and stops the timer.
+func (h *breaker) dropWaiting() {
 	if h.parked = make(map[string]func()); h.timer != nil {
 		h.timer.Stop()
 		h.timer = nil

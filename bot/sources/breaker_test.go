@@ -62,7 +62,7 @@ func TestWhatIsNoOutage(t *testing.T) {
 		for range 2 * FailuresDown {
 			o.Record("a", "p", err)
 		}
-		if down := o.Down("a"); down {
+		if down := o.IsDown("a"); down {
 			t.Errorf("%v takes it down", err)
 		}
 	}
@@ -70,20 +70,20 @@ func TestWhatIsNoOutage(t *testing.T) {
 		o.Record("a", "p", errDown)
 		o.Record("a", "q", nil)
 	}
-	if down := o.Down("a"); down {
+	if down := o.IsDown("a"); down {
 		t.Error("it is down although it answers every other request")
 	}
 	for i := range FailuresDown {
 		o.Record("a", strconv.Itoa(i), errDown)
 	}
-	if down := o.Down("a"); !down {
+	if down := o.IsDown("a"); !down {
 		t.Error("it is up although it answers nothing")
 	}
-	if down := o.Down("b"); down {
+	if down := o.IsDown("b"); down {
 		t.Error("another one is down, too")
 	}
 	o.Record("a", "p", fetch.ErrNotFound)
-	if down := o.Down("a"); down {
+	if down := o.IsDown("a"); down {
 		t.Error("it is down although it answers")
 	}
 }
@@ -105,11 +105,11 @@ func TestPrivatePackagesAreNoOutage(t *testing.T) {
 		for i := range 20 {
 			ask("private"+strconv.Itoa(i), private)
 		}
-		if down := o.Down("a"); down && hour > 20/FailuresDown {
+		if down := o.IsDown("a"); down && hour > 20/FailuresDown {
 			t.Fatalf("hour %d: private packages take the registry down", hour)
 		}
 		now = now.Add(probeEvery)
-		if !ask("public", nil) || o.Down("a") {
+		if !ask("public", nil) || o.IsDown("a") {
 			t.Fatalf("hour %d: the registry is down for others", hour)
 		}
 		now = now.Add(time.Hour)
@@ -117,17 +117,17 @@ func TestPrivatePackagesAreNoOutage(t *testing.T) {
 	for i := range FailuresDown {
 		ask("public"+strconv.Itoa(i), private)
 	}
-	if !o.Down("a") {
+	if !o.IsDown("a") {
 		t.Error("it is up although it answers nothing")
 	}
 	now = now.Add(probeEvery)
-	if ask("private1", nil); o.Down("a") {
+	if ask("private1", nil); o.IsDown("a") {
 		t.Error("it is down although it serves what it kept private")
 	}
 	for range FailuresDown {
 		ask("private1", VanishedError{Err: fetch.ErrNotFound})
 	}
-	if !o.Down("a") {
+	if !o.IsDown("a") {
 		t.Error("it is up although it has lost what it served before")
 	}
 }
@@ -147,7 +147,7 @@ func TestProbesChooseWell(t *testing.T) {
 		}
 	}
 	now = now.Add(probeEvery)
-	o.tryOne(o.of("a"))
+	o.resumeOne(o.get("a"))
 	if len(asked) != 1 || asked[0] != "public" {
 		t.Errorf("asked %v", asked)
 	}

@@ -33,23 +33,23 @@ type Stars struct {
 
 var demandSuffix = []byte("downloads")
 
-// demandKey is beside that of the package's Upstream, which is written whenever upstream was asked.
+// demandKey returns the key of the row with the [Demand] of a package. It is not in the row of its Upstream, which is written with each poll.
 func demandKey(pkg string) []byte { return kvstore.Key(pkg, string(demandSuffix)) }
 
-// IsDemand reports whether a key in [kvstore.Upstreams] is that of a package's demand.
-func IsDemand(key []byte) bool {
+// IsDemandKey reports whether a key in [kvstore.Upstreams] is that of a package's [Demand].
+func IsDemandKey(key []byte) bool {
 	_, kind, ok := bytes.Cut(key, []byte{0})
 	return ok && bytes.Equal(kind, demandSuffix)
 }
 
-// ReadDemand returns the demand of all packages of which it is known.
-func ReadDemand(r kvstore.Reader) (map[string]Demand, error) {
+// ReadAllDemand returns the stored [Demand] of all packages by name.
+func ReadAllDemand(r kvstore.Reader) (map[string]Demand, error) {
 	found := map[string]Demand{}
 	for item, err := range r.Scan(kvstore.Upstreams, kvstore.Range{}) {
 		if err != nil {
 			return nil, fmt.Errorf("bot: couldn't read how often packages are downloaded: %w", err)
 		}
-		if !IsDemand(item.Key) {
+		if !IsDemandKey(item.Key) {
 			continue
 		}
 		name, _, _ := bytes.Cut(item.Key, []byte{0})
@@ -61,12 +61,12 @@ func ReadDemand(r kvstore.Reader) (map[string]Demand, error) {
 	return found, nil
 }
 
-// AdoptPopularity takes what the catalogue says of its packages' popularity, but where npm has said it later.
-func (r *Records) AdoptPopularity(c *packages.Catalogue) error {
+// StorePopularity stores the download counts that a catalogue has for its packages, except for packages of which npm has returned a later count.
+func (r *Records) StorePopularity(c *packages.Catalogue) error {
 	said := c.Popularity()
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	known, err := ReadDemand(r.store)
+	known, err := ReadAllDemand(r.store)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (r *Records) AdoptPopularity(c *packages.Catalogue) error {
 	return batch.Commit()
 }
 
-// setDemand notes a package's demand, or that nothing is known of it.
+// setDemand adds the row with a package's [Demand] to a batch, or deletes it if the demand is zero.
 func setDemand(batch *kvstore.Batch, name string, d Demand) error {
 	if d == (Demand{}) {
 		batch.Delete(kvstore.Upstreams, demandKey(name))
@@ -108,7 +108,7 @@ func setDemand(batch *kvstore.Batch, name string, d Demand) error {
 	return nil
 }
 
-// LookupDemand returns what is known of a package's demand, which is nothing if its row is damaged: the next poll of npm or GitHub replaces it.
+// LookupDemand returns the stored [Demand] of a package, the zero value if there is none or its row is damaged.
 func LookupDemand(r kvstore.Reader, name string) (d Demand, err error) {
 	data, err := r.Get(kvstore.Upstreams, demandKey(name))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -120,7 +120,7 @@ func LookupDemand(r kvstore.Reader, name string) (d Demand, err error) {
 	return d, err
 }
 
-// ChangeDemand changes what is known of a package's demand.
+// ChangeDemand applies a change to the stored [Demand] of a package.
 func (r *Records) ChangeDemand(name string, change func(*Demand)) error {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -137,8 +137,9 @@ func (r *Records) ChangeDemand(name string, change func(*Demand)) error {
 	return batch.Commit()
 }
 
-// Waited reports whether GitHub should be asked about d's package before other's.
-func (d Demand) Waited(other Demand) bool {
+// IsStarredBefore reports whether GitHub should be requested for the stars of d's package before those of other's: without a download count before with
+// one, then the longest ago.
+func (d Demand) IsStarredBefore(other Demand) bool {
 	if d.AsOf.IsZero() != other.AsOf.IsZero() {
 		return d.AsOf.IsZero()
 	}
@@ -170,15 +171,16 @@ const (
 	downloadsOfMostPopular = 300_000_000
 )
 
-// NewPopularity returns one that adds the requests here.
+// NewPopularity returns the popularity of packages by the rows in store and by requests, which returns the number of requests for a package on this
+// server.
 func NewPopularity(store kvstore.Reader, requests func(name string) float64) *Popularity {
 	return &Popularity{store: store, requests: requests}
 }
 
-// Of returns how much a package is in demand, 0 for unknown. Only the order of the numbers counts. npm is the npm package of its
-// releases, "" for none, and published the download count that the publisher stored with the newest release, 0 for none: they count where
-// this process has not asked npm or GitHub, as on a mirror.
-func (p *Popularity) Of(name, npm string, published int64) float64 {
+// Score returns a number by which search results are ordered, 0 for an unknown package. npm is the npm package of its releases, "" for none; published is
+// the download count that the publisher stored with the newest release, 0 for none. Both count only if this process has not requested npm's or GitHub's
+// counts, as on a mirror.
+func (p *Popularity) Score(name, npm string, published int64) float64 {
 	d := p.Demand(name)
 	downloads := cmp.Or(d.Downloads, published)
 	if downloads == 0 && d.GitHub != nil {
@@ -190,13 +192,13 @@ func (p *Popularity) Of(name, npm string, published int64) float64 {
 	return p.requests(name) + float64(downloads)/downloadsPerRequest
 }
 
-// Demand returns how much a package is wanted elsewhere.
+// Demand returns the stored [Demand] of a package, up to ten minutes old.
 func (p *Popularity) Demand(name string) Demand {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := time.Now(); p.demand == nil || now.Sub(p.read) >= demandEvery {
 		p.read = now
-		if demand, err := ReadDemand(p.store); err == nil {
+		if demand, err := ReadAllDemand(p.store); err == nil {
 			p.demand = demand
 		} else if p.demand == nil {
 			p.demand = map[string]Demand{}

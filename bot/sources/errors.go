@@ -26,13 +26,13 @@ type VanishedError struct {
 func (e VanishedError) Error() string { return e.Err.Error() }
 func (e VanishedError) Unwrap() error { return e.Err }
 
-// IsOutage reports whether an error may be about the upstream as a whole: it did not answer, or not as itself.
+// IsOutage reports whether err may concern all packages of an upstream: it did not respond, or responded with something else than its content.
 func IsOutage(err error) bool {
 	var vanished VanishedError
 	var failed *fetch.Error
 	var malformed *npm.MalformedError
 	switch {
-	case errors.As(err, &vanished), wrongBytes(err) != "", errors.As(err, &malformed):
+	case errors.As(err, &vanished), wrongArchiveHash(err) != "", errors.As(err, &malformed):
 		return true
 	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, fetch.ErrTooLarge):
 		return false
@@ -40,14 +40,15 @@ func IsOutage(err error) bool {
 	return errors.As(err, &failed)
 }
 
-// isOfArchive reports whether an upstream answers, but not with the archive.
-func isOfArchive(err error) bool {
+// isArchiveOutage reports whether err says that an upstream responds but does not serve an archive that it lists.
+func isArchiveOutage(err error) bool {
 	var vanished VanishedError
-	return wrongBytes(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
+	return wrongArchiveHash(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
 }
 
-// isNeither reports whether an error tells nothing of an upstream's health.
-func isNeither(err error) bool {
+// saysNothingOfUpstream reports whether err is neither a success nor a failure of an upstream: the caller was canceled, a rate limit was reached, or this
+// machine failed.
+func saysNothingOfUpstream(err error) bool {
 	var limit *git.LimitError
 	var local *fetch.LocalError
 	return errors.Is(err, context.Canceled) || errors.As(err, &limit) || errors.As(err, &local)
@@ -67,8 +68,8 @@ type unverified struct {
 
 func (u unverified) Unwrap() error { return u.error }
 
-// wrongBytes returns the hash of what came in place of an archive, "" where err is about something else.
-func wrongBytes(err error) string {
+// wrongArchiveHash returns the hash of the bytes that upstream served instead of an archive, "" if err is another error.
+func wrongArchiveHash(err error) string {
 	var broken *npm.IntegrityError
 	var unusable unverified
 	switch {
@@ -80,9 +81,8 @@ func wrongBytes(err error) string {
 	return ""
 }
 
-// WrongWords returns the hash of what is wrong with what a packument says of a release, or with where that leads, ""
-// where err is about something else.
-func WrongWords(err error) string {
+// WrongMetadataHash returns a hash of what is wrong with the metadata of a release, or with the address of its archive, "" if err is another error.
+func WrongMetadataHash(err error) string {
 	var signature *npm.SignatureError
 	var malformed *npm.MalformedError
 	var broken *npm.IntegrityError
@@ -92,8 +92,9 @@ func WrongWords(err error) string {
 	return ""
 }
 
-// Wrong is wrongBytes or wrongWords.
-func Wrong(err error) string { return cmp.Or(wrongBytes(err), WrongWords(err)) }
+// WrongHash returns a hash of the wrong archive or metadata that upstream served, "" if err is another error. The same hash means that upstream served
+// the same again.
+func WrongHash(err error) string { return cmp.Or(wrongArchiveHash(err), WrongMetadataHash(err)) }
 
 // A Refusal is an error that occurs again at each attempt.
 type Refusal struct {
@@ -112,8 +113,8 @@ func Refusef(format string, args ...any) error {
 	return &Refusal{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Refused returns the reason where err says that a release is not acceptable.
-func Refused(err error) (string, bool) {
+// RefusalReason returns why a release will never be accepted as it is; ok is false if err may pass.
+func RefusalReason(err error) (string, bool) {
 	var own *Refusal
 	var archived *archive.RefusedError
 	var git *git.RefusedError

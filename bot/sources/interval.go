@@ -25,8 +25,9 @@ const (
 	lastLag  = time.Minute
 )
 
-// Pause returns how long to wait after a look in which nothing failed.
-func (u *Upstream) Pause(now time.Time, longest time.Duration) time.Duration {
+// PollInterval returns how long to wait for the next poll after one that did not fail, at most longest: short after a change or an event, else by how
+// often releases appear.
+func (u *Upstream) PollInterval(now time.Time, longest time.Duration) time.Duration {
 	shortest := min(shortestPause, longest)
 	since := now.Sub(u.Named)
 	switch {
@@ -43,9 +44,8 @@ func (u *Upstream) Pause(now time.Time, longest time.Duration) time.Duration {
 	return min(max(gap/looksPerRelease, shortest), longest)
 }
 
-// Moved remembers when the newest releases appeared, by what upstream says of their times; where it says nothing, by when
-// looks found them.
-func (u *Upstream) Moved(p *packages.Package, listed map[string]Candidate, now time.Time) {
+// RecordMoves stores in u when the newest releases in a list appeared: by the times that upstream states, else now for versions that are new.
+func (u *Upstream) RecordMoves(p *packages.Package, listed map[string]Candidate, now time.Time) {
 	known := make(map[string]bool, len(u.Seen))
 	for _, version := range u.Seen {
 		known[version] = true

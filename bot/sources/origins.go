@@ -33,10 +33,10 @@ type Origin struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Differs reports whether upstream has another archive now, or none.
+// Differs reports whether upstream lists another archive for the release than the one it was published from, or none.
 func (o Origin) Differs() bool { return o.Listed != o.Published }
 
-// Reason says in a sentence how upstream differs.
+// Reason returns a sentence that says how upstream differs from what the release was published from.
 func (o Origin) Reason() string {
 	if o.Listed == "" {
 		return "upstream has this release no longer; the files published from it stay"
@@ -69,15 +69,16 @@ type Origins struct {
 // A Ref names an upstream: the kind of its source, and the target there.
 type Ref struct{ Kind, Target string }
 
+// String returns the kind and the target, which [ParseRef] reads.
 func (p Ref) String() string { return p.Kind + " " + p.Target }
 
-// ParseRef is String's inverse.
+// ParseRef reads a reference as [Ref.String] writes it.
 func ParseRef(s string) Ref {
 	kind, target, _ := strings.Cut(s, " ")
 	return Ref{kind, target}
 }
 
-// RefOf is where the releases of a package come from now, "" for one that is not updated.
+// RefOf returns the upstream that a package JSON names, the zero value if the package is not updated.
 func RefOf(p *packages.Package) Ref {
 	if p.Autoupdate == nil {
 		return Ref{}
@@ -85,12 +86,12 @@ func RefOf(p *packages.Package) Ref {
 	return Ref{p.Autoupdate.Source, p.Autoupdate.Target}
 }
 
-// At is the upstream that the origins are of which name none.
-func (o Origins) At() Ref { return Ref{cmp.Or(o.Source, KindNpm), o.Target} }
+// Ref returns the present upstream of the package, from which releases came whose [Origin] has no From.
+func (o Origins) Ref() Ref { return Ref{cmp.Or(o.Source, KindNpm), o.Target} }
 
-// Move has the origins be those of a package that has another upstream now. What is known of the old one stays.
+// Move replaces the present upstream. The origins of releases from the old one say so.
 func (o *Origins) Move(to Ref) {
-	before := o.At().String()
+	before := o.Ref().String()
 	for version, origin := range o.Versions {
 		if origin.From == "" && origin.Published != "" {
 			origin.From = before
@@ -103,12 +104,10 @@ func (o *Origins) Move(to Ref) {
 	o.Source, o.Target = to.Kind, to.Target
 }
 
-// OriginsKey is beside that of the package's Upstream, because it changes seldom
-// and that is written whenever upstream was asked.
+// OriginsKey returns the key of the row with the [Origins] of a package. It is not in the row of its Upstream, which is written with each poll.
 func OriginsKey(pkg string) []byte { return kvstore.Key(pkg, "origins") }
 
-// LookupOrigins returns what is known of where a package's releases came from, or
-// kvstore.ErrNotFound.
+// LookupOrigins returns the stored origins of a package's releases, or kvstore.ErrNotFound.
 func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
 	data, err := r.Get(kvstore.Upstreams, OriginsKey(pkg))
 	if err != nil {
@@ -121,8 +120,9 @@ func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
 	return o, nil
 }
 
-// Listed is what the log said last of a version before it changed to origin.
-func (o Origins) Listed(version string, origin Origin) string {
+// LastLogged returns what the log last said that upstream lists for a version: the integrity of an archive or a commit, "" for none. origin is that of a
+// version that o does not have.
+func (o Origins) LastLogged(version string, origin Origin) string {
 	if before, ok := o.Versions[version]; ok {
 		return before.Listed
 	}
@@ -131,10 +131,10 @@ func (o Origins) Listed(version string, origin Origin) string {
 
 var commitHash = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 
+// isCommit reports whether a hash is that of a git commit, and not the integrity of an archive.
 func isCommit(hash string) bool { return commitHash.MatchString(hash) }
 
-// Changed returns the versions of which upstream has another archive now, or none,
-// in byte order.
+// Changed returns the versions for which upstream lists another archive now, or none, in byte order.
 func (o Origins) Changed() []string {
 	var all []string
 	for version, origin := range o.Versions {

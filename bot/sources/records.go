@@ -32,7 +32,7 @@ type Records struct {
 	Mu sync.Mutex
 }
 
-// NewRecords returns the records in a store.
+// NewRecords returns the records about upstreams in a store.
 func NewRecords(o RecordsOptions) *Records {
 	return &Records{options: o, store: o.Store, logger: o.Logger}
 }
@@ -60,13 +60,13 @@ func (r *Records) Set(u Upstream) error {
 	if err := batch.Commit(); err != nil {
 		return err
 	}
-	if !u.publishesSame(before) {
+	if !u.displaysSame(before) {
 		r.options.Changed(u.Package)
 	}
 	return nil
 }
 
-// States returns the states of a package's versions, with times that the clock allows.
+// States returns the states of a package's versions with times that are bounded by the clock.
 func (r *Records) States(pkg string) ([]views.State, error) {
 	states, err := views.States(r.store, pkg)
 	for i := range states {
@@ -75,8 +75,8 @@ func (r *Records) States(pkg string) ([]views.State, error) {
 	return states, err
 }
 
-// Known is LookupUpstream with the zero value for an unknown upstream, and times that the clock allows. The record
-// only saves a request, so a row that cannot be read is ignored.
+// Known returns the stored record of a package's upstream with times that are bounded by the clock; a new one if there is none or it is damaged, because
+// a record only saves requests.
 func (r *Records) Known(pkg string) Upstream {
 	u, err := LookupUpstream(r.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {

@@ -28,10 +28,10 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// DescribesRelease reports whether a file of that name is read for what it says about the release, published or not.
+// DescribesRelease reports whether a file of that name is read for its README or dependencies, published or not.
 func DescribesRelease(name string) bool { return name == "package.json" || ReadmeRank(name) > 0 }
 
-// ReadmeRank is the greater the likelier a file is the one that introduces a release, 0 for one that does not.
+// ReadmeRank returns how likely a file of that name is the README of a release: 0 for no README, 3 for the likeliest.
 func ReadmeRank(name string) int {
 	lower := strings.ToLower(name)
 	if strings.Contains(name, "/") || strings.TrimSuffix(lower, path.Ext(lower)) != "readme" {
@@ -98,16 +98,16 @@ type Sources struct {
 	Provenance *attestation.Verifier // of npm's attestations
 }
 
-// Of returns what answers for a package; nil for one that is not updated.
-func (s *Sources) Of(p *packages.Package) Source {
+// ForPackage returns the source of a package's releases, nil for a package that is not updated.
+func (s *Sources) ForPackage(p *packages.Package) Source {
 	if p.Autoupdate == nil {
 		return nil
 	}
-	return s.OfKind(p.Autoupdate.Source)
+	return s.ForKind(p.Autoupdate.Source)
 }
 
-// OfKind returns what answers for a kind of upstreams; nil for one that is not asked.
-func (s *Sources) OfKind(kind string) Source {
+// ForKind returns the source of a kind, [KindNpm] or [KindGit], nil if the bot has no client for it.
+func (s *Sources) ForKind(kind string) Source {
 	switch {
 	case kind == KindNpm && s.Npm != nil:
 		return NpmSource{s.Npm, s.Provenance}
@@ -117,8 +117,8 @@ func (s *Sources) OfKind(kind string) Source {
 	return nil
 }
 
-// UpstreamOf names the registry or host that a package's versions are listed by, for [Breakers].
-func UpstreamOf(p *packages.Package) string {
+// UpstreamName returns the name in [Breakers] of the registry or host that lists a package's versions.
+func UpstreamName(p *packages.Package) string {
 	target := p.Autoupdate.Target
 	if p.Autoupdate.Source == KindNpm {
 		scope, _, scoped := strings.Cut(target, "/")
@@ -133,8 +133,8 @@ func UpstreamOf(p *packages.Package) string {
 	return p.Autoupdate.Source
 }
 
-// ArchivesOf names where a package's archives come from, which may be down alone.
-func ArchivesOf(p *packages.Package) string { return "archives of " + UpstreamOf(p) }
+// ArchivesName returns the name in [Breakers] of where a package's archives come from, which may be down alone.
+func ArchivesName(p *packages.Package) string { return "archives of " + UpstreamName(p) }
 
 // The types of sources, in package JSONs and in manifests.
 const (
@@ -142,11 +142,13 @@ const (
 	KindGit = "git"
 )
 
+// An NpmSource lists and fetches releases from an npm registry.
 type NpmSource struct {
 	client     *npm.Client
 	provenance *attestation.Verifier
 }
 
+// List implements [Source]: it requests the packument.
 func (s NpmSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
 	packument, fresh, err := s.client.Packument(ctx, target, known)
 	if errors.Is(err, npm.ErrNotModified) {
@@ -166,13 +168,14 @@ func (s NpmSource) List(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
+// Fetch implements [Source]: it downloads the tarball and verifies its integrity and the registry's signature.
 func (s NpmSource) Fetch(ctx context.Context, _ *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
 	listed := v.Ref.(npm.Version)
 	opened, signed, err := s.client.Release(ctx, listed, dst)
 	if err != nil {
 		return nil, err
 	}
-	signature := signature(signed)
+	signature := signatureForLog(signed)
 	return &Fetched{
 		Archive:   opened,
 		Source:    logs.Source{Type: KindNpm, Name: target, Integrity: listed.Hash(), Signature: signature.WithoutText()},
@@ -181,6 +184,7 @@ func (s NpmSource) Fetch(ctx context.Context, _ *packages.Package, target string
 	}, nil
 }
 
+// Same implements [Source] by the integrities of the tarball.
 func (s NpmSource) Same(v Candidate, published string) (same, known bool) {
 	return v.Ref.(npm.Version).SameTarball(published)
 }
@@ -188,8 +192,8 @@ func (s NpmSource) Same(v Candidate, published string) (same, known bool) {
 // maxSigned is the longest text that a registry signed, in bytes, which is kept in an entry; npm's have some 120.
 const maxSigned = 1 << 10
 
-// signature is what the log says of a registry's signature.
-func signature(s npm.Signed) logs.Signature {
+// signatureForLog returns what the log stores of a registry's signature.
+func signatureForLog(s npm.Signed) logs.Signature {
 	switch {
 	case len(s.Text) > maxSigned:
 		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
@@ -204,6 +208,7 @@ func signature(s npm.Signed) logs.Signature {
 
 type gitSource struct{ client *git.Client }
 
+// List implements [Source]: it requests the tags.
 func (s gitSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
 	found, err := s.client.Tags(ctx, target, known.ETag)
 	if err != nil {
@@ -219,6 +224,7 @@ func (s gitSource) List(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
+// Fetch implements [Source]: it fetches the files of the commit that a tag names, each verified by its hash.
 func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
 	tag := v.Ref.(git.Tag)
 	selection := func(ctx context.Context, names archive.Source) (func(string) bool, error) {
@@ -233,8 +239,8 @@ func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string
 	if errors.As(err, &rule) { // by the names in the commit, which are what the tag has
 		return nil, err
 	}
-	if _, ok := Refused(err); ok { // the host may have sent something else than the commit
-		return nil, unverified{err, hashOf(dst, err)}
+	if _, ok := RefusalReason(err); ok { // the host may have sent something else than the commit
+		return nil, unverified{err, hashDownload(dst, err)}
 	}
 	if err != nil {
 		return nil, err
@@ -245,8 +251,8 @@ func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string
 	}, nil
 }
 
-// hashOf returns the hash of what was downloaded, and of what is wrong with it.
-func hashOf(file *os.File, cause error) string {
+// hashDownload returns a hash of a downloaded file and of what is wrong with it.
+func hashDownload(file *os.File, cause error) string {
 	sum := sha256.New()
 	io.WriteString(sum, cause.Error())
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
@@ -258,6 +264,7 @@ func hashOf(file *os.File, cause error) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
+// Same implements [Source] by the commit.
 func (s gitSource) Same(v Candidate, published string) (same, known bool) {
 	return v.Hash == published, true
 }

@@ -16,7 +16,7 @@ const (
 	LongestWait = 6 * time.Hour
 )
 
-// Backoff returns how long to wait after the given number of attempts failed.
+// Backoff returns how long to wait after that many failed attempts.
 func Backoff(attempts int) time.Duration {
 	return retry.After(attempts, firstWait, LongestWait)
 }
@@ -24,7 +24,7 @@ func Backoff(attempts int) time.Duration {
 // longestRetryAfter is the longest wait that an upstream may ask for; package fetch bounds it.
 const longestRetryAfter = 24 * time.Hour
 
-// longestDelay returns how far ahead the next poll or the next attempt may be.
+// longestDelay returns how far ahead a stored time of a poll or attempt can be.
 func (r *Records) longestDelay() time.Duration {
 	return max(longestRetryAfter, r.options.Interval, LongestWait) + time.Hour
 }
@@ -38,9 +38,10 @@ func BoundTime(stored, now time.Time, longest time.Duration) time.Time {
 	return stored
 }
 
-// Jittered returns d and up to a tenth less.
+// Jittered returns a random duration between nine tenths of d and d.
 func Jittered(d time.Duration) time.Duration { return d - rand.N(d/10+1) }
 
+// Later returns the later one of two times.
 func Later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Deprecations returns the versions that upstream warns of, by what it says.
-func Deprecations(versions map[string]Candidate) map[string][]string {
+// GroupDeprecations returns the versions that upstream has deprecated, grouped by the reason it states.
+func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	said := map[string][]string{}
 	for name, v := range versions {
 		if v.deprecated == "" {
@@ -41,7 +41,7 @@ func Deprecations(versions map[string]Candidate) map[string][]string {
 // maxDeprecations bounds the different reasons that are kept of one package.
 const maxDeprecations = 200
 
-// ReadDeprecations returns the versions of a package that upstream warns of, with the reason of each.
+// ReadDeprecations returns the versions of a package that upstream has deprecated, each with the reason.
 func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
 	u, err := LookupUpstream(r, pkg)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -56,8 +56,8 @@ func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
 	return reasons, err
 }
 
-// Count has first know of a release that is known, or was chosen.
-func Count(first *packages.Start, s views.State) {
+// CountStart counts a version with that state in first, which chooses the releases that a package starts with.
+func CountStart(first *packages.Start, s views.State) {
 	if s.Kind == views.Refused && s.Reason != Gone {
 		first.Pass()
 	} else {
@@ -178,20 +178,20 @@ func (u *Upstream) boundTimes(now time.Time, longest time.Duration) {
 	u.Moves = slices.DeleteFunc(u.Moves, func(at time.Time) bool { return at.After(now) })
 }
 
-// Follows reports whether u is about what a package's JSON names now.
+// Follows reports whether u is the record of the upstream that a package JSON names.
 func (u Upstream) Follows(p *packages.Package) bool {
 	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, KindNpm)
 }
 
-// FilledBy reports whether a package whose upstream was asked before has chosen the releases that it starts with: where
-// none of those was refused, no other has to take its place.
-func (u *Upstream) FilledBy(states []views.State, newest int) bool {
+// UpdateFilled reports whether a package needs no other release to start with, by the states of its versions: none of the newest was refused, or others
+// have taken their place. It stores the result in u.
+func (u *Upstream) UpdateFilled(states []views.State, newest int) bool {
 	refused := len(u.Retry) > 0
 	if !u.Filled && len(u.Seen) > 0 && !refused {
 		first := packages.NewStart(newest)
 		pending := false
 		for _, s := range states {
-			Count(first, s)
+			CountStart(first, s)
 			pending = pending || !s.Kind.Final()
 			refused = refused || s.Kind == views.Refused
 		}
@@ -200,13 +200,13 @@ func (u *Upstream) FilledBy(states []views.State, newest int) bool {
 	return u.Filled || !refused
 }
 
-// publishesSame reports whether pages show the same of two rows of a package.
-func (u Upstream) publishesSame(other Upstream) bool {
+// displaysSame reports whether pages display the same for two records of a package.
+func (u Upstream) displaysSame(other Upstream) bool {
 	return slices.Equal(u.Seen, other.Seen) && u.Gone == other.Gone && slices.Equal(u.Ignored, other.Ignored) && reflect.DeepEqual(u.Deprecated, other.Deprecated)
 }
 
-// Forget leaves nothing that is about another target.
-func (u *Upstream) Forget() {
+// ForgetTarget clears everything that is about the previous target.
+func (u *Upstream) ForgetTarget() {
 	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
 	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
 	u.Began, u.Retry = time.Time{}, nil
@@ -214,8 +214,7 @@ func (u *Upstream) Forget() {
 	u.Repository, u.Replaced = RepositoryState{}, false
 }
 
-// Due returns when the upstream is polled next. Next was written down under the interval
-// of that time; one that is shorter now brings it forward, unless it waits for another reason.
+// Due returns when the upstream is polled next: at the stored time, or earlier if the interval is shorter than when it was stored.
 func (u Upstream) Due(interval time.Duration) time.Time {
 	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
 		return longest
@@ -223,7 +222,7 @@ func (u Upstream) Due(interval time.Duration) time.Time {
 	return u.Next
 }
 
-// SetUpstream writes the rows of an upstream: that of the versions only if it changes what r has.
+// SetUpstream adds the rows of a record to a batch: the row of the versions only if it differs from the one in r.
 func SetUpstream(r kvstore.Reader, batch *kvstore.Batch, u Upstream) error {
 	versions, err := json.Marshal(u.UpstreamVersions)
 	if err != nil {

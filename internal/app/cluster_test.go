@@ -128,7 +128,7 @@ func TestOutboxTravels(t *testing.T) {
 	if want := []string{"new", "purge", "stays", `{"downloads": 7}`}; !slices.Equal(got, want) {
 		t.Errorf("the next node has %q, want %q", got, want)
 	}
-	if found, err := sources.ReadDemand(to); err != nil || found["jquery"].Downloads != 7 {
+	if found, err := sources.ReadAllDemand(to); err != nil || found["jquery"].Downloads != 7 {
 		t.Errorf("demand: %v, %v", found, err)
 	}
 }

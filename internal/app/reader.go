@@ -142,7 +142,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 
 // popularity returns how much a library is in demand; more is greater.
 func (r *Reader) popularity(l *library.Library) float64 {
-	return r.demand().Of(l.Name, l.NPM(), l.Downloads)
+	return r.demand().Score(l.Name, l.NPM(), l.Downloads)
 }
 
 // npmDownloads returns how often a package was downloaded from npm in the month before asOf; ok is false if that is not known.
