@@ -93,7 +93,8 @@ type Options struct {
 	Sleep func(context.Context, time.Duration) error
 }
 
-func (o *Options) defaults() error {
+// setDefaults sets the options that are zero.
+func (o *Options) setDefaults() error {
 	if o.TempDir == "" {
 		dir, err := os.MkdirTemp("", "larder-")
 		if err != nil {
@@ -149,7 +150,7 @@ const RequestsAtOnce = discovery.RequestsAtOnce + ingest.FreshDownloads
 
 // New returns a bot over a store. It removes what an interrupted download left.
 func New(o Options) (*Bot, error) {
-	if err := o.defaults(); err != nil {
+	if err := o.setDefaults(); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
 	b := &Bot{logger: o.Logger}

@@ -258,7 +258,7 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var told []string
-	sum, err := r.bot.Squeeze(events.WithReport(context.Background(), func(e events.Event) {
+	sum, err := r.bot.RecompressAll(events.WithReport(context.Background(), func(e events.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		if e.Kind == events.Note {
@@ -292,7 +292,7 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 			t.Errorf("%s is stored as %v, want %v", path, got, codings)
 		}
 	}
-	if sum, err := r.bot.Squeeze(context.Background()); err != nil || sum.Contents != 0 {
+	if sum, err := r.bot.RecompressAll(context.Background()); err != nil || sum.Contents != 0 {
 		t.Errorf("again: %+v, %v", sum, err)
 	}
 	r.sound()
@@ -322,7 +322,7 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	r.registry.Add("a", "1.0.0", hour(1), files)
 	r.open()
 	r.once()
-	if _, err := r.bot.Squeeze(context.Background()); err != nil {
+	if _, err := r.bot.RecompressAll(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"new.txt": text + "new"})
@@ -353,10 +353,10 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	r.mu.Lock()
 	r.events = nil
 	r.mu.Unlock()
-	if sum, err := r.bot.Squeeze(context.Background()); err != nil || sum.Contents != before+2 {
+	if sum, err := r.bot.RecompressAll(context.Background()); err != nil || sum.Contents != before+2 {
 		t.Errorf("%+v, %v", sum, err)
 	}
-	if first := r.events[0]; first.Kind != events.Squeezed || first.Bytes >= 0 { // a coding came back
+	if first := r.events[0]; first.Kind != events.Recompressed || first.Bytes >= 0 { // a coding came back
 		t.Errorf("squeezed first: %+v", first)
 	}
 	r.sound()
@@ -383,7 +383,7 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 	defer cancel()
 	squeezed := make(chan struct{}, 100)
 	ctx = events.WithReport(ctx, func(e events.Event) {
-		if e.Kind == events.Squeezed && e.Waiting == 0 {
+		if e.Kind == events.Recompressed && e.Waiting == 0 {
 			squeezed <- struct{}{}
 		}
 	})
@@ -538,7 +538,7 @@ func TestAPackageThatUpstreamLacksIsMissing(t *testing.T) {
 	r.open()
 	r.once()
 	s, err := bot.ReadStatus(r.store, "")
-	if err != nil || len(s.Troubles) != 1 || s.Troubles[0].Kind != bot.MissingTrouble || !strings.Contains(s.Troubles[0].Cause, "404") {
+	if err != nil || len(s.Troubles) != 1 || s.Troubles[0].Kind != bot.MissingProblem || !strings.Contains(s.Troubles[0].Cause, "404") {
 		t.Errorf("got %+v, %v", s.Troubles, err)
 	}
 }

@@ -48,7 +48,7 @@ func OpenClients(o ClientOptions) (*Clients, error) {
 	if err != nil {
 		return nil, &optionError{ErrGitHubOptions, err}
 	}
-	config, err := npmConfig(o.OwnConfig)
+	config, err := loadNpmConfig(o.OwnConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,8 @@ func (e *optionError) Error() string { return e.err.Error() }
 
 func (e *optionError) Unwrap() []error { return []error{e.option, e.err} }
 
-func npmConfig(own bool) (_ *npm.Config, err error) {
+// loadNpmConfig reads npm's configuration, with that of the working directory if own is true.
+func loadNpmConfig(own bool) (_ *npm.Config, err error) {
 	if own {
 		return npm.LoadConfig(".")
 	}
@@ -84,7 +85,7 @@ func npmConfig(own bool) (_ *npm.Config, err error) {
 	return npm.LoadConfig(empty)
 }
 
-// NewAuditor returns what compares releases with npm and with git repositories. It minifies files with the program; stop ends that.
+// NewAuditor returns an auditor, which compares releases with npm and git repositories. It minifies files in child processes, which stop ends.
 func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstream, stop func(), err error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -246,7 +246,7 @@ func TestReplacedRepository(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	status, err := bot.ReadStatus(r.store, "")
-	if err != nil || len(status.Troubles) != 1 || status.Troubles[0].Kind != bot.ReplacedTrouble || !strings.Contains(status.Troubles[0].Cause, "another repository under this address") {
+	if err != nil || len(status.Troubles) != 1 || status.Troubles[0].Kind != bot.ReplacedProblem || !strings.Contains(status.Troubles[0].Cause, "another repository under this address") {
 		t.Errorf("%+v, %v", status.Troubles, err)
 	}
 	r.enrol("a", fromGit(url+"/owner/a.git", "*.js"))

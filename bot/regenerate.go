@@ -92,7 +92,7 @@ func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replic
 		r.releases[id] = made
 	}
 	r.mu.Unlock()
-	made.once.Do(func() { made.err = r.make(ctx, w) })
+	made.once.Do(func() { made.err = r.regenerate(ctx, w) })
 	if made.err != nil {
 		return replication.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, made.err)
 	}
@@ -103,8 +103,8 @@ func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replic
 	return found, nil
 }
 
-// make fetches a release and stores what the package JSON of its time selects and makes.
-func (r *Regenerator) make(ctx context.Context, w replication.Wanted) error {
+// regenerate fetches a release again and stores its contents.
+func (r *Regenerator) regenerate(ctx context.Context, w replication.Wanted) error {
 	size, err := r.bot.Publisher.Regenerate(ctx, w)
 	if size > 0 {
 		r.fetched.Add(1)

@@ -26,7 +26,7 @@ func TestSqueezingIsLent(t *testing.T) {
 	r.once()
 	left := func(want int) {
 		t.Helper()
-		if s, err := recompression.ReadSqueezing(r.store); err != nil || s.Contents != want || r.bot.Backlog() != want {
+		if s, err := recompression.ReadQueue(r.store); err != nil || s.Contents != want || r.bot.Backlog() != want {
 			t.Errorf("%d contents are left, and %d by the bot, want %d; %v", s.Contents, r.bot.Backlog(), want, err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestSqueezingIsLent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.bot.TakeSqueezed(context.Background(), lent[0], int64(len(data)), []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
+		if err := r.bot.StoreOffered(context.Background(), lent[0], int64(len(data)), []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
 			t.Fatal(err)
 		}
 		if c, err := r.store.Content(lent[0]); err != nil || !c.Squeezed || len(c.Representations) == 0 || c.Representations[0].Length > int64(len(small)) {
@@ -70,16 +70,16 @@ func TestSqueezingIsLent(t *testing.T) {
 	}
 	poor, err := coding.Encode(coding.Brotli, coding.Quick, []byte(files["huge.txt"]))
 	if err == nil {
-		err = r.bot.TakeSqueezed(context.Background(), kept, int64(len(files["huge.txt"])), []kvstore.Coded{{Coding: coding.Brotli, Bytes: poor}})
+		err = r.bot.StoreOffered(context.Background(), kept, int64(len(files["huge.txt"])), []kvstore.Coded{{Coding: coding.Brotli, Bytes: poor}})
 	}
 	if c, failed := r.store.Content(kept); err != nil || failed != nil || c.Squeezed {
 		t.Errorf("a content that was not lent: %+v, %v, %v", c, failed, err)
 	}
 	left(3)
-	if err := r.bot.TakeSqueezed(context.Background(), kvstore.Sum([]byte("never here")), 10, nil); err != nil {
+	if err := r.bot.StoreOffered(context.Background(), kvstore.Sum([]byte("never here")), 10, nil); err != nil {
 		t.Errorf("a content that was erased: %v", err)
 	}
-	if sum, err := r.bot.Squeeze(context.Background()); err != nil || sum.Contents != 3 || sum.Left != 0 {
+	if sum, err := r.bot.RecompressAll(context.Background()); err != nil || sum.Contents != 3 || sum.Left != 0 {
 		t.Errorf("squeezed %+v, %v", sum, err)
 	}
 	left(0)

@@ -67,7 +67,7 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.txt": text})
 			r.open()
 			r.once()
-			left, err := recompression.ReadSqueezing(r.store)
+			left, err := recompression.ReadQueue(r.store)
 			if err != nil || left.Contents != 1 || left.Bytes != int64(len(text)) {
 				t.Fatalf("before: %+v, %v", left, err)
 			}
@@ -77,7 +77,7 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 					notes = append(notes, e.Reason)
 				}
 			}
-			sum, err := r.bot.Squeeze(context.Background())
+			sum, err := r.bot.RecompressAll(context.Background())
 			if err != nil || sum.Contents != 1-tt.givenUp || sum.GivenUp != tt.givenUp || sum.Left != tt.left {
 				t.Errorf("squeezed %+v, %v", sum, err)
 			}
@@ -99,12 +99,12 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 				t.Errorf("status: %+v, %v", status.Squeezing, err)
 			}
 			// Being asked for does not bring back what was given up, and the operator's word does.
-			r.bot.Hot(f.Hash)
+			r.bot.Prioritize(f.Hash)
 			r.open()
 			if got := r.bot.Backlog(); got != 0 {
 				t.Errorf("%d wait after a restart", got)
 			}
-			sum, err = r.bot.Squeeze(context.Background())
+			sum, err = r.bot.RecompressAll(context.Background())
 			if err != nil || sum.Contents != tt.givenUp || sum.GivenUp != 0 {
 				t.Errorf("squeezed again: %+v, %v", sum, err)
 			}
@@ -134,7 +134,7 @@ func TestHugeContentHoldsUpNoOther(t *testing.T) {
 	r.once()
 	order := make(chan int64, 100)
 	r.during = func(e events.Event) {
-		if e.Kind == events.Squeezed {
+		if e.Kind == events.Recompressed {
 			order <- int64(e.Waiting)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// FoldedVersions are the versions of the package that was asked for, with one line for all of a state that were never tried.
+// FoldedVersions returns the versions of the package of the status, with one line for all versions in the same state that were never tried.
 func (s *Status) FoldedVersions() []views.Account {
 	counts := make(map[views.StateKind]int)
 	for _, v := range s.Versions {
@@ -46,7 +46,7 @@ func (s *Status) FoldedVersions() []views.Account {
 	return append(tried, folded...)
 }
 
-// addAudits adds what comparing the releases in these states with upstream came to.
+// addAudits adds the results of audits of the releases in these states.
 func (s *Status) addAudits(r kvstore.Reader, pkg string, states []views.State) error {
 	audits, err := sources.ReadAudits(r, pkg)
 	if err != nil {
@@ -77,12 +77,12 @@ type Status struct {
 	// Audited is how many releases have been compared with upstream, file by file, and did not differ.
 	Audited int `json:"audited"`
 	// Troubles are all that is wrong, by cause, the most harmful first.
-	Troubles []Trouble `json:"troubles"`
+	Troubles []Problem `json:"troubles"`
 	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
 	// one, only those that failed or were refused.
-	Versions   []views.Account         `json:"versions"`
-	Unsqueezed int                     `json:"unsqueezed"` // contents that wait for their best compression
-	Squeezing  recompression.Squeezing `json:"squeezing"`  // the contents in that queue, and how long they take
+	Versions   []views.Account          `json:"versions"`
+	Unsqueezed int                      `json:"unsqueezed"` // contents that wait for their best compression
+	Squeezing  recompression.QueueState `json:"squeezing"`  // the contents in that queue, and how long they take
 }
 
 // ChangedUpstream tells of a published release that upstream has changed or removed.
@@ -122,7 +122,8 @@ type PackageStatus struct {
 	replaced bool
 }
 
-func (p *PackageStatus) add(s views.State) {
+// count counts a version by its state.
+func (p *PackageStatus) count(s views.State) {
 	switch s.Kind {
 	case views.Published, views.Mirrored:
 		p.Published++
@@ -138,7 +139,7 @@ func (p *PackageStatus) add(s views.State) {
 	}
 }
 
-// addUpstream adds what is known of the package's upstream.
+// addUpstream adds what the store has about the package's upstream.
 func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	upstream, err := sources.LookupUpstream(snapshot, p.Name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -177,7 +178,7 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 		if byName[state.Package] == nil {
 			byName[state.Package] = &PackageStatus{Name: state.Package}
 		}
-		byName[state.Package].add(state)
+		byName[state.Package].count(state)
 		if name == "" && (state.Kind == views.Failed || state.Kind == views.Refused) {
 			s.Versions = append(s.Versions, views.Account{State: state})
 		}
@@ -212,22 +213,22 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 	if err := s.addAudits(snapshot, name, states); err != nil {
 		return nil, err
 	}
-	s.Troubles = s.troubles()
-	if s.Squeezing, err = recompression.ReadSqueezing(snapshot); err != nil {
+	s.Troubles = s.groupProblems()
+	if s.Squeezing, err = recompression.ReadQueue(snapshot); err != nil {
 		return nil, err
 	}
 	s.Unsqueezed = s.Squeezing.Contents
 	return s, nil
 }
 
-// troubles groups what is wrong by cause, the most harmful first.
-func (s *Status) troubles() []Trouble {
-	byCause := make(map[[2]string]*Trouble)
-	add := func(kind TroubleKind, cause, pkg, reason string, next time.Time) {
+// groupProblems groups what is wrong by cause, the most harmful first.
+func (s *Status) groupProblems() []Problem {
+	byCause := make(map[[2]string]*Problem)
+	add := func(kind ProblemKind, cause, pkg, reason string, next time.Time) {
 		key := [2]string{string(kind), cause}
 		t := byCause[key]
 		if t == nil {
-			t = &Trouble{Kind: kind, Cause: reason, Next: next}
+			t = &Problem{Kind: kind, Cause: reason, Next: next}
 			byCause[key] = t
 		}
 		if t.Count++; !slices.Contains(t.Packages, pkg) {
@@ -246,21 +247,21 @@ func (s *Status) troubles() []Trouble {
 			out[p.outage]++
 		}
 	}
-	down := make(map[string]*Trouble) // by package
+	down := make(map[string]*Problem) // by package
 	for _, p := range s.Packages {
 		switch {
 		case p.outage != "" && out[p.outage] >= sources.FailuresDown: // whatever each of its requests met
-			add(UpstreamTrouble, "outage of "+p.outage, p.Name, p.Problem, p.Next)
-			down[p.Name] = byCause[[2]string{string(UpstreamTrouble), "outage of " + p.outage}]
+			add(UpstreamProblem, "outage of "+p.outage, p.Name, p.Problem, p.Next)
+			down[p.Name] = byCause[[2]string{string(UpstreamProblem), "outage of " + p.outage}]
 		case p.replaced:
-			add(ReplacedTrouble, "", p.Name, p.Problem, p.Next)
+			add(ReplacedProblem, "", p.Name, p.Problem, p.Next)
 		case p.missing:
-			add(MissingTrouble, causes.of(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+			add(MissingProblem, causes.get(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
 		case p.Problem != "":
-			add(UpstreamTrouble, causes.of(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+			add(UpstreamProblem, causes.get(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
 		}
 		if p.Published == 0 && p.Looked > 0 && p.Waiting == 0 {
-			add(EmptyTrouble, "", p.Name, "none of the newest releases can be published", time.Time{})
+			add(EmptyProblem, "", p.Name, "none of the newest releases can be published", time.Time{})
 		}
 	}
 	for _, v := range s.Versions {
@@ -268,18 +269,18 @@ func (s *Status) troubles() []Trouble {
 		case v.Kind == views.Failed && down[v.Package] != nil:
 			down[v.Package].Waiting++
 		case v.Kind == views.Failed:
-			add(FailedTrouble, causes.of(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, v.Next)
+			add(FailedProblem, causes.get(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, v.Next)
 		case v.Kind == views.Refused:
-			add(RefusedTrouble, causes.of(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, time.Time{})
+			add(RefusedProblem, causes.get(v.Reason, targets[v.Package], v.Version, v.Package), v.Package, v.Reason, time.Time{})
 		}
 	}
-	all := []Trouble{}
+	all := []Problem{}
 	for _, t := range byCause {
 		all = append(all, *t)
 	}
-	slices.SortFunc(all, func(a, b Trouble) int {
+	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(
-			cmp.Compare(slices.Index(kindsOfTrouble, a.Kind), slices.Index(kindsOfTrouble, b.Kind)),
+			cmp.Compare(slices.Index(problemKinds, a.Kind), slices.Index(problemKinds, b.Kind)),
 			cmp.Compare(len(b.Packages), len(a.Packages)), cmp.Compare(b.Count, a.Count), strings.Compare(a.Packages[0], b.Packages[0]))
 	})
 	return all
@@ -307,7 +308,7 @@ func (s *Status) changesByReason() []changedReleases {
 	index := make(map[string]int)
 	causes := make(causes)
 	for _, c := range s.Changed {
-		cause := causes.of(c.Reason, c.Version, c.Package)
+		cause := causes.get(c.Reason, c.Version, c.Package)
 		i, ok := index[cause]
 		if !ok {
 			i = len(all)
@@ -319,7 +320,7 @@ func (s *Status) changesByReason() []changedReleases {
 	return all
 }
 
-// Lines are the table that counts everything: what is wrong, by cause, the most harmful first, and then the rest.
+// Lines returns the rows of the table that counts everything: what is wrong, by cause, the most harmful first, and then the rest.
 func (s *Status) Lines() []Line {
 	var lines []Line
 	add := func(n int, one, many, where, why string, next time.Time) {
@@ -331,22 +332,22 @@ func (s *Status) Lines() []Line {
 		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
 		names := joinNames(t.Packages)
 		switch t.Kind {
-		case UpstreamTrouble:
+		case UpstreamProblem:
 			why := t.Cause
 			if t.Waiting > 0 {
 				why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
 			}
 			add(t.Count, "upstream can't be asked", "upstreams can't be asked", names, why, t.Next)
-		case ReplacedTrouble:
+		case ReplacedProblem:
 			add(t.Count, "repository was replaced", "repositories were replaced", names, t.Cause, t.Next)
-		case MissingTrouble:
+		case MissingProblem:
 			add(t.Count, "package is not at its upstream", "packages are not at their upstream", names,
 				t.Cause+"; correct \"target\" in the package JSON, or, if it is private, configure credentials for it", t.Next)
-		case EmptyTrouble:
+		case EmptyProblem:
 			add(t.Count, "package without a release", "packages without a release", names, t.Cause+"; `larder status NAME` says why, `larder show-files` what is selected", t.Next)
-		case FailedTrouble:
+		case FailedProblem:
 			add(t.Count, "release failed", "releases failed", names, t.Cause, t.Next)
-		case RefusedTrouble:
+		case RefusedProblem:
 			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder retry NAME` tries again", t.Next)
 		}
 	}

@@ -14,8 +14,8 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	sc.adopting.Lock()
 	defer sc.adopting.Unlock()
 	before := sc.options.Publisher.Catalogue()
-	c = c.Keeping(sc.options.Publisher.LastGood)
-	if err := sc.options.Publisher.Adopt(ctx, c); err != nil {
+	c = c.Keeping(sc.options.Publisher.LastValidPackage)
+	if err := sc.options.Publisher.RegisterCatalogue(ctx, c); err != nil {
 		return err
 	}
 	if err := sc.options.Records.StorePopularity(c); err != nil {

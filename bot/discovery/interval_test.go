@@ -123,7 +123,7 @@ func TestQueueTakesWhatIsFreshFirst(t *testing.T) {
 			if !ok {
 				break
 			}
-			all = append(all, task.Id())
+			all = append(all, task.ID())
 		}
 		all = append(all, "end")
 	}

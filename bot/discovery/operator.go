@@ -59,14 +59,14 @@ func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 
 // forOperator runs an operator's request about a package of the catalogue. It returns an error if not all releases were published.
 func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
-	p, err := sc.options.Publisher.Lookup(name)
+	p, err := sc.options.Publisher.LookupPackage(name)
 	if err != nil {
 		return err
 	}
 	if sc.options.Sources.ForPackage(p) == nil {
 		return fmt.Errorf("package %s is not updated from anywhere; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
 	}
-	if err := sc.options.Publisher.Enrol(ctx, p); err != nil {
+	if err := sc.options.Publisher.Register(ctx, p); err != nil {
 		return err
 	}
 	// What an interrupted command leaves unfinished is the schedule's.
@@ -102,7 +102,7 @@ func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 // addChosen publishes versions, all of which upstream must have. override is that of [ingest.Task].
 func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
-		if err := sc.options.Publisher.Unpublished(p.Name, version); err != nil {
+		if err := sc.options.Publisher.CheckUnpublished(p.Name, version); err != nil {
 			return err
 		}
 	}
@@ -183,5 +183,5 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 
 // errNoVersion returns an error that says that an upstream does not have a version, with the most similar one of those that it has.
 func (sc *Scheduler) errNoVersion(p *packages.Package, name string, there []string) error {
-	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.Nearest(name, there))
+	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.SuggestWord(name, there))
 }

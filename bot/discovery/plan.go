@@ -126,7 +126,7 @@ func (p *planning) canRetry(r release, state views.State) bool {
 		return false
 	}
 	again := slices.Contains(p.known.Retry, r.name) && (p.startsWith(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
-	return again || state.Reason == sources.Gone || ingest.RefusedImport(state) || p.hashChanged(r)
+	return again || state.Reason == sources.Gone || ingest.IsRefusedImport(state) || p.hashChanged(r)
 }
 
 // planNew plans for a version without a state.

@@ -32,8 +32,8 @@ func (q *queue) push(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, t := range tasks {
-		if _, ok := q.pending[t.Id()]; !ok {
-			q.pending[t.Id()] = struct{}{}
+		if _, ok := q.pending[t.ID()]; !ok {
+			q.pending[t.ID()] = struct{}{}
 			heap.Push(&q.tasks, t)
 		} else if t.Fresh {
 			q.markFresh(t)
@@ -89,7 +89,7 @@ func (q *queue) has(id string) bool {
 func (q *queue) done(t ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.pending, t.Id())
+	delete(q.pending, t.ID())
 }
 
 // close makes pop return false once the queue is empty.
@@ -162,7 +162,7 @@ func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, patient bool) e
 			if !ok {
 				return err
 			}
-			if patient && !sc.options.Breakers.Admit(sources.ArchivesName(t.Pkg), t.Id(), func() { q.putBack(t) }) {
+			if patient && !sc.options.Breakers.Admit(sources.ArchivesName(t.Pkg), t.ID(), func() { q.putBack(t) }) {
 				continue
 			}
 			// A release that an operator's command is publishing is left to that.

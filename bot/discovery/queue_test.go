@@ -28,7 +28,7 @@ func TestQueueTakesEveryPackagesNewestFirst(t *testing.T) {
 		if !ok {
 			break
 		}
-		got = append(got, task.Id())
+		got = append(got, task.ID())
 	}
 	want := []string{"d3 7", "vue 3", "d3 6", "vue 2", "vue 1"}
 	for i := range max(len(got), len(want)) {

@@ -23,18 +23,18 @@ type Kind string
 
 // The kinds of events.
 const (
-	Checking  Kind = "checking"  // a package's upstream is asked
-	Checked   Kind = "checked"   // upstream responded; Waiting releases of the package have to be fetched
-	Releasing Kind = "release"   // a release is being fetched and processed
-	Published Kind = "published" // it is served: Files files of Bytes bytes
-	Refused   Kind = "refused"   // it will not be published, for Reason
-	Failed    Kind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
-	Waits     Kind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
-	Squeezed  Kind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
-	Note      Kind = "note"      // something worth knowing, in Reason
-	Audited   Kind = "audited"   // a release was compared with upstream, file by file, and does not differ; Reason says why it could not be compared
-	Differing Kind = "differs"   // a release is not what upstream has, as Reason says
-	Changed   Kind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
+	Checking     Kind = "checking"  // a package's upstream is asked
+	Checked      Kind = "checked"   // upstream responded; Waiting releases of the package have to be fetched
+	Releasing    Kind = "release"   // a release is being fetched and processed
+	Published    Kind = "published" // it is served: Files files of Bytes bytes
+	Refused      Kind = "refused"   // it will not be published, for Reason
+	Failed       Kind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
+	Waits        Kind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
+	Recompressed Kind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
+	Note         Kind = "note"      // something worth knowing, in Reason
+	Audited      Kind = "audited"   // a release was compared with upstream, file by file, and does not differ; Reason says why it could not be compared
+	Differing    Kind = "differs"   // a release is not what upstream has, as Reason says
+	Changed      Kind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
 )
 
 // An Event tells the terminal or the command that watches what the bot does.

@@ -22,6 +22,7 @@ type Tally struct {
 	asked map[string]struct{} // packages
 }
 
+// add counts an event.
 func (t *Tally) add(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,6 +44,7 @@ func (t *Tally) add(e Event) {
 	}
 }
 
+// Sum returns the counts.
 func (t *Tally) Sum() Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()

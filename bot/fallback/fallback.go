@@ -203,7 +203,7 @@ func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *
 // answer is Answer with an error in place of a response.
 func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, error) {
 	hops, loops := f.appendHop(r.Header)
-	switch err := f.o.Bot.Wanted(id.pkg, id.version); {
+	switch err := f.o.Bot.CheckWanted(id.pkg, id.version); {
 	case loops:
 		return nil, errLoop
 	case err != nil && f.isPublished(id): // published meanwhile

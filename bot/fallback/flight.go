@@ -203,11 +203,11 @@ func (fl *flight) storeFile(ctx context.Context, m *ingest.Mirroring, got *offer
 		}
 	}
 	if err == nil {
-		s.hash, err = m.Keep(ctx, data)
+		s.hash, err = m.StoreFile(ctx, data)
 		s.File.Size, s.File.SHA256 = size, s.hash
 	}
 	if err == nil && !got.strict { // an origin with a log says it in its manifest
-		s.File.Module, err = m.Module(ctx, s.Path, data)
+		s.File.Module, err = m.IsModule(ctx, s.Path, data)
 	}
 	if s.err = err; err == nil {
 		return size, nil

@@ -19,13 +19,13 @@ const (
 	maxRange        = 1 << 10 // bytes of a range of versions
 )
 
-// tells reports whether a file in an archive says something about the release as a whole.
-func tells(e archive.Entry) bool {
+// describesRelease reports whether an entry of an archive is a README or a package.json whose content is stored with the release.
+func describesRelease(e archive.Entry) bool {
 	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && sources.DescribesRelease(e.Name)
 }
 
-// tell takes what a file says into the manifest. What comes of it does not depend on the order of the files.
-func (a *assembly) tell(name string, data []byte) {
+// describe stores in the manifest what a README or a package.json says about the release. The result does not depend on the order of the files.
+func (a *assembly) describe(name string, data []byte) {
 	about := a.manifest.About
 	if about == nil {
 		about = new(logs.About)
@@ -38,7 +38,7 @@ func (a *assembly) tell(name string, data []byte) {
 		if json.Unmarshal(data, &said) != nil {
 			return
 		}
-		about.Dependencies, about.Peers = dependencies(said.Dependencies), dependencies(said.PeerDependencies)
+		about.Dependencies, about.Peers = parseDependencies(said.Dependencies), parseDependencies(said.PeerDependencies)
 	} else {
 		rank, before := sources.ReadmeRank(name), sources.ReadmeRank(about.ReadmeFile)
 		if rank < before || rank == before && name >= about.ReadmeFile {
@@ -53,8 +53,9 @@ func (a *assembly) tell(name string, data []byte) {
 	}
 }
 
-// dependencies reads what a package.json may have anything in.
-func dependencies(data json.RawMessage) map[string]string {
+// parseDependencies reads the dependencies in a package.json, nil if they have another form or are too many. It leaves out those whose name or range is
+// too long.
+func parseDependencies(data json.RawMessage) map[string]string {
 	var all map[string]string
 	if len(data) == 0 || json.Unmarshal(data, &all) != nil || len(all) > maxDependencies {
 		return nil

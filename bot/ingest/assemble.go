@@ -30,8 +30,8 @@ import (
 // An assembly makes a release's manifest while storing its contents.
 type assembly struct {
 	*Publisher
-	*bench
-	intake
+	*pipeline
+	pendingRelease
 	pins *kvstore.Pins
 
 	selected *packages.Plan
@@ -58,26 +58,25 @@ const maxCrashes = 3
 // parts, and a release may have 50,000 of them that are each just within MinifyTimeout.
 const maxMinifying = 30 * time.Minute
 
-// assemble walks the archive twice: first for the list of names, because the
-// selection and the minified files depend on all names, then to read what is
-// selected. Only selected files are in memory, and only while they are worked on.
-func (pb *Publisher) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
+// assemble makes the manifest of a release and stores its contents, which pins keeps. It reads the archive twice: first the names, on which the selection
+// and the minified files depend, then the selected files, a few of which are in memory at a time.
+func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvstore.Pins) (*logs.Manifest, error) {
 	a := &assembly{
-		Publisher: pb, bench: pb.backlog, intake: in, pins: pins,
+		Publisher: pb, pipeline: pb.backlog, pendingRelease: in, pins: pins,
 		manifest: &logs.Manifest{
 			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
 		},
 	}
 	if in.fresh {
-		a.bench = pb.fresh
+		a.pipeline = pb.fresh
 	}
 	for _, note := range in.notes {
-		a.note("%s", note)
+		a.addNote("%s", note)
 	}
-	if err := a.List(ctx); err != nil {
+	if err := a.selectFiles(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.read(ctx); err != nil {
+	if err := a.processFiles(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.buildModules(ctx); err != nil {
@@ -104,15 +103,15 @@ func (pb *Publisher) assemble(ctx context.Context, in intake, pins *kvstore.Pins
 	return m, nil
 }
 
-// alikeNote says what alike files mean. The paths are written in ASCII, so that they do not look the same.
+// alikeNote returns a note about groups of paths that differ only in case or Unicode form. It writes the paths in ASCII, so that they look different.
 func alikeNote(alike [][]string) string {
 	first := alike[0]
 	return fmt.Sprintf("%s of files with paths that differ only in case or in Unicode form, such as %s and %s; a mirror on a file system that does not tell them apart keeps one file of each",
 		text.Count(len(alike), "group", "groups"), text.Short(strconv.QuoteToASCII(first[0]), maxPath), text.Short(strconv.QuoteToASCII(first[1]), maxPath))
 }
 
-// List reads the archive's names and selects from them.
-func (a *assembly) List(ctx context.Context) (err error) {
+// selectFiles reads the archive's names and selects the files to publish. It refuses a release of which none is selected.
+func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
 		return err
 	}
@@ -129,12 +128,12 @@ func (a *assembly) List(ctx context.Context) (err error) {
 	return nil
 }
 
-// read processes the selected files, several at once, as the archive yields them.
-func (a *assembly) read(ctx context.Context) error {
+// processFiles stores and minifies the selected files, several at once, in the order of the archive.
+func (a *assembly) processFiles(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 		paths := a.selected.Targets[e.Name]
-		if e.Skipped != "" || len(paths) == 0 && !tells(e) {
+		if e.Skipped != "" || len(paths) == 0 && !describesRelease(e) {
 			return nil
 		}
 		if len(paths) == 0 {
@@ -142,10 +141,10 @@ func (a *assembly) read(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("couldn't read %s: %w", e.Name, err)
 			}
-			a.tell(e.Name, data)
+			a.describe(e.Name, data)
 			return nil
 		}
-		leave, err := a.options.Budget.AcquireFile(ctx, ReleaseID(a.pkg.Name, a.version), a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
+		leave, err := a.options.Budget.AcquireFile(ctx, ReleaseID(a.pkg.Name, a.version), a.pendingRelease.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
 		if err != nil {
 			return err
 		}
@@ -154,12 +153,12 @@ func (a *assembly) read(ctx context.Context) error {
 			leave()
 			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
 		}
-		if tells(e) {
-			a.tell(e.Name, data)
+		if describesRelease(e) {
+			a.describe(e.Name, data)
 		}
 		g.Go(func() error {
 			defer leave()
-			return a.file(ctx, e.Name, paths, data)
+			return a.processFile(ctx, e.Name, paths, data)
 		})
 		return nil
 	})
@@ -170,11 +169,11 @@ func (a *assembly) read(ctx context.Context) error {
 	return err
 }
 
-// childMemory is what the child may have that looks for a file's format or minifies it; 0 if the file needs no child.
+// childMemory returns the bytes that a child process may have for a file, to find its format or to minify it; 0 if the file needs no child.
 func (a *assembly) childMemory(e archive.Entry) int64 {
 	child := e.Size <= maxModule && strings.EqualFold(path.Ext(e.Name), ".js")
 	for _, path := range a.selected.Targets[e.Name] {
-		target, _ := a.minified(e.Name, path)
+		target, _ := a.minifiedPath(e.Name, path)
 		child = child || target != "" && e.Size <= packages.MaxMinify
 	}
 	if !child {
@@ -183,19 +182,19 @@ func (a *assembly) childMemory(e archive.Entry) int64 {
 	return worker.Memory(worker.MinifyJS, e.Size)
 }
 
-// file stores one file, and its minified form where it should have one.
-func (a *assembly) file(ctx context.Context, source string, paths []string, data []byte) error {
+// processFile stores one file at its paths, and minified copies where the release has none.
+func (a *assembly) processFile(ctx context.Context, source string, paths []string, data []byte) error {
 	module, err := a.isModule(ctx, ReleaseID(a.pkg.Name, a.version), source, data)
 	if err != nil {
 		return err
 	}
 	for _, path := range paths {
-		if err := a.add(ctx, logs.File{Path: path, Origin: logs.Upstream, Module: module}, data); err != nil {
+		if err := a.addFile(ctx, logs.File{Path: path, Origin: logs.Upstream, Module: module}, data); err != nil {
 			return err
 		}
 	}
 	for _, path := range paths {
-		target, task := a.minified(source, path)
+		target, task := a.minifiedPath(source, path)
 		if target == "" {
 			continue
 		}
@@ -204,17 +203,17 @@ func (a *assembly) file(ctx context.Context, source string, paths []string, data
 			return errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
-			a.note("%s was not minified: %v", path, err)
+			a.addNote("%s was not minified: %v", path, err)
 			continue
 		}
-		if err := a.add(ctx, logs.File{Path: target, Origin: logs.Minified, From: path, Module: module}, small); err != nil {
+		if err := a.addFile(ctx, logs.File{Path: target, Origin: logs.Minified, From: path, Module: module}, small); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// minify has a child minify, unless that is too much to ask.
+// minify has a child process minify a file. It returns an error if the limits of the release for crashes or time are reached.
 func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
 	a.mu.Lock()
 	crashes, minifying := a.crashes, a.minifying
@@ -244,12 +243,12 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	return small, err
 }
 
-// add stores one published file's content and adds the file to the manifest.
-func (a *assembly) add(ctx context.Context, f logs.File, data []byte) error {
+// addFile stores the content of a published file and adds the file to the manifest.
+func (a *assembly) addFile(ctx context.Context, f logs.File, data []byte) error {
 	if err := a.cpu.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	hash, err := a.keep(a.pins, data)
+	hash, err := a.storeContent(a.pins, data)
 	a.cpu.Release(1)
 	if err != nil {
 		return err
@@ -261,7 +260,8 @@ func (a *assembly) add(ctx context.Context, f logs.File, data []byte) error {
 	return nil
 }
 
-func (a *assembly) note(format string, args ...any) {
+// addNote adds a note to the manifest, or counts it if there are too many.
+func (a *assembly) addNote(format string, args ...any) {
 	note := text.Short(fmt.Sprintf(format, args...), sources.MaxNote)
 	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", note)
 	a.mu.Lock()
@@ -273,9 +273,8 @@ func (a *assembly) note(format string, args ...any) {
 	}
 }
 
-// minified returns where the minified form of the file at path is published and
-// how it is made, or "" where it has none.
-func (a *assembly) minified(source, path string) (target string, task worker.Task) {
+// minifiedPath returns the path at which a minified copy of a file is published, and the task that makes it; "" if the file has none.
+func (a *assembly) minifiedPath(source, path string) (target string, task worker.Task) {
 	target, extension := a.selected.Minified(source, path)
 	if extension == ".css" {
 		return target, worker.MinifyCSS
@@ -283,9 +282,8 @@ func (a *assembly) minified(source, path string) (target string, task worker.Tas
 	return target, worker.MinifyJS
 }
 
-// keep stores a content in its quick codings, unless it is there already, and
-// pins it.
-func (pb *Publisher) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+// storeContent stores a content in quick encodings, unless the store has it, and pins it.
+func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	hash := kvstore.Sum(data)
 	if there, err := pins.Has(hash); err != nil || there {
 		return hash, err
@@ -312,27 +310,25 @@ func (pb *Publisher) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error)
 		if len(coded) == 0 {
 			coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
 		}
-		return nil, pb.store.PutContent(hash, int64(len(data)), settled(data, coded), coded)
+		return nil, pb.store.PutContent(hash, int64(len(data)), isIncompressible(data, coded), coded)
 	})
 	return hash, err
 }
 
-// settled reports whether the best codings need not be tried either: a content of
-// some size that the quick ones do not shrink is compressed or random already.
-func settled(data []byte, quick []kvstore.Coded) bool {
+// isIncompressible reports whether a content need not be recompressed: it is larger than a few KB, and quick encodings do not make it smaller.
+func isIncompressible(data []byte, quick []kvstore.Coded) bool {
 	return len(data) == 0 || quick[0].Coding == coding.Identity && len(data) > 16<<10
 }
 
 // maxModule is the largest script whose format is found out, in bytes.
 const maxModule = 2 << 20
 
-// asksForFormat reports whether a child has to find out if a file is an ES module.
-func asksForFormat(source string, data []byte) bool {
+// needsFormat reports whether a child process has to find out if a file is an ES module.
+func needsFormat(source string, data []byte) bool {
 	return strings.HasSuffix(strings.ToLower(source), ".js") && len(data) <= maxModule && maybeModule(data)
 }
 
-// maybeModule reports whether a script has a word that only modules begin a statement
-// with. Parsing takes a hundred times as long, and few scripts need it.
+// maybeModule reports whether a script has a word with which only modules begin a statement. It saves parsing most scripts.
 func maybeModule(data []byte) bool {
 	if bytes.Contains(data, []byte("import.meta")) {
 		return true

@@ -11,8 +11,8 @@ type Claims struct {
 	held map[string]chan struct{}
 }
 
-// take claims id and returns nil, or what is closed once its holder is done.
-func (c *Claims) take(id string) (wait <-chan struct{}) {
+// Take claims an id and returns nil or, if another goroutine has it, a channel that is closed when that one drops it.
+func (c *Claims) Take(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if done, ok := c.held[id]; ok {
@@ -25,10 +25,10 @@ func (c *Claims) take(id string) (wait <-chan struct{}) {
 	return nil
 }
 
-// Hold is take for a goroutine that waits for its turn.
+// Hold claims an id, and waits while another goroutine has it, until ctx ends.
 func (c *Claims) Hold(ctx context.Context, id string) error {
 	for {
-		wait := c.take(id)
+		wait := c.Take(id)
 		if wait == nil {
 			return nil
 		}
@@ -40,6 +40,7 @@ func (c *Claims) Hold(ctx context.Context, id string) error {
 	}
 }
 
+// Drop ends the claim of an id.
 func (c *Claims) Drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

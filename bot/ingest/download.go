@@ -26,8 +26,9 @@ const (
 	wrongFor   = 6 * time.Hour
 )
 
-// fetchRight downloads an archive with the bytes that upstream promises.
-func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
+// fetchVerified downloads a release into file and verifies it. Wrong bytes are fetched again, at once and then after a while; wrong counts how often the
+// same came. It refuses the release once they have come several times over hours from an upstream that serves others.
+func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
 		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
 		if errors.Is(err, fetch.ErrNotFound) {
@@ -47,8 +48,8 @@ func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came
 		}
 		came.Times++
 		switch {
-		case came.Times >= mostWrong && now.Sub(came.First) >= wrongFor && !pb.options.Breakers.IsDown(sources.ArchivesName(t.Pkg)) && !isPage(file):
-			return nil, &sources.Refusal{Reason: err.Error() + seen(*came), Cause: err}
+		case came.Times >= mostWrong && now.Sub(came.First) >= wrongFor && !pb.options.Breakers.IsDown(sources.ArchivesName(t.Pkg)) && !isErrorPage(file):
+			return nil, &sources.Refusal{Reason: err.Error() + describeWrong(*came), Cause: err}
 		case try == wrongTries, words != "": // another packument comes with the next attempt
 			return nil, sources.Transient{Err: err}
 		case try > 1:
@@ -62,15 +63,15 @@ func (pb *Publisher) fetchRight(ctx context.Context, t Task, file *os.File, came
 	}
 }
 
-// isPage reports whether a download is a page that says why there is no archive, however often it comes.
-func isPage(file *os.File) bool {
+// isErrorPage reports whether a download is a page in HTML or JSON instead of an archive.
+func isErrorPage(file *os.File) bool {
 	head := make([]byte, 64)
 	n, _ := file.ReadAt(head, 0)
 	text := bytes.TrimSpace(head[:n])
 	return len(text) > 0 && (text[0] == '<' || text[0] == '{')
 }
 
-// seen says how often the same came, for the end of a sentence.
-func seen(w views.WrongBytes) string {
+// describeWrong returns the end of a sentence that says how often the same wrong bytes came, and since when.
+func describeWrong(w views.WrongBytes) string {
 	return fmt.Sprintf("; seen %s since %s", english.Plural(w.Times, "time", ""), w.First.UTC().Format(time.DateTime))
 }

@@ -78,24 +78,24 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 	}
 	file, err := os.CreateTemp(pb.options.TempDir, "import-*")
 	if err != nil {
-		return in.notImported(fmt.Errorf("couldn't make a file for the contents: %w", err))
+		return in.wrapError(fmt.Errorf("couldn't make a file for the contents: %w", err))
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
 	received, err := in.receiveContents(file, contents)
 	if err != nil {
-		return in.notImported(err)
+		return in.wrapError(err)
 	}
 	// Only now, so that an upload that stalls does not block others from publishing the version.
 	pb.Recover()
 	id := ReleaseID(r.Package, r.Version)
-	if pb.claims.take(id) != nil {
-		return in.notImported(fmt.Errorf("it is being published right now; `larder status %s` reports how that ends", r.Package))
+	if pb.claims.Take(id) != nil {
+		return in.wrapError(fmt.Errorf("it is being published right now; `larder status %s` reports how that ends", r.Package))
 	}
 	defer pb.claims.Drop(id)
 	manifest, err := pb.publishImport(ctx, in, received)
 	if err != nil { // the version is as it was: upstream may have it yet
-		return in.notImported(err)
+		return in.wrapError(err)
 	}
 	pb.logger.Info("imported", "package", r.Package, "version", r.Version, "files", len(manifest.Files))
 	pb.options.Events.Emit(ctx, publishedEvent(manifest))
@@ -118,11 +118,11 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 			return nil, fmt.Errorf("the content of %s was not sent, and the store does not have it; run the same command again", quotePath(f.Path))
 		}
 	}
-	if err := pb.Enrol(ctx, in.pkg); err != nil {
+	if err := pb.Register(ctx, in.pkg); err != nil {
 		return nil, err
 	}
 	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: in.Package, Version: in.Version})
-	return pb.publish(ctx, intake{
+	return pb.publish(ctx, pendingRelease{
 		pkg: in.pkg, version: in.Version, released: pb.options.Now(), actor: ActorOperator,
 		archive: in.source(func(f ImportFile) (io.ReadCloser, error) {
 			if content := received[f.SHA256]; content != nil {
@@ -138,15 +138,15 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 // planImport checks a request against the catalogue, the log and the limits. It changes nothing, except that the log has an
 // entry of an import that the policy of the package does not allow.
 func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
-	p, err := pb.Lookup(r.Package)
+	p, err := pb.LookupPackage(r.Package)
 	if err != nil {
 		return nil, err
 	}
-	if err := pb.Unpublished(r.Package, r.Version); err != nil {
+	if err := pb.CheckUnpublished(r.Package, r.Version); err != nil {
 		return nil, err
 	}
 	in := &pendingImport{ImportRequest: r, pkg: p, skipped: make(map[string]bool)}
-	plan, err := packages.NewPlan(ctx, p, in.source(unreadable))
+	plan, err := packages.NewPlan(ctx, p, in.source(openNothing))
 	if err == nil {
 		err = in.findNeeded(ctx, plan)
 	}
@@ -157,16 +157,17 @@ func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingI
 		err = pb.refuseImport(ctx, p, r.Version, r.Override)
 	}
 	if err != nil {
-		return nil, in.notImported(err)
+		return nil, in.wrapError(err)
 	}
 	return in, nil
 }
 
-func (in *pendingImport) notImported(err error) error {
+// wrapError returns an error that names the release that was not imported.
+func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }
 
-// source returns the list as a source whose contents are those that open returns.
+// source returns the list of files as an archive; open returns the content of a file.
 func (in *pendingImport) source(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
 	entries := make([]archive.Entry, len(in.Files))
 	for i, f := range in.Files {
@@ -175,8 +176,8 @@ func (in *pendingImport) source(open func(ImportFile) (io.ReadCloser, error)) ar
 	return archive.List(entries, func(i int) (io.ReadCloser, error) { return open(in.Files[i]) })
 }
 
-// unreadable is for walks that read names only.
-func unreadable(ImportFile) (io.ReadCloser, error) {
+// openNothing is the open function of an archive of which only names are read.
+func openNothing(ImportFile) (io.ReadCloser, error) {
 	return nil, errors.New("the contents have yet to arrive")
 }
 
@@ -222,14 +223,14 @@ func (in *pendingImport) hasTopFolder() bool {
 func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) error {
 	sizes := make(map[kvstore.Hash]int64)
 	i := 0
-	return archive.Walk(ctx, in.source(unreadable), archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+	return archive.Walk(ctx, in.source(openNothing), archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		f := in.Files[i] // a walk reports every file of a list
 		i++
 		if e.Skipped != "" {
 			in.skipped[e.Skipped] = true
 			return nil
 		}
-		if len(plan.Targets[e.Name]) == 0 && !tells(e) {
+		if len(plan.Targets[e.Name]) == 0 && !describesRelease(e) {
 			return nil
 		}
 		size, seen := sizes[f.SHA256]
@@ -290,5 +291,5 @@ func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	return nil
 }
 
-// quotePath makes a client's path safe and short enough for a message.
+// quotePath quotes and shortens a path for a message.
 func quotePath(path string) string { return fmt.Sprintf("%q", text.Short(path, maxPath)) }

@@ -33,7 +33,7 @@ func SendRelease(ctx context.Context, to Importer, name, version, override strin
 	if err != nil {
 		return err
 	}
-	r.Contents = inOrderOf(r.Files, missing)
+	r.Contents = sortByFiles(r.Files, missing)
 	read, write := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
@@ -77,8 +77,8 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
-// inOrderOf returns the hashes in the order in which the files have them.
-func inOrderOf(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
+// sortByFiles returns the hashes in the order of the files that have them.
+func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	wanted := make(map[kvstore.Hash]bool)
 	for _, hash := range hashes {
 		wanted[hash] = true

@@ -12,8 +12,7 @@ import (
 // work, and stays where it ended without tidying up.
 var uncleanKey = kvstore.Key("bot unclean")
 
-// markUnclean notes that contents may be left behind from here on, and whether an
-// earlier bot left some.
+// markUnclean stores that contents may be left over from here on, and finds out whether an earlier process has left some.
 func (pb *Publisher) markUnclean() error {
 	switch _, err := pb.store.Get(kvstore.Meta, uncleanKey); {
 	case err == nil:
@@ -28,7 +27,7 @@ func (pb *Publisher) markUnclean() error {
 	return batch.Commit()
 }
 
-// markClean is begin's counterpart.
+// markClean deletes what markUnclean stored, unless contents are left over.
 func (pb *Publisher) markClean() error {
 	if pb.leftovers.Load() {
 		return nil
@@ -39,8 +38,7 @@ func (pb *Publisher) markClean() error {
 	return batch.Commit()
 }
 
-// RemoveLeftovers removes the contents that interrupted and failed releases left. They
-// are harmless but take space.
+// RemoveLeftovers deletes the contents of interrupted and failed releases, which no release names.
 func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	pb.collects.Lock()
 	defer pb.collects.Unlock()

@@ -17,7 +17,7 @@ func TestMinifyingIsBounded(t *testing.T) {
 	}
 	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: MinifyTimeout})
 	t.Cleanup(pool.Close)
-	a := &assembly{bench: &bench{minifiers: pool}, intake: intake{pkg: &packages.Package{Name: "jar"}, version: "1.0.0"}}
+	a := &assembly{pipeline: &pipeline{minifiers: pool}, pendingRelease: pendingRelease{pkg: &packages.Package{Name: "jar"}, version: "1.0.0"}}
 	small, err := a.minify(t.Context(), worker.MinifyJS, []byte("var jar = 1 ;"))
 	if err != nil || len(small) == 0 || a.minifying == 0 {
 		t.Errorf("%q after %v: %v", small, a.minifying, err)

@@ -29,8 +29,8 @@ var (
 	ErrInHand = errors.New("it is being published right now")
 )
 
-// Wanted returns nil where a version may be asked for at another origin, else an [ErrStays].
-func (pb *Publisher) Wanted(name, version string) error {
+// CheckWanted returns nil if a version may be requested from another origin, else [ErrStays].
+func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
 	if c == nil || !packages.ValidVersion(version) {
 		return ErrStays
@@ -38,11 +38,11 @@ func (pb *Publisher) Wanted(name, version string) error {
 	if _, ok := c.Get(name); !ok {
 		return ErrStays
 	}
-	return pb.stays(name, version)
+	return pb.checkUnknown(name, version)
 }
 
-// stays returns an [ErrStays] where a version was published or refused here.
-func (pb *Publisher) stays(name, version string) error {
+// checkUnknown returns [ErrStays] if a version was published or refused here.
+func (pb *Publisher) checkUnknown(name, version string) error {
 	if _, err := views.LookupVersion(pb.store, name, version); !errors.Is(err, kvstore.ErrNotFound) {
 		return errors.Join(ErrStays, err)
 	}
@@ -64,43 +64,42 @@ type Mirroring struct {
 	pins    *kvstore.Pins
 }
 
-// Mirror begins to take a release from another origin. The caller closes it.
+// Mirror starts to take a release from another origin. The caller closes the result.
 func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
-	if err := pb.Wanted(name, version); err != nil {
+	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
 	}
-	p, err := pb.Lookup(name)
+	p, err := pb.LookupPackage(name)
 	if err != nil {
 		return nil, err
 	}
 	pb.Recover()
-	if pb.claims.take(ReleaseID(name, version)) != nil {
+	if pb.claims.Take(ReleaseID(name, version)) != nil {
 		return nil, ErrInHand
 	}
 	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
 }
 
-// Close ends it.
+// Close unpins the contents and lets others publish the version.
 func (m *Mirroring) Close() {
 	m.pins.Release()
 	m.bot.claims.Drop(ReleaseID(m.pkg.Name, m.version))
 }
 
-// Keep stores the bytes of a file, which the caller has verified.
-func (m *Mirroring) Keep(ctx context.Context, data []byte) (kvstore.Hash, error) {
+// StoreFile stores the content of a file that the caller has verified.
+func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
 		return kvstore.Hash{}, err
 	}
 	defer leave()
 	m.bot.leftovers.Store(true) // until it is published
-	return m.bot.keep(m.pins, data)
+	return m.bot.storeContent(m.pins, data)
 }
 
-// Module reports whether a file, which the caller has verified, is an ES module, so that its tag can say so: an origin
-// with cdnjs's API does not.
-func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool, error) {
-	if !asksForFormat(path, data) {
+// IsModule reports whether a file is an ES module, which origins with cdnjs's API do not say.
+func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
+	if !needsFormat(path, data) {
 		return false, nil
 	}
 	size := int64(len(data))
@@ -115,16 +114,16 @@ func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool,
 // npmTimeout is how long a release waits to be compared with npm before it is published.
 const npmTimeout = 30 * time.Second
 
-// Publish publishes the release, whose files are all kept. What only the origin vouches for is compared with npm
-// first, if that can be asked now; where npm has other bytes, its files are published instead.
+// Publish publishes the release, all of whose files are stored. If only the origin vouches for it and npm responds in time, it compares the release with
+// npm's first, and publishes npm's files if they differ.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
-	if err := b.Enrol(ctx, m.pkg); err != nil {
+	if err := b.Register(ctx, m.pkg); err != nil {
 		return nil, err
 	}
 	if mirror.Provisional() {
 		patient, cancel := context.WithTimeout(ctx, npmTimeout)
-		own, entry, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
+		own, entry, err := b.assembleFromNpm(patient, m.pkg, m.version, m.pins)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -143,7 +142,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 		}
 	}
 	if manifest.Default == "" && manifest.Source.Type == cdnjsType {
-		m.complete(manifest)
+		m.completeManifest(manifest)
 	}
 	if err := b.commit(m.pins, manifest, ActorBot, "", logs.Entry{Kind: logs.Mirrored, Mirror: &mirror}); err != nil {
 		return nil, err
@@ -157,8 +156,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
 
-// complete adds what a manifest says about its files as a whole.
-func (m *Mirroring) complete(manifest *logs.Manifest) {
+// completeManifest adds the default file and the notes to a manifest.
+func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	paths := make([]string, len(manifest.Files))
 	for i, f := range manifest.Files {
 		paths[i] = f.Path
@@ -169,8 +168,8 @@ func (m *Mirroring) complete(manifest *logs.Manifest) {
 	}
 }
 
-// fromNpm makes npm's release as it would be published, and what its entry would say besides. Its contents are kept.
-func (pb *Publisher) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
+// assembleFromNpm fetches npm's release and stores its contents. It returns the manifest and the evidence for the log entry, and publishes nothing.
+func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
 		return nil, logs.Entry{}, fmt.Errorf("%s does not come from npm", p.Name)
@@ -197,7 +196,7 @@ func (pb *Publisher) fromNpm(ctx context.Context, p *packages.Package, version s
 	if released.IsZero() {
 		released = pb.options.Now()
 	}
-	in := intake{
+	in := pendingRelease{
 		pkg: p, version: version, released: released, actor: ActorBot, archive: got.Archive, source: got.Source, fresh: true,
 		signature: got.Signature, attested: got.Attested,
 	}
@@ -205,12 +204,12 @@ func (pb *Publisher) fromNpm(ctx context.Context, p *packages.Package, version s
 	if err != nil {
 		return nil, logs.Entry{}, err
 	}
-	entry, err := pb.evidence(ctx, in, manifest, pins)
+	entry, err := pb.collectEvidence(ctx, in, manifest, pins)
 	return manifest, entry, err
 }
 
-// compareFiles holds a release of another origin against upstream's files: same counts those of upstream that it has
-// too, other are the paths at which it has other bytes. What was made here is not upstream's.
+// compareFiles compares a release of another origin with upstream's: same is the number of upstream's files with the same bytes, other the paths with
+// other bytes.
 func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	files := make(map[string]kvstore.Hash, len(mirrored.Files))
 	for _, f := range mirrored.Files {
@@ -229,10 +228,9 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	return same, other
 }
 
-// Compare holds a release for which only another origin vouches against npm's. Where the bytes are the same, the log
-// says so; where npm has other bytes at a path of its own, the release is withdrawn and npm's published in its place.
-// It reports whether nothing is left to compare.
-func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled bool, err error) {
+// CompareWithNpm compares a release for which only another origin vouches with npm's. If they are equal, the log says so; if not, the release is
+// withdrawn and npm's published. It reports whether nothing is left to compare.
+func (pb *Publisher) CompareWithNpm(ctx context.Context, name, version string) (settled bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return true, nil
@@ -240,7 +238,7 @@ func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled
 	if err != nil || !v.Mirror.Provisional() || v.Withdrawn != nil {
 		return err == nil, err
 	}
-	p, err := pb.Lookup(name)
+	p, err := pb.LookupPackage(name)
 	if err != nil {
 		return false, err
 	}
@@ -251,7 +249,7 @@ func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled
 	pins := pb.store.Pin()
 	defer pins.Release()
 	pb.leftovers.Store(true)
-	own, evidence, err := pb.fromNpm(ctx, p, version, pins)
+	own, evidence, err := pb.assembleFromNpm(ctx, p, version, pins)
 	if err != nil {
 		return false, err
 	}
@@ -259,9 +257,9 @@ func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled
 	switch {
 	case len(other) > 0:
 		if evidence.Provenance, err = satisfyPolicy(p, evidence.Provenance, ""); err != nil {
-			return true, pb.asAtOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
+			return true, pb.followOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
 		}
-		return true, pb.replace(v, mirrored, own, evidence, other, pins)
+		return true, pb.replaceMirrored(v, mirrored, own, evidence, other, pins)
 	case same == 0:
 		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
 	}
@@ -269,7 +267,7 @@ func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled
 	mirror.Proof = logs.ProofNpm
 	reason := fmt.Sprintf("npm has the same bytes at %s; %d are the origin's own", text.Count(same, "path", "paths"), len(mirrored.Files)-same)
 	err = pb.log.Update(func(tx *logs.Tx) error {
-		if err := pb.asBefore(v); err != nil {
+		if err := pb.checkUnchanged(v); err != nil {
 			return err
 		}
 		return views.Record(tx, views.Change{Manifest: mirrored, Entry: logs.Entry{
@@ -283,8 +281,8 @@ func (pb *Publisher) Compare(ctx context.Context, name, version string) (settled
 	return err == nil, err
 }
 
-// asBefore returns an error unless a release still stands as it was read.
-func (pb *Publisher) asBefore(was views.Version) error {
+// checkUnchanged returns an error if a version has changed since it was read.
+func (pb *Publisher) checkUnchanged(was views.Version) error {
 	v, err := views.LookupVersion(pb.store, was.Package, was.Version)
 	if err == nil && v.Entry != was.Entry { // each change is an entry
 		err = fmt.Errorf("%s %s has changed meanwhile", was.Package, was.Version)
@@ -292,20 +290,20 @@ func (pb *Publisher) asBefore(was views.Version) error {
 	return err
 }
 
-// replace withdraws a release of another origin and publishes npm's, in one write.
-func (pb *Publisher) replace(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
+// replaceMirrored withdraws a release of another origin and publishes npm's in the same write.
+func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
 	data, err := own.Encode()
 	if err != nil {
 		return err
 	}
-	hash, err := pb.keep(pins, data)
+	hash, err := pb.storeContent(pins, data)
 	if err != nil {
 		return err
 	}
 	queued := 0
 	err = pb.log.Update(func(tx *logs.Tx) error {
-		if err := pb.asBefore(v); err != nil {
+		if err := pb.checkUnchanged(v); err != nil {
 			return err
 		}
 		entry := logs.Entry{Time: pb.options.Now(), Actor: ActorBot, Package: v.Package, Version: v.Version}
@@ -331,8 +329,8 @@ func (pb *Publisher) replace(v views.Version, mirrored, own *logs.Manifest, evid
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because its origin withdrew it at that time; where it is known to be
-// news, that is when it came. What an operator has restored here since stays.
+// WithdrawMirrored withdraws a release because its origin has withdrawn it, at the time at or, if that is not known, when the bot was notified. A release
+// that an operator has restored here since then stays.
 func (pb *Publisher) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {
@@ -342,15 +340,14 @@ func (pb *Publisher) WithdrawMirrored(name, version string, at time.Time, reason
 	if err != nil || last.Kind == logs.Restored && last.Actor != ActorBot && !at.After(last.Time) {
 		return err
 	}
-	return pb.asAtOrigin(v, logs.Withdrawn, reason, nil)
+	return pb.followOrigin(v, logs.Withdrawn, reason, nil)
 }
 
 // errErased says that files of a release are not here any more.
 var errErased = errors.New("its files were erased here")
 
-// RestoreMirrored serves a release again that was withdrawn by [Publisher.WithdrawMirrored], because its origin serves that
-// manifest again. What an operator has withdrawn here stays withdrawn, and so does what was erased, or lacks an attestation that its package
-// requires by now.
+// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest again. It does not restore a
+// release that an operator has withdrawn, whose files were erased, or that lacks a required attestation.
 func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
@@ -360,7 +357,7 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	if err != nil || last.Actor != ActorBot {
 		return err
 	}
-	if required, err := requiredBuild(pb.store, name); err != nil || required != "" {
+	if required, err := requiredRepository(pb.store, name); err != nil || required != "" {
 		if err == nil {
 			pb.logger.Warn("not restored: no other origin has the attestation that the package JSON requires", "package", name, "version", version, "required", required, "why", reason)
 		}
@@ -368,7 +365,7 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	}
 	pins := pb.store.Pin()
 	defer pins.Release()
-	err = pb.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
+	err = pb.followOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
 		if erased, err := Erased(pb.store, name, version); err != nil || erased {
 			return cmp.Or(err, errErased)
 		}
@@ -386,14 +383,14 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// asAtOrigin withdraws or restores a release that stands as it was read, if allowed, which may be nil, lets it.
-func (pb *Publisher) asAtOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
+// followOrigin withdraws or restores a release, as kind says, if it is unchanged and check, which may be nil, returns no error.
+func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {
 		return err
 	}
 	err = pb.log.Update(func(tx *logs.Tx) error {
-		if err := pb.asBefore(v); err != nil {
+		if err := pb.checkUnchanged(v); err != nil {
 			return err
 		}
 		if allowed != nil {

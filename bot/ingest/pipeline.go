@@ -15,8 +15,8 @@ import (
 // isModule reports whether a .js file is an ES module, so that its tag can say so. What
 // is too large, or does not parse, is taken for a classic script. An error ends
 // the release.
-func (b *bench) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
-	if !asksForFormat(source, data) {
+func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
+	if !needsFormat(source, data) {
 		return false, nil
 	}
 	format, err := b.minifiers.Do(ctx, release, worker.FindFormat, data)
@@ -29,16 +29,16 @@ func (b *bench) isModule(ctx context.Context, release, source string, data []byt
 	return err == nil && string(format) == "esm", nil
 }
 
-// A bench is where releases are made.
-type bench struct {
+// A pipeline is where releases are made.
+type pipeline struct {
 	cpu       *semaphore.Weighted // files being processed
 	minifiers *worker.Pool
 }
 
-// newBench returns a bench whose minifiers do so many jobs at once. As many children as there are releases at once exist, so that a
-// child is not ended between two files of its release.
-func newBench(o Options, minifiers, children int) *bench {
-	return &bench{
+// newPipeline returns a pipeline with at most that many minifying jobs and child processes at once. There is a child for each release under way, so that
+// none ends between two files of its release.
+func newPipeline(o Options, minifiers, children int) *pipeline {
+	return &pipeline{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),
 		minifiers: worker.NewPool(worker.Options{
 			Program: o.Program, Size: minifiers, Children: children, Timeout: MinifyTimeout,
@@ -47,7 +47,7 @@ func newBench(o Options, minifiers, children int) *bench {
 	}
 }
 
-// freshWorkers is how many minifiers fresh releases have for themselves.
+// freshWorkers returns how many minifying jobs fresh releases have for themselves.
 func freshWorkers(workers int) int { return max(1, workers/4) }
 
 // MinifyTimeout is far more than an honest file of packages.MaxMinify bytes needs to be minified.

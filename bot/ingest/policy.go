@@ -58,7 +58,7 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 // CheckRestored returns an error unless a withdrawn release has the attestation that its package requires by now, or an operator
 // overrides that for a reason. It returns what the entry says of both, nil for a package without a policy.
 func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
-	required, err := requiredBuild(store, name)
+	required, err := requiredRepository(store, name)
 	if err != nil || required == "" {
 		return nil, err
 	}
@@ -80,9 +80,8 @@ func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.
 	return checked, nil
 }
 
-// requiredBuild returns the repository that a package requires its releases to be built from, as its package JSON in the store says;
-// "" for none.
-func requiredBuild(store *kvstore.Store, name string) (string, error) {
+// requiredRepository returns the repository from which the stored JSON of a package requires its releases to be built, "" for none.
+func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	known, err := views.LookupPackage(store, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return "", nil
@@ -97,8 +96,8 @@ func requiredBuild(store *kvstore.Store, name string) (string, error) {
 	return p.Provenance.Required(), nil
 }
 
-// confirmPolicy returns an error where the policy of a package has changed since an entry satisfied it.
-func (pb *Publisher) confirmPolicy(e logs.Entry) error {
+// checkPolicyUnchanged returns an error if the policy of a package has changed since the provenance in an entry satisfied it.
+func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {
 		return nil
@@ -113,8 +112,8 @@ func (pb *Publisher) confirmPolicy(e logs.Entry) error {
 	return nil
 }
 
-// policyChange returns how another package JSON changes the policy.
-func policyChange(known views.Package, p *packages.Package) logs.PolicyChange {
+// comparePolicies returns how a package JSON changes the provenance policy of the stored one.
+func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange {
 	change := logs.PolicyChange{New: p.Provenance.Required()}
 	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {
 		change.Old = before.Provenance.Required()
@@ -135,7 +134,7 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	if _, err := views.LookupState(pb.store, p.Name, version); !errors.Is(err, kvstore.ErrNotFound) {
 		return errors.Join(refusal, err)
 	}
-	if err := pb.Enrol(ctx, p); err != nil {
+	if err := pb.Register(ctx, p); err != nil {
 		return err
 	}
 	state := views.State{Package: p.Name, Version: version, Reason: refusal.Error(), Updated: pb.options.Now()}
@@ -145,8 +144,8 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	return refusal
 }
 
-// RefusedImport reports whether a version was refused because it was imported.
-func RefusedImport(s views.State) bool { return strings.Contains(s.Reason, importUnattested) }
+// IsRefusedImport reports whether a version was refused because it was imported without an attestation.
+func IsRefusedImport(s views.State) bool { return strings.Contains(s.Reason, importUnattested) }
 
 // NeedsAttestation reports whether only npm's own release may be published: its package has a policy, and no other origin has
 // the attestations for it.
@@ -155,12 +154,12 @@ func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required()
 // PublishFromNpm publishes npm's own release in place of one from another origin.
 func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	b := m.bot
-	if err := b.Enrol(ctx, m.pkg); err != nil {
+	if err := b.Register(ctx, m.pkg); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
-	own, entry, err := b.fromNpm(limited, m.pkg, m.version, m.pins)
+	own, entry, err := b.assembleFromNpm(limited, m.pkg, m.version, m.pins)
 	if err == nil {
 		entry.Provenance, err = satisfyPolicy(m.pkg, entry.Provenance, "")
 	}

@@ -66,7 +66,7 @@ type Publisher struct {
 
 	releasing *semaphore.Weighted // releases under way that are not fresh
 	// Fresh releases have a pipeline of their own, so that they wait for no other.
-	backlog, fresh *bench
+	backlog, fresh *pipeline
 	encoding       singleflight.Group // by content, so that equal ones are compressed once
 
 	current atomic.Pointer[packages.Catalogue] // nil while none is known
@@ -85,8 +85,8 @@ func New(o Options) (*Publisher, error) {
 	}
 	p := &Publisher{
 		options: o, store: o.Store, log: o.Log, logger: o.Logger,
-		backlog:   newBench(o, o.Workers, max(o.Workers, o.Downloads)),
-		fresh:     newBench(o, freshWorkers(o.Workers), max(freshWorkers(o.Workers), FreshDownloads)),
+		backlog:   newPipeline(o, o.Workers, max(o.Workers, o.Downloads)),
+		fresh:     newPipeline(o, freshWorkers(o.Workers), max(freshWorkers(o.Workers), FreshDownloads)),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
 	}
 	o.Budget.Minifiers.Drop, o.Budget.Fresh.Drop = p.backlog.minifiers.EndIdleChild, p.fresh.minifiers.EndIdleChild
@@ -121,7 +121,7 @@ func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.
 // UseCatalogue replaces the catalogue in use.
 func (pb *Publisher) UseCatalogue(c *packages.Catalogue) { pb.current.Store(c) }
 
-// TakeRefill reports whether a new package needs another release in place of a refused one, once for each time.
+// TakeRefill reports whether a new package needs another release in place of a refused one, and forgets it.
 func (pb *Publisher) TakeRefill(pkg string) bool {
 	_, ok := pb.refills.LoadAndDelete(pkg)
 	return ok

@@ -38,7 +38,7 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if w.Manifest != nil {
 		target = w.Manifest.Source.Name
 	}
-	v, err := origin(ctx, source, target, w)
+	v, err := findOrigin(ctx, source, target, w)
 	if err != nil {
 		return 0, err
 	}
@@ -55,7 +55,7 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if info, err := file.Stat(); err == nil {
 		size = info.Size()
 	}
-	in := intake{pkg: pkg, version: w.Entry.Version, released: got.Released, archive: got.Archive, source: got.Source, notes: got.Notes}
+	in := pendingRelease{pkg: pkg, version: w.Entry.Version, released: got.Released, archive: got.Archive, source: got.Source, notes: got.Notes}
 	if in.released.IsZero() {
 		in.released = w.Entry.Released
 	}
@@ -77,7 +77,7 @@ func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) 
 			variant.About, variant.Source.Tree = about, tree
 			data, err := variant.Encode()
 			if err == nil {
-				_, err = pb.keep(pins, data)
+				_, err = pb.storeContent(pins, data)
 			}
 			if err != nil {
 				return err
@@ -87,8 +87,8 @@ func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) 
 	return nil
 }
 
-// origin is what a release was published from, if upstream still has that.
-func origin(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
+// findOrigin returns the version of upstream that a release was published from, or an error that wraps fs.ErrNotExist if upstream has it no longer.
+func findOrigin(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
 		at := w.Manifest.Source

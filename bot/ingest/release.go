@@ -43,13 +43,14 @@ func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs
 			continue
 		}
 		var err error
-		if *bundle.hash, err = pb.keep(pins, bundle.data); err != nil {
+		if *bundle.hash, err = pb.storeContent(pins, bundle.data); err != nil {
 			return nil, err
 		}
 	}
 	return &found, nil
 }
 
+// emptyTempDir creates the folder for downloads, or deletes the downloads in it.
 func emptyTempDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -72,7 +73,8 @@ const (
 	ActorOperator = "operator"
 )
 
-func (pb *Publisher) Lookup(name string) (*packages.Package, error) {
+// LookupPackage returns a package of the catalogue, or an error that says why it has none of that name.
+func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	p, ok := pb.Catalogue().Get(name)
 	if !ok {
 		for _, refused := range pb.Catalogue().Problems() {
@@ -84,13 +86,13 @@ func (pb *Publisher) Lookup(name string) (*packages.Package, error) {
 		for _, p := range pb.Catalogue().Packages() {
 			names = append(names, p.Name)
 		}
-		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, Nearest(name, names))
+		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, SuggestWord(name, names))
 	}
 	return p, nil
 }
 
-// Unpublished returns an error where a version cannot or need not be published.
-func (pb *Publisher) Unpublished(name, version string) error {
+// CheckUnpublished returns an error if a version is not valid, or was published.
+func (pb *Publisher) CheckUnpublished(name, version string) error {
 	if !packages.ValidVersion(version) {
 		return fmt.Errorf("%q is not a version: letters, digits and . _ + - are allowed, a letter or digit first", version)
 	}
@@ -106,8 +108,8 @@ func (pb *Publisher) Unpublished(name, version string) error {
 	}
 }
 
-// Nearest returns a hint at the word that is most like got, or "".
-func Nearest(got string, words []string) string {
+// SuggestWord returns the end of an error message that suggests the word most similar to got, "" if none is.
+func SuggestWord(got string, words []string) string {
 	if best, ok := text.Nearest(got, words); ok {
 		return fmt.Sprintf("; did you mean %q?", best)
 	}
@@ -122,10 +124,10 @@ const tempPattern = "download-*"
 // the bot.
 func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
-	if wait := pb.claims.take(t.Id()); wait != nil {
+	if wait := pb.claims.Take(t.ID()); wait != nil {
 		return wait, nil
 	}
-	defer pb.claims.Drop(t.Id())
+	defer pb.claims.Drop(t.ID())
 	if !t.Fresh { // fresh ones have downloads of their own
 		if err := pb.releasing.Acquire(ctx, 1); err != nil {
 			return nil, err
@@ -135,6 +137,7 @@ func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{},
 	return nil, pb.releaseClaimed(ctx, t)
 }
 
+// releaseClaimed fetches and publishes a version that the goroutine has claimed, or records why not.
 func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -152,9 +155,9 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	}
 	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: state.Package, Version: state.Version})
 	start := pb.options.Now()
-	manifest, err := pb.fetch(ctx, t, &state.Wrong)
+	manifest, err := pb.fetchAndPublish(ctx, t, &state.Wrong)
 	if err != nil {
-		return pb.outcome(ctx, t, state, err)
+		return pb.recordFailure(ctx, t, state, err)
 	}
 	event := publishedEvent(manifest)
 	pb.logger.Info("published", "package", state.Package, "version", state.Version, "files", event.Files, "bytes", event.Bytes, "took", pb.options.Now().Sub(start).Round(time.Millisecond))
@@ -177,8 +180,7 @@ func (pb *Publisher) Recover() {
 	})
 }
 
-// recoverStates gives the releases in whose middle an earlier process ended back to the
-// schedule.
+// recoverStates makes releases detected again during which an earlier process ended.
 func (pb *Publisher) recoverStates() error {
 	states, err := views.StatesOf(pb.store, views.Processing)
 	if err != nil {
@@ -199,6 +201,7 @@ func (pb *Publisher) recoverStates() error {
 	return batch.Commit()
 }
 
+// publishedEvent returns the event that a release was published.
 func publishedEvent(m *logs.Manifest) events.Event {
 	event := events.Event{Kind: events.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
 	for _, f := range m.Files {
@@ -207,8 +210,8 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// outcome records that a release was not published.
-func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause error) error {
+// recordFailure records why a release was not published: it is refused, or failed and tried again at a time.
+func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
 	}
@@ -264,7 +267,7 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 		s.Next = s.Updated.Add(sources.MinWait)
 	}
 	if sources.WrongHash(cause) != "" {
-		s.Reason += seen(s.Wrong)
+		s.Reason += describeWrong(s.Wrong)
 	}
 	if at, ok := fetch.RetryAt(cause); ok {
 		s.Next = sources.Later(s.Next, at)
@@ -282,12 +285,12 @@ func (pb *Publisher) outcome(ctx context.Context, t Task, s views.State, cause e
 func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
-	detail, err := pb.detail(pins, s.Reason)
+	detail, err := pb.storeDetail(pins, s.Reason)
 	if err != nil {
 		return err
 	}
 	err = pb.log.Update(func(tx *logs.Tx) error {
-		if err := pb.Unpublished(s.Package, s.Version); err != nil {
+		if err := pb.CheckUnpublished(s.Package, s.Version); err != nil {
 			return err
 		}
 		return views.Record(tx, views.Change{Entry: logs.Entry{
@@ -326,9 +329,8 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, actor string, signed logs
 	return pb.options.Records.Set(upstream)
 }
 
-// neverOther refuses a release that was published with another manifest, by the word of the
-// log: the views may have lost that, as they may a withdrawal.
-func (pb *Publisher) neverOther(name, version string, manifest kvstore.Hash) error {
+// checkManifest returns an error if the log says that a version was published with another manifest.
+func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) error {
 	before, err := logs.LastPublication(pb.store, name, version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -341,6 +343,7 @@ func (pb *Publisher) neverOther(name, version string, manifest kvstore.Hash) err
 	return nil
 }
 
+// setState stores the state of a version that the log does not have.
 func (pb *Publisher) setState(s views.State) error {
 	batch := pb.store.NewBatch()
 	defer batch.Close()
@@ -354,15 +357,15 @@ func (pb *Publisher) setState(s views.State) error {
 	return nil
 }
 
-// fetch downloads a release and publishes it. It counts in came what came instead.
-func (pb *Publisher) fetch(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
+// fetchAndPublish downloads a release and publishes it. It counts in wrong what came instead.
+func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	got, err := pb.fetchRight(ctx, t, file, came)
+	got, err := pb.fetchVerified(ctx, t, file, came)
 	if err != nil {
 		return nil, err
 	}
@@ -373,15 +376,15 @@ func (pb *Publisher) fetch(ctx context.Context, t Task, came *views.WrongBytes) 
 	if released.IsZero() {
 		released = pb.options.Now()
 	}
-	return pb.publish(ctx, intake{
+	return pb.publish(ctx, pendingRelease{
 		pkg: t.Pkg, version: t.Version.Name, released: released, actor: t.Actor,
 		archive: got.Archive, source: got.Source, notes: got.Notes, fresh: t.Fresh,
 		signature: got.Signature, attested: got.Attested, override: t.Override,
 	})
 }
 
-// An intake is a release on its way to publication.
-type intake struct {
+// An pendingRelease is a release on its way to publication.
+type pendingRelease struct {
 	pkg      *packages.Package
 	version  string
 	released time.Time
@@ -400,7 +403,7 @@ type intake struct {
 // publish takes the files that the package JSON names out of the archive and
 // publishes them. Contents are stored on the way; all that makes them a release
 // is one write at the end.
-func (pb *Publisher) publish(ctx context.Context, in intake) (_ *logs.Manifest, err error) {
+func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Manifest, err error) {
 	defer func() {
 		if err != nil {
 			pb.leftovers.Store(true)
@@ -417,7 +420,7 @@ func (pb *Publisher) publish(ctx context.Context, in intake) (_ *logs.Manifest, 
 			return nil, err
 		}
 	}
-	entry, err := pb.evidence(ctx, in, manifest, pins)
+	entry, err := pb.collectEvidence(ctx, in, manifest, pins)
 	if err != nil {
 		return nil, err
 	}
@@ -431,8 +434,8 @@ func (pb *Publisher) publish(ctx context.Context, in intake) (_ *logs.Manifest, 
 	return manifest, nil
 }
 
-// evidence is what the entry of a publication says of its upstream and of how files were made. What it names is kept.
-func (pb *Publisher) evidence(ctx context.Context, in intake, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
+// collectEvidence returns an entry with the registry's signature, the attestations, and the program that minified files. It stores the attestations.
+func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
 	entry := logs.Entry{Signature: in.signature}
 	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
 		entry.Maker = new(logs.Maker)
@@ -448,25 +451,24 @@ func (pb *Publisher) evidence(ctx context.Context, in intake, m *logs.Manifest, 
 	return entry, err
 }
 
-// commit publishes a release, whose contents are kept, by an entry, with one of the kind before in front of it where
-// that is not "".
+// commit publishes a release whose contents are stored, in one write with entry and, if before is not "", an entry of that kind in front of it.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	data, err := manifest.Encode()
 	if err != nil {
 		return err
 	}
-	hash, err := pb.keep(pins, data)
+	hash, err := pb.storeContent(pins, data)
 	if err != nil {
 		return err
 	}
 	queued := 0
 	err = pb.log.Update(func(tx *logs.Tx) error {
 		// Whatever was true before, this is the moment that counts.
-		if err := errors.Join(pb.Unpublished(manifest.Package, manifest.Version), pb.neverOther(manifest.Package, manifest.Version, hash)); err != nil {
+		if err := errors.Join(pb.CheckUnpublished(manifest.Package, manifest.Version), pb.checkManifest(manifest.Package, manifest.Version, hash)); err != nil {
 			return err
 		}
 		if entry.Kind == logs.Mirrored {
-			if err := pb.stays(manifest.Package, manifest.Version); err != nil {
+			if err := pb.checkUnknown(manifest.Package, manifest.Version); err != nil {
 				return err
 			}
 		}
@@ -477,7 +479,7 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 			return err
 		}
 		entry.Downloads = demand.Downloads
-		if err := pb.confirmPolicy(entry); err != nil {
+		if err := pb.checkPolicyUnchanged(entry); err != nil {
 			return err
 		}
 		if before != "" {

@@ -19,7 +19,8 @@ type Task struct {
 	Override string // that of [intake]
 }
 
-// Id names the version in queues and claims.
-func (t Task) Id() string { return ReleaseID(t.Pkg.Name, t.Version.Name) }
+// ID returns the id of the version in queues and claims.
+func (t Task) ID() string { return ReleaseID(t.Pkg.Name, t.Version.Name) }
 
+// ReleaseID returns the id of a version in queues and claims: the package's name, a space, and the version.
 func ReleaseID(pkg, version string) string { return pkg + " " + version }

@@ -83,6 +83,7 @@ type Some struct {
 
 const someFirst = 5
 
+// add counts names, and lists them while there are few.
 func (s *Some) add(names ...string) {
 	s.Count += len(names)
 	s.First = append(s.First, names[:min(len(names), someFirst-len(s.First))]...)
@@ -111,6 +112,7 @@ func (e *treeError) Error() string { return e.cause.Error() }
 
 func (e *treeError) Unwrap() error { return e.cause }
 
+// treeProblem returns a [treeError] with a formatted cause.
 func treeProblem(problem, format string, args ...any) error {
 	return &treeError{problem, fmt.Errorf(format, args...)}
 }
@@ -150,7 +152,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, tell func(TreeEv
 	}
 	defer root.Close()
 	t := &treeImport{Publisher: pb, Tree: tree, root: root, tell: tell, sum: TreeSummary{Refused: []TreeRefusals{}}}
-	if t.dates, err = openDates(tree.Released, pb.options.Now()); err != nil {
+	if t.dates, err = readDates(tree.Released, pb.options.Now()); err != nil {
 		return TreeSummary{}, err
 	}
 	if t.listed, err = openIntegrities(tree.SRI); err != nil {
@@ -170,7 +172,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, tell func(TreeEv
 
 // scan finds the packages of the tree and their versions.
 func (t *treeImport) scan() error {
-	folders, err := t.folders(".")
+	folders, err := t.listFolders(".")
 	if err != nil {
 		return fmt.Errorf("couldn't read the tree: %w", err)
 	}
@@ -180,17 +182,17 @@ func (t *treeImport) scan() error {
 			t.sum.Unknown.add(name)
 			continue
 		}
-		versions, err := t.folders(name)
+		versions, err := t.listFolders(name)
 		if err != nil {
-			t.ended(name, "", treeProblem(couldNotBeRead, "%w", err))
+			t.reportRelease(name, "", treeProblem(couldNotBeRead, "%w", err))
 			continue
 		}
 		slices.SortFunc(versions, func(x, y string) int { return packages.CompareVersions(y, x) })
 		found := &treePackage{Package: p, laid: p.LaidOut(), versions: versions}
-		found.enrolled = once(func(ctx context.Context) error { return t.Enrol(ctx, p) })
+		found.enrolled = retryUntilDone(func(ctx context.Context) error { return t.Register(ctx, p) })
 		t.packages = append(t.packages, found)
 		t.sum.Releases += len(versions)
-		t.listed.found(name, versions)
+		t.listed.markFound(name, versions)
 	}
 	t.sum.Packages = len(t.packages)
 	t.sum.Missing = t.listed.missing()
@@ -207,8 +209,8 @@ func (t *treeImport) scan() error {
 	return nil
 }
 
-// folders lists the folders in one, sorted by name. Links are not followed.
-func (t *treeImport) folders(dir string) ([]string, error) {
+// listFolders returns the names of the folders in a folder, sorted. It does not follow links.
+func (t *treeImport) listFolders(dir string) ([]string, error) {
 	f, err := t.root.Open(dir)
 	if err != nil {
 		return nil, err
@@ -230,6 +232,7 @@ func (t *treeImport) folders(dir string) ([]string, error) {
 	return names, nil
 }
 
+// importAll imports the releases of all packages, several at once.
 func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)
@@ -243,7 +246,7 @@ func (t *treeImport) importAll(ctx context.Context) error {
 				if err != nil && (events.Stops(err) || groupCtx.Err() != nil) {
 					return fmt.Errorf("%s %s: %w", p.Name, version, err)
 				}
-				t.ended(p.Name, version, err)
+				t.reportRelease(p.Name, version, err)
 				return nil
 			})
 		}
@@ -251,8 +254,8 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// ended counts and tells how an import of one release ended.
-func (t *treeImport) ended(name, version string, err error) {
+// reportRelease counts how the import of one release ended, and reports it.
+func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	event := TreeEvent{Package: name, Version: version}
@@ -272,12 +275,13 @@ func (t *treeImport) ended(name, version string, err error) {
 		case errors.As(err, &read):
 			event.Problem = couldNotBeRead
 		}
-		t.refused(event.Problem, strings.TrimSpace(name+" "+version))
+		t.countRefusal(event.Problem, strings.TrimSpace(name+" "+version))
 	}
 	t.tell(event)
 }
 
-func (t *treeImport) refused(problem, release string) {
+// countRefusal counts a release that was not imported because of a problem.
+func (t *treeImport) countRefusal(problem, release string) {
 	i := slices.IndexFunc(t.sum.Refused, func(r TreeRefusals) bool { return r.Problem == problem })
 	if i < 0 {
 		i = len(t.sum.Refused)
@@ -286,13 +290,14 @@ func (t *treeImport) refused(problem, release string) {
 	t.sum.Refused[i].add(release)
 }
 
+// importOne imports one release or, if it is published, compares it.
 func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
 	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
 		return treeProblem(notVersion, "letters, digits and . _ + - are allowed, a letter or digit first, and a digit must be among them")
 	}
 	for id := ReleaseID(p.Name, version); ; {
-		wait := t.claims.take(id)
+		wait := t.claims.Take(id)
 		if wait == nil {
 			defer t.claims.Drop(id)
 			break
@@ -303,7 +308,7 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 			return ctx.Err()
 		}
 	}
-	listed, err := t.listed.of(p.Name, version)
+	listed, err := t.listed.get(p.Name, version)
 	if err != nil {
 		return &treeError{wrongIntegrity, err}
 	}
@@ -311,7 +316,7 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	published, err := views.LookupVersion(t.store, p.Name, version)
 	switch {
 	case err == nil:
-		if err := t.Same(ctx, p, published, source, listed); err != nil {
+		if err := t.checkSame(ctx, p, published, source, listed); err != nil {
 			return err
 		}
 		t.mu.Lock()
@@ -343,8 +348,9 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	return nil
 }
 
+// publishOne publishes one release of the tree, if its date is known and the integrities in listed match.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
-	released, err := t.released(ctx, p, version, source)
+	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {
 		return nil, err
 	}
@@ -354,16 +360,16 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
 		return nil, &treeError{notAttested, err}
 	}
-	return t.publish(ctx, intake{
+	return t.publish(ctx, pendingRelease{
 		pkg: p.laid, version: version, override: t.Override, released: released, actor: ActorOperator,
 		archive: source,
 		source:  logs.Source{Type: "import", Name: filepath.Base(t.Dir)},
-		check:   func(m *logs.Manifest) error { return hold(listed, m) },
+		check:   func(m *logs.Manifest) error { return checkIntegrities(listed, m) },
 	})
 }
 
-// Same returns nil where a release was published with the files that it has in the tree, and the integrities hold.
-func (t *treeImport) Same(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
+// checkSame returns nil if a release was published with the files that the tree has, and the integrities in listed match.
+func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
 		return treeProblem(wasWithdrawn, "%s; `larder restore %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
 	}
@@ -410,10 +416,10 @@ func (t *treeImport) Same(ctx context.Context, p *treePackage, published views.V
 	if other.Count > 0 {
 		return treeProblem(otherFiles, "%s, and a published version is never rewritten", other)
 	}
-	return hold(listed, manifest)
+	return checkIntegrities(listed, manifest)
 }
 
-// String is for the middle of a sentence.
+// String returns the names for the middle of a sentence.
 func (s Some) String() string {
 	text := strings.Join(s.First, ", ")
 	if more := s.Count - len(s.First); more > 0 {
@@ -422,8 +428,8 @@ func (s Some) String() string {
 	return text
 }
 
-// once returns do for several goroutines, each of which gets what the first success or the last failure was.
-func once(do func(context.Context) error) func(context.Context) error {
+// retryUntilDone returns a function for several goroutines that calls do, one at a time, until it has succeeded once.
+func retryUntilDone(do func(context.Context) error) func(context.Context) error {
 	var mu sync.Mutex
 	done := false
 	return func(ctx context.Context) error {

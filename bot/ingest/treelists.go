@@ -33,8 +33,8 @@ const (
 // dates are those of a file, by releaseID.
 type dates map[string]time.Time
 
-// openDates reads a file of dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key.
-func openDates(file string, now time.Time) (dates, error) {
+// readDates reads a file of dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key.
+func readDates(file string, now time.Time) (dates, error) {
 	if file == ByPackument || file == ByTimes {
 		return nil, nil
 	}
@@ -55,7 +55,7 @@ func openDates(file string, now time.Time) (dates, error) {
 			return errors.New("it has two dates")
 		}
 		all[id] = at
-		return possible(at, now)
+		return checkDate(at, now)
 	})
 	return all, err
 }
@@ -63,8 +63,8 @@ func openDates(file string, now time.Time) (dates, error) {
 // earliest is before anything that a public service of libraries has.
 var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// possible refuses what cannot be when a release was made: npm's archives have 1985, others 1970.
-func possible(at, now time.Time) error {
+// checkDate returns an error if a release cannot have been made at that time: npm's archives have files of 1985, others of 1970.
+func checkDate(at, now time.Time) error {
 	if at.Before(earliest) || at.After(now.Add(24*time.Hour)) {
 		return fmt.Errorf("%s cannot be when it was released", at.UTC().Format(time.DateTime))
 	}
@@ -78,11 +78,11 @@ type upstreamDates struct {
 	err   error
 }
 
-// released says when a release was made. Nothing is guessed, because what is published keeps its date for good.
-func (t *treeImport) released(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
+// releaseDate returns when a release was made. It guesses nothing, because a published release keeps its date.
+func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
-		at, err = t.fromUpstream(ctx, p, version)
+		at, err = t.dateFromUpstream(ctx, p, version)
 	case ByTimes:
 		err = archive.Walk(ctx, source, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 			if e.Modified.After(at) {
@@ -102,7 +102,7 @@ func (t *treeImport) released(ctx context.Context, p *treePackage, version strin
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := possible(at, t.options.Now()); err != nil {
+	if err := checkDate(at, t.options.Now()); err != nil {
 		return time.Time{}, treeProblem(noDate, "%w; name a file of dates with --released", err)
 	}
 	return at, nil
@@ -110,7 +110,8 @@ func (t *treeImport) released(ctx context.Context, p *treePackage, version strin
 
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
-func (t *treeImport) fromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
+// dateFromUpstream returns when npm published a version.
+func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
 	}
@@ -119,7 +120,7 @@ func (t *treeImport) fromUpstream(ctx context.Context, p *treePackage, version s
 	defer u.mu.Unlock()
 	if u.dates == nil {
 		u.dates = make(map[string]time.Time)
-		u.err = t.askDates(ctx, p)
+		u.err = t.requestDates(ctx, p)
 	}
 	if u.err != nil {
 		return time.Time{}, treeProblem(noDate, "%w; import the tree again when it can be asked%s", u.err, otherDates)
@@ -131,7 +132,8 @@ func (t *treeImport) fromUpstream(ctx context.Context, p *treePackage, version s
 	return at, nil
 }
 
-func (t *treeImport) askDates(ctx context.Context, p *treePackage) error {
+// requestDates requests when npm published the versions of a package that the tree has, and stores it in p.
+func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 	name := sources.UpstreamName(p.Package)
 	if t.options.Breakers.IsDown(name) {
 		return fmt.Errorf("the registry does not answer (%s)", name)
@@ -154,8 +156,8 @@ type integrities struct {
 	absent map[string]struct{} // releases of all that the tree was not found to have
 }
 
-// openIntegrities reads a file: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as
-// key. In a folder the file of a version is read when its turn comes, so that memory does not grow with their number.
+// openIntegrities reads a file of integrities: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as key. From a
+// folder, the file of a version is read when the version is imported, so that memory does not grow with their number. name "" stands for none.
 func openIntegrities(name string) (*integrities, error) {
 	if name == "" {
 		return nil, nil
@@ -185,14 +187,15 @@ func openIntegrities(name string) (*integrities, error) {
 	})
 }
 
+// close closes the folder.
 func (l *integrities) close() {
 	if l != nil && l.folder != nil {
 		l.folder.Close()
 	}
 }
 
-// found notes that the tree has these versions.
-func (l *integrities) found(name string, versions []string) {
+// markFound records that the tree has these versions.
+func (l *integrities) markFound(name string, versions []string) {
 	if l == nil {
 		return
 	}
@@ -201,7 +204,7 @@ func (l *integrities) found(name string, versions []string) {
 	}
 }
 
-// missing are the releases of a file that the tree does not have.
+// missing returns the releases of which there are integrities and which the tree does not have.
 func (l *integrities) missing() (some Some) {
 	if l != nil {
 		some.add(slices.Sorted(maps.Keys(l.absent))...)
@@ -209,8 +212,8 @@ func (l *integrities) missing() (some Some) {
 	return some
 }
 
-// of returns those of a release, by path.
-func (l *integrities) of(name, version string) (map[string]string, error) {
+// get returns the integrities of a release by path, nil for none.
+func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:
 		return nil, nil
@@ -234,6 +237,7 @@ func (l *integrities) of(name, version string) (map[string]string, error) {
 	return found, nil
 }
 
+// setIntegrity adds the integrity of a file, and returns an error if it is malformed or the file has another.
 func setIntegrity(all map[string]string, file, value string) error {
 	algorithm, encoded, _ := strings.Cut(value, "-")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -248,8 +252,8 @@ func setIntegrity(all map[string]string, file, value string) error {
 	return nil
 }
 
-// hold returns an error unless a release has all files of which there is an integrity, and with those.
-func hold(listed map[string]string, m *logs.Manifest) error {
+// checkIntegrities returns an error unless the release has every file of listed with the integrity there.
+func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	if len(listed) == 0 {
 		return nil
 	}
@@ -278,7 +282,7 @@ func hold(listed map[string]string, m *logs.Manifest) error {
 	return nil
 }
 
-// readStrings is decodeStrings for a file that an operator names.
+// readStrings is decodeStrings for a file.
 func readStrings(name string, fn func(key, value string) error) error {
 	f, err := os.Open(name)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	maxOfferScan = 1000
 )
 
-// HelperMemory is what a process needs that squeezes for another one.
+// HelperMemory returns the bytes that a process needs to recompress for another node.
 func HelperMemory() int64 { return worker.EncoderMemory(worker.HugeSize) }
 
 // offeredIndex returns the index of a content among the offered ones, or -1. The caller holds mu.
@@ -50,9 +50,9 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	return rows[0].hash, true, nil
 }
 
-// TakeSqueezed stores the encodings that another node has made of an offered content, and ignores those of any other content, which would
-// then not be recompressed here. The caller has decoded them and compared them with the content.
-func (r *Recompressor) TakeSqueezed(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
+// StoreOffered stores the encodings that another node has made of an offered content, and ignores those of other contents. The caller has compared them
+// with the content.
+func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 	r.queue.mu.Lock()
 	offered := r.queue.offeredIndex(h) >= 0
 	r.queue.mu.Unlock()
@@ -75,12 +75,12 @@ func (r *Recompressor) TakeSqueezed(ctx context.Context, h kvstore.Hash, size in
 	}
 	if row, ok := r.acquireOffered(h); ok {
 		r.queue.added(-1)
-		if err := r.dropRows([]*queueRow{&row}); err != nil {
+		if err := r.finishRows([]*queueRow{&row}); err != nil {
 			return err
 		}
 	}
 	if !before.Squeezed {
-		r.tellSqueezed(ctx, h, squeezed{before: codedBytes(before), after: codedBytes(after)})
+		r.reportRecompressed(ctx, h, savedBytes{before: encodedBytes(before), after: encodedBytes(after)})
 	}
 	return nil
 }

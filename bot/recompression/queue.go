@@ -27,17 +27,18 @@ type queue struct {
 	busy    map[kvstore.Hash]struct{} // that a goroutine has in hand
 	offered []queueRow                // that other nodes have in hand, as far as is known; latest last
 	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
-	speed   Speed
+	speed   speed
 }
 
 // maxHot bounds the contents that go first.
 const maxHot = 1024
 
+// open counts the rows in the store, and from then on those that the store adds after damage.
 func (q *queue) open(s *kvstore.Store) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
 	s.OnRepaired(func() { q.added(1) })
-	left, err := ReadSqueezing(s)
+	left, err := ReadQueue(s)
 	q.added(left.Contents)
 	return err
 }
@@ -78,17 +79,18 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 // Enqueued counts contents that [Recompressor.Enqueue] has added, and wakes the goroutines that wait for them.
 func (r *Recompressor) Enqueued(n int) { r.queue.added(n) }
 
+// added counts n more waiting contents, fewer if n is negative, and wakes goroutines that wait for them.
 func (q *queue) added(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting += n
 	if n > 0 {
-		q.changed()
+		q.wakeLocked()
 	}
 }
 
-// changed wakes the goroutines that wait; the caller holds mu.
-func (q *queue) changed() {
+// wakeLocked wakes the goroutines that wait for the queue. The caller holds mu.
+func (q *queue) wakeLocked() {
 	close(q.wake)
 	q.wake = make(chan struct{})
 }
@@ -102,11 +104,12 @@ type turnRow struct {
 	size    int64 // in bytes
 }
 
+// encode returns the value of the row.
 func (r turnRow) encode() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(r.crashes)), uint64(r.size))
 }
 
-// decodeTurn reads a row's value; what is not one is a content of which nothing is known.
+// decodeTurn reads the value of a row, the zero value if it is malformed.
 func decodeTurn(value []byte) turnRow {
 	crashes, n := binary.Uvarint(value)
 	size, m := binary.Uvarint(value[max(0, n):])
@@ -126,18 +129,20 @@ var inTurn = []struct {
 	{turns, 1 + 8 + len(kvstore.Hash{})},
 }
 
+// turnKey returns the key of a content's row in the order of the queue, by the time of its release.
 func turnKey(released time.Time, h kvstore.Hash) []byte {
 	newestFirst := ^uint64(max(0, released.Unix()))
 	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
 }
 
+// queuedKey returns the key of the row that says that a content is in the queue.
 func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
 
+// givenUpKey returns the key of the row of a content that was given up.
 func givenUpKey(h kvstore.Hash) []byte { return append(givenUp[:1:1], h[:]...) }
 
-// Hot asks for a content to be squeezed before others, because it is being
-// served. It never waits.
-func (r *Recompressor) Hot(h kvstore.Hash) {
+// Prioritize moves a content to the front of the queue, because it is being served. It never blocks.
+func (r *Recompressor) Prioritize(h kvstore.Hash) {
 	q := &r.queue
 	if !q.mu.TryLock() {
 		return
@@ -155,18 +160,21 @@ func (r *Recompressor) Backlog() int {
 	return max(0, r.queue.waiting)
 }
 
+// waker returns a channel that is closed when the queue changes.
 func (q *queue) waker() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.wake
 }
 
+// wakeAll wakes the goroutines that wait for the queue.
 func (q *queue) wakeAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.changed()
+	q.wakeLocked()
 }
 
+// anyBusy reports whether a goroutine works on a content.
 func (q *queue) anyBusy() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -187,8 +195,7 @@ type queueRow struct {
 	givenUp bool
 }
 
-// owner names the release that a row's content came with: the time of that, which the key has. Rows that have no such time own
-// a process each.
+// owner returns the owner of the child process for a row: the release that the content came with, or the content if that is not known.
 func (row queueRow) owner() string {
 	before, ok := bytes.CutSuffix(row.key, row.hash[:])
 	if !ok || len(before) <= len(turns) || bytes.Equal(row.key, lastKey(row.hash)) {
@@ -197,9 +204,8 @@ func (row queueRow) owner() string {
 	return string(before)
 }
 
-// nextRows takes the first rows of the queue that no other goroutine has in hand. What other nodes have in hand comes when
-// nothing else is left: they may be gone, and work that is done twice does no harm.
-func (r *Recompressor) nextRows() ([]queueRow, error) {
+// acquireRows takes the first rows of the queue that no other goroutine or node works on; if there are none, those that nodes work on, which may be gone.
+func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	q := &r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -217,8 +223,7 @@ func (r *Recompressor) nextRows() ([]queueRow, error) {
 	return rows, nil
 }
 
-// freeRows returns the first rows, so many at most, that suit and that neither a goroutine nor another node has in hand; the
-// caller holds mu.
+// freeRows returns up to most of the first rows that suits accepts and that no goroutine or node works on. The caller holds mu.
 func (r *Recompressor) freeRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
 	for _, keys := range inTurn {
 		for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
@@ -241,8 +246,8 @@ func (r *Recompressor) freeRows(most int, suits func(queueRow) bool) (rows []que
 	return rows, nil
 }
 
-// dropRows deletes the rows that are done and lets go of the others.
-func (r *Recompressor) dropRows(rows []*queueRow) error {
+// finishRows deletes the rows that are done, and releases the others for other goroutines.
+func (r *Recompressor) finishRows(rows []*queueRow) error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
 	for _, row := range rows {
@@ -262,7 +267,7 @@ func (r *Recompressor) dropRows(rows []*queueRow) error {
 			batch.Delete(kvstore.Queue, queuedKey(row.hash))
 		}
 	}
-	if speed := r.queue.speed.Value(); speed > 0 {
+	if speed := r.queue.speed.value(); speed > 0 {
 		batch.Set(kvstore.Meta, speedKey, binary.AppendUvarint(nil, uint64(speed)))
 	}
 	err := batch.Commit()
@@ -271,12 +276,12 @@ func (r *Recompressor) dropRows(rows []*queueRow) error {
 	for _, row := range rows {
 		delete(r.queue.busy, row.hash)
 	}
-	r.queue.changed()
+	r.queue.wakeLocked()
 	return err
 }
 
-// squeezeAgain puts the contents that were given up back into the queue.
-func (r *Recompressor) squeezeAgain() error {
+// requeueGivenUp puts the contents that were given up back into the queue.
+func (r *Recompressor) requeueGivenUp() error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
 	n := 0
@@ -303,11 +308,11 @@ func (r *Recompressor) squeezeAgain() error {
 	return err
 }
 
-// lastKey is the turn after all others.
+// lastKey returns the key of a content's row after all others.
 func lastKey(h kvstore.Hash) []byte { return turnKey(time.Unix(0, 0), h) }
 
-// takeHot takes the content asked for last that no goroutine has in hand.
-func (r *Recompressor) takeHot() (kvstore.Hash, bool) {
+// acquireHot takes the content that was prioritized last and that no goroutine works on; ok is false if there is none.
+func (r *Recompressor) acquireHot() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -322,9 +327,10 @@ func (r *Recompressor) takeHot() (kvstore.Hash, bool) {
 	return kvstore.Hash{}, false
 }
 
+// release lets other goroutines work on a content.
 func (q *queue) release(h kvstore.Hash) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.busy, h)
-	q.changed()
+	q.wakeLocked()
 }

@@ -28,13 +28,14 @@ const encodeTimeout = 2 * time.Hour
 // reportInterval is how often Squeeze reports the length of the queue.
 const reportInterval = time.Minute
 
-// Squeeze works off the whole queue, and what was given up before. It passes the length of the queue to the report of ctx now and then.
-func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
-	if err := r.squeezeAgain(); err != nil {
-		return SqueezeSummary{}, err
+// RecompressAll recompresses all contents of the queue, and those that were given up. It passes the length of the queue to the report of ctx once a
+// minute.
+func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
+	if err := r.requeueGivenUp(); err != nil {
+		return Summary{}, err
 	}
 	tell := func() error {
-		left, err := ReadSqueezing(r.store)
+		left, err := ReadQueue(r.store)
 		if err == nil && left.Contents > 0 {
 			events.Report(ctx, events.Event{Kind: events.Note, Reason: left.String()})
 		}
@@ -42,13 +43,13 @@ func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 	}
 	reportedAt := r.options.Now()
 	if err := tell(); err != nil {
-		return SqueezeSummary{}, err
+		return Summary{}, err
 	}
 	var mu sync.Mutex
-	var sum SqueezeSummary
+	var sum Summary
 	for {
 		wake := r.queue.waker()
-		err := r.squeezeAll(ctx, func(s squeezed) {
+		err := r.runQueue(ctx, func(s savedBytes) {
 			mu.Lock()
 			sum.Contents++
 			sum.Before += s.before
@@ -63,7 +64,7 @@ func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 			}
 		})
 		if err != nil || !r.queue.anyBusy() {
-			left, leftErr := ReadSqueezing(r.store)
+			left, leftErr := ReadQueue(r.store)
 			if err == nil && leftErr == nil && left.Contents > 0 && isClosed(wake) {
 				continue // what Run was working on has come back into the queue
 			}
@@ -82,6 +83,7 @@ func (r *Recompressor) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 	}
 }
 
+// isClosed reports whether a channel is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -91,11 +93,11 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Run works the queue off whenever there is something in it.
+// Run recompresses contents as they come into the queue, until ctx ends.
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
 		wake := r.queue.waker()
-		if err := errors.Join(r.squeezeAll(ctx, func(squeezed) {}), ctx.Err()); err != nil {
+		if err := errors.Join(r.runQueue(ctx, func(savedBytes) {}), ctx.Err()); err != nil {
 			return err
 		}
 		if err := r.makeDeltas(ctx); err != nil {
@@ -109,29 +111,28 @@ func (r *Recompressor) Run(ctx context.Context) error {
 	}
 }
 
-// squeezed says what became of one content.
-type squeezed struct{ before, after int64 }
+// savedBytes says what became of one content.
+type savedBytes struct{ before, after int64 }
 
-// A squeezing is one goroutine's work on the queue.
-type squeezing struct {
+// A queueRun is one goroutine's work on the queue.
+type queueRun struct {
 	*Recompressor
-	done   func(squeezed)
+	done   func(savedBytes)
 	group  *errgroup.Group
 	inHand atomic.Int64 // sheaves whose rows are still in the queue
 }
 
-// squeezeAll works off the queue, newest release first, until nothing is left in it
-// that no other goroutine works on.
-func (r *Recompressor) squeezeAll(ctx context.Context, done func(squeezed)) error {
+// runQueue recompresses the contents of the queue, newest release first, until none is left that no other goroutine works on. It calls done for each.
+func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) error {
 	group, ctx := errgroup.WithContext(ctx)
-	s := &squeezing{Recompressor: r, done: done, group: group}
+	s := &queueRun{Recompressor: r, done: done, group: group}
 	for {
 		wake := r.queue.waker()
-		s.squeezeHot(ctx)
+		s.startHot(ctx)
 		idle := s.inHand.Load() == 0 // before the queue is read: what comes back into it later is not in rows
-		rows, err := r.nextRows()
+		rows, err := r.acquireRows()
 		if err == nil {
-			s.squeezeRows(ctx, rows)
+			s.startRows(ctx, rows)
 			err = ctx.Err()
 		}
 		if err != nil {
@@ -151,17 +152,16 @@ func (r *Recompressor) squeezeAll(ctx context.Context, done func(squeezed)) erro
 	}
 }
 
-// A sheaf is rows that leave the queue together.
-type sheaf struct {
+// A batchOfRows is rows that leave the queue together.
+type batchOfRows struct {
 	rows []*queueRow
 	left atomic.Int64 // that are still being worked on
 }
 
-// squeezeRows begins with each of the rows, and waits with those of ordinary size until there
-// is a place for them.
-func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
-	ordinary := new(sheaf)
-	sheaves := make([]*sheaf, len(rows))
+// startRows starts to recompress the contents of rows. It waits for a slot for each, except for huge ones.
+func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
+	ordinary := new(batchOfRows)
+	sheaves := make([]*batchOfRows, len(rows))
 	sizes := make([]int64, len(rows))
 	for i := range rows {
 		content, err := s.store.Content(rows[i].hash)
@@ -170,7 +170,7 @@ func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
 		}
 		sheaves[i] = ordinary
 		if sizes[i] > worker.HugeSize {
-			sheaves[i] = new(sheaf)
+			sheaves[i] = new(batchOfRows)
 		}
 		if sheaves[i].left.Add(1) == 1 {
 			s.inHand.Add(1)
@@ -181,35 +181,35 @@ func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
 		row := &rows[i]
 		work := func() error {
 			s.queue.added(-1)
-			crash, err := s.squeezeOne(ctx, row.owner(), row.hash, s.done)
+			crash, err := s.recompress(ctx, row.owner(), row.hash, s.done)
 			if err != nil {
 				s.queue.added(+1)
 				return err
 			}
 			row.done = true
 			if crash != nil {
-				s.crashed(ctx, row, sizes[i], crash)
+				s.recordCrash(ctx, row, sizes[i], crash)
 			}
 			return nil
 		}
-		s.begin(ctx, row.owner(), sizes[i], work, func() error {
+		s.start(ctx, row.owner(), sizes[i], work, func() error {
 			if sheaves[i].left.Add(-1) > 0 {
 				return nil
 			}
-			err := s.dropRows(sheaves[i].rows)
+			err := s.finishRows(sheaves[i].rows)
 			s.inHand.Add(-1)
 			s.queue.wakeAll()
 			return err
 		})
 		if sizes[i] <= worker.HugeSize {
-			s.squeezeHot(ctx)
+			s.startHot(ctx)
 		}
 	}
 }
 
-// begin works on a content of that size, in the owner's child, as soon as there is a slot, and calls after at the
-// end, also where ctx ends first. It waits for the slot unless the content is huge.
-func (s *squeezing) begin(ctx context.Context, owner string, size int64, work, after func() error) {
+// start calls work in a goroutine once there is a slot and memory for a content of size bytes, and after at its end, also if ctx ends before. It waits
+// for the slot unless the content is huge.
+func (s *queueRun) start(ctx context.Context, owner string, size int64, work, after func() error) {
 	run := func(leave func(), err error) error {
 		if err == nil {
 			err = work()
@@ -225,10 +225,10 @@ func (s *squeezing) begin(ctx context.Context, owner string, size int64, work, a
 	s.group.Go(func() error { return run(leave, err) })
 }
 
-// squeezeHot begins with what is being asked for. What crashes is tried again in its turn.
-func (s *squeezing) squeezeHot(ctx context.Context) {
+// startHot starts to recompress the contents that are being served.
+func (s *queueRun) startHot(ctx context.Context) {
 	for ctx.Err() == nil {
-		h, ok := s.takeHot()
+		h, ok := s.acquireHot()
 		if !ok {
 			return
 		}
@@ -239,8 +239,8 @@ func (s *squeezing) squeezeHot(ctx context.Context) {
 			continue
 		}
 		s.inHand.Add(1)
-		s.begin(ctx, h.String(), content.Size, func() error {
-			crash, err := s.squeezeOne(ctx, h.String(), h, s.done)
+		s.start(ctx, h.String(), content.Size, func() error {
+			crash, err := s.recompress(ctx, h.String(), h, s.done)
 			if crash != nil {
 				s.logger.Warn("not squeezed; tried again in its turn", "content", h, "err", crash)
 			}
@@ -257,8 +257,8 @@ func (s *squeezing) squeezeHot(ctx context.Context) {
 // is given up.
 const squeezeTries = 3
 
-// crashed has a content tried again, after all others, or gives it up.
-func (r *Recompressor) crashed(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
+// recordCrash records that the encoder of a content crashed: the content comes last in the queue, or is given up.
+func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
 	row.turn.size = size
 	row.turn.crashes++
 	row.again = row.turn.crashes < squeezeTries
@@ -273,10 +273,9 @@ func (r *Recompressor) crashed(ctx context.Context, row *queueRow, size int64, c
 		row.hash, size, row.turn.crashes, crash)})
 }
 
-// squeezeOne replaces a content's codings by the best ones. A content that an
-// encoder cannot cope with keeps the codings it has. Where an encoder's process ended, by a
-// signal or by itself, crash says so, and the content does not count as squeezed.
-func (r *Recompressor) squeezeOne(ctx context.Context, owner string, h kvstore.Hash, done func(squeezed)) (crash *worker.CrashError, err error) {
+// recompress replaces a content's encodings by smaller ones. If an encoder's process ended, crash says so, and the content stays in the queue. A content
+// that is damaged or that an encoder rejects keeps its encodings.
+func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.Hash, done func(savedBytes)) (crash *worker.CrashError, err error) {
 	content, err := r.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
 		return nil, nil
@@ -295,7 +294,7 @@ func (r *Recompressor) squeezeOne(ctx context.Context, owner string, h kvstore.H
 		r.logger.Error("not squeezed", "content", h, "err", err)
 		return nil, nil
 	}
-	measured := r.queue.speed.Begin(time.Now())
+	measured := r.queue.speed.begin(time.Now())
 	defer func() { measured(time.Now(), content.Size) }()
 	coded, crash, err := Encode(ctx, r.squeezers, owner, data, r.logger.With("content", h))
 	if err != nil {
@@ -311,21 +310,22 @@ func (r *Recompressor) squeezeOne(ctx context.Context, owner string, h kvstore.H
 	if err != nil || crash != nil {
 		return crash, err
 	}
-	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
+	s := savedBytes{before: encodedBytes(content), after: encodedBytes(after)}
 	done(s)
-	r.tellSqueezed(ctx, h, s)
+	r.reportRecompressed(ctx, h, s)
 	return nil, nil
 }
 
-func (r *Recompressor) tellSqueezed(ctx context.Context, h kvstore.Hash, s squeezed) {
+// reportRecompressed reports that a content has smaller encodings.
+func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s savedBytes) {
 	if r.options.Squeezed != nil {
 		r.options.Squeezed(h)
 	}
-	r.options.Events.Emit(ctx, events.Event{Kind: events.Squeezed, Bytes: s.before - s.after, Waiting: r.Backlog()})
+	r.options.Events.Emit(ctx, events.Event{Kind: events.Recompressed, Bytes: s.before - s.after, Waiting: r.Backlog()})
 }
 
-// Encode returns the best codings of some bytes, as far as they are worthwhile. Processes are not shared among owners. Where an encoder's process ended, crash says
-// so; a coding that its encoder cannot cope with is left out.
+// Encode returns the smallest encodings of data that are worthwhile, made in a child process of owner. It leaves out an encoding that fails; if a process
+// ended, crash says so.
 func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range Compressed {
 		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
@@ -351,7 +351,8 @@ var squeezeTasks = map[coding.Coding]worker.Task{
 	coding.Gzip:   worker.SqueezeGzip,
 }
 
-func codedBytes(c kvstore.Content) (n int64) {
+// encodedBytes returns the sum of the bytes of a content's encodings.
+func encodedBytes(c kvstore.Content) (n int64) {
 	for _, r := range c.Representations {
 		n += r.Length
 	}

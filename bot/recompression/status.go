@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Collector collects what the bot has yet to squeeze.
+// Collector returns a metric with the length of the queue.
 func (r *Recompressor) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_bot_squeeze_backlog",
@@ -22,8 +22,8 @@ func (r *Recompressor) Collector() prometheus.Collector {
 	}, func() float64 { return float64(r.Backlog()) })
 }
 
-// A SqueezeSummary counts what squeezing did.
-type SqueezeSummary struct {
+// A Summary counts what squeezing did.
+type Summary struct {
 	Contents int   `json:"contents"`
 	Before   int64 `json:"before"` // bytes of their codings
 	After    int64 `json:"after"`
@@ -33,8 +33,8 @@ type SqueezeSummary struct {
 	GivenUp   int   `json:"givenUp"`
 }
 
-// Squeezing tells what is left to be squeezed.
-type Squeezing struct {
+// QueueState tells what is left to be squeezed.
+type QueueState struct {
 	Contents int   `json:"contents"`
 	Bytes    int64 `json:"bytes"` // of their identities, without the contents that lost codings to damage
 	// GivenUp are contents whose encoders were killed again and again; `larder squeeze` tries them again.
@@ -45,35 +45,34 @@ type Squeezing struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// String returns a sentence for people.
-func (s Squeezing) String() string {
+// String returns a sentence about the queue.
+func (s QueueState) String() string {
 	text := fmt.Sprintf("%s file contents of %s are to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
 	if s.Contents == 1 {
 		text = fmt.Sprintf("1 file content of %s is to be squeezed", humanize.Bytes(uint64(s.Bytes)))
 	}
 	if s.Speed > 0 {
-		text += ", " + s.pace()
+		text += ", " + s.describeSpeed()
 	}
 	return text + "."
 }
 
-// pace says how long the rest takes, and at what speed.
-func (s Squeezing) pace() string {
+// describeSpeed returns how long the queue takes, and at what speed.
+func (s QueueState) describeSpeed() string {
 	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
-// Rest says for people how much is left, and how long it takes where that is known.
-func (s Squeezing) Rest() string {
+// Rest returns the size of the queue and, if it is known, how long it takes.
+func (s QueueState) Rest() string {
 	if s.Speed == 0 {
 		return humanize.Bytes(uint64(s.Bytes))
 	}
-	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.pace()
+	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()
 }
 
-// ReadSqueezing reads what is left to be squeezed. A running bot knows how many contents that
-// is without looking: Backlog.
-func ReadSqueezing(r kvstore.Reader) (Squeezing, error) {
-	var s Squeezing
+// ReadQueue returns the state of the queue in a store. A running bot has the number of contents in memory: [Recompressor.Backlog].
+func ReadQueue(r kvstore.Reader) (QueueState, error) {
+	var s QueueState
 	for _, keys := range inTurn {
 		for item, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
 			if err != nil {
@@ -104,7 +103,7 @@ func ReadSqueezing(r kvstore.Reader) (Squeezing, error) {
 var speedKey = kvstore.Key("squeezing speed")
 
 // A speed measures how many bytes a second are squeezed, while any are.
-type Speed struct {
+type speed struct {
 	mu             sync.Mutex
 	running        int
 	last           time.Time // when it was counted last
@@ -114,8 +113,8 @@ type Speed struct {
 // speedMemory is how fast what was measured fades away.
 const speedMemory = 5 * time.Minute
 
-// Begin counts an encoder that begins; the caller calls the function that it returns at the end.
-func (s *Speed) Begin(now time.Time) (end func(now time.Time, bytes int64)) {
+// begin counts an encoder that starts. The caller calls the result when it ends, with the size of the content in bytes.
+func (s *speed) begin(now time.Time) (end func(now time.Time, bytes int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running == 0 {
@@ -134,8 +133,8 @@ func (s *Speed) Begin(now time.Time) (end func(now time.Time, bytes int64)) {
 	}
 }
 
-// Value returns bytes a second, or 0 where too little was measured.
-func (s *Speed) Value() float64 {
+// value returns the bytes that were recompressed in a second lately, 0 if that is not known.
+func (s *speed) value() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seconds < 0.001 {

@@ -8,23 +8,23 @@ import (
 
 // The speed is that of the time in which something is squeezed, whatever comes between.
 func TestSpeedOfSqueezing(t *testing.T) {
-	var s Speed
-	if s.Value() != 0 {
+	var s speed
+	if s.value() != 0 {
 		t.Error("a speed before anything was measured")
 	}
 	now := time.Now()
 	for range 10 {
-		first := s.Begin(now)
-		second := s.Begin(now)
+		first := s.begin(now)
+		second := s.begin(now)
 		now = now.Add(2 * time.Second)
 		first(now, 1000)
 		second(now, 3000)
 		now = now.Add(time.Hour)
 	}
-	if got := s.Value(); math.Abs(got-2000) > 1 {
+	if got := s.value(); math.Abs(got-2000) > 1 {
 		t.Errorf("%.1f bytes a second, want 2000", got)
 	}
-	left := Squeezing{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000}
+	left := QueueState{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000}
 	if got, want := left.String(), "1,200 file contents of 2.0 MB are to be squeezed, about 16m40s at the 2.0 kB/s of late."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -68,7 +68,7 @@ func (p *botProgress) count(e events.Event) {
 		if p.waiting[e.Package]--; p.waiting[e.Package] <= 0 {
 			delete(p.waiting, e.Package)
 		}
-	case events.Squeezed:
+	case events.Recompressed:
 		p.squeezed.done++
 		p.squeezed.waiting = e.Waiting
 	}

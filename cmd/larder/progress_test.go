@@ -48,7 +48,7 @@ func TestProgress(t *testing.T) {
 	p.Event(events.Event{Kind: events.Failed, Package: "c", Reason: "upstream is away"})
 	p.Event(events.Event{Kind: events.Published, Package: "a", Version: "1", Files: 10, Bytes: 3_000_000})
 	p.Event(events.Event{Kind: events.Refused, Package: "a", Version: "2"})
-	p.Event(events.Event{Kind: events.Squeezed, Waiting: 1})
+	p.Event(events.Event{Kind: events.Recompressed, Waiting: 1})
 	if p.releases.done != 2 || p.releases.waiting != 1 || p.squeezed.waiting != 1 {
 		t.Errorf("%d done, %d to come, %d to squeeze", p.releases.done, p.releases.waiting, p.squeezed.waiting)
 	}
@@ -56,7 +56,7 @@ func TestProgress(t *testing.T) {
 	if p.bars == nil {
 		t.Error("the bars went while something was being squeezed")
 	}
-	p.Event(events.Event{Kind: events.Squeezed, Waiting: 0})
+	p.Event(events.Event{Kind: events.Recompressed, Waiting: 0})
 	if p.bars != nil {
 		t.Error("the bars stay although nothing is left to wait for")
 	}
@@ -86,7 +86,7 @@ func TestProgressIsSafe(t *testing.T) {
 				p.Event(events.Event{Kind: events.Checked, Package: name, Waiting: 1})
 				fmt.Fprintln(out, "a line")
 				p.Event(events.Event{Kind: events.Published, Package: name, Version: fmt.Sprint(n)})
-				p.Event(events.Event{Kind: events.Squeezed, Waiting: n % 2})
+				p.Event(events.Event{Kind: events.Recompressed, Waiting: n % 2})
 			}
 		})
 	}

@@ -75,12 +75,12 @@ func TestStatusTellsATroubleOnce(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	status := &app.Status{Unprotected: []string{"Landlock: the kernel lacks it"}, Status: bot.Status{
 		Packages: []bot.PackageStatus{{Name: "a", Problem: "503", Published: 3}, {Name: "b", Problem: "503", Published: 1, Waiting: 4, Withdrawn: 1}, {Name: "c", Refused: 200, Looked: 200}},
-		Troubles: []bot.Trouble{
-			{Kind: bot.UpstreamTrouble, Count: 11, Packages: []string{"a", "b", "d", "e", "f"}, Cause: "503 Service Unavailable", Next: noon.Add(time.Minute), Waiting: 40},
-			{Kind: bot.EmptyTrouble, Count: 1, Packages: []string{"c"}, Cause: "none can be published"},
-			{Kind: bot.RefusedTrouble, Count: 200, Packages: []string{"c"}, Cause: "it selects none of 7 files\nat all"},
+		Troubles: []bot.Problem{
+			{Kind: bot.UpstreamProblem, Count: 11, Packages: []string{"a", "b", "d", "e", "f"}, Cause: "503 Service Unavailable", Next: noon.Add(time.Minute), Waiting: 40},
+			{Kind: bot.EmptyProblem, Count: 1, Packages: []string{"c"}, Cause: "none can be published"},
+			{Kind: bot.RefusedProblem, Count: 200, Packages: []string{"c"}, Cause: "it selects none of 7 files\nat all"},
 		},
-		Squeezing: recompression.Squeezing{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000},
+		Squeezing: recompression.QueueState{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000},
 	}}
 	var out strings.Builder
 	if err := (statusText{status}).print(&out, false, noon); err != nil {

@@ -46,7 +46,7 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEncodings))
 		if err == nil && len(packed) > 0 {
 			err = l.node.cluster.UnpackContents(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
-				return b.TakeSqueezed(r.Context(), h, size, coded)
+				return b.StoreOffered(r.Context(), h, size, coded)
 			})
 		}
 		if err != nil {

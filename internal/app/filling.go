@@ -50,7 +50,7 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 // addToSite adds to a site what the bot has for visitors: the catalogue, drafts of package JSONs, releases from other origins, and
 // incoming webhooks, unless secret, which authenticates them, is "". The bot is notified of files in demand.
 func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) (err error) {
-	site.hot = f.bot.Hot
+	site.hot = f.bot.Prioritize
 	logger := r.logger.With("part", "hook")
 	if secret != "" {
 		site.hooks[discovery.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)

@@ -40,8 +40,8 @@ const (
 const (
 	OpAdd Operation[AddRequest, events.Event, Written] = "add"
 	// OpImportTree has absolute paths.
-	OpImportTree Operation[ingest.Tree, ingest.TreeEvent, ingest.TreeSummary]    = "import-tree"
-	OpSqueeze    Operation[struct{}, events.Event, recompression.SqueezeSummary] = "squeeze"
+	OpImportTree Operation[ingest.Tree, ingest.TreeEvent, ingest.TreeSummary] = "import-tree"
+	OpSqueeze    Operation[struct{}, events.Event, recompression.Summary]     = "squeeze"
 )
 
 // Operations about the log's key. OpUnsigned returns why the log's newest entries are not signed, and what to do, or "".
@@ -110,9 +110,9 @@ func (w *Writer) operations() operations {
 		return sum, err
 	})
 	w.addImportOperations(all)
-	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(events.Event)) (squeezed recompression.SqueezeSummary, err error) {
+	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(events.Event)) (squeezed recompression.Summary, err error) {
 		err = withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
-			squeezed, err = b.Squeeze(ctx)
+			squeezed, err = b.RecompressAll(ctx)
 			return err
 		})
 		return squeezed, err

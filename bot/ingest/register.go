@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Catalogue returns the catalogue that counts now, an empty one before there is any.
+// Catalogue returns the catalogue in use, an empty one while none is known.
 func (pb *Publisher) Catalogue() *packages.Catalogue {
 	if c := pb.current.Load(); c != nil {
 		return c
@@ -28,8 +28,8 @@ func (pb *Publisher) Catalogue() *packages.Catalogue {
 	return &packages.Catalogue{}
 }
 
-// LastGood returns a package as it was when its file was last accepted.
-func (pb *Publisher) LastGood(name string) (*packages.Package, bool) {
+// LastValidPackage returns a package as its last valid file had it; ok is false if it is not registered.
+func (pb *Publisher) LastValidPackage(name string) (*packages.Package, bool) {
 	if p, ok := pb.Catalogue().Get(name); ok {
 		return p, true
 	}
@@ -41,9 +41,9 @@ func (pb *Publisher) LastGood(name string) (*packages.Package, bool) {
 	return p, err == nil
 }
 
-// Adopt records what a catalogue changes of what is enrolled.
-func (pb *Publisher) Adopt(ctx context.Context, c *packages.Catalogue) error {
-	if err := pb.Enrol(ctx, c.Packages()...); err != nil {
+// RegisterCatalogue records which packages of a catalogue are new, changed, or gone.
+func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {
+	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
 	}
 	enrolled, err := views.Packages(pb.store)
@@ -52,7 +52,7 @@ func (pb *Publisher) Adopt(ctx context.Context, c *packages.Catalogue) error {
 	}
 	for _, known := range enrolled {
 		if !known.Removed && !c.Mentions(known.Name) {
-			if err := pb.remove(ctx, known); err != nil {
+			if err := pb.recordRemoval(ctx, known); err != nil {
 				return fmt.Errorf("bot: couldn't record that the catalogue has %s no more: %w", known.Name, err)
 			}
 		}
@@ -63,18 +63,17 @@ func (pb *Publisher) Adopt(ctx context.Context, c *packages.Catalogue) error {
 // removedReason is why a version is refused that waited when its package was removed.
 const removedReason = "the catalogue has the package no more"
 
-// remove records that a package is not updated any more. What waits of it is not
-// fetched; what is published stays.
-func (pb *Publisher) remove(ctx context.Context, known views.Package) error {
+// recordRemoval records that the catalogue no longer has a package. Its waiting releases are refused, and published ones stay.
+func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
-	data, err := pb.packageJSON(known)
+	data, err := pb.readPackageJSON(known)
 	if err != nil {
 		// Its row has the same JSON without white space, and the damage is for a check to tell.
 		pb.logger.Warn("the log will name the package JSON without white space", "package", known.Name, "err", err)
 		data = known.JSON
 	}
-	hash, err := pb.keep(pins, data)
+	hash, err := pb.storeContent(pins, data)
 	if err != nil {
 		return err
 	}
@@ -110,10 +109,9 @@ func (pb *Publisher) remove(ctx context.Context, known views.Package) error {
 	return nil
 }
 
-// Enrol records packages whose JSON is new or has changed. A change may remove the reason
-// why a release was refused, so the bot tries refused releases again: those with which a new
-// package starts, and those that are newer.
-func (pb *Publisher) Enrol(ctx context.Context, all ...*packages.Package) error {
+// Register records packages whose JSON is new or has changed. A change may remove the reason of refusals, so refused releases are tried again that a new
+// package starts with or that are new.
+func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
 	pb.options.Records.Mu.Lock()
@@ -123,7 +121,7 @@ func (pb *Publisher) Enrol(ctx context.Context, all ...*packages.Package) error 
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := pb.enrolOne(tx, pins, p); err != nil {
+			if err := pb.registerOne(tx, pins, p); err != nil {
 				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
 			}
 		}
@@ -131,7 +129,8 @@ func (pb *Publisher) Enrol(ctx context.Context, all ...*packages.Package) error 
 	})
 }
 
-func (pb *Publisher) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
+// registerOne adds to a batch what Register records of one package.
+func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, p.JSON); err != nil {
 		return err
@@ -144,17 +143,17 @@ func (pb *Publisher) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Packa
 	if !isNew && !known.Removed && bytes.Equal(known.JSON, compact.Bytes()) {
 		return nil
 	}
-	hash, err := pb.keep(pins, p.JSON)
+	hash, err := pb.storeContent(pins, p.JSON)
 	if err != nil {
 		return err
 	}
 	entry := logs.Entry{Kind: logs.PackageChanged, Time: pb.options.Now(), Actor: ActorBot, Package: p.Name, PackageJSON: hash}
 	if isNew || known.Removed {
 		entry.Kind = logs.PackageAdded
-	} else if entry.Diff, err = pb.diff(pins, known, p); err != nil {
+	} else if entry.Diff, err = pb.storeDiff(pins, known, p); err != nil {
 		return err
 	}
-	if entry.Policy = policyChange(known, p); entry.Policy.Weakens() {
+	if entry.Policy = comparePolicies(known, p); entry.Policy.Weakens() {
 		pb.logger.Warn("releases no longer have to be built from a repository", "package", p.Name, "required", entry.Policy.Old, "now", entry.Policy.New)
 	}
 	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
@@ -187,22 +186,19 @@ func (pb *Publisher) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Packa
 	return nil
 }
 
-// diff stores what changed in a package's JSON and returns the content's hash. The
-// entry that uses it can do without: where the JSON as it was cannot be read, the
-// hash is zero and the damage is for a check to tell.
-func (pb *Publisher) diff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
-	before, err := pb.packageJSON(known)
+// storeDiff stores the difference between two JSONs of a package and returns the content's hash, zero if the previous JSON cannot be read.
+func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
+	before, err := pb.readPackageJSON(known)
 	if err != nil {
 		pb.logger.Warn("the log will not say what changed", "package", p.Name, "err", err)
 		return kvstore.Hash{}, nil
 	}
 	path := packages.Path(p.Name)
-	return pb.keep(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
+	return pb.storeContent(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
 }
 
-// packageJSON returns a package's JSON as it was written. The views have it without
-// white space, which makes no diff that people can read.
-func (pb *Publisher) packageJSON(p views.Package) ([]byte, error) {
+// readPackageJSON returns a package's JSON as it was written. The views have it without white space.
+func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	e, err := logs.ReadEntry(pb.store, p.Entry)
 	if err != nil {
 		return nil, err
@@ -214,12 +210,11 @@ func (pb *Publisher) packageJSON(p views.Package) ([]byte, error) {
 	return data, nil
 }
 
-// detail stores a reason that is too long for an entry and returns the content's
-// hash; zero for the others.
-func (pb *Publisher) detail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
+// storeDetail stores a reason that is too long for a log entry and returns the content's hash, zero for a shorter one.
+func (pb *Publisher) storeDetail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
 	whole := strings.ToValidUTF8(reason, "\uFFFD")
 	if len(whole) <= logs.MaxReason {
 		return kvstore.Hash{}, nil
 	}
-	return pb.keep(pins, []byte(whole))
+	return pb.storeContent(pins, []byte(whole))
 }

@@ -8,25 +8,25 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A TroubleKind says what a [Trouble] is about, the most harmful first.
-type TroubleKind string
+// A ProblemKind says what a [Trouble] is about, the most harmful first.
+type ProblemKind string
 
 // The kinds of troubles.
 const (
-	UpstreamTrouble TroubleKind = "upstream" // packages whose upstream cannot be asked
-	ReplacedTrouble TroubleKind = "replaced" // packages whose address names another repository now
-	MissingTrouble  TroubleKind = "missing"  // packages that their upstream says it does not have
-	EmptyTrouble    TroubleKind = "empty"    // packages of which nothing can be published
-	FailedTrouble   TroubleKind = "failed"   // releases that are tried again
-	RefusedTrouble  TroubleKind = "refused"  // releases that are not
+	UpstreamProblem ProblemKind = "upstream" // packages whose upstream cannot be asked
+	ReplacedProblem ProblemKind = "replaced" // packages whose address names another repository now
+	MissingProblem  ProblemKind = "missing"  // packages that their upstream says it does not have
+	EmptyProblem    ProblemKind = "empty"    // packages of which nothing can be published
+	FailedProblem   ProblemKind = "failed"   // releases that are tried again
+	RefusedProblem  ProblemKind = "refused"  // releases that are not
 )
 
-var kindsOfTrouble = []TroubleKind{UpstreamTrouble, ReplacedTrouble, MissingTrouble, EmptyTrouble, FailedTrouble, RefusedTrouble}
+var problemKinds = []ProblemKind{UpstreamProblem, ReplacedProblem, MissingProblem, EmptyProblem, FailedProblem, RefusedProblem}
 
-// A Trouble is one cause, and what it keeps from being published. A registry that is down is one trouble,
+// A Problem is one cause, and what it keeps from being published. A registry that is down is one trouble,
 // however many packages it has.
-type Trouble struct {
-	Kind     TroubleKind `json:"kind"`
+type Problem struct {
+	Kind     ProblemKind `json:"kind"`
 	Cause    string      `json:"cause"` // the reason of the first of them
 	Count    int         `json:"count"` // packages, or releases
 	Packages []string    `json:"packages"`
@@ -44,10 +44,10 @@ var repeated = lazyregexp.New(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
 // causes remembers what reasons come to: many are the same but for the names in them.
 type causes map[string]string
 
-// of returns a reason without what is particular to a release, and without these names.
-func (c causes) of(reason string, names ...string) string {
+// get returns a reason without addresses, numbers and the given names, so that equal causes have equal texts.
+func (c causes) get(reason string, names ...string) string {
 	for _, name := range names {
-		reason = withoutWord(reason, name)
+		reason = replaceWord(reason, name)
 	}
 	cause, ok := c[reason]
 	if !ok {
@@ -58,8 +58,8 @@ func (c causes) of(reason string, names ...string) string {
 	return cause
 }
 
-// withoutWord puts a star in the place of a word, but not of a part of another.
-func withoutWord(s, word string) string {
+// replaceWord replaces a word by a star, but not a part of a longer word.
+func replaceWord(s, word string) string {
 	if word == "" || !strings.Contains(s, word) {
 		return s
 	}
@@ -71,7 +71,7 @@ func withoutWord(s, word string) string {
 		}
 		end := i + len(word)
 		b.WriteString(s[:i])
-		if i > 0 && inWord(s[i-1]) || end < len(s) && inWord(s[end]) {
+		if i > 0 && isWordByte(s[i-1]) || end < len(s) && isWordByte(s[end]) {
 			b.WriteString(word)
 		} else {
 			b.WriteString("*")
@@ -80,7 +80,8 @@ func withoutWord(s, word string) string {
 	}
 }
 
-func inWord(c byte) bool {
+// isWordByte reports whether a byte can be part of a word.
+func isWordByte(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 

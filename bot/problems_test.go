@@ -31,7 +31,7 @@ func TestTroublesAreByCause(t *testing.T) {
 		views.Account{State: views.State{Package: "b", Version: "2.0.0", Kind: views.Failed, Next: noon, Reason: "integrity mismatch: the packument says sha512-CCC=, the tarball has sha512-DDD="}},
 		views.Account{State: views.State{Package: "b", Version: "2.0.0", Kind: views.Published}})
 	var got []string
-	for _, x := range s.troubles() {
+	for _, x := range s.groupProblems() {
 		got = append(got, fmt.Sprintf("%s: %d in %d, %s", x.Kind, x.Count, len(x.Packages), x.Next.Format(time.TimeOnly)))
 	}
 	if want := "upstream: 11 in 11, 12:01:00|failed: 2 in 2, 12:00:00|refused: 211 in 1, 00:00:00"; strings.Join(got, "|") != want {
@@ -49,7 +49,7 @@ func TestARegistryThatIsDownIsOneTrouble(t *testing.T) {
 	for i := range 40 {
 		s.Versions = append(s.Versions, views.Account{State: views.State{Package: fmt.Sprintf("p%d", i%4), Version: fmt.Sprintf("1.%d.0", i), Kind: views.Failed, Reason: "connection refused"}})
 	}
-	s.Troubles = s.troubles()
+	s.Troubles = s.groupProblems()
 	var got []string
 	for _, l := range s.Lines() {
 		got = append(got, fmt.Sprintf("%d %s (%s): %s", l.Count, l.What, l.Packages, l.Why))
@@ -73,17 +73,17 @@ func TestCausesLeaveOutWhatIsParticular(t *testing.T) {
 		{"jquery 3.0.0 is not there", "jquery", "3.0.0", "vue 3.0.0-rc.1 is not there", "vue", "3.0.0-rc.1"},
 		{"https://registry.example/a: 503", "a", "", "https://registry.example/b: 503", "b", ""},
 	} {
-		if one, other := all.of(tt.reason, tt.pkg, tt.version), all.of(tt.other, tt.otherPkg, tt.otherVersion); one != other {
+		if one, other := all.get(tt.reason, tt.pkg, tt.version), all.get(tt.other, tt.otherPkg, tt.otherVersion); one != other {
 			t.Errorf("%q and %q are two causes", one, other)
 		}
 	}
 	for _, target := range []string{"plain", "@scope/other"} {
 		reason := "npm package " + target + ": couldn't get http://registry.example:4873/" + strings.Replace(target, "/", "%2f", 1) + ": 404 Not Found"
-		if got := all.of(reason, target, "name"); got != "npm package *: couldn't get *: * Not Found" {
+		if got := all.get(reason, target, "name"); got != "npm package *: couldn't get *: * Not Found" {
 			t.Errorf("the cause is %q", got)
 		}
 	}
-	if one, other := all.of("an archive of a package", "pack", "1"), all.of("an archive of a package", "a", "1"); one == other {
+	if one, other := all.get("an archive of a package", "pack", "1"), all.get("an archive of a package", "a", "1"); one == other {
 		t.Errorf("a part of a word is taken for a name: %q", one)
 	}
 }
