@@ -16,7 +16,7 @@ import (
 // a note says why.
 func (a *assembly) buildModules(ctx context.Context) error {
 	u := a.pkg.Autoupdate
-	if u == nil || u.Modules == nil || a.intake.source.Type != "npm" {
+	if u == nil || u.Modules == nil || a.pendingRelease.source.Type != "npm" {
 		return nil
 	}
 	size, err := modules.InputSize(ctx, a.archive)
@@ -24,12 +24,12 @@ func (a *assembly) buildModules(ctx context.Context) error {
 		return err
 	}
 	owner := ReleaseID(a.pkg.Name, a.version)
-	leave, err := a.options.Budget.AcquireFile(ctx, owner, a.intake.fresh, 4*size, worker.Memory(worker.BuildModules, size))
+	leave, err := a.options.Budget.AcquireFile(ctx, owner, a.pendingRelease.fresh, 4*size, worker.Memory(worker.BuildModules, size))
 	if err != nil {
 		return err
 	}
 	defer leave()
-	record, files, err := modules.Build(ctx, a.minifiers, modules.Release{Owner: owner, Package: a.intake.source.Name, Subpaths: u.Modules.Subpaths, Archive: a.archive})
+	record, files, err := modules.Build(ctx, a.minifiers, modules.Release{Owner: owner, Package: a.pendingRelease.source.Name, Subpaths: u.Modules.Subpaths, Archive: a.archive})
 	if err != nil {
 		return err
 	}
@@ -42,15 +42,15 @@ func (a *assembly) buildModules(ctx context.Context) error {
 		}
 	}
 	if record.Problem != "" {
-		a.note("no modules were built: %s", record.Problem)
+		a.addNote("no modules were built: %s", record.Problem)
 		record.Subpaths, record.Imports, record.Dynamic, record.Inputs = nil, nil, nil, nil
 		files = nil
 	}
 	for _, subpath := range slices.Sorted(maps.Keys(record.Skipped)) {
-		a.note("no module was built for %q: %s", subpath, record.Skipped[subpath])
+		a.addNote("no module was built for %q: %s", subpath, record.Skipped[subpath])
 	}
 	for _, f := range files {
-		if err := a.add(ctx, logs.File{Path: f.Path, Origin: logs.Built}, f.Data); err != nil {
+		if err := a.addFile(ctx, logs.File{Path: f.Path, Origin: logs.Built}, f.Data); err != nil {
 			return err
 		}
 	}
