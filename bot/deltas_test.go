@@ -37,7 +37,7 @@ func TestDeltasAreMade(t *testing.T) {
 			}
 			r.open()
 			r.once()
-			if _, err := r.bot.Squeeze(context.Background()); err != nil {
+			if _, err := r.bot.RecompressAll(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			for version, dictionaries := range map[string][]string{"1.0.0": nil, "2.0.0": {"1.0.0"}, "2.0.1": {"2.0.0", "1.0.0"}, "2.1.0": {"2.0.1", "1.0.0"}} {
