@@ -116,7 +116,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 		}
 		if err == nil {
 			var bytes int64
-			bytes, err = s.deleteContent(b.(*pebble.Batch), edits, h, c)
+			bytes, err = s.deleteContent(b, edits, h, c)
 			stale += bytes
 		}
 		if err != nil {
@@ -133,7 +133,8 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 
 // deleteContent adds the removal of a content to a batch, with its deltas and those that need it as their dictionary. It returns the bytes of
 // the encodings that become stale. The caller holds s.contents.
-func (s *Store) deleteContent(b *pebble.Batch, e deltaEdits, h Hash, c Content) (stale int64, err error) {
+func (s *Store) deleteContent(from handle, e deltaEdits, h Hash, c Content) (stale int64, err error) {
+	b := from.(*pebble.Batch)
 	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))

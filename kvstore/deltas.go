@@ -136,7 +136,8 @@ func (e deltaEdits) read(s *Store, h Hash) ([]Delta, error) {
 }
 
 // write adds the row that lists the deltas of a content to a batch.
-func (e deltaEdits) write(b *pebble.Batch, h Hash, deltas []Delta) error {
+func (e deltaEdits) write(to handle, h Hash, deltas []Delta) error {
+	b := to.(*pebble.Batch)
 	e[h] = deltas
 	if len(deltas) == 0 {
 		return b.Delete(Deltas.physical(deltasKey(h)), nil)
@@ -145,7 +146,8 @@ func (e deltaEdits) write(b *pebble.Batch, h Hash, deltas []Delta) error {
 }
 
 // deleteDelta adds the removal of one delta to a batch, and returns its length. The caller holds s.contents.
-func (s *Store) deleteDelta(b *pebble.Batch, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
+func (s *Store) deleteDelta(from handle, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
+	b := from.(*pebble.Batch)
 	deltas, err := e.read(s, h)
 	if err != nil {
 		return 0, err
@@ -163,7 +165,7 @@ func (s *Store) deleteDelta(b *pebble.Batch, e deltaEdits, h, dictionary Hash) (
 
 // deleteDeltas adds to a batch the removal of all deltas of a content, and of those that need it as their dictionary. It returns their bytes. The
 // caller holds s.contents.
-func (s *Store) deleteDeltas(b *pebble.Batch, e deltaEdits, h Hash) (stale int64, err error) {
+func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err error) {
 	deltas, err := e.read(s, h)
 	if err != nil {
 		return 0, err
