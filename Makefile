@@ -156,6 +156,10 @@ graphs: ## does Chromium load the modules of 50 real packages by their recipes, 
 	npm install --prefix bin/graphs --ignore-scripts --no-audit --no-fund --no-save $$(cat api/site/browsertest/testdata/graphs.txt)
 	LARDER_TEST_GRAPHS=$(CURDIR)/bin/graphs/node_modules LARDER_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 1h -v -run '^TestGraphs$$' ./api/site/browsertest
 
+modules: ## does Chromium import the modules that are built from 349 npm packages and their dependencies? (needs Chromium and the registry that npm is configured with)
+	@test -n "$(CHROMIUM)" || { echo "make modules needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
+	LARDER_TEST_MODULES=$(CURDIR)/api/site/browsertest/testdata/modules.txt $(GO) test -count 1 -timeout 1h -v -run '^TestModules$$' ./api/site/browsertest
+
 bin/ingest bin/sample bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
