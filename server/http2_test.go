@@ -207,6 +207,8 @@ func TestHTTP2AllocatesNothing(t *testing.T) {
 func http2AllocatesNothing(t *testing.T, log *accesslog.Log) {
 	store := fixture(t)
 	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
+	deltas := openDeltas(t)
+	withDeltas := newAssets(t, server.Options{Store: deltas, Usage: usage.Open(usage.Options{Store: deltas}), AccessLog: log, Dictionaries: true})
 	secure, roots := selfSigned(t)
 	for _, test := range []struct{ name, method, path, field string }{
 		{"hit", "GET", "demo.js", ""},
@@ -214,10 +216,15 @@ func http2AllocatesNothing(t *testing.T, log *accesslog.Log) {
 		{"HEAD", "HEAD", "demo.js", ""},
 		{"304", "GET", "demo.js", "*"},
 		{"document", "GET", "active/page.html", ""},
+		{"delta", "GET", "", ""},
 	} {
+		handler, path, encodings, dictionary := assets, asset+test.path, "gzip, br", ""
+		if test.name == "delta" {
+			handler, path, encodings, dictionary = withDeltas, "/ajax/libs/lib/1.0.1/a+b.js", "gzip, br, dcb, dcz", available(olderText)
+		}
 		for _, config := range []*tls.Config{nil, secure} {
 			t.Run(fmt.Sprintf("%s, TLS %v", test.name, config != nil), func(t *testing.T) {
-				address := serveOn(t, server.Route(assets, http.NotFoundHandler()), server.HTTPOptions{Lane: assets, H2C: true, TLS: config})
+				address := serveOn(t, server.Route(handler, http.NotFoundHandler()), server.HTTPOptions{Lane: handler, H2C: true, TLS: config})
 				conn, err := net.Dial("tcp", address)
 				if err != nil {
 					t.Fatal(err)
@@ -232,7 +239,7 @@ func http2AllocatesNothing(t *testing.T, log *accesslog.Log) {
 				ask := func(stream uint32) []byte {
 					sent.Reset()
 					block.Reset()
-					for _, f := range [][2]string{{":method", test.method}, {":scheme", "http"}, {":authority", "x"}, {":path", asset + test.path}, {"user-agent", "x"}, {"accept-encoding", "gzip, br"}, {"if-none-match", test.field}} {
+					for _, f := range [][2]string{{":method", test.method}, {":scheme", "http"}, {":authority", "x"}, {":path", path}, {"user-agent", "x"}, {"accept-encoding", encodings}, {"available-dictionary", dictionary}, {"if-none-match", test.field}} {
 						if f[1] != "" {
 							fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: f[0] == ":path"})
 						}
