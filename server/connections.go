@@ -1,7 +1,6 @@
 package server
 
 import (
-	"container/list"
 	"context"
 	"net"
 	"net/http"
@@ -12,19 +11,15 @@ import (
 	"github.com/larder-cdn/larder/server/lane"
 )
 
-// connections knows net/http's open connections, and which of them wait for a request; the
-// fast lanes know theirs. Where there are more than most, the one that has waited longest is
-// closed, so that connections that ask for nothing never keep others out.
+// connections knows net/http's open connections, and which of them wait for a request; the lanes know theirs.
 type connections struct {
 	deadlines lane.Deadlines
 
 	mu      sync.Mutex
-	most    int // 0 for any number
 	limit   int // of the listeners, if it has changed; otherwise 0
 	lanes   []*lane.Listener
 	coming  int // are handed over, and not open yet
 	open    map[net.Conn]connection
-	idle    list.List     // of net.Conn that have been answered, longest idle first
 	leaving bool          // no connection may be upgraded
 	ended   time.Time     // when the server began to end, zero before
 	none    chan struct{} // has one when none is open any more
@@ -34,15 +29,14 @@ type connections struct {
 type connection struct {
 	phase    lane.Phase
 	since    time.Time
-	place    *list.Element // in idle; nil where a request is being answered, or none was before
-	upgraded bool          // a handler has taken it
-	shut     bool          // is being closed
-	overdue  *time.Timer   // closes it; nil where its server goes on, or the phase has no deadline
+	upgraded bool        // a handler has taken it
+	shut     bool        // is being closed
+	overdue  *time.Timer // closes it; nil where its server goes on, or the phase has no deadline
 }
 
-// newConnections returns an empty list of connections, of which up to most may be open; 0 for no limit.
-func newConnections(most int) *connections {
-	return &connections{most: most, open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
+// newConnections returns an empty list of connections.
+func newConnections() *connections {
+	return &connections{open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
 // scarce reports whether connections are scarce in a lane.
@@ -62,24 +56,15 @@ func (c *connections) addLane(l *lane.Listener) {
 	}
 }
 
-// setLimit changes how many connections the listeners may have open. Beyond a lower limit idle connections are closed.
+// setLimit changes how many connections the listeners may have open. Beyond a lower limit they evict some.
 func (c *connections) setLimit(limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit, c.most = limit, idleThreshold(limit)
-	excess := c.excess()
-	if !c.isFair() {
-		excess = 0 // the listeners close connections of the clients with the most
-	}
+	c.limit = limit
 	for _, l := range c.lanes {
 		l.SetLimit(limit)
 	}
-	for ; excess > 0 && c.closeLongestIdle(); excess-- {
-	}
 }
-
-// idleThreshold returns the number of connections from which idle ones are closed, under a limit of the listeners.
-func idleThreshold(limit int) int { return limit * 9 / 10 }
 
 func (c *connections) listLanes() []*lane.Listener {
 	c.mu.Lock()
@@ -112,21 +97,19 @@ func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	case http.StateActive:
 		c.open[conn] = connection{phase: lane.Answering, since: now}
 	case http.StateIdle:
-		c.setConnection(conn, connection{phase: lane.Idle, since: now, place: c.idle.PushBack(conn)})
+		c.setConnection(conn, connection{phase: lane.Idle, since: now})
 	}
-	c.makeRoomLocked()
 }
 
-// requestBegins records that bytes came on an idle connection. The connection keeps its place in the order of idle ones until the
-// request is complete: a client must not keep a connection open with single bytes.
+// requestBegins records that bytes came on an idle connection.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if is := c.open[conn]; is.place != nil && is.phase == lane.Idle {
+	if is := c.open[conn]; is.phase == lane.Idle && !is.since.IsZero() {
 		if is.overdue != nil {
 			is.overdue.Stop()
 		}
-		c.setConnection(conn, connection{phase: lane.Unanswered, since: time.Now(), place: is.place})
+		c.setConnection(conn, connection{phase: lane.Unanswered, since: time.Now()})
 	}
 }
 
@@ -151,9 +134,6 @@ func (c *connections) expectHandedOff(n int) {
 // forget removes a connection. The caller holds mu.
 func (c *connections) forget(conn net.Conn) {
 	is := c.open[conn]
-	if is.place != nil {
-		c.idle.Remove(is.place)
-	}
 	if is.overdue != nil {
 		is.overdue.Stop()
 	}
@@ -166,56 +146,6 @@ func (c *connections) close(conn net.Conn) {
 	c.forget(conn)
 	c.open[conn] = connection{shut: true, upgraded: upgraded}
 	go conn.Close() // TLS says goodbye first, and may wait for that
-}
-
-// makeRoom closes the longest idle connection if there are too many, after a lane has accepted one.
-func (c *connections) makeRoom() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.makeRoomLocked()
-}
-
-// makeRoomLocked closes the longest idle connection if there are too many, unless a client has so many that it is about to lose
-// some. The caller holds mu.
-func (c *connections) makeRoomLocked() {
-	if c.excess() > 0 && c.isFair() {
-		c.closeLongestIdle()
-	}
-}
-
-// excess returns how many connections are over the limit. The caller holds mu.
-func (c *connections) excess() int {
-	if c.most == 0 {
-		return 0
-	}
-	n := len(c.open)
-	for _, l := range c.lanes {
-		n += l.Len()
-	}
-	return n - c.most
-}
-
-// isFair reports whether no client has so many connections that it loses some before idle ones are closed. The caller holds mu.
-func (c *connections) isFair() bool {
-	return !slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() })
-}
-
-// closeLongestIdle closes the connection, of net/http or of a lane, that has been idle for the longest time. It returns false if
-// none is idle. The caller holds mu.
-func (c *connections) closeLongestIdle() bool {
-	before, longest := time.Now(), c.idle.Front()
-	if longest != nil {
-		before = c.open[longest.Value.(net.Conn)].since
-	}
-	for _, l := range c.lanes {
-		if l.CloseIdle(before) {
-			return true
-		}
-	}
-	if longest != nil {
-		c.close(longest.Value.(net.Conn))
-	}
-	return longest != nil
 }
 
 // countBusy returns how many connections are not idle.

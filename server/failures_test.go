@@ -11,7 +11,7 @@ import (
 // that request.
 func TestFirstByteOfTheNextRequest(t *testing.T) {
 	here, client := net.Pipe()
-	c := &refusingConn{Conn: here, connections: newConnections(0)}
+	c := &refusingConn{Conn: here, connections: newConnections()}
 	c.turn.Store(answering)
 	answer := make(chan string, 1)
 	go func() {

@@ -45,10 +45,6 @@ type HTTPOptions struct {
 	// StallTimeout is how long a client may take for 64 KiB of prepared answers, over HTTP/2 of all
 	// of them together. Default 30 s.
 	StallTimeout time.Duration
-	// MaxConnections is the limit of the listener. Above nine tenths of it the server closes
-	// connections of the client with the most, or if no client has many, the one that has
-	// been idle for longest. Default: no limit.
-	MaxConnections int
 	// Proxies are those that are trusted: their connections are not counted as one client's.
 	// Default: none.
 	Proxies *client.Proxies
@@ -106,9 +102,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
 	unansweredAtEnd := min(o.ReadHeaderTimeout, unansweredAtEnd)
 	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
-	connections := newConnections(idleThreshold(o.MaxConnections))
+	connections := newConnections()
 	laneOptions := lane.Options{
-		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expectHandedOff, Logger: o.Logger,
+		Handler: o.Lane, TLS: o.TLS, HandsOver: connections.expectHandedOff, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
@@ -166,8 +162,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// SetMaxConnections changes the limit of the listeners, which must not have been 0. Beyond a lower limit the client with the most
-// connections loses some, and idle ones are closed. The others stay until their response was sent, and new ones wait until then.
+// SetMaxConnections changes the limit of the listeners, which must not have been 0. Beyond a lower limit it
+// evicts connections, as the package lane says.
 func (s *Server) SetMaxConnections(most int) { s.connections.setLimit(most) }
 
 // OnLeave registers a function that is called once, when [Server.Leave] is.

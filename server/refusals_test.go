@@ -147,7 +147,7 @@ func TestClientThatSendsTooMuchSeesTheAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{MaxConnections: 100})
+	s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{})
 	go s.Serve(listener)
 	t.Cleanup(func() { s.Close() })
 	address := listener.Addr().String()

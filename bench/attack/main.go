@@ -137,6 +137,11 @@ func measure(ctx context.Context, o *options, folder string, a attack, way strin
 	v := newVictim(t)
 	defer v.close()
 	v.ask(ctx, time.Second) // what is cold would count against before
+	kept := &keptConnections{t: t}
+	if a.from > 1 {
+		kept.open(ctx)
+		defer kept.close()
+	}
 	var seen [3]result
 	for i, when := range []string{"before", "during", "after"} {
 		var stop func()
@@ -152,6 +157,9 @@ func measure(ctx context.Context, o *options, folder string, a attack, way strin
 			if err := a.also(ctx, v); err != nil {
 				verdict = err.Error()
 			}
+		}
+		if cut := kept.countCut(); cut > 0 && verdict == "" {
+			verdict = fmt.Sprintf("%d of the victim's %d kept connections were cut %s the attack", cut, keptCount, when)
 		}
 		if stop != nil {
 			stop()

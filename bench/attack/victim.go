@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,14 +33,71 @@ type client struct {
 
 func newVictim(t *target) *client {
 	v := &client{t: t}
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(victim)}}
 	for i := range v.workers {
-		protocols := new(http.Protocols)
-		protocols.SetHTTP1(!t.h2)
-		protocols.SetHTTP2(t.h2)
-		v.workers[i] = &http.Transport{DialContext: dialer.DialContext, Protocols: protocols, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its own certificate
+		v.workers[i] = newTransport(t)
 	}
 	return v
+}
+
+// newTransport returns what connects from the victim's address.
+func newTransport(t *target) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!t.h2)
+	protocols.SetHTTP2(t.h2)
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(victim)}}
+	return &http.Transport{DialContext: dialer.DialContext, Protocols: protocols, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its own certificate
+}
+
+const (
+	// keptCount is how many connections others behind the victim's address keep, and keptPause how long each is idle between requests.
+	keptCount = 200
+	keptPause = 2 * time.Second
+)
+
+// keptConnections are connections from the victim's address that are used from time to time.
+type keptConnections struct {
+	t    *target
+	stop context.CancelFunc
+	done sync.WaitGroup
+	cut  atomic.Int64
+}
+
+// open opens the connections, and returns when each has had a response.
+func (k *keptConnections) open(ctx context.Context) {
+	ctx, k.stop = context.WithCancel(ctx)
+	var opened sync.WaitGroup
+	for i := range keptCount {
+		opened.Add(1)
+		k.done.Go(func() {
+			transport := newTransport(k.t)
+			defer transport.CloseIdleConnections()
+			v, first := &client{t: k.t}, sync.OnceFunc(opened.Done)
+			traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+				if !c.Reused {
+					k.cut.Add(1) // the first time, too; see countCut
+				}
+			}})
+			for n := 0; ctx.Err() == nil; n++ {
+				_ = v.get(traced, transport, fmt.Sprintf("%sf%d.js", libs, 1+(n*keptCount+i)%smallFiles))
+				first()
+				select {
+				case <-ctx.Done():
+				case <-time.After(keptPause):
+				}
+			}
+		})
+	}
+	opened.Wait()
+	k.cut.Add(-keptCount)
+}
+
+// countCut returns how many connections had to be opened again since the last call.
+func (k *keptConnections) countCut() int64 { return k.cut.Swap(0) }
+
+// close closes the connections.
+func (k *keptConnections) close() {
+	k.stop()
+	k.done.Wait()
 }
 
 func (v *client) close() {

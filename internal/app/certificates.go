@@ -46,7 +46,7 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 		}
 		c := r.settings
 		o := server.HTTPOptions{
-			MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: r.logger.With("part", "plain server"),
+			Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: r.logger.With("part", "plain server"),
 		}
 		r.addServer("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
 	}

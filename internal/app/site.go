@@ -149,7 +149,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix, api.NPMPrefix)
 	handler = c.Proxies.Handler(accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	h := server.HTTPOptions{
-		H2C: c.H2C, MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,
+		H2C: c.H2C, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,
 		Successor: r.supervisor.late.succession,
 	}
 	if c.FastLane {

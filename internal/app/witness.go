@@ -54,7 +54,7 @@ func (w witnessRole) start(_ context.Context, r *roleRun) error {
 		return err
 	}
 	r.parts.Add(parts.Part{Name: "witness", Stop: opened.Close})
-	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: s.Logger.With("part", "server")})
+	o, err := r.withTLS(server.HTTPOptions{Logger: s.Logger.With("part", "server")})
 	if err != nil {
 		return err
 	}

@@ -263,7 +263,7 @@ func (s *Settings) addFlags() {
 	f.Lookup("dictionaries").NoOptDefVal = "true"
 	f.Var(boolValue(&s.OtherCDNURLs), "other-cdn-urls", "redirect addresses as at jsDelivr and unpkg, such as /npm/jquery@3.7.1/dist/jquery.js, to the same file here")
 	f.Lookup("other-cdn-urls").NoOptDefVal = "true"
-	f.Var(CountValue(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it the client with the most loses some, and idle ones are closed; lowered to the limit of open files")
+	f.Var(CountValue(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it new ones close useless and idle ones; lowered to the limit of open files")
 	f.Var(&listValue{target: &s.TrustedProxies, kind: "network"}, "trusted-proxies", "`NETWORK` of proxies trusted to name the client, such as 10.0.0.0/8, or unix: for a Unix socket; repeatable")
 	f.Var(requiredValue(&s.ForwardedHeader, "field"), "forwarded-header", "`FIELD` in which trusted proxies name the client: a list of addresses, or Forwarded")
 	f.Var(boolValue(&s.ProxyProtocol), "proxy-protocol", "require the PROXY protocol (version 1 or 2) on connections of trusted proxies")

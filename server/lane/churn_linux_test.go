@@ -22,7 +22,7 @@ import (
 // back: descriptors are numbers, which the system gives to the next connection.
 func TestConnectionsStayApart(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
-		const most, clients, each = 8, 16, 25
+		const most, clients, each = 40, 16, 25
 		tcp, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

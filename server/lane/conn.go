@@ -112,7 +112,9 @@ func (c *conn) handshake() (as net.Conn, next state) {
 	c.records = &gatherer{Conn: c.socket}
 	t := tls.Server(c.records, o.TLS)
 	_ = t.SetDeadline(c.listener.deadlines.At(Handshake, c.opened, time.Time{}))
+	c.place.setHandshake(true)
 	err := t.HandshakeContext(context.Background())
+	c.place.setHandshake(false)
 	_ = t.SetDeadline(time.Time{})
 	switch protocol := t.ConnectionState().NegotiatedProtocol; {
 	case err == nil && protocol == "h2" && o.Requests != nil:
@@ -208,7 +210,10 @@ func (c *conn) respondToRead(now time.Time) state {
 		if next != idle {
 			return next
 		}
-		c.opened = time.Time{}
+		if !c.opened.IsZero() {
+			c.opened = time.Time{}
+			c.place.markAnswered()
+		}
 		if c.start += n; c.start == c.end {
 			break
 		}
@@ -417,7 +422,7 @@ func (c *conn) handOver(as net.Conn) {
 
 // unansweredConn returns the connection for net/http. Its reads begin with the bytes that the lane has read and not responded to.
 func (c *conn) unansweredConn() net.Conn {
-	h := &handedOffConn{Conn: c.stream()}
+	h := &handedOffConn{Conn: c.stream(), place: c.place}
 	if c.end > c.start {
 		h.rest = slices.Clone(c.buffer[c.start:c.end])
 	}
@@ -430,7 +435,14 @@ func (c *conn) unansweredConn() net.Conn {
 // A handedOffConn is read from the beginning of what the lane has not answered.
 type handedOffConn struct {
 	net.Conn
-	rest []byte
+	rest  []byte
+	place *connEntry // in the listener's limit, or nil
+}
+
+// Write writes a part of a response.
+func (c *handedOffConn) Write(p []byte) (int, error) {
+	c.place.markAnswered()
+	return c.Conn.Write(p)
 }
 
 func (c *handedOffConn) Read(p []byte) (int, error) {

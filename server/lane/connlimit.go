@@ -1,15 +1,18 @@
 package lane
 
 import (
+	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// A connLimit limits how many connections a listener has, and counts them by client. Below the limit each client may have any number.
-// Near it the client with the most loses connections, whatever these are doing. It costs something when a connection is accepted and when
-// it is closed, and nothing when a request is served.
+// A connLimit limits how many connections a listener has. Below nine tenths of the limit each client may have any number. Beyond, each new
+// connection evicts the one with the highest score of some; the package comment has the scores. The limit costs something when a
+// connection is accepted, when it gets its first response and when it is closed, and nothing for other requests.
 //
 // Connections of proxies that the operator trusts do not count for a client. While connections are scarce, each request counts them for
 // the client that it is from.
@@ -17,81 +20,94 @@ type connLimit struct {
 	bounded bool        // false without a limit
 	scarce  atomic.Bool // whether clients have to hurry
 
-	mu      sync.Mutex
-	most    int
-	ample   int // up to this number none is evicted
-	open    int // connections, without those that were cut
-	groups  map[netip.Prefix]*clientGroup
-	bySize  []ring[*clientGroup] // by number of connections
-	largest int                  // how many the client with the most has
+	mu         sync.Mutex
+	most       int
+	ample      int // up to this number none is evicted
+	entries    []*connEntry
+	unanswered int          // of entries, those that have got no response
+	handshakes []*connEntry // of entries, those in the TLS handshake
+	clients    map[netip.Prefix]*clientCount
 }
 
-// A clientGroup is the connections of one client.
-type clientGroup struct {
-	client netip.Prefix
-	places ring[*connEntry]
-	link[*clientGroup]
+// A clientCount counts the connections of a client, or of an IPv6 network with several clients.
+type clientCount struct {
+	unanswered int // have got no response yet
+	answered   int
 }
 
 // A connEntry is a connection in a connLimit. It stays the same while the connection is open, whichever goroutine owns that, and
-// whether it is a descriptor or a connection of package net. A nil entry may set a descriptor or a connection and leave: that does
-// nothing.
+// whether it is a descriptor or a connection of package net. A nil entry may be changed and leave: that does nothing.
 type connEntry struct {
-	room  *connLimit
-	group *clientGroup // nil where it is not counted for a client
-	link[*connEntry]
-	in     bool                 // whether it counts as open
-	fd     int                  // -1 for none
-	tcp    *net.TCPConn         // nil where it is a descriptor, or closed
-	conn   atomic.Pointer[conn] // nil where it is not the lane's
-	proxy  bool                 // whether a trusted proxy has connected
-	remote net.Addr             // the client's, by the PROXY protocol; or nil
+	limit     *connLimit
+	client    netip.Prefix // the zero prefix where it is not counted for a client
+	opened    time.Time
+	answered  bool                 // whether it has got a response, guarded by limit.mu
+	noted     atomic.Bool          // the same, without the lock
+	place     int                  // in limit.entries, -1 where it does not count as open
+	handshake int                  // in limit.handshakes, -1 where it is not there
+	fd        int                  // -1 where there is none
+	socket    net.Conn             // nil where it is a descriptor, or closed
+	conn      atomic.Pointer[conn] // nil where it is not the lane's
+	proxy     bool                 // whether a trusted proxy has connected
+	remote    net.Addr             // the client that the proxy names with the PROXY protocol; or nil
 }
 
 const (
-	// few is how many connections a browser has to a host, and a few more. Clients with up to so many connections are not ranked.
-	few = 8
-	// looks bounds how many connections are looked at for one that is idle.
-	looks = 64
+	// samples is how many connections are compared for an eviction. With half of all connections useless, the chance that only useful
+	// ones are among them is 2⁻³².
+	samples = 32
+	// stalledWeight and idleWeight are what a second counts of a connection whose client takes nothing, and of one that waits for its next request.
+	stalledWeight = 10
+	idleWeight    = 0.001
+	// leastScore is that of connections that are evicted before the limit is near: those that had no request for a tenth of a second.
+	leastScore = 0.01
 )
 
+// networks are the sizes of IPv6 networks whose connections count together, and the share of them that counts: a subscriber gets a /64 or
+// a /56, an organization a /48.
+var networks = [...]struct {
+	bits  int
+	share float64
+}{{64, 1}, {56, 1. / 4}, {48, 1. / 16}}
+
 func newConnLimit(most int) *connLimit {
-	return &connLimit{bounded: most > 0, most: most, ample: most * 9 / 10, groups: make(map[netip.Prefix]*clientGroup), bySize: make([]ring[*clientGroup], 1)}
+	return &connLimit{bounded: most > 0, most: most, ample: ampleOf(most), clients: make(map[netip.Prefix]*clientCount)}
 }
 
-// admit adds a new connection of a client, and evicts a connection if there are too many. counts says that the new one counts for
-// its client. admit returns false if the new connection is the evicted one, which the caller closes.
-func (r *connLimit) admit(p *connEntry, of netip.Prefix, counts bool) bool {
+// ampleOf returns up to how many connections none is evicted, under a limit. The others make time for those that are being closed.
+func ampleOf(most int) int { return max(1, most*9/10) }
+
+// newEntry returns the entry of a connection that does not count yet.
+func (r *connLimit) newEntry(fd int, socket net.Conn) *connEntry {
+	return &connEntry{limit: r, fd: fd, socket: socket, place: -1, handshake: -1, opened: time.Now()}
+}
+
+// admit adds a new connection of a client, the zero prefix for none, and evicts another one if there are too many.
+func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	if !r.bounded {
-		return true
+		return
 	}
 	r.mu.Lock()
-	r.add(p, of, counts)
-	return r.makeRoom(p)
+	p.client = client
+	r.add(p)
+	r.makeRoom(p)
 }
 
 // moveToClient counts a connection for a client, if it counted for none or for another one before. It returns false if the
-// connection was evicted before, or is evicted now because the client has too many; then the connection is shut down.
-func (r *connLimit) moveToClient(p *connEntry, of netip.Prefix) bool {
+// connection was evicted before, or is evicted now; then the connection is shut down.
+func (r *connLimit) moveToClient(p *connEntry, client netip.Prefix) bool {
 	if !r.bounded {
 		return true
 	}
 	r.mu.Lock()
-	if !p.in {
-		r.mu.Unlock()
-		return false
+	if p.place < 0 || p.client == client {
+		defer r.mu.Unlock()
+		return p.place >= 0
 	}
-	if p.group != nil && p.group.client == of {
-		r.mu.Unlock()
-		return true
-	}
-	r.remove(p)
-	r.add(p, of, true)
-	stays := r.makeRoom(p)
-	if !stays {
-		r.shutDown(p)
-	}
-	return stays
+	r.count(p, -1)
+	p.client = client
+	r.count(p, 1)
+	return r.makeRoom(nil) != p
 }
 
 // shutDown makes reading and writing of a connection fail, so that its owner closes it.
@@ -101,182 +117,238 @@ func (r *connLimit) shutDown(p *connEntry) {
 	r.mu.Unlock()
 }
 
-// setLimit changes the limit. If more connections are open than a lower limit allows, the clients with the most connections lose
-// some.
+// setLimit changes the limit. If more connections are open than a lower limit allows, it evicts some.
 func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
-	r.most, r.ample = most, most*9/10
-	r.addOpen(0)
-	excess := r.open - r.ample
+	r.most, r.ample = most, ampleOf(most)
+	r.updateScarce()
+	excess := len(r.entries) - r.ample
 	r.mu.Unlock()
 	for range excess {
 		r.mu.Lock()
-		r.makeRoom(&connEntry{})
+		r.makeRoom(nil)
 	}
 }
 
-// makeRoom evicts a connection if there are too many now that p counts. It returns false if that connection is p, which the caller
-// closes. The caller holds mu, which makeRoom releases.
-func (r *connLimit) makeRoom(p *connEntry) bool {
-	evicted := r.evictionCandidate(p)
+// makeRoom evicts a connection other than the newcomer if there are too many, and returns it; nil for none. The caller holds mu, which
+// makeRoom releases.
+func (r *connLimit) makeRoom(newcomer *connEntry) (evicted *connEntry) {
+	defer r.mu.Unlock()
+	switch now := time.Now(); {
+	case len(r.entries) > r.most-max(1, r.most/50):
+		evicted = r.evictionCandidate(r.entries, newcomer, now, 0)
+	case len(r.entries) > r.ample:
+		evicted = r.evictionCandidate(r.entries, newcomer, now, leastScore)
+	case len(r.handshakes) > r.most/2:
+		evicted = r.evictionCandidate(r.handshakes, newcomer, now, leastScore)
+	}
 	if evicted == nil {
-		r.mu.Unlock()
-		return true
+		return nil
 	}
 	r.remove(evicted)
 	c := evicted.conn.Load()
 	if c == nil || c.state().name() != idle {
-		if evicted != p {
-			evicted.shutDown()
-		}
-		r.mu.Unlock()
-		return evicted != p
+		evicted.shutDown()
+		return evicted
 	}
-	r.mu.Unlock()
 	go func() { // TLS says goodbye first, and may wait for that
 		if s := c.state(); s.name() != idle || !c.listener.closeWaiting(c, s) {
-			r.mu.Lock()
-			evicted.shutDown()
-			r.mu.Unlock()
+			r.shutDown(evicted)
 		}
 	}()
-	return true
+	return evicted
 }
 
-// evictionCandidate returns the connection to evict now that p has come, nil for none.
-func (r *connLimit) evictionCandidate(p *connEntry) *connEntry {
-	if r.open <= r.ample {
-		return nil
-	}
-	heaviest := r.bySize[r.largest].first
-	if p.group != nil && p.group.places.n == r.largest {
-		heaviest = p.group
-	}
-	mine := heaviest != nil && heaviest == p.group
-	if heaviest == nil || r.largest <= few && (mine || r.open <= (r.ample+r.most)/2) {
-		return nil // then the connection that is idle for longest makes room, whosever it is
-	}
-	switch candidate := heaviest.evictionCandidate(p); {
-	case !mine, candidate.isIdle():
-		return candidate
-	case r.open > r.most-max(1, r.most/50):
-		return p
-	}
-	return nil // no other client needs the room yet
-}
-
-// evictionCandidate returns the connection of the client that can be closed with the least harm, and is not newcomer: one that
-// waits for its next request or has sent none yet; else the oldest, which is likely the slowest. It looks at some connections, and
-// moves them to the end of the order.
-func (h *clientGroup) evictionCandidate(newcomer *connEntry) *connEntry {
-	var candidate *connEntry
-	rank := func(p *connEntry) int {
-		switch {
-		case p.isIdle():
-			return 2
-		case p.conn.Load() != nil && p.conn.Load().state().name() == fresh:
-			return 1
+// evictionCandidate returns the connection with the highest score, of all if they are few, else of some at random. It returns nil if none
+// but the newcomer has a higher score than least. The caller holds mu.
+func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now time.Time, least float64) (candidate *connEntry) {
+	highest := least
+	for i := range min(samples, len(all)) {
+		p := all[i]
+		if len(all) > samples {
+			p = all[rand.IntN(len(all))]
 		}
-		return 0
-	}
-	for range min(looks, h.places.n) {
-		p := h.places.first
-		if p != newcomer && (candidate == nil || rank(p) > rank(candidate)) {
-			candidate = p
+		if p == newcomer {
+			continue
 		}
-		if candidate != nil && rank(candidate) == 2 {
-			break
+		if score := r.score(p, now); score > highest {
+			candidate, highest = p, score
 		}
-		h.places.remove(p)
-		h.places.append(p)
 	}
 	return candidate
 }
 
-// isIdle reports whether the connection waits for its next request.
-func (p *connEntry) isIdle() bool {
+// score returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
+func (r *connLimit) score(p *connEntry, now time.Time) float64 {
+	unanswered, answered := r.countOf(p)
+	unsent, quiet := p.outstanding()
+	phase := state(alone)
 	c := p.conn.Load()
-	return c != nil && c.state().name() == idle
+	if c != nil {
+		phase = c.state()
+	}
+	switch age := now.Sub(p.opened).Seconds(); {
+	case unsent:
+		return quiet.Seconds() * stalledWeight
+	case !p.answered:
+		return age * age * unanswered / (1 + answered) * float64(r.unanswered) / float64(len(r.entries))
+	case phase.name() == idle:
+		quiet = now.Sub(phase.waitingSince())
+	case c != nil:
+		quiet = 0 // the server is at work
+	}
+	return quiet.Seconds() * math.Sqrt(answered) * idleWeight
 }
 
-// isFair reports whether no client has so many connections that it would lose some before others.
-func (r *connLimit) isFair() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.largest <= few
+// countOf returns how many connections the client of a connection has, without and with a response, or the share that counts of those of
+// its network if that is more. The caller holds mu.
+func (r *connLimit) countOf(p *connEntry) (unanswered, answered float64) {
+	unanswered, answered = 1, 0
+	if p.answered {
+		unanswered, answered = 0, 1
+	}
+	if !p.client.IsValid() {
+		return unanswered, answered
+	}
+	for _, network := range networks {
+		if n := r.clients[networkOf(p.client, network.bits)]; n != nil {
+			unanswered, answered = max(unanswered, float64(n.unanswered)*network.share), max(answered, float64(n.answered)*network.share)
+		}
+		if p.client.Addr().Is4() {
+			break
+		}
+	}
+	return unanswered, answered
 }
 
-// add counts a connection, and with counts also counts it for the client. The caller holds mu.
-func (r *connLimit) add(p *connEntry, of netip.Prefix, counts bool) {
-	p.in = true
-	r.addOpen(1)
-	if !counts {
-		return
+// networkOf returns the network of a client with that many bits, or the client itself if it has an IPv4 address.
+func networkOf(client netip.Prefix, bits int) netip.Prefix {
+	if client.Addr().Is4() {
+		return client
 	}
-	h := r.groups[of]
-	if h == nil {
-		h = &clientGroup{client: of}
-		r.groups[of] = h
-	}
-	p.group = h
-	r.changeGroup(h, func() { h.places.append(p) })
+	network, _ := client.Addr().Prefix(bits)
+	return network
+}
+
+// add counts a connection. The caller holds mu.
+func (r *connLimit) add(p *connEntry) {
+	p.place = len(r.entries)
+	r.entries = append(r.entries, p)
+	r.updateScarce()
+	r.count(p, 1)
 }
 
 // remove stops counting a connection. The caller holds mu.
 func (r *connLimit) remove(p *connEntry) {
-	if !p.in {
+	if p.place < 0 {
 		return
 	}
-	p.in = false
-	r.addOpen(-1)
-	if h := p.group; h != nil {
-		p.group = nil
-		r.changeGroup(h, func() { h.places.remove(p) })
+	r.endHandshake(p)
+	last := len(r.entries) - 1
+	r.entries[p.place], r.entries[last].place = r.entries[last], p.place
+	r.entries[last] = nil
+	r.entries = r.entries[:last]
+	p.place = -1
+	r.updateScarce()
+	r.count(p, -1)
+}
+
+// startHandshake counts a connection as one in the TLS handshake. The caller holds mu.
+func (r *connLimit) startHandshake(p *connEntry) {
+	p.handshake = len(r.handshakes)
+	r.handshakes = append(r.handshakes, p)
+}
+
+// endHandshake stops counting a connection as one in the TLS handshake. The caller holds mu.
+func (r *connLimit) endHandshake(p *connEntry) {
+	if p.handshake < 0 {
+		return
+	}
+	last := len(r.handshakes) - 1
+	r.handshakes[p.handshake], r.handshakes[last].handshake = r.handshakes[last], p.handshake
+	r.handshakes[last] = nil
+	r.handshakes = r.handshakes[:last]
+	p.handshake = -1
+}
+
+// updateScarce updates whether connections are scarce. The caller holds mu.
+func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries) > r.most*3/4) }
+
+// count adds n, 1 or -1, to the connections of a client and of its networks. The caller holds mu.
+func (r *connLimit) count(p *connEntry, n int) {
+	if !p.answered {
+		r.unanswered += n
+	}
+	if !p.client.IsValid() {
+		return
+	}
+	for _, network := range networks {
+		at := networkOf(p.client, network.bits)
+		c := r.clients[at]
+		if c == nil {
+			c = new(clientCount)
+			r.clients[at] = c
+		}
+		if p.answered {
+			c.answered += n
+		} else {
+			c.unanswered += n
+		}
+		if *c == (clientCount{}) {
+			delete(r.clients, at)
+		}
+		if p.client.Addr().Is4() {
+			return
+		}
 	}
 }
 
-// addOpen adds n to the number of open connections, and updates whether connections are scarce.
-func (r *connLimit) addOpen(n int) {
-	r.open += n
-	r.scarce.Store(r.open > r.most*3/4)
+// markAnswered records that the connection has got a response, or the beginning of one.
+func (p *connEntry) markAnswered() {
+	if p == nil || p.noted.Swap(true) {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	if p.place >= 0 {
+		p.limit.count(p, -1)
+	}
+	p.answered = true
+	if p.place >= 0 {
+		p.limit.count(p, 1)
+	}
 }
 
-// changeGroup changes the connections of a client by one, and keeps the groups sorted by their size.
-func (r *connLimit) changeGroup(h *clientGroup, change func()) {
-	if n := h.places.n; n > 0 {
-		r.bySize[n].remove(h)
+// setHandshake records whether the connection is in the TLS handshake.
+func (p *connEntry) setHandshake(begins bool) {
+	if p == nil {
+		return
 	}
-	change()
-	n := h.places.n
-	if n == len(r.bySize) {
-		r.bySize = append(r.bySize, ring[*clientGroup]{})
-	}
-	if n == 0 {
-		delete(r.groups, h.client)
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	if begins && p.place >= 0 {
+		p.limit.startHandshake(p)
 	} else {
-		r.bySize[n].append(h)
-	}
-	for r.largest = max(r.largest, n); r.largest > 0 && r.bySize[r.largest].n == 0; {
-		r.largest--
+		p.limit.endHandshake(p)
 	}
 }
 
 // setDescriptor sets what the connection is from now on: a descriptor, or a connection of package net.
-func (p *connEntry) setDescriptor(fd int, tcp *net.TCPConn) {
+func (p *connEntry) setDescriptor(fd int, socket net.Conn) {
 	if p != nil {
-		p.room.mu.Lock()
-		p.fd, p.tcp = fd, tcp
-		p.room.mu.Unlock()
+		p.limit.mu.Lock()
+		p.fd, p.socket = fd, socket
+		p.limit.mu.Unlock()
 	}
 }
 
 // leave removes the connection from the limit, before it is closed.
 func (p *connEntry) leave() {
 	if p != nil {
-		p.room.mu.Lock()
-		p.room.remove(p)
-		p.fd, p.tcp = -1, nil
-		p.room.mu.Unlock()
+		p.limit.mu.Lock()
+		p.limit.remove(p)
+		p.fd, p.socket = -1, nil
+		p.limit.mu.Unlock()
 	}
 }
 
@@ -290,12 +362,17 @@ func (p *connEntry) setConn(c *conn) {
 // shutDown makes reading and writing of the connection fail, so that its owner closes it. What is not sent yet is dropped. The
 // caller holds mu, so that the number of the descriptor still is this connection's.
 func (p *connEntry) shutDown() {
-	switch {
-	case p.tcp != nil:
-		_ = p.tcp.SetLinger(0)
-		_ = p.tcp.CloseRead()
-		_ = p.tcp.CloseWrite()
-	case p.fd >= 0:
-		shutdownDescriptor(p.fd)
+	switch s := p.socket.(type) {
+	case nil:
+		if p.fd >= 0 {
+			shutdownDescriptor(p.fd)
+		}
+	case *net.TCPConn:
+		_ = s.SetLinger(0)
+		_ = s.CloseRead()
+		_ = s.CloseWrite()
+	case *net.UnixConn:
+		_ = s.CloseRead()
+		_ = s.CloseWrite()
 	}
 }

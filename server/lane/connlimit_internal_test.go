@@ -4,73 +4,129 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 )
 
-// TestRoomIsFair has connections of clients come and go at random. Whichever gives way is of a client with the most, and
-// all is counted.
-func TestRoomIsFair(t *testing.T) {
+// TestScores holds the order in which connections are evicted.
+func TestScores(t *testing.T) {
+	r, now := newConnLimit(1000), epoch.Add(time.Hour)
+	open := func(client string, ago time.Duration, answered bool, s state) *connEntry {
+		p := r.newEntry(-1, nil)
+		p.opened, p.answered = now.Add(-ago), answered
+		if client != "" {
+			p.client = netip.MustParsePrefix(client)
+		}
+		if s != handed {
+			c := new(conn)
+			c.word.Store(int64(s.withStart(now.Add(-ago))))
+			p.conn.Store(c)
+		}
+		r.add(p)
+		return p
+	}
+	for range 199 { // a company behind one address, and 8 silent connections of each attacker
+		open("192.0.2.1/32", time.Second, true, idle)
+	}
+	for range 7 {
+		open("198.51.100.1/32", time.Second, false, fresh)
+	}
+	for i := range 1600 { // one subscriber's network
+		addr := netip.MustParsePrefix("2001:db8::/64").Addr().As16()
+		addr[6], addr[7] = byte(i>>8), byte(i)
+		open(netip.PrefixFrom(netip.AddrFrom16(addr), 64).String(), time.Second, false, fresh)
+	}
+	last := -1.
+	for _, c := range []struct {
+		name string
+		p    *connEntry
+	}{
+		{"a response is being sent", open("203.0.113.1/32", time.Minute, true, alone)},
+		{"a new connection of the company", open("192.0.2.1/32", 100*time.Millisecond, false, fresh)},
+		{"a new connection", open("203.0.113.2/32", 100*time.Millisecond, false, fresh)},
+		{"an idle connection", open("203.0.113.1/32", 20*time.Second, true, idle)},
+		{"an idle connection of the company", open("192.0.2.1/32", 20*time.Second, true, idle)},
+		{"a slow handshake", open("203.0.113.3/32", time.Second, false, opening)},
+		{"a silent connection of an attacker with several", open("198.51.100.1/32", time.Second, false, fresh)},
+		{"a silent connection of a network with many", open("2001:db8:0:99::/64", time.Second, false, opening)},
+		{"half a head that is older", open("2001:db8:0:98::/64", 2*time.Second, false, alone)},
+	} {
+		score := r.score(c.p, now)
+		if score <= last {
+			t.Errorf("%s has the score %g, and the one before %g", c.name, score, last)
+		}
+		last = score
+	}
+}
+
+// TestEvictions has connections of clients come and go at random. Whichever is evicted has the highest score, and all is counted.
+func TestEvictions(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
-		most := 20 + random.IntN(200)
+		most := 5 + random.IntN(samples-5)
 		r := newConnLimit(most)
-		of := make(map[*connEntry]netip.Prefix)
-		for range 2000 {
-			if random.IntN(4) == 0 {
-				for p := range of {
+		open := make(map[*connEntry]bool)
+		for range 500 {
+			for p := range open {
+				switch random.IntN(8) {
+				case 0:
 					p.leave()
-					delete(of, p)
-					break
+					delete(open, p)
+				case 1:
+					p.markAnswered()
 				}
-				continue
+				break
 			}
 			from := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(min(random.IntN(10), random.IntN(10)))}), 32)
-			p := &connEntry{room: r, fd: -1}
-			counts, others := make(map[netip.Prefix]int), 0
-			of[p] = from
-			for _, client := range of {
-				counts[client]++
+			p := r.newEntry(-1, nil)
+			p.opened = p.opened.Add(-time.Duration(random.IntN(1e6)) * time.Millisecond)
+			r.admit(p, from)
+			highest := 0.
+			for other := range open {
+				if other.place >= 0 {
+					highest = max(highest, r.score(other, time.Now()))
+				}
 			}
-			for _, n := range counts {
-				others = max(others, n)
-			}
-			admitted := r.admit(p, from, true)
-			if admitted != p.in {
-				t.Fatalf("admitted %v, and it is in: %v", admitted, p.in)
-			}
-			for p, client := range of {
-				if p.in {
+			open[p] = true
+			for p := range open {
+				if p.place >= 0 {
 					continue
 				}
-				if delete(of, p); counts[client] < others || len(of) < r.ample {
-					t.Fatalf("a client with %d gives way, where another has %d; %d of %d are open", counts[client], others, len(of), most)
+				if delete(open, p); len(open) < r.ample {
+					t.Fatalf("a connection is evicted where %d of %d are open", len(open), most)
 				}
+				r.add(p) // as it was
+				if score := r.score(p, time.Now()); score < highest {
+					t.Errorf("a connection with the score %g is evicted, where another has %g", score, highest)
+				}
+				r.remove(p)
 			}
-			if sum := check(t, r); sum != len(of) || sum != r.open || r.scarce.Load() != (sum > most*3/4) {
-				t.Fatalf("%d are counted as %d and listed as %d", len(of), r.open, sum)
-			}
+			checkCounts(t, r, open)
 		}
 	}
 }
 
-// check returns how many places are listed.
-func check(t *testing.T, r *connLimit) (sum int) {
+// checkCounts holds that what is open is counted.
+func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 	t.Helper()
-	for size := range r.bySize {
-		n := 0
-		for h := r.bySize[size].first; h != nil; h = h.after {
-			n++
-			places := 0
-			for p := h.places.first; p != nil; p = p.after {
-				places++
-			}
-			if places != size || places != h.places.n || r.groups[h.client] != h || size > r.largest {
-				t.Fatalf("a client with %d connections is listed as having %d", places, size)
-			}
-			sum += places
+	counts := make(map[netip.Prefix]clientCount)
+	for i, p := range r.entries {
+		if p.place != i || !open[p] {
+			t.Fatal("a connection has another's place")
 		}
-		if n != r.bySize[size].n {
-			t.Fatalf("%d clients are counted as %d", n, r.bySize[size].n)
+		n := counts[p.client]
+		if p.answered {
+			n.answered++
+		} else {
+			n.unanswered++
+		}
+		counts[p.client] = n
+	}
+	for client, n := range r.clients {
+		if *n != counts[client] {
+			t.Fatalf("%v has %+v, counted as %+v", client, counts[client], *n)
 		}
 	}
-	return sum
+	if len(r.clients) != len(counts) || len(r.entries) != len(open) || r.scarce.Load() != (len(open) > r.most*3/4) {
+		t.Fatalf("%d connections of %d clients are counted as %d of %d", len(open), len(counts), len(r.entries), len(r.clients))
+	}
 }

@@ -109,7 +109,7 @@ func TestOneClientHasTheRoom(t *testing.T) {
 	const most = 50
 	address := roomFor(t, most)
 	var all []net.Conn
-	for range most * 19 / 20 {
+	for range most * 9 / 10 {
 		all = append(all, from(t, "127.0.0.2", address, ""))
 	}
 	for i, c := range all {

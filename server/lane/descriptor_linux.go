@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -42,19 +43,12 @@ func (l *limited) prepareListener() error {
 // acceptDescriptor accepts a connection as a descriptor, which Go's poller does not know. The goroutine that closes the descriptor
 // must call connEntry.leave before, and releaseSlot.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
-	for {
-		if err := l.acceptNext(); err != nil {
-			return -1, nil, err
-		}
-		fd := l.next.fd
-		p := l.newEntry(fd, nil)
-		if p == nil || l.admit(p, l.next.peer) {
-			return fd, p, nil
-		}
-		shutdownDescriptor(fd)
-		_ = unix.Close(fd)
-		l.releaseSlot()
+	if err := l.acceptNext(); err != nil {
+		return -1, nil, err
 	}
+	p := l.newEntry(l.next.fd, nil)
+	l.admit(p, l.next.peer)
+	return l.next.fd, p, nil
 }
 
 // acceptNext waits for a slot and for a connection, and accepts that into next.
@@ -130,6 +124,30 @@ func shutdownDescriptor(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 }
 
+// outstanding reports whether the client has not taken all that was sent, and how long ago bytes moved: those of the server if it has not,
+// else those of either side. The caller holds the limit's mu.
+func (p *connEntry) outstanding() (unsent bool, quiet time.Duration) {
+	read := func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return // of a Unix socket
+		}
+		milliseconds := min(info.Last_data_sent, info.Last_data_recv)
+		if unsent = info.Unacked > 0 || info.Notsent_bytes > 0; unsent {
+			milliseconds = info.Last_data_sent
+		}
+		quiet = time.Duration(milliseconds) * time.Millisecond
+	}
+	if p.fd >= 0 {
+		read(uintptr(p.fd))
+	} else if s, ok := p.socket.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			_ = raw.Control(read)
+		}
+	}
+	return unsent, quiet
+}
+
 // takeDescriptor takes the descriptor of a connection from Go's package net. The connection still counts for the limit.
 func (c *limitedConn) takeDescriptor() (int, error) {
 	raw, err := c.SyscallConn()
@@ -174,7 +192,10 @@ func (c *conn) moveToPoller() error {
 	socket, fd, err := newTCPConn(file)
 	c.listener.mu.Lock() // for cut
 	c.fd = fd
-	c.place.setDescriptor(-1, socket)
+	c.place.setDescriptor(-1, nil)
+	if err == nil {
+		c.place.setDescriptor(-1, socket)
+	}
 	c.listener.mu.Unlock()
 	_ = file.Close()
 	if err != nil {

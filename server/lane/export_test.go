@@ -1,6 +1,8 @@
 package lane
 
-import "time"
+import (
+	"time"
+)
 
 // Transitions are those that follow allows, by the names of the states.
 func Transitions() map[[2]string]bool {
@@ -25,4 +27,18 @@ func (o *Options) SetDeadline(p Phase, limit time.Duration) {
 // Observe tells moved of each change of a connection's state.
 func (o *Options) Observe(moved func(transition [2]string)) {
 	o.moved = func(from, to state) { moved([2]string{from.String(), to.String()}) }
+}
+
+// CloseIdle closes a connection that has been waiting for its next request since before a time, as an eviction does. It reports whether
+// there was one.
+func (l *Listener) CloseIdle(before time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open.all() {
+		if s := c.state(); s.name() == idle && s < idle.withStart(before) && l.takeWaiting(c, s) {
+			go c.closeSocket()
+			return true
+		}
+	}
+	return false
 }

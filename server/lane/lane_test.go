@@ -199,39 +199,6 @@ func TestAcceptedWhenItHasStopped(t *testing.T) {
 	})
 }
 
-func TestCloseIdleClosesTheLongestIdle(t *testing.T) {
-	inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
-		conns := []net.Conn{connect(), connect(), connect(), connect()}
-		for _, c := range conns {
-			get(t, c, "/a")
-			time.Sleep(time.Second)
-		}
-		get(t, conns[0], "/b") // so that the second waits longest
-		fresh := connect()     // which may be about to ask
-		synctest.Wait()
-		if l.CloseIdle(time.Now().Add(-time.Hour)) {
-			t.Error("one was closed that does not wait for as long")
-		}
-		time.Sleep(time.Second)
-		for _, c := range []net.Conn{conns[1], conns[2]} {
-			if !l.CloseIdle(time.Now()) {
-				t.Error("none was closed")
-			}
-			wantEnd(t, c, 0)
-		}
-		get(t, conns[3], "/c") // which was among the longest when that was looked up
-		time.Sleep(time.Second)
-		if !l.CloseIdle(time.Now()) {
-			t.Error("none was closed")
-		}
-		wantEnd(t, conns[0], 0)
-		if !l.CloseIdle(time.Now()) || l.CloseIdle(time.Now()) {
-			t.Error("the last was not closed, or one that never asked was")
-		}
-		get(t, fresh, "/d")
-	})
-}
-
 func TestHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
 		c := connect()

@@ -1,11 +1,9 @@
 package lane
 
 import (
-	"cmp"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -18,7 +16,7 @@ import (
 // closeWaiting closes c if it still waits in the state s, and reports whether it did.
 func (l *Listener) closeWaiting(c *conn, s state) bool {
 	l.mu.Lock()
-	closes := l.evict(c, s)
+	closes := l.takeWaiting(c, s)
 	l.mu.Unlock()
 	if closes {
 		_ = c.closeSocket()
@@ -26,63 +24,14 @@ func (l *Listener) closeWaiting(c *conn, s state) bool {
 	return closes
 }
 
-// evict removes c if it still waits in the state s, and reports whether the caller has to close it. The caller holds mu; it closes
+// takeWaiting removes c if it still waits in the state s, and reports whether the caller has to close it. The caller holds mu; it closes
 // c after it has released mu, because the goodbye of TLS may take time.
-func (l *Listener) evict(c *conn, s state) bool {
+func (l *Listener) takeWaiting(c *conn, s state) bool {
 	if !c.move(s, closing) {
 		return false
 	}
 	l.remove(c)
 	return true
-}
-
-// An idler is a connection that has been waiting for its next request since it had that
-// state, if it still has.
-type idler struct {
-	c     *conn
-	state state
-}
-
-// idlersKept bounds how many are remembered from one look at all connections.
-const idlersKept = 256
-
-// CloseIdle closes the connection that has been waiting for its next request for the longest time, if it has since before a time,
-// and reports whether there was one. The time is only in the state of a connection, so that responding takes no lock, and all
-// connections have to be looked at. One look serves many calls: the connection that has waited longest then, and still waits, waits
-// longest now.
-func (l *Listener) CloseIdle(before time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closeCandidate(idle.withStart(before)) {
-		return true
-	}
-	for c := range l.open.all() {
-		if s := c.state(); s.name() == idle {
-			l.idlers = append(l.idlers, idler{c, s})
-		}
-	}
-	slices.SortFunc(l.idlers, func(a, b idler) int { return cmp.Compare(a.state, b.state) })
-	l.idlers = slices.Delete(l.idlers, min(len(l.idlers), idlersKept), len(l.idlers))
-	return l.closeCandidate(idle.withStart(before))
-}
-
-// closeCandidate closes the first connection of the last look that still waits in its state, if it has been waiting since before
-// the time in before. It reports whether it has closed one.
-func (l *Listener) closeCandidate(before state) bool {
-	for len(l.idlers) > 0 {
-		longest := l.idlers[0]
-		if longest.state >= before && longest.c.state() == longest.state {
-			return false
-		}
-		l.idlers[0] = idler{}
-		l.idlers = l.idlers[1:]
-		if l.evict(longest.c, longest.state) {
-			go longest.c.closeSocket()
-			return true
-		}
-	}
-	l.idlers = nil
-	return false
 }
 
 // sweeps is how often the shortest time limit is looked after.
@@ -122,7 +71,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 		if c.multiplexed.Load() != nil {
 			ends = time.Time{} // it sends GOAWAY first, see multiplexer.endDeadline
 		}
-		if !now.Before(l.deadlines.At(s.phase(), s.waitingSince(), ends)) && l.evict(c, s) {
+		if !now.Before(l.deadlines.At(s.phase(), s.waitingSince(), ends)) && l.takeWaiting(c, s) {
 			overdue = append(overdue, c)
 		}
 	}
@@ -154,11 +103,10 @@ type limited struct {
 }
 
 // Limit returns a listener that has at most that many connections of l open at a time, if most is not 0; others wait in the
-// system's queue. Near the limit the client with the most connections loses some.
+// system's queue. Near the limit a new connection evicts another one.
 func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)[0] }
 
-// LimitAll is [Limit] for several listeners together, of TCP or Unix sockets. All connections of a Unix socket are one client's, so
-// none of them is evicted.
+// LimitAll is [Limit] for several listeners together, of TCP or Unix sockets. Connections of a Unix socket count for no client.
 func LimitAll(most int, of ...net.Listener) []net.Listener {
 	slots, room := newSlots(most), newConnLimit(most)
 	all := make([]net.Listener, len(of))
@@ -166,21 +114,22 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 		if tcp, ok := l.(*net.TCPListener); ok {
 			all[i] = &limited{TCPListener: tcp, slots: slots, room: room, closed: make(chan struct{})}
 		} else {
-			all[i] = &limitedUnixListener{Listener: l, slots: slots, closed: make(chan struct{})}
+			all[i] = &limitedUnixListener{Listener: l, slots: slots, room: room, closed: make(chan struct{})}
 		}
 	}
 	return all
 }
 
-// A limitedUnixListener limits the connections of a Unix socket.
+// A limitedUnixListener is a limited listener of a Unix socket.
 type limitedUnixListener struct {
 	net.Listener
 	slots  *connectionSlots
+	room   *connLimit
 	closed chan struct{}
 	once   sync.Once
 }
 
-// Accept waits for a slot, and accepts a connection of a Unix socket.
+// Accept waits for a slot and accepts a connection of a Unix socket. Near the limit it evicts another one.
 func (l *limitedUnixListener) Accept() (net.Conn, error) {
 	if err := l.slots.acquire(l.closed); err != nil {
 		return nil, err
@@ -190,7 +139,9 @@ func (l *limitedUnixListener) Accept() (net.Conn, error) {
 		l.slots.release()
 		return nil, err
 	}
-	return &localConn{Conn: c, leave: sync.OnceFunc(l.slots.release)}, nil
+	p := l.room.newEntry(-1, c)
+	l.room.admit(p, netip.Prefix{})
+	return &unixConn{Conn: c, place: p, release: sync.OnceFunc(l.slots.release)}, nil
 }
 
 func (l *limitedUnixListener) Close() error {
@@ -198,20 +149,26 @@ func (l *limitedUnixListener) Close() error {
 	return l.Listener.Close()
 }
 
-type localConn struct {
+// A unixConn is a connection of a limitedUnixListener.
+type unixConn struct {
 	net.Conn
-	leave func()
+	place   *connEntry
+	release func()
 }
 
-func (c *localConn) CloseWrite() error {
+// CloseWrite closes the connection for writing.
+func (c *unixConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-func (c *localConn) Close() error {
-	defer c.leave()
+func (c *unixConn) entry() *connEntry { return c.place }
+
+func (c *unixConn) Close() error {
+	defer c.release()
+	c.place.leave()
 	return c.Conn.Close()
 }
 
@@ -221,27 +178,20 @@ func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
 // releaseSlot records that a connection was closed.
 func (l *limited) releaseSlot() { l.slots.release() }
 
-// Accept waits for a slot and accepts a connection. Near the limit it evicts a connection of the client with the most; if that is the new
-// one, Accept closes it and accepts the next.
+// Accept waits for a slot and accepts a connection. Near the limit it evicts another one.
 func (l *limited) Accept() (net.Conn, error) {
-	for {
-		if err := l.acquireSlot(); err != nil {
-			return nil, err
-		}
-		c, err := l.AcceptTCP()
-		if err != nil {
-			l.releaseSlot()
-			return nil, err
-		}
-		p := l.newEntry(-1, c)
-		peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
-		if l.admit(p, peer.AddrPort().Addr()) {
-			return &limitedConn{TCPConn: c, of: l, place: p}, nil
-		}
-		_ = c.SetLinger(0)
-		_ = c.Close()
-		l.releaseSlot()
+	if err := l.acquireSlot(); err != nil {
+		return nil, err
 	}
+	c, err := l.AcceptTCP()
+	if err != nil {
+		l.releaseSlot()
+		return nil, err
+	}
+	p := l.newEntry(-1, c)
+	peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
+	l.admit(p, peer.AddrPort().Addr())
+	return &limitedConn{TCPConn: c, of: l, place: p}, nil
 }
 
 // newEntry returns the entry of a connection in the limit, nil if there is neither a limit nor a trusted proxy.
@@ -249,16 +199,22 @@ func (l *limited) newEntry(fd int, tcp *net.TCPConn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
 		return nil
 	}
-	return &connEntry{room: l.room, fd: fd, tcp: tcp}
+	if tcp == nil { // not a nil pointer in an interface
+		return l.room.newEntry(fd, nil)
+	}
+	return l.room.newEntry(fd, tcp)
 }
 
-// admit adds a connection of a peer to the limit, and reports whether it may stay.
-func (l *limited) admit(p *connEntry, peer netip.Addr) bool {
+// admit adds a connection of a peer to the limit.
+func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	if p == nil {
-		return true
+		return
 	}
-	p.proxy = l.trusts != nil && l.trusts(peer)
-	return l.room.admit(p, client.At(peer), !p.proxy)
+	var of netip.Prefix
+	if p.proxy = l.trusts != nil && l.trusts(peer); !p.proxy {
+		of = client.At(peer)
+	}
+	l.room.admit(p, of)
 }
 
 // countForClient counts the connection of a trusted proxy for the client whose request it carries, while connections are scarce. It
@@ -271,14 +227,12 @@ func (l *Listener) countForClient(c *conn) bool {
 	return !of.IsValid() || l.source.room.moveToClient(c.place, client.At(of))
 }
 
-// Fair reports whether no client has so many connections that it would lose some before idle connections are closed.
-func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
-
 // SetLimit changes how many connections the listener may have open, together with those that share its limit, which must not have
-// been 0. Beyond a lower limit the clients with the most connections lose some.
+// been 0. Beyond a lower limit it evicts connections.
 func (l *Listener) SetLimit(most int) {
 	if local, ok := l.Listener.(*limitedUnixListener); ok {
 		local.slots.setLimit(most)
+		local.room.setLimit(most)
 	}
 	if l.source != nil {
 		l.source.slots.setLimit(most)
@@ -305,6 +259,8 @@ type limitedConn struct {
 	place *connEntry
 	once  sync.Once
 }
+
+func (c *limitedConn) entry() *connEntry { return c.place }
 
 // RemoteAddr returns the address of the peer, or of the client that the PROXY protocol names.
 func (c *limitedConn) RemoteAddr() net.Addr {

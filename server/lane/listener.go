@@ -68,8 +68,6 @@ type Options struct {
 	Proxies *client.Proxies
 	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
 	ProxyProtocol bool
-	// Opened is called after a connection was accepted. Default: nothing is.
-	Opened func()
 	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. Default: nothing
 	// is.
 	HandsOver func(n int)
@@ -121,7 +119,6 @@ type Listener struct {
 	none      chan struct{} // closed by ended, when stopped and none is open
 	ended     sync.Once
 	refused   answers.Throttle
-	idlers    []idler // those that waited longest when CloseIdle last looked, longest first
 
 	relay  string   // the field in which proxies tell clients, or ""
 	source *limited // of descriptors; nil where inner is no TCP listener
@@ -230,8 +227,8 @@ func (l *Listener) accept() (c *conn, err error) {
 		c.fd, c.place, err = l.source.acceptDescriptor()
 	} else {
 		c.socket, err = l.Listener.Accept()
-		if below, ok := c.socket.(*limitedConn); ok {
-			c.place = below.place
+		if limited, ok := c.socket.(interface{ entry() *connEntry }); ok {
+			c.place = limited.entry()
 		}
 	}
 	c.place.setConn(c)
@@ -258,9 +255,6 @@ func (l *Listener) start(c *conn) {
 		c.loop.addNew(c)
 	}
 	l.mu.Unlock()
-	if l.o.Opened != nil {
-		l.o.Opened()
-	}
 	if !bare {
 		go c.serve()
 	}
@@ -397,12 +391,12 @@ func (l *Listener) closeWaitingNow() {
 		switch s := c.state(); {
 		case s == opening: // and slow to shake hands
 			_ = c.socket.Close()
-		case s.isWaiting() && c.multiplexed.Load() == nil && l.evict(c, s):
+		case s.isWaiting() && c.multiplexed.Load() == nil && l.takeWaiting(c, s):
 			go c.closeSocket() // TLS says goodbye first, and may wait for that
 		}
 	}
 	for c := range l.arriving {
-		l.source.room.shutDown(c.place)
+		c.place.limit.shutDown(c.place)
 	}
 }
 

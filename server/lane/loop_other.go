@@ -40,6 +40,9 @@ func (*limited) acceptDescriptor() (int, *connEntry, error) { return -1, nil, er
 // takeDescriptor is a stub for systems without event loops, where nothing calls it.
 func (*limitedConn) takeDescriptor() (int, error) { return -1, errors.ErrUnsupported }
 
+// outstanding reports nothing: only Linux says what a client has taken.
+func (*connEntry) outstanding() (unsent bool, quiet time.Duration) { return false, 0 }
+
 // shutdownDescriptor is a stub for systems without event loops, where nothing calls it.
 func shutdownDescriptor(int) {}
 

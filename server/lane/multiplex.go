@@ -155,6 +155,9 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 		return
 	}
 	m.sent, m.waited = 0, 0
+	if m.last != 0 {
+		m.c.place.markAnswered()
+	}
 	m.c.now = m.asked // a client that only sends PING waits all the same
 	s := m.c.waitingState()
 	m.startTimer(now)

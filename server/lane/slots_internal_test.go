@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestSlots has goroutines wait for slots, and changes how many there are.
@@ -64,23 +65,27 @@ func TestSlots(t *testing.T) {
 func TestRoomLimitChanges(t *testing.T) {
 	r := newConnLimit(100)
 	heavy, light := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
-	for range 60 {
-		r.admit(&connEntry{room: r, fd: -1}, heavy, true)
+	open := func(n int, client netip.Prefix) {
+		for range n {
+			p := r.newEntry(-1, nil)
+			p.opened = p.opened.Add(-time.Second)
+			r.admit(p, client)
+		}
 	}
-	for range 5 {
-		r.admit(&connEntry{room: r, fd: -1}, light, true)
-	}
+	open(60, heavy)
+	open(5, light)
 	r.setLimit(50)
-	if check(t, r); r.groups[light].places.n != 5 || r.open > 45 || r.groups[heavy].places.n < 30 {
-		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", r.open, r.groups[heavy].places.n, r.groups[light].places.n)
+	if h, l := r.clients[heavy].unanswered, r.clients[light].unanswered; l != 5 || h != 40 || len(r.entries) != 45 {
+		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", len(r.entries), h, l)
 	}
 	r.setLimit(200)
 	if r.scarce.Load() {
 		t.Error("connections are scarce under a high limit")
 	}
 	for range 100 {
-		if !r.admit(&connEntry{room: r, fd: -1}, heavy, true) {
-			t.Fatal("a connection is refused under a high limit")
-		}
+		r.admit(r.newEntry(-1, nil), heavy)
+	}
+	if len(r.entries) != 145 {
+		t.Errorf("%d connections are open under a high limit", len(r.entries))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -27,7 +28,8 @@ type Attack struct {
 	Path string // that it asks for, where it asks
 	At   int    // how many at a time
 
-	From       string // the client's address
+	From       string // the client's address, or the first of Clients
+	Clients    int    // how many addresses, which take turns; 0 for one
 	Address    string // the server's
 	Secure, H2 bool   // how that is reached
 }
@@ -36,6 +38,8 @@ type Attack struct {
 const (
 	Slowly   = "slowly"    // asks, and takes 1 kB/s of the answer
 	Silent   = "silent"    // connects, and says nothing
+	HalfTLS  = "half-tls"  // sends half of what begins a TLS handshake
+	NoRead   = "no-read"   // asks, and takes nothing of the answer
 	HalfHead = "half-head" // sends half of a request's head
 	Idle     = "idle"      // asks once, and keeps the connection
 	NoWindow = "no-window" // opens 100 streams of HTTP/2, and a window for none of them
@@ -96,21 +100,29 @@ func Child() {
 	if err := json.Unmarshal([]byte(os.Args[2]), &a); err != nil {
 		panic(err)
 	}
+	files := syscall.Rlimit{Cur: 1 << 16, Max: 1 << 16}
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files) // as root; else as many as there may be
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10) // no network is between it and the processors of the others
-	do := map[string]func() error{
-		Slowly: a.slowly, NoWindow: a.noWindow, Again: a.again,
-		Silent:   func() error { return a.silent("") },
-		HalfHead: func() error { return a.silent("GET / HTTP/1.1\r\nHost: exam") },
-		Idle:     func() error { return a.silent("GET " + a.Path + " HTTP/1.1\r\nHost: example.com\r\n\r\n") },
+	request := "GET " + a.Path + " HTTP/1.1\r\nHost: example.com\r\n\r\n"
+	do := map[string]func(a *Attack) error{
+		Slowly: (*Attack).slowly, NoWindow: (*Attack).noWindow, Again: (*Attack).again,
+		Silent:   func(a *Attack) error { return a.silent("") },
+		HalfHead: func(a *Attack) error { return a.silent("GET / HTTP/1.1\r\nHost: exam") },
+		HalfTLS:  func(a *Attack) error { return a.silent("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03") },
+		Idle:     func(a *Attack) error { return a.silent(request) },
+		NoRead:   func(a *Attack) error { return a.noRead(request) },
 	}[a.Do]
 	var begun sync.WaitGroup
-	for range a.At {
+	first := netip.MustParseAddr(a.From).As4()
+	for i := range a.At {
 		begun.Add(1)
 		go func() {
+			a, n := a, i%max(1, a.Clients)
+			a.From = netip.AddrFrom4([4]byte{first[0], first[1] + byte(n>>16), first[2] + byte(n>>8), first[3] + byte(n)}).String()
 			first := sync.OnceFunc(begun.Done)
 			time.AfterFunc(time.Second, first)
 			for {
-				_ = do() // it is closed, sooner or later
+				_ = do(&a) // it is closed, sooner or later
 				first()
 				time.Sleep(comesAgain)
 			}
@@ -168,6 +180,43 @@ func (a *Attack) silent(sent string) error {
 		_, err = io.Copy(io.Discard, c)
 	}
 	return err
+}
+
+// noRead asks for something over TLS or plain, reads none of the answer, and waits until it is closed.
+func (a *Attack) noRead(sent string) error {
+	c, err := a.dial("http/1.1")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err = io.WriteString(c, sent); err != nil {
+		return err
+	}
+	for ; err == nil; time.Sleep(time.Second) { // an error of the socket is seen without reading from it
+		raw, ok := c.(*net.TCPConn)
+		if s, secure := c.(*tls.Conn); secure {
+			raw, ok = s.NetConn().(*net.TCPConn)
+		}
+		if !ok {
+			return errors.New("not a TCP connection")
+		}
+		err = socketError(raw)
+	}
+	return err
+}
+
+// socketError returns the error of a connection that was reset, nil while it is open.
+func socketError(c *net.TCPConn) (err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	closed := raw.Control(func(fd uintptr) {
+		if n, failed := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR); failed != nil || n != 0 {
+			err = syscall.Errno(n)
+		}
+	})
+	return errors.Join(err, closed)
 }
 
 // again asks for something as fast as it comes.
