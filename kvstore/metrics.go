@@ -33,7 +33,7 @@ var metrics = []metric{
 
 var (
 	failedDesc   = prometheus.NewDesc("larder_store_failed", "1 after a disk failure, when the store is read-only until the next start.", nil, nil)
-	repairedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
+	repairedDesc = prometheus.NewDesc("larder_store_contents_repaired_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
 	freeDesc     = prometheus.NewDesc("larder_disk_free_bytes", "Free bytes on the data folder's disk.", nil, nil)
 	totalDesc    = prometheus.NewDesc("larder_disk_total_bytes", "Size of the data folder's disk.", nil, nil)
 	lostDesc     = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)

@@ -78,7 +78,7 @@ func TestDamagedCodingsHeal(t *testing.T) {
 			everyFile()
 		}
 		deadline := time.Now().Add(10 * time.Second)
-		for counter(t, registry, "larder_store_contents_mended_total", "", "") < 13 && time.Now().Before(deadline) {
+		for counter(t, registry, "larder_store_contents_repaired_total", "", "") < 13 && time.Now().Before(deadline) {
 			time.Sleep(time.Millisecond)
 		}
 		everyFile()
@@ -100,7 +100,7 @@ func TestDamagedCodingsHeal(t *testing.T) {
 				t.Errorf("it is not queued to be squeezed: %v", err)
 			}
 		}
-		for name, want := range map[string]float64{"larder_store_contents_mended_total": 13, "larder_store_contents_damaged": 0, "larder_assets_errors_total": 0} {
+		for name, want := range map[string]float64{"larder_store_contents_repaired_total": 13, "larder_store_contents_damaged": 0, "larder_assets_errors_total": 0} {
 			if got := counter(t, registry, name, "", ""); got != want {
 				t.Errorf("%s is %v, want %v", name, got, want)
 			}

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
@@ -73,16 +72,9 @@ type docsProperty struct {
 	Required                bool
 }
 
-// referenceCache keeps the page of the last document.
-type referenceCache struct {
-	mu       sync.Mutex
-	document []byte
-	page     docsReference
-}
-
 // docsPage returns the page that lists the routes of the API.
 func (s *Site) docsPage(q *request) (*pageAnswer, error) {
-	reference, err := s.reference.get(s.options.Document())
+	reference, err := s.readReference()
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +87,7 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 
 // docsPartPage returns the page that documents one group of the API's routes, or its schemas.
 func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
-	reference, err := s.reference.get(s.options.Document())
+	reference, err := s.readReference()
 	if err != nil {
 		return nil, err
 	}
@@ -136,18 +128,13 @@ func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperat
 	return operations, nil
 }
 
-// get returns the documentation made from an OpenAPI document, which it makes again only if the document has changed.
-func (c *referenceCache) get(document []byte) (docsReference, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.document == nil || !bytes.Equal(c.document, document) {
-		page, err := newDocsReference(document)
-		if err != nil {
-			return docsReference{}, err
-		}
-		c.document, c.page = bytes.Clone(document), page
-	}
-	return c.page, nil
+// readReference returns the pages made from the OpenAPI document, which it makes again only if the document has changed.
+func (s *Site) readReference() (docsReference, error) {
+	document := s.options.Document()
+	return s.references.Get(string(document), func() (docsReference, int, error) {
+		reference, err := newDocsReference(document)
+		return reference, 0, err
+	})
 }
 
 // newDocsReference returns the documentation of an API from its OpenAPI document.

@@ -218,26 +218,13 @@ type tally struct {
 // listed is how many lines the lists of a summary have.
 const listed = 10
 
-// summaryCache keeps the last summary.
-type summaryCache struct {
-	mu      sync.Mutex
-	listing *library.Listing
-	summary *summary
-}
-
 // summarize returns the totals and lists that the pages take from all libraries, computed once for each listing.
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
 		return nil, err
 	}
-	c := &s.summary
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.listing != listing {
-		c.listing, c.summary = listing, newSummary(listing)
-	}
-	return c.summary, nil
+	return s.summaries.Get(listing, func() (*summary, int, error) { return newSummary(listing), 0, nil })
 }
 
 // newSummary computes the totals and lists of a listing of libraries.
@@ -273,8 +260,7 @@ type totals struct {
 	Bytes int64
 }
 
-// totalsCache keeps the totals of each library, so that a publication costs no reading
-// of all the others' versions.
+// totalsCache has the totals of each library, so that after a publication only the versions of one library are read.
 type totalsCache struct {
 	mu        sync.Mutex
 	listing   *library.Listing

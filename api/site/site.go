@@ -73,9 +73,9 @@ type Site struct {
 	files       *files
 	templates   map[string]*template.Template
 	routes      []route
-	summary     summaryCache
+	summaries   prepared.Cache[*library.Listing, *summary]
 	totals      totalsCache
-	reference   referenceCache
+	references  prepared.Cache[string, docsReference] // by the OpenAPI document
 	drafting    draftLimiter
 	cachedPages prepared.Cache[pageKey, *page]
 	graphs      prepared.Cache[graphKey, keptGraph]
@@ -97,6 +97,7 @@ func New(o Options) (*Site, error) {
 	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.cachedPages.Most, s.cachedPages.MostBytes = maxCached, maxCachedBytes
 	s.graphs.Most, s.graphs.MostBytes = mostGraphs, mostGraphBytes
+	s.summaries.Most, s.references.Most = 1, 1
 	var err error
 	if s.files, err = loadFiles(); err != nil {
 		return nil, err
