@@ -209,7 +209,7 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 	return versions, nil
 }
 
-// latestOf returns the latest version, the zero value if there is none.
+// latestOf returns the latest version, the zero value if none is published.
 func latestOf(versions []views.Version) views.Version {
 	names := make([]string, len(versions))
 	for i, v := range versions {

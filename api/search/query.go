@@ -62,7 +62,7 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	return answers, nil
 }
 
-// selectFields returns the fields with these names, all fields if there is none or a "*".
+// selectFields returns the fields with these names, all fields without names or for "*".
 func selectFields(names []string) []*field {
 	var list, all []*field
 	for i := range fields {

@@ -23,7 +23,7 @@ import (
 const private = "private, no-store"
 
 // sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON, or with a line of text to a
-// program and to a request that is no page view. cookie is the Set-Cookie field, "" for none.
+// program and to a request other than a page view. cookie is the Set-Cookie field, "" for none.
 func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -89,7 +89,7 @@ func sendTooMany(w http.ResponseWriter, req *http.Request, again time.Duration) 
 	comeBack(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
 }
 
-// notCarriedOut refuses a request that is no page view, such as a form, from a visitor who is not in.
+// notCarriedOut refuses a request other than a page view, such as a form, from a visitor who is not in.
 func notCarriedOut(w http.ResponseWriter, req *http.Request, status int, again time.Duration) {
 	reason := "There are too many users at the moment."
 	if status == http.StatusServiceUnavailable {

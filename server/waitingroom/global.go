@@ -105,7 +105,7 @@ func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centr
 	return nil
 }
 
-// report sends a report and applies the response, or waits for the report that is under way. It is no failure if the leader does
+// report sends a report and applies the response, or waits for the report that is under way. It does not fail if the leader does
 // not respond: then no new visitor is admitted.
 func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error {
 	if r.flying {

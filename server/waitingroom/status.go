@@ -75,7 +75,7 @@ func (r *Rooms) Statuses() []Status {
 	return all
 }
 
-// Status returns the status of a room; false if there is none with that name.
+// Status returns the status of a room; false for an unknown name.
 func (r *Rooms) Status(name string) (Status, bool) {
 	room, ok := r.currentLayout().byName[name]
 	if !ok {

@@ -301,7 +301,7 @@ func (b *builder) describe(file string, m api.Message) string {
 	return fmt.Sprintf("%s: line %d: %.200s", file, m.Location.Line, m.Text)
 }
 
-// entryOf returns the entry point for a subpath, nil if there is none.
+// entryOf returns the entry point for a subpath, nil if it has none.
 func (b *builder) entryOf(subpath string) *entry {
 	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
 	if i < 0 {

@@ -227,7 +227,7 @@ func (s *exportScanner) scanDefinition(at int) {
 	}
 }
 
-// readRequire returns the specifier of a call of require with a string, and the token after the call; "" if there is none at a token.
+// readRequire returns the specifier of a call of require with a string, and the token after the call; "" if no such call is at the token.
 func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	if name, ok := unquote(s.text(at + 2)); ok && s.matches(at, "require", "(") && s.text(at+3) == ")" {
 		return name, at + 4

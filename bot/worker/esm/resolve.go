@@ -131,7 +131,7 @@ func (r *release) resolveSubpath(subpath string, conditions []string) (string, e
 	return "", fmt.Errorf("the release has no file for it")
 }
 
-// find returns the file that a path without an extension, or of a folder, stands for; "" if there is none.
+// find returns the file that a path without an extension, or of a folder, stands for; "" if no such file exists.
 func (r *release) find(at string, isFolder bool) string {
 	if file := r.findFile(at); file != "" && !isFolder {
 		return file
@@ -147,7 +147,7 @@ func (r *release) find(at string, isFolder bool) string {
 	return r.findIndex(at)
 }
 
-// findFile returns the file at a path, or at the path with an extension; "" if there is none.
+// findFile returns the file at a path, or at the path with an extension; "" if no such file exists.
 func (r *release) findFile(at string) string {
 	for _, extension := range []string{"", ".js", ".css", ".json", ".mjs", ".cjs"} {
 		if r.files[at+extension] != nil {
@@ -157,7 +157,7 @@ func (r *release) findFile(at string) string {
 	return ""
 }
 
-// findIndex returns the main file of a folder without a package.json; "" if there is none.
+// findIndex returns the main file of a folder without a package.json; "" if no such file exists.
 func (r *release) findIndex(folder string) string {
 	for _, extension := range []string{".js", ".json", ".mjs", ".cjs"} {
 		if file := path.Join(folder, "index"+extension); r.files[file] != nil {

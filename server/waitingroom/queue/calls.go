@@ -50,7 +50,7 @@ func (d *DataCentre) call() {
 	}
 }
 
-// next takes the visitor who is next out of the ranks. ok is false if there is none, or if all slots belong to visitors from before
+// next takes the visitor who is next out of the ranks. ok is false if no visitor waits, or if all slots belong to visitors from before
 // a restart, who have yet to come back.
 func (d *DataCentre) next(slots int) (id TicketID, ok bool) {
 	if d.ready == 0 {

@@ -99,7 +99,7 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// Open opens the record. If this process owns the record, Open creates the first version if there is none, and otherwise offers the
+// Open opens the record. If this process owns the record, Open creates the first version if it is missing, and otherwise offers the
 // rooms file. A follower offers its file in [Record.Run].
 func Open(ctx context.Context, o Options) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
