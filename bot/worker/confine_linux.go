@@ -97,7 +97,7 @@ func callConditions() []condition {
 		{unix.SYS_KILL, 0, ^uint32(0), self},
 		{unix.SYS_MMAP, 2, unix.PROT_EXEC, 0},
 		{unix.SYS_MMAP, 3, unix.MAP_TYPE | unix.MAP_GROWSDOWN | unix.MAP_HUGETLB, unix.MAP_PRIVATE}, // what the limits of memory count
-		{unix.SYS_MPROTECT, 2, unix.PROT_EXEC | unix.PROT_WRITE, unix.PROT_WRITE}, // the limit of data counts only what can be written
+		{unix.SYS_MPROTECT, 2, unix.PROT_EXEC | unix.PROT_WRITE, unix.PROT_WRITE},                   // the limit of data counts only what can be written
 	}
 }
 

@@ -178,7 +178,7 @@ var excesses = map[Task]func(argument string) error{
 	"written, then read only": func(string) error { return mapWritten(unix.PROT_READ) },
 	"written, then reserved":  func(string) error { return mapWritten(unix.PROT_NONE) },
 	"stack":                   growStack,
-	"break": func(string) error { return call(unix.SYS_BRK, ^uintptr(0)>>17) },
+	"break":                   func(string) error { return call(unix.SYS_BRK, ^uintptr(0)>>17) },
 	"memfd": func(string) error {
 		return call(unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(&[]byte("x\x00")[0])), 0)
 	},
