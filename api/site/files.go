@@ -172,7 +172,8 @@ type filePage struct {
 	Pager     pager
 }
 
-// filePage returns the page of a file with its source.
+// filePage returns the page of a file with its source: as plain text until a worker has highlighted it. If the source cannot be shown, the
+// page says why.
 func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {

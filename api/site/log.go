@@ -142,7 +142,7 @@ func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// entryPage returns the page of one entry, whose index is the text. Its address never changes.
+// entryPage returns the page of the log entry whose index the text is in decimal, with its documents. It refuses the text if there is none.
 func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	none := newRefusal(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
 	index, err := strconv.ParseUint(text, 10, 63)
@@ -180,8 +180,8 @@ func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	return l, err
 }
 
-// readDocument returns a document that an entry names, "" for the zero hash, and sets a flag of the entry if it was
-// cut.
+// readDocument returns the diff or the full reason whose hash an entry has, cut to documentsShown bytes; "" for the zero hash. It sets l.Cut
+// if it was longer.
 func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
 	l.Cut = l.Cut || len(document) > documentsShown

@@ -89,7 +89,7 @@ func confinedMain() {
 		for range n {
 			all.Go(func() {
 				runtime.LockOSThread() // until it ends, and the thread with it
-				deepen(1 << 20)
+				deepen(256 << 10)
 				deep.Done()
 				deep.Wait()
 			})

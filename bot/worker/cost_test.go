@@ -45,6 +45,11 @@ func wrapModule(text string) []byte {
 	return data
 }
 
+// joinHalves returns a request for the delta from the first half of a text to the second.
+func joinHalves(text string) []byte {
+	return JoinDelta([]byte(text[:len(text)/2]), []byte(text[len(text)/2:]))
+}
+
 func task(t Task) func([]byte) {
 	return func(data []byte) { runRequest(request{Task: t, Data: data}) }
 }
@@ -60,6 +65,7 @@ var parsers = []cost.Parser{
 	{Name: "build-modules", Parse: task(BuildModules), Wrap: wrapModule, Seeds: []string{"export const a = 1;\n", "exports.a = require('b');\n"}, Words: scriptWords, Size: 2 << 10, MaxMilliseconds: 180, MaxKiB: 30_000},
 	{Name: "squeeze-br", Parse: task(SqueezeBr), Seeds: []string{"const a = 1;\n"}, Words: anyWords, Size: 4 << 10, MaxMilliseconds: 50, MaxKiB: 30_000},
 	{Name: "squeeze-gzip", Parse: task(SqueezeGzip), Seeds: []string{"const a = 1;\n"}, Words: anyWords, Size: 4 << 10, MaxMilliseconds: 50, MaxKiB: 30_000},
+	{Name: "encode-delta", Parse: task(EncodeDelta), Wrap: joinHalves, Seeds: []string{"const a = 1;\nconst a = 2;\n"}, Words: anyWords, Size: 4 << 10, MaxMilliseconds: 100, MaxKiB: 60_000},
 	{Name: "render-readme", Parse: task(Render), Wrap: rendered(document.Readme, "README.md"), Seeds: []string{"# A\n\nb [c](d)\n", "a|b\n-|-\nc|d\n", "<p>a</p>\n"}, Words: textWords, Size: 4 << 10, MaxMilliseconds: 35, MaxKiB: 10_000},
 	{Name: "render-source.js", Parse: task(Render), Wrap: rendered(document.Source, "a.js"), Seeds: []string{"const a = 1;\n", "`${a}` / b /c/g\n"}, Words: scriptWords, MaxMilliseconds: 8, MaxKiB: 3000},
 	{Name: "render-source.css", Parse: task(Render), Wrap: rendered(document.Source, "a.css"), Seeds: []string{"a{color:red}\n"}, Words: styleWords, MaxMilliseconds: 8, MaxKiB: 3000},

@@ -32,6 +32,7 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/evanw/esbuild/pkg/cli"
 
+	"github.com/larder-cdn/larder/bot/worker/esm"
 	"github.com/larder-cdn/larder/bot/worker/render"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -158,25 +159,6 @@ var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// silent disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line, so that
-// the time for a script in one line grows with the square of their number.
-var silent = func() map[string]api.LogLevel {
-	levels := map[string]api.LogLevel{}
-	for _, id := range strings.Fields(`
-		assert-to-with assert-type-json assign-to-constant assign-to-define assign-to-import bigint call-import-namespace class-name-will-throw
-		commonjs-variable-in-esm confusing-typescript-cast delete-super-property direct-eval duplicate-case duplicate-class-member
-		duplicate-object-key empty-import-meta equals-nan equals-negative-zero equals-new-object html-comment-in-js impossible-typeof
-		indirect-require private-name-will-throw semicolon-after-return suspicious-boolean-not suspicious-define suspicious-logical-operator
-		suspicious-nullish-coalescing this-is-undefined-in-esm unsupported-dynamic-import unsupported-jsx-comment unsupported-regexp
-		unsupported-require-call css-syntax-error invalid-@charset invalid-@import invalid-@layer invalid-calc js-comment-in-css
-		undefined-composes-from unsupported-@charset unsupported-@namespace unsupported-css-property unsupported-css-nesting ambiguous-reexport
-		different-path-case empty-glob ignored-bare-import ignored-dynamic-import import-is-undefined require-resolve-not-external
-		invalid-source-mappings missing-source-map unsupported-source-map-comment`) {
-		levels[id] = api.LogLevelSilent
-	}
-	return levels
-}()
-
 // minify returns a smaller script or style sheet that means the same, with legal comments. It refuses input that would take the minifier
 // long, and checks that its output parses.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
@@ -194,13 +176,13 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, silent
+	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, esm.Silent
 	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
 		return nil, newParseError(out.Errors[0])
 	}
 	// Without white space and long names, whose cost grows with the square of the depth of blocks and functions.
-	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: silent})
+	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: esm.Silent})
 	if len(again.Errors) > 0 {
 		return nil, fmt.Errorf("the minified form does not parse: %w", newParseError(again.Errors[0]))
 	}
@@ -256,7 +238,7 @@ func readMetadata(data []byte) (scriptMetadata, error) {
 		Target:            api.ESNext,
 		TreeShaking:       api.TreeShakingFalse,
 		LogLevel:          api.LogLevelSilent,
-		LogOverride:       silent,
+		LogOverride:       esm.Silent,
 	})
 	if len(out.Errors) > 0 {
 		return scriptMetadata{}, newParseError(out.Errors[0])

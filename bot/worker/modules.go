@@ -3,6 +3,9 @@ package worker
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"path"
+	"slices"
 
 	"github.com/larder-cdn/larder/bot/worker/esm"
 )
@@ -42,6 +45,14 @@ func buildModules(data []byte) ([]byte, error) {
 	var q esm.Request
 	if err := json.Unmarshal(data, &q); err != nil {
 		return nil, fmt.Errorf("malformed request: %w", err)
+	}
+	for _, file := range slices.Sorted(maps.Keys(q.Files)) {
+		switch path.Ext(file) {
+		case ".js", ".mjs", ".cjs":
+			if err := checkScript(q.Files[file]); err != nil {
+				return nil, fmt.Errorf("%.200s: %w", file, err)
+			}
+		}
 	}
 	result, err := esm.Build(q)
 	if err != nil {

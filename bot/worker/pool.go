@@ -143,8 +143,8 @@ func (p *Pool) acquireChild(owner string) (*child, error) {
 
 // releaseChild keeps a child for the next job of its owner, or ends it.
 func (p *Pool) releaseChild(c *child) {
-	// The next job could use mapped memory without a limit.
-	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
+	// The next job could use mapped memory without a limit, and needs some that is not mapped: the heap reuses only a part of its free blocks.
+	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*3/4*mappedPerByte {
 		c.kill()
 		c.wait()
 		return
@@ -299,8 +299,8 @@ var inherited = []string{
 	"LD_LIBRARY_PATH", // for a program that is linked with libraries
 }
 
-// filterEnvironment returns the variables of an environment that a child inherits. The result is never nil, with which exec.Cmd would pass
-// on everything.
+// filterEnvironment returns the variables of an environment that a child inherits. The result is never nil: with nil, exec.Cmd would
+// pass on everything.
 func filterEnvironment(all []string) []string {
 	kept := []string{}
 	for _, variable := range all {

@@ -56,24 +56,11 @@ by what it was made, and, where this node cannot find out whether it is the newe
 			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(table, "ROOM\tSTATUS\tIN\tOF\tWAITING\tLONGEST WAIT\tCOVERS")
 			for _, s := range statuses {
-				status := strings.ReplaceAll(s.Status, "_", " ")
-				if s.EventID != "" {
-					status += " (" + s.EventID + ")"
-				}
-				if s.Recovering {
-					status += ", recovering"
-				}
-				if s.CutOff {
-					status += ", cut off"
-				}
-				if s.OriginDown {
-					status += ", site down"
-				}
 				wait := "-"
 				if s.MaxMinutes > 0 {
 					wait = fmt.Sprintf("%d min", s.MaxMinutes)
 				}
-				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, status, s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
+				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, describeRoom(s), s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
 			}
 			if err := table.Flush(); err != nil || len(statuses) == 0 {
 				return err
@@ -82,6 +69,24 @@ by what it was made, and, where this node cannot find out whether it is the newe
 		})
 	})
 	return cmd
+}
+
+// describeRoom returns the status of a room, with its event and what is wrong.
+func describeRoom(s waitingroom.Status) string {
+	status := strings.ReplaceAll(s.Status, "_", " ")
+	if s.EventID != "" {
+		status += " (" + s.EventID + ")"
+	}
+	if s.Recovering {
+		status += ", recovering"
+	}
+	if s.CutOff {
+		status += ", cut off"
+	}
+	if s.OriginDown {
+		status += ", site down"
+	}
+	return status
 }
 
 // printRevision prints which version of the rooms' settings is in force.

@@ -231,7 +231,7 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 		if err != nil {
 			return api.BuildResult{}, err
 		}
-		o.Define, o.Metafile, o.LogLevel, o.AbsWorkingDir, o.Outdir = defines, true, api.LogLevelSilent, "/", "/"+Folder
+		o.Define, o.Metafile, o.LogLevel, o.LogOverride, o.AbsWorkingDir, o.Outdir = defines, true, api.LogLevelSilent, Silent, "/", "/"+Folder
 		o.MinifyWhitespace, o.MinifyIdentifiers, o.MinifySyntax, o.Sourcemap = more.MinifyWhitespace, more.MinifyIdentifiers, more.MinifySyntax, more.Sourcemap
 		o.Plugins = []api.Plugin{{Name: "release", Setup: b.setUp}}
 		for _, e := range b.entries {

@@ -28,7 +28,7 @@ func readExports(source []byte) commonJS {
 		return found
 	}
 	// The module may export one of two others, for production or for development.
-	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent})
+	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: Silent})
 	if len(out.Errors) == 0 {
 		found.Reexports = scanExports(out.Code).Reexports
 	}

@@ -149,7 +149,7 @@ func (r *slashReader) addToken(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// meaningAfter returns what a slash means after the bracket that closes opening, which comes next.
+// meaningAfter returns what a slash will mean right after the bracket that closes opening. r has read the tokens before opening.
 func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
 	case js.OpenBracketToken:
