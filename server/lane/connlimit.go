@@ -75,7 +75,7 @@ func newConnLimit(most int) *connLimit {
 }
 
 // ampleOf returns up to how many connections none is evicted, under a limit. The others make time for those that are being closed.
-func ampleOf(most int) int { return max(1, most*9/10) }
+func ampleOf(most int) int { return most * 9 / 10 }
 
 // newEntry returns the entry of a connection that does not count yet.
 func (r *connLimit) newEntry(fd int, socket net.Conn) *connEntry {
@@ -190,6 +190,8 @@ func (r *connLimit) score(p *connEntry, now time.Time) float64 {
 	switch age := now.Sub(p.opened).Seconds(); {
 	case unsent:
 		return quiet.Seconds() * stalledWeight
+	case !p.answered && !p.client.IsValid(): // a trusted proxy opens connections in advance
+		quiet = now.Sub(p.opened)
 	case !p.answered:
 		return age * age * unanswered / (1 + answered) * float64(r.unanswered) / float64(len(r.entries))
 	case phase.name() == idle:
@@ -197,7 +199,7 @@ func (r *connLimit) score(p *connEntry, now time.Time) float64 {
 	case c != nil:
 		quiet = 0 // the server is at work
 	}
-	return quiet.Seconds() * math.Sqrt(answered) * idleWeight
+	return quiet.Seconds() * math.Sqrt(max(1, answered)) * idleWeight
 }
 
 // countOf returns how many connections the client of a connection has, without and with a response, or the share that counts of those of

@@ -45,6 +45,7 @@ func TestScores(t *testing.T) {
 		{"a new connection", open("203.0.113.2/32", 100*time.Millisecond, false, fresh)},
 		{"an idle connection", open("203.0.113.1/32", 20*time.Second, true, idle)},
 		{"an idle connection of the company", open("192.0.2.1/32", 20*time.Second, true, idle)},
+		{"a proxy's connection for later", open("", 10*time.Minute, false, fresh)},
 		{"a slow handshake", open("203.0.113.3/32", time.Second, false, opening)},
 		{"a silent connection of an attacker with several", open("198.51.100.1/32", time.Second, false, fresh)},
 		{"a silent connection of a network with many", open("2001:db8:0:99::/64", time.Second, false, opening)},

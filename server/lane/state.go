@@ -54,7 +54,8 @@
 //	does not take what was sent to it             (seconds since it last took something) · 10
 //	has had no response yet: silent, in the TLS   (seconds since it was accepted)² · n / (1 + m) · u
 //	handshake, or with a part of a request
-//	waits for its next request                    (seconds that it waits) · √m / 1000
+//	waits for its next request, or is a trusted   (seconds that it waits) · √m / 1000
+//	proxy's and waits for the first one
 //	the server is at work for it                  0
 //
 // where n is how many connections of its client have had no response, m how many have had one, and u which share of all connections has
