@@ -1,5 +1,7 @@
 package packages
 
+import "slices"
+
 // Predecessors returns the versions from which most users of a version come: of the releases among others that are before it, the last one of the
 // same minor version, the last one of an earlier minor version of the same major version, and the last one of an earlier major version. Prereleases
 // are no predecessors and have none.
@@ -30,6 +32,35 @@ func Predecessors(version string, others []string) []string {
 	for _, v := range last {
 		if v != "" {
 			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// maxNear bounds the versions after one among which Successors looks.
+const maxNear = 32
+
+// Successors returns the versions among others that have a version as a predecessor, the nearest first, among the nearest 32 stable ones after
+// it.
+func Successors(version string, others []string) []string {
+	if _, _, ok := coerce(version); !ok || IsPrerelease(version) {
+		return nil
+	}
+	var near []string // sorted
+	for _, other := range others {
+		if _, _, ok := coerce(other); !ok || IsPrerelease(other) || CompareVersions(other, version) <= 0 {
+			continue
+		}
+		if len(near) == maxNear && CompareVersions(other, near[maxNear-1]) >= 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(near, other, CompareVersions)
+		near = slices.Insert(near, i, other)[:min(len(near)+1, maxNear)]
+	}
+	var found []string
+	for i, after := range near {
+		if slices.Contains(Predecessors(after, append([]string{version}, near[:i]...)), version) {
+			found = append(found, after)
 		}
 	}
 	return found

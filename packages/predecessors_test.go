@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,26 @@ func TestPredecessors(t *testing.T) {
 	} {
 		if got := Predecessors(tt.version, strings.Fields(tt.others)); !slices.Equal(got, strings.Fields(tt.want)) {
 			t.Errorf("Predecessors(%s, %s) = %v, want %s", tt.version, tt.others, got, tt.want)
+		}
+	}
+}
+
+func TestSuccessors(t *testing.T) {
+	var many []string
+	for i := range 200 {
+		many = append(many, fmt.Sprintf("1.%d.0", i))
+	}
+	slices.Reverse(many)
+	for _, tt := range []struct{ version, others, want string }{
+		{"3.7.0", "3.7.1 3.7.2 3.8.0 3.8.1 4.0.0 3.6.0 4.0.0-beta", "3.7.1"},
+		{"3.7.2", "3.7.0 3.8.1 3.8.0 4.0.0", "3.8.0 3.8.1"},
+		{"3.9.0", "5.0.0 4.0.0 4.0.1", "4.0.0 4.0.1"},
+		{"1.0.0-rc.1", "1.0.0", ""},
+		{"none", "1.0.0", ""},
+		{"1.0.5", strings.Join(many, " "), "1.1.0"},
+	} {
+		if got := Successors(tt.version, strings.Fields(tt.others)); !slices.Equal(got, strings.Fields(tt.want)) {
+			t.Errorf("Successors(%s, %s) = %v, want %s", tt.version, tt.others, got, tt.want)
 		}
 	}
 }

@@ -22,17 +22,38 @@ func (x *Index) About(r *Release) (*logs.About, error) {
 		if about == nil {
 			about = new(logs.About)
 		}
-		size := len(about.Readme) + 200
-		if m := about.Modules; m != nil {
-			const row = 200
-			size += row * (len(m.Subpaths) + len(m.Skipped) + len(m.Imports) + len(m.Inputs))
-		}
-		return about, size, err
+		return about, len(about.Readme) + 200 + sizeOfModules(about.Modules), err
 	})
 	if about == nil {
 		about = new(logs.About)
 	}
 	return about, err
+}
+
+// sizeOfModules estimates how many bytes the description of built modules takes, nil for none.
+func sizeOfModules(m *logs.Modules) int {
+	if m == nil {
+		return 0
+	}
+	const row, entry = 20, 100 // beside the text
+	size := 0
+	for _, all := range []map[string]string{m.Subpaths, m.Skipped} {
+		for key, value := range all {
+			size += entry + len(key) + len(value)
+		}
+	}
+	for _, all := range []map[string][]string{m.Imports, m.Dynamic} {
+		for key, values := range all {
+			size += entry + len(key)
+			for _, value := range values {
+				size += row + len(value)
+			}
+		}
+	}
+	for key := range m.Inputs {
+		size += entry + len(key)
+	}
+	return size
 }
 
 // maxAbouts is how many are kept, of so many bytes: reading one decodes the manifest of a release, which may list 25,000 files.

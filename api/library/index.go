@@ -527,7 +527,11 @@ func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		return m, 2 * bytesOfFile * len(m.Files), nil
+		size := 2 * bytesOfFile * len(m.Files)
+		if m.About != nil {
+			size += len(m.About.Readme) + sizeOfModules(m.About.Modules)
+		}
+		return m, size, nil
 	})
 }
 

@@ -29,7 +29,8 @@ const (
 	maxFiles      = 4 * worker.MaxSubpaths
 	maxBytes      = 64 << 20 // of all files
 	maxImports    = 20_000   // in all files
-	maxSpecifier  = 500      // bytes of a specifier
+	maxSpecifier  = 500      // bytes of a specifier, a subpath or a path
+	maxNames      = 1 << 20  // bytes of all specifiers, subpaths and paths
 	maxProblem    = 500      // bytes of the reason why there are no modules
 	maxSkippedAll = 2 * worker.MaxSubpaths
 )
@@ -163,22 +164,34 @@ func check(r worker.ModulesResult, inputs map[string][]byte) error {
 	if len(r.Files) > maxFiles || len(r.Modules) > worker.MaxSubpaths || len(r.Skipped) > maxSkippedAll {
 		return fmt.Errorf("the build has %d files and %d modules, over the limits of %d and %d", len(r.Files), len(r.Modules), maxFiles, worker.MaxSubpaths)
 	}
-	paths, size, imports := map[string]bool{}, 0, 0
+	paths, size, imports, names := map[string]bool{}, 0, 0, 0
+	isLong := func(name string) bool {
+		names += len(name)
+		return len(name) > maxSpecifier
+	}
 	for _, f := range r.Files {
-		if !strings.HasPrefix(f.Path, worker.ModulesFolder+"/") || !fs.ValidPath(f.Path) || paths[f.Path] || strings.ContainsFunc(f.Path, func(c rune) bool { return c < ' ' || c == '\\' }) {
+		if !strings.HasPrefix(f.Path, worker.ModulesFolder+"/") || !fs.ValidPath(f.Path) || isLong(f.Path) || paths[f.Path] || strings.ContainsFunc(f.Path, func(c rune) bool { return c < ' ' || c == '\\' }) {
 			return fmt.Errorf("the build has a file at %q", text.Short(f.Path, 100))
 		}
 		paths[f.Path] = true
 		size += len(f.Data)
 		imports += len(f.Imports) + len(f.Dynamic)
-		if slices.ContainsFunc(slices.Concat(f.Imports, f.Dynamic), func(s string) bool { return s == "" || len(s) > maxSpecifier }) {
+		if slices.ContainsFunc(slices.Concat(f.Imports, f.Dynamic), func(s string) bool { return s == "" || isLong(s) }) {
 			return fmt.Errorf("%s has an import of over %d bytes", f.Path, maxSpecifier)
 		}
 	}
 	if size > maxBytes || imports > maxImports {
 		return fmt.Errorf("the build has %d bytes and %d imports, over the limits of %d and %d", size, imports, maxBytes, maxImports)
 	}
+	for _, s := range r.Skipped {
+		if isLong(s.Subpath) {
+			return fmt.Errorf("a subpath has over %d bytes", maxSpecifier)
+		}
+	}
 	for _, m := range r.Modules {
+		if isLong(m.Subpath) {
+			return fmt.Errorf("a subpath has over %d bytes", maxSpecifier)
+		}
 		if !paths[m.Path] {
 			return fmt.Errorf("the build lacks %q", text.Short(m.Path, 100))
 		}
@@ -187,6 +200,10 @@ func check(r worker.ModulesResult, inputs map[string][]byte) error {
 		if _, ok := inputs[name]; !ok {
 			return fmt.Errorf("the build has read %q", text.Short(name, 100))
 		}
+		names += len(name)
+	}
+	if names > maxNames {
+		return fmt.Errorf("the build's names have %d bytes, over the limit of %d", names, maxNames)
 	}
 	return nil
 }

@@ -67,14 +67,8 @@ func (r *Recompressor) enqueueDeltas(batch *kvstore.Batch, m *logs.Manifest) err
 			return err
 		}
 	}
-	all, successors := append(slices.Clone(others), m.Version), 0
-	for _, after := range others {
-		if packages.CompareVersions(after, m.Version) < 0 || !slices.Contains(packages.Predecessors(after, all), m.Version) {
-			continue
-		}
-		if successors++; successors > maxSuccessors {
-			return nil
-		}
+	successors := packages.Successors(m.Version, others)
+	for _, after := range successors[:min(len(successors), maxSuccessors)] {
 		if err := add(after, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, of, own) }); err != nil {
 			return err
 		}
@@ -159,6 +153,10 @@ func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash
 		return nil
 	}
 	err = r.store.PutDelta(h, dictionary, delta)
+	if errors.Is(err, kvstore.ErrCorrupt) {
+		logger.Error("no delta was stored", "err", err)
+		return nil
+	}
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrFull) {
 		return nil
 	}

@@ -73,7 +73,10 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 	if !r.options.Dictionaries {
 		return added, nil
 	}
-	return added, r.enqueueDeltas(batch, m)
+	if err := r.enqueueDeltas(batch, m); err != nil { // of damage in an older release: nothing needs deltas
+		r.logger.Error("recompression: not all deltas of a release are queued", "package", m.Package, "version", m.Version, "err", err)
+	}
+	return added, nil
 }
 
 // Enqueued counts contents that [Recompressor.Enqueue] has added, and wakes the goroutines that wait for them.

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"path/filepath"
@@ -173,6 +174,8 @@ func (b *builder) addEntry(subpath string) {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
 	at := b.release.replaceFile(file)
 	switch {
+	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
+		b.skip(subpath, "it is no path")
 	case err != nil:
 		b.skip(subpath, err.Error())
 	case at.file == "":
