@@ -164,6 +164,13 @@ const (
 	other // it is not HTTP/1
 )
 
+// markAsked tells the lane that a complete request has come.
+func (c *refusingConn) markAsked() {
+	if lane, ok := c.Conn.(interface{ MarkAsked() }); ok {
+		lane.MarkAsked()
+	}
+}
+
 // awaitRequest records that a response has ended, so that the next bytes are a new request.
 func (c *refusingConn) awaitRequest() {
 	c.turn.CompareAndSwap(answering, requesting)

@@ -123,8 +123,8 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 			}
 			connections.trackState(c, state)
 		},
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return client.WithScarcity(ctx, connections.scarce)
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(client.WithScarcity(ctx, connections.scarce), connKey{}, c)
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
@@ -133,6 +133,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	s.lane = laneOptions
 	return s
 }
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
 
 // unansweredAtEnd is how long a server that ends waits for the first request of a connection, and for the rest of one that has
 // begun. Clients that pause for five seconds are served.
@@ -297,6 +300,9 @@ func (h *handlers) checkSettled() {
 
 // ServeHTTP passes a valid request to the handler of the server, or after Relinquish to its successor. It refuses other requests.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(connKey{}).(interface{ markAsked() }); ok && r.ProtoMajor == 1 {
+		c.markAsked()
+	}
 	if f := checkRequest(r); f != nil {
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")

@@ -210,10 +210,7 @@ func (c *conn) respondToRead(now time.Time) state {
 		if next != idle {
 			return next
 		}
-		if !c.opened.IsZero() {
-			c.opened = time.Time{}
-			c.place.markAnswered()
-		}
+		c.opened = time.Time{}
 		if c.start += n; c.start == c.end {
 			break
 		}
@@ -325,6 +322,7 @@ func (c *conn) setWriteDeadline(t time.Time) {
 func (c *conn) respond() (next state) {
 	x := &c.exchange
 	x.c, x.err, x.slow = c, nil, nil
+	c.place.markAsked()
 	x.closes = x.closes || c.listener.leaving.Load()
 	defer func() {
 		c.endBlocking()
@@ -439,11 +437,8 @@ type handedOffConn struct {
 	place *connEntry // in the listener's limit, or nil
 }
 
-// Write writes a part of a response.
-func (c *handedOffConn) Write(p []byte) (int, error) {
-	c.place.markAnswered()
-	return c.Conn.Write(p)
-}
+// MarkAsked records that a complete request has come, so that the connection is evicted after those that made none.
+func (c *handedOffConn) MarkAsked() { c.place.markAsked() }
 
 func (c *handedOffConn) Read(p []byte) (int, error) {
 	if len(c.rest) == 0 {

@@ -12,7 +12,7 @@ import (
 
 // A connLimit limits how many connections a listener has. Below nine tenths of the limit each client may have any number. Beyond, each new
 // connection evicts the one with the highest score of some; the package comment has the scores. The limit costs something when a
-// connection is accepted, when it gets its first response and when it is closed, and nothing for other requests.
+// connection is accepted, when it makes its first request and when it is closed, and nothing for other requests.
 //
 // Connections of proxies that the operator trusts do not count for a client. While connections are scarce, each request counts them for
 // the client that it is from.
@@ -24,15 +24,15 @@ type connLimit struct {
 	most       int
 	ample      int // up to this number none is evicted
 	entries    []*connEntry
-	unanswered int          // of entries, those that have got no response
+	silent     int          // of entries, those that have made no complete request
 	handshakes []*connEntry // of entries, those in the TLS handshake
 	clients    map[netip.Prefix]*clientCount
 }
 
 // A clientCount counts the connections of a client, or of an IPv6 network with several clients.
 type clientCount struct {
-	unanswered int // have got no response yet
-	answered   int
+	silent int // have made no complete request yet
+	asked  int
 }
 
 // A connEntry is a connection in a connLimit. It stays the same while the connection is open, whichever goroutine owns that, and
@@ -41,7 +41,7 @@ type connEntry struct {
 	limit     *connLimit
 	client    netip.Prefix // the zero prefix where it is not counted for a client
 	opened    time.Time
-	answered  bool                 // whether it has got a response, guarded by limit.mu
+	asked     bool                 // whether it has made a complete request, guarded by limit.mu
 	noted     atomic.Bool          // the same, without the lock
 	place     int                  // in limit.entries, -1 where it does not count as open
 	handshake int                  // in limit.handshakes, -1 where it is not there
@@ -59,6 +59,8 @@ const (
 	// stalledWeight and idleWeight are what a second counts of a connection whose client takes nothing, and of one that waits for its next request.
 	stalledWeight = 10
 	idleWeight    = 0.001
+	// leastQuiet is what every connection counts as quiet: of those whose bytes move, the client with the most loses one.
+	leastQuiet = time.Millisecond
 	// leastScore is that of connections that are evicted before the limit is near: those that had no request for a tenth of a second.
 	leastScore = 0.01
 )
@@ -180,47 +182,44 @@ func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now
 
 // score returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
 func (r *connLimit) score(p *connEntry, now time.Time) float64 {
-	unanswered, answered := r.countOf(p)
+	silent, asked := r.countOf(p)
 	unsent, quiet := p.outstanding()
-	phase := state(alone)
-	c := p.conn.Load()
-	if c != nil {
-		phase = c.state()
-	}
 	switch age := now.Sub(p.opened).Seconds(); {
 	case unsent:
 		return quiet.Seconds() * stalledWeight
-	case !p.answered && !p.client.IsValid(): // a trusted proxy opens connections in advance
+	case !p.asked && !p.client.IsValid(): // a trusted proxy opens connections in advance
 		quiet = now.Sub(p.opened)
-	case !p.answered:
-		return age * age * unanswered / (1 + answered) * float64(r.unanswered) / float64(len(r.entries))
-	case phase.name() == idle:
-		quiet = now.Sub(phase.waitingSince())
-	case c != nil:
-		quiet = 0 // the server is at work
+	case !p.asked:
+		return age * age * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries))
+	default:
+		if c := p.conn.Load(); c != nil {
+			if s := c.state(); s.name() == idle {
+				quiet = now.Sub(s.waitingSince())
+			}
+		}
 	}
-	return quiet.Seconds() * math.Sqrt(max(1, answered)) * idleWeight
+	return max(quiet, leastQuiet).Seconds() * math.Sqrt(max(1, asked)) * idleWeight
 }
 
-// countOf returns how many connections the client of a connection has, without and with a response, or the share that counts of those of
+// countOf returns how many connections the client of a connection has, without and with a complete request, or the share that counts of those of
 // its network if that is more. The caller holds mu.
-func (r *connLimit) countOf(p *connEntry) (unanswered, answered float64) {
-	unanswered, answered = 1, 0
-	if p.answered {
-		unanswered, answered = 0, 1
+func (r *connLimit) countOf(p *connEntry) (silent, asked float64) {
+	silent, asked = 1, 0
+	if p.asked {
+		silent, asked = 0, 1
 	}
 	if !p.client.IsValid() {
-		return unanswered, answered
+		return silent, asked
 	}
 	for _, network := range networks {
 		if n := r.clients[networkOf(p.client, network.bits)]; n != nil {
-			unanswered, answered = max(unanswered, float64(n.unanswered)*network.share), max(answered, float64(n.answered)*network.share)
+			silent, asked = max(silent, float64(n.silent)*network.share), max(asked, float64(n.asked)*network.share)
 		}
 		if p.client.Addr().Is4() {
 			break
 		}
 	}
-	return unanswered, answered
+	return silent, asked
 }
 
 // networkOf returns the network of a client with that many bits, or the client itself if it has an IPv4 address.
@@ -278,8 +277,8 @@ func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries) > r.most*3/4)
 
 // count adds n, 1 or -1, to the connections of a client and of its networks. The caller holds mu.
 func (r *connLimit) count(p *connEntry, n int) {
-	if !p.answered {
-		r.unanswered += n
+	if !p.asked {
+		r.silent += n
 	}
 	if !p.client.IsValid() {
 		return
@@ -291,10 +290,10 @@ func (r *connLimit) count(p *connEntry, n int) {
 			c = new(clientCount)
 			r.clients[at] = c
 		}
-		if p.answered {
-			c.answered += n
+		if p.asked {
+			c.asked += n
 		} else {
-			c.unanswered += n
+			c.silent += n
 		}
 		if *c == (clientCount{}) {
 			delete(r.clients, at)
@@ -305,8 +304,8 @@ func (r *connLimit) count(p *connEntry, n int) {
 	}
 }
 
-// markAnswered records that the connection has got a response, or the beginning of one.
-func (p *connEntry) markAnswered() {
+// markAsked records that the connection has made a complete request.
+func (p *connEntry) markAsked() {
 	if p == nil || p.noted.Swap(true) {
 		return
 	}
@@ -315,7 +314,7 @@ func (p *connEntry) markAnswered() {
 	if p.place >= 0 {
 		p.limit.count(p, -1)
 	}
-	p.answered = true
+	p.asked = true
 	if p.place >= 0 {
 		p.limit.count(p, 1)
 	}

@@ -10,9 +10,9 @@ import (
 // TestScores holds the order in which connections are evicted.
 func TestScores(t *testing.T) {
 	r, now := newConnLimit(1000), epoch.Add(time.Hour)
-	open := func(client string, ago time.Duration, answered bool, s state) *connEntry {
+	open := func(client string, ago time.Duration, asked bool, s state) *connEntry {
 		p := r.newEntry(-1, nil)
-		p.opened, p.answered = now.Add(-ago), answered
+		p.opened, p.asked = now.Add(-ago), asked
 		if client != "" {
 			p.client = netip.MustParsePrefix(client)
 		}
@@ -40,7 +40,7 @@ func TestScores(t *testing.T) {
 		name string
 		p    *connEntry
 	}{
-		{"a response is being sent", open("203.0.113.1/32", time.Minute, true, alone)},
+		{"a first request that takes long", open("203.0.113.9/32", time.Minute, true, alone)},
 		{"a new connection of the company", open("192.0.2.1/32", 100*time.Millisecond, false, fresh)},
 		{"a new connection", open("203.0.113.2/32", 100*time.Millisecond, false, fresh)},
 		{"an idle connection", open("203.0.113.1/32", 20*time.Second, true, idle)},
@@ -73,7 +73,7 @@ func TestEvictions(t *testing.T) {
 					p.leave()
 					delete(open, p)
 				case 1:
-					p.markAnswered()
+					p.markAsked()
 				}
 				break
 			}
@@ -115,10 +115,10 @@ func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 			t.Fatal("a connection has another's place")
 		}
 		n := counts[p.client]
-		if p.answered {
-			n.answered++
+		if p.asked {
+			n.asked++
 		} else {
-			n.unanswered++
+			n.silent++
 		}
 		counts[p.client] = n
 	}

@@ -88,7 +88,7 @@ func isAnswered(c net.Conn) bool {
 func TestGreedyClientGivesWay(t *testing.T) {
 	const most = 50
 	for what, sent := range map[string]string{
-		"fresh": "", "half a head": "GET /small HTTP/1.1\r\nHo", "idle": small, "sending": strings.Replace(small, "/small", "/large", 1),
+		"fresh": "", "half a head": "GET /small HTTP/1.1\r\nHo", "idle": small, "half a later head": small + "GET /small HTTP/1.1\r\nHo", "sending": strings.Replace(small, "/small", "/large", 1),
 	} {
 		t.Run(what, func(t *testing.T) {
 			address := roomFor(t, most)

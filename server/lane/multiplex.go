@@ -135,6 +135,9 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 	if id, open := m.h.Last(); open || id != m.last || m.asked.IsZero() {
 		m.last, m.asked = id, now
 	}
+	if m.last != 0 {
+		m.c.place.markAsked()
+	}
 	m.announceEnd(now)
 	err := m.send(now)
 	_, failed := m.h.Failure()
@@ -155,9 +158,6 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 		return
 	}
 	m.sent, m.waited = 0, 0
-	if m.last != 0 {
-		m.c.place.markAnswered()
-	}
 	m.c.now = m.asked // a client that only sends PING waits all the same
 	s := m.c.waitingState()
 	m.startTimer(now)

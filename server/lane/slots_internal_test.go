@@ -75,7 +75,7 @@ func TestRoomLimitChanges(t *testing.T) {
 	open(60, heavy)
 	open(5, light)
 	r.setLimit(50)
-	if h, l := r.clients[heavy].unanswered, r.clients[light].unanswered; l != 5 || h != 40 || len(r.entries) != 45 {
+	if h, l := r.clients[heavy].silent, r.clients[light].silent; l != 5 || h != 40 || len(r.entries) != 45 {
 		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", len(r.entries), h, l)
 	}
 	r.setLimit(200)

@@ -48,21 +48,20 @@
 // # Evictions
 //
 // From nine tenths of the limit of connections on, each new connection evicts another one: of 32 at random the one with the highest
-// score. Near the limit any may be evicted but those at work, below that only one with a score of at least 0.01. The score is
+// score. Near the limit any may be evicted, below that only one with a score of at least 0.01. The score is
 //
 //	connection                                    score
 //	does not take what was sent to it             (seconds since it last took something) · 10
-//	has had no response yet: silent, in the TLS   (seconds since it was accepted)² · n / (1 + m) · u
-//	handshake, or with a part of a request
-//	waits for its next request, or is a trusted   (seconds that it waits) · √m / 1000
-//	proxy's and waits for the first one
-//	the server is at work for it                  0
+//	has made no complete request: silent, in the  (seconds since it was accepted)² · n / (1 + m) · u
+//	TLS handshake, or with a part of a request
+//	others, and those that trusted proxies have   (seconds without a byte) · √m / 1000
+//	opened in advance
 //
-// where n is how many connections of its client have had no response, m how many have had one, and u which share of all connections has
-// had none: without an attack that is small, and idle connections are evicted before those of slow clients. An IPv6 /56 counts as a client
-// with a quarter of its connections, a /48 with a sixteenth, where that is more. So what is useless goes first, that of clients with
-// much of it before others, and a company's new connections are safe behind its old ones. At most half of the limit may be in the
-// TLS handshake.
+// where n is how many connections of its client have made no complete request, m how many have made one, and u which share of all
+// connections has made none: without an attack that is small, and idle connections are evicted before those of slow clients. An IPv6
+// /56 counts as a client with a quarter of its connections, a /48 with a sixteenth, where that is more. So what is useless goes first,
+// that of clients with much of it before others, and a company's new connections are safe behind its old ones. At most half of the
+// limit may be in the TLS handshake.
 //
 // # States
 //
