@@ -112,6 +112,9 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	for _, h := range removed {
 		c, err := s.Content(h)
 		if errors.Is(err, ErrNotFound) {
+			if _, err := s.deleteDeltas(b, edits, h); err != nil { // its row was lost
+				return errors.Join(err, b.Close())
+			}
 			continue
 		}
 		if err == nil {

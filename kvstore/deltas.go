@@ -175,6 +175,9 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 		pairs = append(pairs, [2]Hash{h, d.Dictionary})
 	}
 	for item, err := range s.Scan(Deltas, Range{Prefix: dependentPrefix(h)}) {
+		if errors.Is(err, ErrCorrupt) {
+			break // a delta without its dictionary is of no use and does no harm; an erasure must not wait for it
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -188,6 +191,17 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 			return 0, err
 		}
 		stale += bytes
+	}
+	blobs := blobKey(h, coding.DCZ)
+	for item, err := range s.Scan(Blobs, Range{Prefix: blobs}) { // also those that a damaged row does not list
+		if err != nil {
+			return 0, err
+		}
+		if len(item.Key) == len(blobs)+len(h) {
+			if err := b.(*pebble.Batch).Delete(Blobs.physical(item.Key), nil); err != nil {
+				return 0, err
+			}
+		}
 	}
 	return stale, e.write(b, h, nil)
 }

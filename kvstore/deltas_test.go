@@ -160,3 +160,31 @@ func TestDamagedDelta(t *testing.T) {
 		}
 	}
 }
+
+// TestErasureOfDamagedDeltas tests that no bytes of an erased content stay in a delta that a damaged or lost row does not list.
+func TestErasureOfDamagedDeltas(t *testing.T) {
+	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)
+	h := Sum(now)
+	for name, damage := range map[string]func(s *Store){
+		"list": func(s *Store) { set(t, s, Deltas, string(deltasKey(h)), "\x02 of the future") },
+		"content": func(s *Store) {
+			if err := database(s).Delete(Contents.physical(h[:]), nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		s := inMemory(t)
+		put(t, s, old)
+		put(t, s, now)
+		putDelta(t, s, now, old)
+		damage(s)
+		b := s.NewBatch()
+		b.Remove(h)
+		if err := b.Commit(); err != nil {
+			t.Fatal(name, err)
+		}
+		if got := rows(t, s, Blobs, Range{Prefix: blobKey(h, coding.DCZ)}); len(got) != 0 {
+			t.Errorf("%s: %d deltas stay", name, len(got))
+		}
+	}
+}
