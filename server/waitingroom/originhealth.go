@@ -4,10 +4,13 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
@@ -23,6 +26,9 @@ const (
 	// errorWindow is the time over which responses are counted, and errorMinimum how many it takes to judge a site by them.
 	errorWindow  = 10 * time.Second
 	errorMinimum = 20
+	// errorClients is how many clients must get errors, because one client could provoke errors to close the room for all. In a room for
+	// fewer users, as many clients as users suffice.
+	errorClients = 5
 )
 
 // originHealth is what a balancer knows about the site as a whole.
@@ -32,14 +38,15 @@ type originHealth struct {
 	probing sync.Mutex // held while a probe connects, so that one does for all visitors
 
 	mu        sync.Mutex
-	contact   time.Time    // of the last attempt to connect
-	connected bool         // that attempt succeeded
-	start     time.Time    // of the newer one of two windows
-	counts    [2][2]uint32 // responses and errors (5xx), in the older and the newer window
+	contact   time.Time         // of the last attempt to connect
+	connected bool              // that attempt succeeded
+	start     time.Time         // of the newer one of two windows
+	counts    [2][2]uint32      // responses and errors (5xx), in the older and the newer window
+	failed    [2][]netip.Prefix // the first errorClients clients that got an error, in the older and the newer window
 }
 
-// countResponse records the status of a response of the site.
-func (h *originHealth) countResponse(now time.Time, status int) {
+// countResponse records the status of a response of the site to the client at a remote address.
+func (h *originHealth) countResponse(now time.Time, status int, remote string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.contact, h.connected = now, true
@@ -47,7 +54,16 @@ func (h *originHealth) countResponse(now time.Time, status int) {
 	h.counts[1][0]++
 	if status >= http.StatusInternalServerError {
 		h.counts[1][1]++
+		h.failed[1] = addClient(h.failed[1], remote)
 	}
+}
+
+// addClient returns clients with the client at a remote address, unless that is among them or they are errorClients already.
+func addClient(clients []netip.Prefix, remote string) []netip.Prefix {
+	if from, _ := client.Of(remote); len(clients) < errorClients && !slices.Contains(clients, from) {
+		clients = append(clients, from)
+	}
+	return clients
 }
 
 // countUnreachable records that no server of the site accepted a connection.
@@ -63,31 +79,38 @@ func (h *originHealth) rotate(now time.Time) {
 	case age < errorWindow:
 		return
 	case age < 2*errorWindow:
-		h.counts[0], h.start = h.counts[1], h.start.Add(errorWindow)
+		h.counts[0], h.failed[0], h.start = h.counts[1], h.failed[1], h.start.Add(errorWindow)
 	default:
-		h.counts[0], h.start = [2]uint32{}, now
+		h.counts[0], h.failed[0], h.start = [2]uint32{}, nil, now
 	}
-	h.counts[1] = [2]uint32{}
+	h.counts[1], h.failed[1] = [2]uint32{}, nil
 }
 
 // lastContact reports whether the last attempt to connect succeeded, whether it is recent enough to rely on, and whether more than
-// half of the recent responses were errors.
-func (h *originHealth) lastContact(now time.Time) (connected, recent, failing bool) {
+// half of the recent responses were errors, which at least so many clients got.
+func (h *originHealth) lastContact(now time.Time, clients int) (connected, recent, failing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rotate(now)
 	responses, errors := h.counts[0][0]+h.counts[1][0], h.counts[0][1]+h.counts[1][1]
-	return h.connected, now.Sub(h.contact) < contactInterval, responses >= errorMinimum && 2*errors > responses
+	failed := slices.Clone(h.failed[0])
+	for _, from := range h.failed[1] {
+		if !slices.Contains(failed, from) {
+			failed = append(failed, from)
+		}
+	}
+	return h.connected, now.Sub(h.contact) < contactInterval, responses >= errorMinimum && 2*errors > responses && len(failed) >= clients
 }
 
 // probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it connects
 // to one and closes the connection.
 func (b *balancer) probe(ctx context.Context) {
-	connected, recent, failing := b.health.lastContact(b.now())
+	clients := min(errorClients, b.room.TotalActiveUsers)
+	connected, recent, failing := b.health.lastContact(b.now(), clients)
 	if !recent && !failing {
 		b.health.probing.Lock()
 		defer b.health.probing.Unlock()
-		if connected, recent, _ = b.health.lastContact(b.now()); !recent {
+		if connected, recent, _ = b.health.lastContact(b.now(), clients); !recent {
 			connected = b.connects(context.WithoutCancel(ctx))
 		}
 	}

@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -67,7 +68,14 @@ func TestOriginErrors(t *testing.T) {
 	defer site.Close()
 	h, in := admitted(t, site.URL)
 	failing.Store(true)
-	for range errorMinimum + 1 {
+	for range 2 * errorMinimum {
+		in.get("/")
+	}
+	if r := h.user().get("/"); strings.Contains(r.body, "cannot be reached") {
+		t.Fatal("a client that provokes errors closes the room for others")
+	}
+	for i := range errorClients - 1 {
+		in.header.Set("Test-From", fmt.Sprintf("203.0.113.%d", i))
 		in.get("/")
 	}
 	late := h.user()

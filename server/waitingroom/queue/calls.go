@@ -219,6 +219,8 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 	switch {
 	case !t.Waiting() || t.First() || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random, !known && (s.misplaced(d.now, &t) || d.waiting >= mostWaiting):
 		return t, Polls
+	case r.kind == called && s.QueueAll: // decide has the visitor wait: the page would open a stream again at once
+		return t, Polls
 	case r.kind == active || r.kind == called:
 		if r.kind == called { // it would have to wait for its check-in
 			r.at = min(r.at, d.now.UnixNano())

@@ -145,3 +145,26 @@ func TestStreamCloses(t *testing.T) {
 		t.Errorf("%d wait after one has left", n)
 	}
 }
+
+// TestCalledWhileAllQueue has a room begin to queue everyone after a visitor was called: the visitor polls, because the page would
+// show that it waits, and open a stream again at once.
+func TestCalledWhileAllQueue(t *testing.T) {
+	w := newWorld(t, settings(t, 10, 1), "one")
+	d := w.sites[0]
+	w.fill(d, 1)
+	first := w.streaming(d, 1)[0]
+	w.pass(MinuteOf(w.now).end().Add(time.Second).Sub(w.now))
+	if called := taken(d); len(called) != 1 {
+		t.Fatalf("called: %v", called)
+	}
+	open := d.settings
+	closed := open
+	closed.QueueAll = true
+	w.configure(closed)
+	first = w.outcome(d, first, Wait)
+	if _, standing := d.OpenStream(w.now, first, time.Hour); standing != Polls {
+		t.Errorf("standing %d", standing)
+	}
+	w.configure(open)
+	w.outcome(d, first, Pass)
+}
