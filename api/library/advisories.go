@@ -23,12 +23,13 @@ type Advisories struct {
 	later   bool // the file is one of WriteCheckedPackages, which may be created later
 	now     func() time.Time
 	logger  *slog.Logger
-	mu      sync.Mutex
+	reading sync.Mutex  // held while the file is read
+	read    os.FileInfo // as it was; nil before there is a file; guarded by reading
+	mu      sync.Mutex  // guards the fields below
 	looked  time.Time
-	read    os.FileInfo // as it was; nil before there is a file
 	known   osv.Database
 	checked map[string]CheckedPackage // of a file of WriteCheckedPackages
-	version uint64                    // how many times they were read again
+	version uint64                    // how many times they were read
 }
 
 // lookAtAdvisories is how often the file is compared with the one that was read.
@@ -37,7 +38,7 @@ const lookAtAdvisories = time.Minute
 // OpenAdvisories reads the file. It fails only if the file cannot be read now; later failures are logged, and what was read
 // before stays.
 func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
-	a := &Advisories{file: file, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
+	a := &Advisories{file: file, now: time.Now, looked: time.Now(), logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 	if err := a.readFile(); err != nil {
 		return nil, err
 	}
@@ -54,9 +55,9 @@ func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
 		return false
 	}
+	a.refresh()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refresh()
 	_, ok := a.checked[npm]
 	return ok || !a.later
 }
@@ -66,9 +67,9 @@ func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
 	}
+	a.refresh()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refresh()
 	return a.version
 }
 
@@ -77,9 +78,9 @@ func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	if a == nil {
 		return nil
 	}
+	a.refresh()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refresh()
 	return a.known.Of(npm, version)
 }
 
@@ -88,9 +89,9 @@ func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
 		return nil
 	}
+	a.refresh()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refresh()
 	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(a.known.Of(npm, version)) == 0 })
 }
 
@@ -104,33 +105,44 @@ func (a *Advisories) Recheck() {
 	a.looked = time.Time{}
 }
 
-// refresh reads the file again if it has changed, once a minute at most. The caller holds a.mu.
+// refresh reads the file again if it has changed, once a minute at most. Meanwhile other callers continue with what is known.
 func (a *Advisories) refresh() {
-	if a.now().Sub(a.looked) < lookAtAdvisories {
+	if !a.reading.TryLock() {
+		return
+	}
+	defer a.reading.Unlock()
+	a.mu.Lock()
+	due := a.now().Sub(a.looked) >= lookAtAdvisories
+	if due {
+		a.looked = a.now() // before it is read, so that a Recheck meanwhile counts
+	}
+	a.mu.Unlock()
+	if !due {
 		return
 	}
 	info, err := os.Stat(a.file)
 	if a.later && errors.Is(err, fs.ErrNotExist) || err == nil && a.read != nil && info.ModTime().Equal(a.read.ModTime()) && info.Size() == a.read.Size() {
-		a.looked = a.now()
 		return
 	}
 	if err := a.readFile(); err != nil {
 		a.logger.Error("library: couldn't read the vulnerabilities again; what was known stays", "err", err)
-		return
 	}
-	a.version++
 }
 
-// readFile reads the file. After an error, what was read before stays.
+// readFile reads the file. After an error, what was read before stays. The caller holds a.reading, or is the only one.
 func (a *Advisories) readFile() error {
-	a.looked = a.now()
 	known, info, err := osv.ReadFile(a.file)
 	if err != nil {
 		return fmt.Errorf("vulnerabilities: %w", err)
 	}
-	a.read, a.known = info, known
+	var checked map[string]CheckedPackage
 	if a.later {
-		a.checked = ReadCheckedPackages(a.file, a.logger)
+		checked = ReadCheckedPackages(a.file, a.logger)
 	}
+	a.read = info
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known, a.checked = known, checked
+	a.version++
 	return nil
 }

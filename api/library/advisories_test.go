@@ -95,6 +95,11 @@ func TestAdvisoriesAgain(t *testing.T) {
 		t.Errorf("at once %d are known", n)
 	}
 	now = now.Add(2 * time.Minute)
+	a.reading.Lock() // as by another page
+	if n, version := len(a.Of("jars", "3.0.0")), a.Version(); n != 1 || version != 1 {
+		t.Errorf("while the file is read %d are known, of version %d", n, version)
+	}
+	a.reading.Unlock()
 	if n := len(a.Of("jars", "3.0.0")); n != 2 {
 		t.Errorf("later %d are known", n)
 	}

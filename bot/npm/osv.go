@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 const (
-	maxOSVResponse = 32 << 20 // bytes, which is also the limit of OSV's own server
+	maxOSVResponse = 32 << 20 // bytes of all pages together, which is also what OSV's own server limits a response to
 	maxOSVPages    = 20
 )
 
@@ -33,7 +34,7 @@ func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records
 		Transport:     c.fetch.Transport(fetch.TransportOptions{Limit: maxOSVResponse, Trusted: func(u *url.URL) bool { return fetch.SameOrigin(u, at) }}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	token := ""
+	token, left := "", int64(maxOSVResponse)
 	for range maxOSVPages {
 		query, err := json.Marshal(map[string]any{"package": map[string]string{"name": name, "ecosystem": "npm"}, "page_token": token})
 		if err != nil {
@@ -55,7 +56,11 @@ func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records
 		if response.StatusCode != http.StatusOK {
 			err = c.fetch.StatusError(response)
 		} else {
-			err = json.NewDecoder(response.Body).Decode(&page)
+			body := &io.LimitedReader{R: response.Body, N: left + 1}
+			err = json.NewDecoder(body).Decode(&page)
+			if left = body.N - 1; left < 0 {
+				err = fmt.Errorf("%w: over %d bytes of records", fetch.ErrTooLarge, maxOSVResponse)
+			}
 		}
 		response.Body.Close()
 		if err != nil {
@@ -69,5 +74,9 @@ func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records
 	return nil, fmt.Errorf("over %d pages of records", maxOSVPages)
 }
 
-// IsPublic reports whether packages without a scope come from the registry that npm uses by default.
-func (c *Client) IsPublic() bool { return c.config.Registry("npm") == publicRegistry() }
+// IsPublic reports whether a package comes from the registry that npm uses by default, and npm has no credentials for it. With
+// credentials, the package may be private.
+func (c *Client) IsPublic(name string) bool {
+	at, err := c.config.packumentURL(name)
+	return err == nil && c.config.Registry(name) == publicRegistry() && c.config.authorizationFor(at) == ""
+}

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -25,11 +28,14 @@ const (
 	vulnerabilityStore   = time.Minute      // between two times that responses are stored
 	vulnerabilityPause   = 10 * time.Minute // until new packages are looked for
 	vulnerabilityBackoff = time.Hour        // after a failed request
+
+	maxVulnerabilityFailures = 5 // packages in a row whose requests fail before the others wait, too
 )
 
 // openAdvisories opens the known vulnerabilities for pages, by the settings: those of a file, or those of an OSV API, which a
 // part of the run requests. It returns nil if there are none. A process that fills the data folder requests OSV's own API by
-// default, unless npm is configured with another registry than its own, because the network may be closed then.
+// default, unless npm is configured with another registry than its own or with credentials for it, because the network may be
+// closed then and the packages private.
 func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*library.Advisories, error) {
 	source, logger := r.settings.Vulnerabilities, r.logger.With("part", "vulnerabilities")
 	switch {
@@ -42,19 +48,22 @@ func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*lib
 	if o.readOnly {
 		return library.FollowAdvisories(file, logger), nil
 	}
-	clients, err := openClients(r.settings, bot.ClientOptions{OwnConfig: true, Anonymous: true}, logger)
+	clients, err := openClients(r.settings, bot.ClientOptions{OwnConfig: true}, logger)
 	if err != nil {
 		return nil, err
 	}
-	if source == "" && !clients.Npm.IsPublic() {
+	if source == "" && !clients.Npm.IsPublic("npm") {
 		clients.Close()
 		return nil, nil
 	}
+	mayRequest := func(*library.Library) bool { return true }
 	if source == "" {
 		source = osvAPI
+		mayRequest = func(l *library.Library) bool { return !l.Hidden && clients.Npm.IsPublic(l.NPM()) }
 	}
 	p := &vulnerabilityPoll{
-		source: source, file: file, advisories: library.FollowAdvisories(file, logger), ranking: libraries.Ranking, now: time.Now, logger: logger,
+		source: source, file: file, advisories: library.FollowAdvisories(file, logger), ranking: libraries.Ranking,
+		mayRequest: mayRequest, failed: map[string]int{}, now: time.Now, logger: logger,
 		request: func(ctx context.Context, name string) ([]json.RawMessage, error) {
 			return clients.Npm.Vulnerabilities(ctx, source, name)
 		},
@@ -69,7 +78,9 @@ type vulnerabilityPoll struct {
 	source, file string
 	advisories   *library.Advisories
 	ranking      func(context.Context) (*library.Ranking, error)
+	mayRequest   func(*library.Library) bool // reports whether the source may learn the name of a library's package
 	request      func(ctx context.Context, name string) ([]json.RawMessage, error)
+	failed       map[string]int // has 1 for each package whose last request failed, but not because of the network
 	now          func() time.Time
 	logger       *slog.Logger
 }
@@ -87,8 +98,9 @@ func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	return nil
 }
 
-// pollDue requests the packages that were not requested within a day, the most popular first, until a request fails. It stores
-// the responses every minute and at the end.
+// pollDue requests the packages that were not requested within a day, the most popular first, but those that failed last time
+// at the end. A failure concerns one package, unless [stopsRequests] says otherwise or maxVulnerabilityFailures packages in a
+// row fail. pollDue stores the responses every minute and at the end, and returns the last error.
 func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 	ranking, err := p.ranking(ctx)
 	if err != nil {
@@ -96,26 +108,39 @@ func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 	}
 	known := library.ReadCheckedPackages(p.file, p.logger)
 	current := map[string]bool{}
+	var names []string
 	for _, l := range ranking.Libraries {
-		current[l.NPM()] = true
+		if name := l.NPM(); name != "" && !current[name] && p.mayRequest(l) {
+			current[name] = true
+			names = append(names, name)
+		}
 	}
+	slices.SortStableFunc(names, func(a, b string) int { return p.failed[a] - p.failed[b] })
 	maps.DeleteFunc(known, func(name string, _ library.CheckedPackage) bool { return !current[name] })
 	stored, changed := p.now(), false
-	var malformed error
-	for _, l := range ranking.Libraries {
-		name := l.NPM()
-		if age := p.now().Sub(known[name].Checked); name == "" || age >= 0 && age < vulnerabilityAge {
+	failures := 0
+	for _, name := range names {
+		if age := p.now().Sub(known[name].Checked); age >= 0 && age < vulnerabilityAge {
 			continue
 		}
-		var records []json.RawMessage
-		if records, err = p.request(ctx, name); err != nil {
-			break
+		records, failure := p.request(ctx, name)
+		var checked library.CheckedPackage
+		if failure == nil {
+			checked, failure = library.NewCheckedPackage(name, p.now(), records)
 		}
-		checked, malformedErr := library.NewCheckedPackage(name, p.now(), records)
-		if malformedErr != nil { // only this package is not checked
-			malformed = malformedErr
+		if failure != nil {
+			err = failure
+			if stopsRequests(failure) {
+				break
+			}
+			p.failed[name] = 1
+			if failures++; failures == maxVulnerabilityFailures {
+				break
+			}
 			continue
 		}
+		failures = 0
+		delete(p.failed, name)
 		known[name] = checked
 		if changed = true; p.now().Sub(stored) >= vulnerabilityStore {
 			if err := p.store(known); err != nil {
@@ -124,11 +149,16 @@ func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 			stored, changed = p.now(), false
 		}
 	}
-	err = errors.Join(err, malformed)
 	if changed {
 		err = errors.Join(err, p.store(known))
 	}
 	return err
+}
+
+// stopsRequests reports whether an error concerns all packages: the network failed, or the source limits requests.
+func stopsRequests(err error) bool {
+	var failure *fetch.Error
+	return errors.As(err, &failure) && (failure.Status == http.StatusTooManyRequests || failure.Status == 0 && !errors.Is(err, fetch.ErrTooLarge))
 }
 
 // store replaces what pages know by known.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot/fetch"
 )
 
 // Each npm package is requested once a day. A network that does not allow that gives one line in the log, and pages know which
@@ -29,10 +31,11 @@ func TestVulnerabilityPoll(t *testing.T) {
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		p := &vulnerabilityPoll{
 			source: "https://osv.example", file: filepath.Join(t.TempDir(), "vulnerabilities.json"), now: time.Now, logger: logger,
-			ranking: func(context.Context) (*library.Ranking, error) { return ranking, nil },
+			ranking:    func(context.Context) (*library.Ranking, error) { return ranking, nil },
+			mayRequest: func(*library.Library) bool { return true }, failed: map[string]int{},
 			request: func(_ context.Context, name string) ([]json.RawMessage, error) {
 				if !allowed[name] {
-					return nil, errors.New("the network is closed")
+					return nil, &fetch.Error{Err: errors.New("the network is closed")}
 				}
 				requested = append(requested, name)
 				return []json.RawMessage{[]byte(`{"id":"GHSA-1","details":"` + strings.Repeat("d", 900) + `","affected":[{"package":{"ecosystem":"npm","name":"` + name + `"},"versions":["1.0.0"]}]}`)}, nil
@@ -74,4 +77,47 @@ func TestVulnerabilityPoll(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The error of one package does not stop the requests for others, but one of the network and five in a row do. Packages that
+// the source may not learn of are not requested.
+func TestVulnerabilityPollFailures(t *testing.T) {
+	ranking := &library.Ranking{}
+	for _, name := range strings.Fields("a private b c d e f g h") {
+		ranking.Libraries = append(ranking.Libraries, &library.Library{Name: name, Hidden: name == "private", Autoupdate: &library.Autoupdate{Source: "npm", Target: name}})
+	}
+	for _, test := range []struct {
+		failing string
+		err     error
+		want    string // the requests of the first poll | of the next
+	}{
+		{"a c e", &fetch.Error{Status: 500}, "a b c d e f g h | a c e"},
+		{"b", fmt.Errorf("package: %w", &fetch.Error{Status: 429}), "a b | b"},
+		{"b", fmt.Errorf("package: %w", &fetch.Error{Err: errors.New("no route")}), "a b | b"},
+		{"b", &fetch.Error{Err: fetch.ErrTooLarge}, "a b c d e f g h | b"},
+		{"b c d e f g h", errors.New("malformed"), "a b c d e f | g h b c d"},
+	} {
+		var requested []string
+		p := &vulnerabilityPoll{
+			file: filepath.Join(t.TempDir(), "vulnerabilities.json"), now: time.Now, logger: slog.New(slog.DiscardHandler),
+			ranking:    func(context.Context) (*library.Ranking, error) { return ranking, nil },
+			mayRequest: func(l *library.Library) bool { return !l.Hidden }, failed: map[string]int{},
+			request: func(_ context.Context, name string) ([]json.RawMessage, error) {
+				requested = append(requested, name)
+				if strings.Contains(test.failing, name) {
+					return nil, test.err
+				}
+				return nil, nil
+			},
+		}
+		for range 2 {
+			if err := p.pollDue(t.Context()); !errors.Is(err, test.err) {
+				t.Errorf("the error is %v, want %v", err, test.err)
+			}
+			requested = append(requested, "|")
+		}
+		if got := strings.TrimSuffix(strings.Join(requested, " "), " |"); got != test.want {
+			t.Errorf("%v for %s: requested are %q, want %q", test.err, test.failing, got, test.want)
+		}
+	}
 }
