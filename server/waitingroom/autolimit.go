@@ -3,6 +3,7 @@ package waitingroom
 import (
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,7 @@ const (
 	// limitSamples bounds the response times of an interval; of more, a random sample is used.
 	limitSamples = 2048
 	// The limit rises while the 99th percentile is below riseBelow of the objective, by limitRise of itself, and falls by limitFall
-	// when it is above fallAbove of it, or more than limitErrors of the responses are errors.
+	// when it is above fallAbove of it, or more than limitErrors of the responses are errors, which errorClients clients got.
 	riseBelow, fallAbove = 0.75, 0.9
 	limitRise, limitFall = 0.05, 0.1
 	limitErrors          = 0.05
@@ -38,16 +39,18 @@ type autoLimit struct {
 	times     []time.Duration // of responses since the last change
 	responses int
 	errors    int
-	changed   time.Time // when it was considered last
+	failed    []netip.Prefix // the first errorClients clients that got an error
+	changed   time.Time      // when it was considered last
 }
 
-// countResponse records how long the origin took to start a response.
-func (l *autoLimit) countResponse(took time.Duration, status int) {
+// countResponse records how long the origin took to start a response to the client at a remote address.
+func (l *autoLimit) countResponse(took time.Duration, status int, remote string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.responses++
 	if status >= http.StatusInternalServerError {
 		l.errors++
+		l.failed = addClient(l.failed, remote)
 	}
 	if len(l.times) < limitSamples {
 		l.times = append(l.times, took)
@@ -71,8 +74,8 @@ func (l *autoLimit) follow(now time.Time, room *config.Room, active int) bool {
 	}
 	slices.Sort(l.times)
 	p99 := float64(l.times[(len(l.times)*99-1)/100])
-	objective, failing := float64(room.LatencyObjective), float64(l.errors) > limitErrors*float64(l.responses)
-	l.times, l.responses, l.errors, l.changed = l.times[:0], 0, 0, now
+	objective, failing := float64(room.LatencyObjective), float64(l.errors) > limitErrors*float64(l.responses) && len(l.failed) >= min(errorClients, l.of(room))
+	l.times, l.responses, l.errors, l.failed, l.changed = l.times[:0], 0, 0, l.failed[:0], now
 	before := l.of(room)
 	limit := before
 	switch {

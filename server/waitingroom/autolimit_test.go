@@ -48,7 +48,7 @@ func TestAutoLimit(t *testing.T) {
 			settled := second > 10*60
 			for range len(ends)/5 + 1 {
 				took := origin.took(rng, len(ends))
-				l.countResponse(took, http.StatusOK)
+				l.countResponse(took, http.StatusOK, "")
 				if settled {
 					if responses++; took > room.LatencyObjective {
 						late++
@@ -78,14 +78,19 @@ func TestAutoLimitFalls(t *testing.T) {
 	var l autoLimit
 	l.current.Store(100)
 	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	clients := 1
 	step := func(active int) int {
 		now = now.Add(limitInterval)
-		for range limitMinimum {
-			l.countResponse(time.Millisecond, http.StatusBadGateway)
+		for i := range limitMinimum {
+			l.countResponse(time.Millisecond, http.StatusBadGateway, fmt.Sprintf("203.0.113.%d:1", i%clients))
 		}
 		l.follow(now, room, active)
 		return l.of(room)
 	}
+	if n := step(100); n != 100 {
+		t.Errorf("the limit is %d after errors of one client", n)
+	}
+	clients = errorClients
 	if n := step(100); n != 90 {
 		t.Errorf("the limit is %d after errors", n)
 	}
