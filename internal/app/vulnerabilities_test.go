@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,14 +27,24 @@ func TestVulnerabilityPoll(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
+		var mu sync.Mutex // the clock of the bubble orders nothing for the race detector
 		var requested []string
 		allowed := map[string]bool{}
+		allow := func(names ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, name := range names {
+				allowed[name] = true
+			}
+		}
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		p := &vulnerabilityPoll{
 			source: "https://osv.example", file: filepath.Join(t.TempDir(), "vulnerabilities.json"), now: time.Now, logger: logger,
 			ranking:    func(context.Context) (*library.Ranking, error) { return ranking, nil },
 			mayRequest: func(*library.Library) bool { return true }, failed: map[string]int{},
 			request: func(_ context.Context, name string) ([]json.RawMessage, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				if !allowed[name] {
 					return nil, &fetch.Error{Err: errors.New("the network is closed")}
 				}
@@ -49,6 +60,8 @@ func TestVulnerabilityPoll(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if got := strings.Join(requested, " "); got != wantRequested {
 				t.Errorf("requested are %q, want %q", got, wantRequested)
 			}
@@ -62,9 +75,9 @@ func TestVulnerabilityPoll(t *testing.T) {
 		}
 		check(time.Second, "")
 		check(10*time.Hour, "")
-		allowed["jar"] = true
+		allow("jar")
 		check(time.Hour, "jar", "jar")
-		allowed["lid"], allowed["other"] = true, true
+		allow("lid", "other")
 		check(time.Hour, "lid other", "jar", "lid", "other")
 		check(22*time.Hour, "", "jar", "lid", "other")
 		check(time.Hour, "jar", "jar", "lid", "other")
