@@ -112,7 +112,7 @@ func TestElsewhereCostsAHitNothing(t *testing.T) {
 		t.Error("a hit asks elsewhere")
 		return nil, nil
 	})
-	if with > without {
+	if with > without && !raceEnabled { // under which pools drop some of what they get
 		t.Errorf("%v allocations, %v without", with, without)
 	}
 }

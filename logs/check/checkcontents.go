@@ -99,7 +99,7 @@ func (c *check) checkDeltas(ctx context.Context) error {
 				return err
 			}
 			if err := c.checkDelta(h, d); err != nil {
-				if now, e := c.store.Deltas(h); e == nil && !slices.Contains(now, d) {
+				if now, e := c.store.Deltas(h); errors.Is(err, kvstore.ErrNotFound) && e == nil && !slices.Contains(now, d) {
 					continue // it was deleted meanwhile
 				}
 				c.reportf(Content, h.String(), "its delta against %s: %v; clients get other encodings", d.Dictionary, err)

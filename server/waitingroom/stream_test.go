@@ -203,13 +203,14 @@ func newStreamCrowd(h *house, n int, apart time.Duration) *streamCrowd {
 		h.add(apart)
 		w := httptest.NewRecorder()
 		c.handler.ServeHTTP(w, request("", browserAccept))
-		c.cookies = append(c.cookies, strings.TrimSuffix(strings.SplitAfterN(w.Header().Get("Set-Cookie"), ";", 2)[0], ";"))
+		cookie := strings.TrimSuffix(strings.SplitAfterN(w.Header().Get("Set-Cookie"), ";", 2)[0], ";")
+		c.cookies = append(c.cookies, cookie)
 		c.running.Go(func() {
 			c.handler.ServeHTTP(&streamWriter{header: http.Header{}, called: func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.called = append(c.called, i)
-			}}, request(c.cookies[i], "text/event-stream"))
+			}}, request(cookie, "text/event-stream"))
 		})
 	}
 	for h.rooms.streaming.Load() < int64(n) {
