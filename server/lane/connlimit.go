@@ -41,8 +41,7 @@ type connEntry struct {
 	limit     *connLimit
 	client    netip.Prefix // the zero prefix where it is not counted for a client
 	opened    time.Time
-	asked     bool                 // whether it has made a complete request, guarded by limit.mu
-	noted     atomic.Bool          // the same, without the lock
+	asked     atomic.Bool          // whether it has made a complete request; changed under limit.mu
 	place     int                  // in limit.entries, -1 where it does not count as open
 	handshake int                  // in limit.handshakes, -1 where it is not there
 	fd        int                  // -1 where there is none
@@ -183,20 +182,20 @@ func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now
 // score returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
 func (r *connLimit) score(p *connEntry, now time.Time) float64 {
 	silent, asked := r.countOf(p)
-	unsent, quiet := p.outstanding()
-	switch age := now.Sub(p.opened).Seconds(); {
-	case unsent:
-		return quiet.Seconds() * stalledWeight
-	case !p.asked && !p.client.IsValid(): // a trusted proxy opens connections in advance
-		quiet = now.Sub(p.opened)
-	case !p.asked:
-		return age * age * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries))
-	default:
-		if c := p.conn.Load(); c != nil {
+	quiet := now.Sub(p.opened)
+	switch c := p.conn.Load(); {
+	case p.asked.Load():
+		unsent, moved := p.outstanding()
+		if unsent {
+			return moved.Seconds() * stalledWeight
+		}
+		if quiet = moved; c != nil {
 			if s := c.state(); s.name() == idle {
 				quiet = now.Sub(s.waitingSince())
 			}
 		}
+	case p.client.IsValid(): // else a trusted proxy has opened it in advance
+		return quiet.Seconds() * quiet.Seconds() * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries))
 	}
 	return max(quiet, leastQuiet).Seconds() * math.Sqrt(max(1, asked)) * idleWeight
 }
@@ -205,7 +204,7 @@ func (r *connLimit) score(p *connEntry, now time.Time) float64 {
 // its network if that is more. The caller holds mu.
 func (r *connLimit) countOf(p *connEntry) (silent, asked float64) {
 	silent, asked = 1, 0
-	if p.asked {
+	if p.asked.Load() {
 		silent, asked = 0, 1
 	}
 	if !p.client.IsValid() {
@@ -277,7 +276,7 @@ func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries) > r.most*3/4)
 
 // count adds n, 1 or -1, to the connections of a client and of its networks. The caller holds mu.
 func (r *connLimit) count(p *connEntry, n int) {
-	if !p.asked {
+	if !p.asked.Load() {
 		r.silent += n
 	}
 	if !p.client.IsValid() {
@@ -290,7 +289,7 @@ func (r *connLimit) count(p *connEntry, n int) {
 			c = new(clientCount)
 			r.clients[at] = c
 		}
-		if p.asked {
+		if p.asked.Load() {
 			c.asked += n
 		} else {
 			c.silent += n
@@ -306,18 +305,21 @@ func (r *connLimit) count(p *connEntry, n int) {
 
 // markAsked records that the connection has made a complete request.
 func (p *connEntry) markAsked() {
-	if p == nil || p.noted.Swap(true) {
+	if p == nil || p.asked.Load() { // so that only the first request takes the lock
 		return
 	}
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
-	if p.place >= 0 {
-		p.limit.count(p, -1)
+	if p.asked.Load() {
+		return
 	}
-	p.asked = true
-	if p.place >= 0 {
-		p.limit.count(p, 1)
+	if p.place < 0 {
+		p.asked.Store(true)
+		return
 	}
+	p.limit.count(p, -1)
+	p.asked.Store(true)
+	p.limit.count(p, 1)
 }
 
 // setHandshake records whether the connection is in the TLS handshake.

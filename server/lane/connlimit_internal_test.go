@@ -12,7 +12,8 @@ func TestScores(t *testing.T) {
 	r, now := newConnLimit(1000), epoch.Add(time.Hour)
 	open := func(client string, ago time.Duration, asked bool, s state) *connEntry {
 		p := r.newEntry(-1, nil)
-		p.opened, p.asked = now.Add(-ago), asked
+		p.opened = now.Add(-ago)
+		p.asked.Store(asked)
 		if client != "" {
 			p.client = netip.MustParsePrefix(client)
 		}
@@ -115,7 +116,7 @@ func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 			t.Fatal("a connection has another's place")
 		}
 		n := counts[p.client]
-		if p.asked {
+		if p.asked.Load() {
 			n.asked++
 		} else {
 			n.silent++

@@ -192,9 +192,10 @@ func (c *conn) moveToPoller() error {
 	socket, fd, err := newTCPConn(file)
 	c.listener.mu.Lock() // for cut
 	c.fd = fd
-	c.place.setDescriptor(-1, nil)
 	if err == nil {
 		c.place.setDescriptor(-1, socket)
+	} else {
+		c.place.setDescriptor(-1, nil)
 	}
 	c.listener.mu.Unlock()
 	_ = file.Close()

@@ -195,14 +195,11 @@ func (l *limited) Accept() (net.Conn, error) {
 }
 
 // newEntry returns the entry of a connection in the limit, nil if there is neither a limit nor a trusted proxy.
-func (l *limited) newEntry(fd int, tcp *net.TCPConn) *connEntry {
+func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
 		return nil
 	}
-	if tcp == nil { // not a nil pointer in an interface
-		return l.room.newEntry(fd, nil)
-	}
-	return l.room.newEntry(fd, tcp)
+	return l.room.newEntry(fd, socket)
 }
 
 // admit adds a connection of a peer to the limit.
