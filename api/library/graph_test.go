@@ -1,6 +1,7 @@
 package library_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -90,6 +91,39 @@ func TestGraph(t *testing.T) {
 }
 
 // TestTagNotes holds that the command says of a module's imports what the page says.
+// TestGraphIsBounded holds the limits of modules and of imports.
+func TestGraphIsBounded(t *testing.T) {
+	s := testkit.NewShelf(t)
+	s.Enrol("jars", `{"name": "jars", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}}`)
+	files := map[string]string{"many.mjs": "", "often.mjs": ""}
+	for i := range 400 {
+		files[fmt.Sprintf("m%d.mjs", i)] = "export default 1"
+		files["many.mjs"] += fmt.Sprintf("import'./m%d.mjs';", i)
+	}
+	for i := range 40 {
+		files["often.mjs"] += fmt.Sprintf("import'./o%d.mjs';", i)
+	}
+	for i := range 40 {
+		path := fmt.Sprintf("o%d.mjs", i)
+		for j := range 100 {
+			files[path] += fmt.Sprintf("import'./o%d.mjs?%d';", j%40, j)
+		}
+	}
+	s.Publish("jars", "1.0.0", "many.mjs", files)
+	x, documents := s.Index(library.Options{}), testkit.Renderer(t, s.Store).DocumentsNow()
+	r, err := x.Release(t.Context(), "jars", "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"many.mjs": "more than 300 files", "often.mjs": "over 3000 times"} {
+		f, _ := r.Find(file)
+		g, err := x.Graph(t.Context(), graphBase, r, f, documents)
+		if err != nil || len(g.Modules) > 300 || !strings.Contains(strings.Join(g.Problems, "\n"), want) {
+			t.Errorf("%s: %d modules, %q, %v", file, len(g.Modules), g.Problems, err)
+		}
+	}
+}
+
 func TestTagNotes(t *testing.T) {
 	shelf, x := graphs(t)
 	d := library.Directory{Documents: testkit.Renderer(t, shelf.Store).DocumentsNow(), Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}

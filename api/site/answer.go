@@ -203,7 +203,7 @@ type request struct {
 	siteBase  string
 	assetBase string
 	inputs    inputs // of the page that is being made
-	found     int    // modules of graphs that were found out for the page
+	followed  int    // modules whose imports were followed for the page
 }
 
 // parse reads the base addresses and the query of the request, and refuses invalid ones.

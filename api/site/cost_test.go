@@ -71,6 +71,22 @@ func TestPagesOfManyFiles(t *testing.T) {
 			t.Errorf("%s: %v allocations, want at most %v: imports of modules are followed too often", page.target, cost, page.most)
 		}
 	}
+	// A page follows some graphs, and the next request those of others.
+	site.graphs.Remove(func(graphKey) bool { return true })
+	target := "/recipe/web/1.0.0?file=m0.mjs"
+	for i := range 19 {
+		target += fmt.Sprintf("&file=m%d.mjs", i+1)
+	}
+	isPending := func() bool {
+		w := httptest.NewRecorder()
+		site.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
+		return strings.Contains(w.Body.String(), modulesPending)
+	}
+	if !isPending() {
+		t.Errorf("one page follows %d graphs", site.graphs.Len())
+	}
+	for isPending() { // until those of all 20 files are known
+	}
 	for _, page := range []struct {
 		target string
 		most   float64 // allocations

@@ -124,12 +124,7 @@ func (s *Site) getPage(q *request, path string) (*page, error) {
 
 // cachedPage returns a cached page if none of its inputs has changed since.
 func (s *Site) cachedPage(key pageKey) (*page, bool) {
-	p, ok := s.cachedPages.Cached(key)
-	if ok && s.isStale(&p.inputs) {
-		s.cachedPages.Remove(func(k pageKey) bool { return k == key })
-		ok = false
-	}
-	return p, ok
+	return s.cachedPages.CachedIf(key, func(p *page) bool { return !s.isStale(&p.inputs) })
 }
 
 // newPageKey returns the cache key of a page, the same for all encodings of its path.
@@ -283,42 +278,38 @@ func (s *Site) documentsFor(q *request) library.Documents {
 // A graphKey identifies what loads when a page imports a module.
 type graphKey struct{ release, file, assetBase string }
 
-// A keptGraph is the same until one of the libraries changes that it depends on.
-type keptGraph struct {
+// A cachedGraph stays valid until one of the libraries that it depends on changes.
+type cachedGraph struct {
 	*library.Graph
 	moment uint64 // of [library.Changes]
 }
 
 const (
-	mostGraphs     = 500
-	mostGraphBytes = 32 << 20
-	// mostFound bounds the modules of the graphs that are found out for one page. The next request for the page continues.
-	mostFound = 1000
+	maxGraphs     = 500
+	maxGraphBytes = 32 << 20
+	// maxFollowed limits the modules of the graphs that are made for one page. The next request for the page continues.
+	maxFollowed = 1000
 )
 
-// importGraph follows the imports of a module, or returns what was found before if nothing has changed since. It returns an empty graph with
-// Pending if enough was found out for the page.
+// importGraph returns the modules that a module imports, directly and indirectly, from the cache or by following its imports. The graph is
+// empty and Pending if the page has followed maxFollowed modules already.
 func (s *Site) importGraph(q *request, r *library.Release, file string) (*library.Graph, error) {
 	key := graphKey{r.Owner(), file, q.assetBase}
-	g, ok := s.graphs.Cached(key)
-	if ok && s.library.Changes().Since(g.moment, g.Libraries) {
-		s.graphs.Remove(func(k graphKey) bool { return k == key })
-		ok = false
-	}
-	if !ok && q.found >= mostFound {
-		q.inputs.isUnrendered = true
-		return &library.Graph{Pending: true}, nil
-	}
+	g, ok := s.graphs.CachedIf(key, func(g cachedGraph) bool { return !s.library.Changes().Since(g.moment, g.Libraries) })
 	if !ok {
+		if q.followed >= maxFollowed {
+			q.inputs.isUnrendered = true
+			return &library.Graph{Pending: true}, nil
+		}
 		f, _ := r.Find(file)
 		g.moment = s.library.Changes().Now()
 		var err error
 		if g.Graph, err = s.library.Graph(q.Context(), q.assetBase, r, f, s.documentsFor(q)); err != nil {
 			return nil, err
 		}
-		q.found += len(g.Modules)
+		q.followed += len(g.Modules)
 		if !g.Pending {
-			_, _ = s.graphs.Get(key, func() (keptGraph, int, error) { return g, g.Bytes(), nil })
+			_, _ = s.graphs.Get(key, func() (cachedGraph, int, error) { return g, g.Bytes(), nil })
 		}
 	}
 	q.inputs.addLibraries(g.Libraries...)

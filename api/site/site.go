@@ -78,7 +78,7 @@ type Site struct {
 	references  prepared.Cache[string, docsReference] // by the OpenAPI document
 	drafting    draftLimiter
 	cachedPages prepared.Cache[pageKey, *page]
-	graphs      prepared.Cache[graphKey, keptGraph]
+	graphs      prepared.Cache[graphKey, cachedGraph]
 	hosts       cachedHosts
 	flights     flights
 	now         func() time.Time
@@ -96,7 +96,7 @@ func New(o Options) (*Site, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.cachedPages.Most, s.cachedPages.MostBytes = maxCached, maxCachedBytes
-	s.graphs.Most, s.graphs.MostBytes = mostGraphs, mostGraphBytes
+	s.graphs.Most, s.graphs.MostBytes = maxGraphs, maxGraphBytes
 	s.summaries.Most, s.references.Most = 1, 1
 	var err error
 	if s.files, err = loadFiles(); err != nil {

@@ -60,6 +60,16 @@ func (p *Cache[K, V]) Cached(key K) (value V, ok bool) {
 	return value, false
 }
 
+// CachedIf returns the value of key if it is cached and isFresh reports so. It removes a cached value that is not.
+func (p *Cache[K, V]) CachedIf(key K, isFresh func(V) bool) (value V, ok bool) {
+	value, ok = p.Cached(key)
+	if ok && !isFresh(value) {
+		p.Remove(func(k K) bool { return k == key })
+		return *new(V), false
+	}
+	return value, ok
+}
+
 // Len returns how many are kept.
 func (p *Cache[K, V]) Len() int {
 	p.mu.Lock()

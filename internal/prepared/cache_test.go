@@ -37,6 +37,15 @@ func TestPreparedKeepsTheMostRecent(t *testing.T) {
 		t.Error("what was let go of is kept")
 	}
 	ask(0, "new")
+	if v, ok := p.CachedIf(1, func(v string) bool { return v == "new" }); !ok || v != "new" {
+		t.Errorf("fresh: %q, %v", v, ok)
+	}
+	if v, ok := p.CachedIf(1, func(string) bool { return false }); ok || v != "" {
+		t.Errorf("stale: %q, %v", v, ok)
+	}
+	if _, ok := p.Cached(1); ok {
+		t.Error("a stale value is kept")
+	}
 }
 
 func TestPreparedIsBounded(t *testing.T) {
