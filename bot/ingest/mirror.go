@@ -293,16 +293,7 @@ func (pb *Publisher) checkUnchanged(was views.Version) error {
 // replaceMirrored withdraws a release of another origin and publishes npm's in the same write.
 func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
-	data, err := own.Encode()
-	if err != nil {
-		return err
-	}
-	hash, err := pb.storeContent(pins, data)
-	if err != nil {
-		return err
-	}
-	queued := 0
-	err = pb.log.Update(func(tx *logs.Tx) error {
+	err := pb.recordRelease(pins, own, func(tx *logs.Tx, hash kvstore.Hash) error {
 		if err := pb.checkUnchanged(v); err != nil {
 			return err
 		}
@@ -317,14 +308,11 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 				return err
 			}
 		}
-		var err error
-		queued, err = pb.options.Recompressor.Enqueue(tx.Batch, own)
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	pb.options.Recompressor.Enqueued(queued)
 	pb.logger.Warn("replaced", "package", v.Package, "version", v.Version, "reason", reason)
 	return nil
 }

@@ -453,16 +453,7 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 
 // commit publishes a release whose contents are stored, in one write with entry and, if before is not "", an entry of that kind in front of it.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
-	data, err := manifest.Encode()
-	if err != nil {
-		return err
-	}
-	hash, err := pb.storeContent(pins, data)
-	if err != nil {
-		return err
-	}
-	queued := 0
-	err = pb.log.Update(func(tx *logs.Tx) error {
+	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// Whatever was true before, this is the moment that counts.
 		if err := errors.Join(pb.CheckUnpublished(manifest.Package, manifest.Version), pb.checkManifest(manifest.Package, manifest.Version, hash)); err != nil {
 			return err
@@ -489,9 +480,27 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 				return err
 			}
 		}
-		if err := views.Record(tx, views.Change{Entry: entry, Manifest: manifest}); err != nil {
+		return views.Record(tx, views.Change{Entry: entry, Manifest: manifest})
+	})
+}
+
+// recordRelease stores the manifest of a release and queues its files for recompression, in the write in which record adds its entries.
+// hash is the manifest's.
+func (pb *Publisher) recordRelease(pins *kvstore.Pins, manifest *logs.Manifest, record func(tx *logs.Tx, hash kvstore.Hash) error) error {
+	data, err := manifest.Encode()
+	if err != nil {
+		return err
+	}
+	hash, err := pb.storeContent(pins, data)
+	if err != nil {
+		return err
+	}
+	queued := 0
+	err = pb.log.Update(func(tx *logs.Tx) error {
+		if err := record(tx, hash); err != nil {
 			return err
 		}
+		var err error
 		queued, err = pb.options.Recompressor.Enqueue(tx.Batch, manifest)
 		return err
 	})
