@@ -74,8 +74,10 @@ func TestDeltasAreMade(t *testing.T) {
 			if err != nil || (len(equal) == 1) == off {
 				t.Errorf("a file that never changed has the deltas %v, %v; want one against itself", equal, err)
 			}
-			for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: []byte("d")}) {
-				t.Errorf("the queue still has %x, %v", item.Key, err)
+			for _, prefix := range []string{"n", "d"} {
+				for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: []byte(prefix)}) {
+					t.Errorf("the queue still has %x, %v", item.Key, err)
+				}
 			}
 			if off {
 				return

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/events"
@@ -18,85 +19,55 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A file of a release is encoded against the same path in the releases before it, so that a client that has one of those downloads a delta. Rows of the
-// queue name pairs of contents, and are written with the release. Deltas are made when all contents are recompressed, because they are
-// compared with the best Brotli. A file that does not change has one against itself, because its address changes. A delta that cannot be made is left out: nothing needs it.
+// A file of a release is encoded against the same path in the releases before it, so that a client that has one of those downloads a delta. A release
+// is queued when it is published. When all contents are recompressed, because deltas are compared with the best Brotli, its row is replaced by one
+// for each pair of contents: by then the releases that were published at the same time are known, too. A file that does not change has a delta
+// against itself, because its address changes. A delta that cannot be made is left out: nothing needs it.
 
-// pairs begins the keys of rows that queue deltas; the time of the release follows, newest first, then the hashes of the content and the dictionary.
-var pairs = []byte("d")
+// released and pairs begin the keys of rows that queue deltas. The time of the release follows, newest first, then the package, a zero byte and
+// the version, or the hashes of a content and its dictionary.
+var released, pairs = []byte("n"), []byte("d")
+
+// timeLength is the length of the time in such a key.
+const timeLength = 8
+
+// appendTime appends the time of a release to the prefix of a key.
+func appendTime(prefix []byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(slices.Clone(prefix), ^uint64(max(0, t.Unix())))
+}
+
+// releaseKey returns the key of the row that queues the deltas of a release.
+func releaseKey(m *logs.Manifest) []byte {
+	return append(appendTime(released, m.Released), m.Package+"\x00"+m.Version...)
+}
 
 // pairKey returns the key of the row that queues the delta of a content against a dictionary.
-func pairKey(released time.Time, h, dictionary kvstore.Hash) []byte {
-	key := binary.BigEndian.AppendUint64(slices.Clone(pairs), ^uint64(max(0, released.Unix())))
-	return append(append(key, h[:]...), dictionary[:]...)
+func pairKey(t time.Time, h, dictionary kvstore.Hash) []byte {
+	return append(append(appendTime(pairs, t), h[:]...), dictionary[:]...)
 }
 
 // maxSuccessors bounds the releases after a new one that get deltas against it.
 const maxSuccessors = 8
 
-// enqueueDeltas adds to a batch the deltas of a release's files against those of the releases before it. If it was published after later ones, it also adds
-// theirs against it.
-func (r *Recompressor) enqueueDeltas(batch *kvstore.Batch, m *logs.Manifest) error {
-	versions, err := views.Versions(r.store, m.Package)
-	if err != nil {
-		return err
-	}
-	var others []string
-	for _, v := range versions {
-		if v.Withdrawn == nil && v.Version != m.Version {
-			others = append(others, v.Version)
-		}
-	}
-	add := func(other string, pair func(own, of kvstore.Hash) []byte) error {
-		for _, f := range m.Files {
-			of, err := views.LookupFile(r.store, m.Package, other, f.Path)
-			if errors.Is(err, kvstore.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if min(f.Size, of.Size) >= coding.MinDictionary && max(f.Size, of.Size) <= coding.MaxDictionary {
-				batch.Set(kvstore.Queue, pair(f.SHA256, of.Hash), nil)
-			}
-		}
-		return nil
-	}
-	for _, before := range packages.Predecessors(m.Version, others) {
-		if err := add(before, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, own, of) }); err != nil {
-			return err
-		}
-	}
-	successors := packages.Successors(m.Version, others)
-	for _, after := range successors[:min(len(successors), maxSuccessors)] {
-		if err := add(after, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, of, own) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // makeDeltas makes the deltas that are queued, until none is left or a content is queued, which goes first.
 func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	for r.options.Dictionaries && ctx.Err() == nil && r.Backlog() == 0 {
-		var key []byte
-		for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: pairs}) {
-			if err != nil {
-				return fmt.Errorf("recompression: couldn't read the queue of deltas: %w", err)
+		key, err := r.firstKey(released)
+		if err == nil && key != nil {
+			err = r.queuePairs(key)
+		} else if err == nil {
+			if key, err = r.firstKey(pairs); err == nil && key == nil {
+				return nil
 			}
-			key = bytes.Clone(item.Key)
-			break
-		}
-		if key == nil {
-			return nil
-		}
-		const hashes = 1 + 8 // after the prefix and the time
-		var h kvstore.Hash
-		if len(key) == hashes+2*len(h) {
-			h = kvstore.Hash(key[hashes:])
-			if err := r.makeDelta(ctx, h, kvstore.Hash(key[hashes+len(h):])); err != nil {
-				return err
+			const hashes = 1 + timeLength
+			var h kvstore.Hash
+			if err == nil && len(key) == hashes+2*len(h) {
+				h = kvstore.Hash(key[hashes:])
+				err = r.makeDelta(ctx, h, kvstore.Hash(key[hashes+len(h):]))
 			}
+		}
+		if err != nil {
+			return err
 		}
 		batch := r.store.NewBatch()
 		batch.Delete(kvstore.Queue, key)
@@ -105,6 +76,86 @@ func (r *Recompressor) makeDeltas(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// firstKey returns the first key of the queue that begins with a prefix, nil for none.
+func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
+	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: prefix}) {
+		if err != nil {
+			return nil, fmt.Errorf("recompression: couldn't read the queue of deltas: %w", err)
+		}
+		return bytes.Clone(item.Key), nil
+	}
+	return nil, nil
+}
+
+// queuePairs queues the deltas of the release that a row names: those of its files against those of the releases before it, and if it was
+// published after later ones, theirs against it. Damage in a release is logged; its deltas are left out.
+func (r *Recompressor) queuePairs(key []byte) error {
+	pkg, version, _ := strings.Cut(string(key[min(len(key), len(released)+timeLength):]), "\x00")
+	err := r.queuePairsOf(pkg, version)
+	if errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, kvstore.ErrNotFound) {
+		r.logger.Error("recompression: not all deltas of a release are made", "package", pkg, "version", version, "err", err)
+		return nil
+	}
+	return err
+}
+
+// queuePairsOf queues the deltas of a release and those of later releases against it.
+func (r *Recompressor) queuePairsOf(pkg, version string) error {
+	versions, err := views.Versions(r.store, pkg)
+	if err != nil {
+		return err
+	}
+	var others []string
+	var own *views.Version
+	for i, v := range versions {
+		switch {
+		case v.Withdrawn != nil:
+		case v.Version == version:
+			own = &versions[i]
+		default:
+			others = append(others, v.Version)
+		}
+	}
+	if own == nil {
+		return nil // withdrawn meanwhile
+	}
+	m, err := logs.ReadManifest(r.store, own.Manifest)
+	if err != nil {
+		return err
+	}
+	for _, before := range packages.Predecessors(version, others) {
+		if err := r.queuePairsWith(m, before, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, own, of) }); err != nil {
+			return err
+		}
+	}
+	successors := packages.Successors(version, others)
+	for _, after := range successors[:min(len(successors), maxSuccessors)] {
+		if err := r.queuePairsWith(m, after, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, of, own) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queuePairsWith queues one delta for each file of a release that another release has too. key returns its key for the content in the release
+// and that in the other one.
+func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(own, of kvstore.Hash) []byte) error {
+	batch := r.store.NewBatch()
+	for _, f := range m.Files {
+		of, err := views.LookupFile(r.store, m.Package, other, f.Path)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return errors.Join(err, batch.Close())
+		}
+		if min(f.Size, of.Size) >= coding.MinDictionary && max(f.Size, of.Size) <= coding.MaxDictionary {
+			batch.Set(kvstore.Queue, key(f.SHA256, of.Hash), nil)
+		}
+	}
+	return errors.Join(batch.Commit(), batch.Close())
 }
 
 // makeDelta stores the delta of a content against a dictionary if it is worthwhile. An error is one after which the recompressor cannot continue.

@@ -43,7 +43,7 @@ func (q *queue) open(s *kvstore.Store) error {
 	return err
 }
 
-// Enqueue adds the release's contents that are not at their best to a batch, with the deltas that its files may have, and
+// Enqueue adds the release's contents that are not at their best to a batch, with the release itself if its files may have deltas, and
 // returns the number of contents. The caller passes that to [Recompressor.Enqueued] once the batch is committed.
 func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, error) {
 	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
@@ -70,11 +70,8 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 			return 0, err
 		}
 	}
-	if !r.options.Dictionaries {
-		return added, nil
-	}
-	if err := r.enqueueDeltas(batch, m); err != nil { // of damage in an older release: nothing needs deltas
-		r.logger.Error("recompression: not all deltas of a release are queued", "package", m.Package, "version", m.Version, "err", err)
+	if r.options.Dictionaries {
+		batch.Set(kvstore.Queue, releaseKey(m), nil)
 	}
 	return added, nil
 }
