@@ -8,10 +8,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A ProblemKind says what a [Trouble] is about, the most harmful first.
+// A ProblemKind says what a [Problem] is about, the most harmful first.
 type ProblemKind string
 
-// The kinds of troubles.
+// The kinds of problems.
 const (
 	UpstreamProblem ProblemKind = "upstream" // packages whose upstream cannot be asked
 	ReplacedProblem ProblemKind = "replaced" // packages whose address names another repository now
@@ -23,7 +23,7 @@ const (
 
 var problemKinds = []ProblemKind{UpstreamProblem, ReplacedProblem, MissingProblem, EmptyProblem, FailedProblem, RefusedProblem}
 
-// A Problem is one cause, and what it keeps from being published. A registry that is down is one trouble,
+// A Problem is one cause, and what it keeps from being published. A registry that is down is one problem,
 // however many packages it has.
 type Problem struct {
 	Kind     ProblemKind `json:"kind"`

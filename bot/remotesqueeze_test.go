@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// What is lent to another node is lent once. What comes back is done, and what does not come back is done here.
+// What is leased to another node is leased once. What comes back is done, and what does not come back is done here.
 func TestSqueezingIsLent(t *testing.T) {
 	r := newRig(t)
 	r.enrol("a", fromNpm("a", "*.txt"))
@@ -31,22 +31,22 @@ func TestSqueezingIsLent(t *testing.T) {
 		}
 	}
 	left(4)
-	var lent []kvstore.Hash
+	var leased []kvstore.Hash
 	for range 3 {
 		h, ok, err := r.bot.OfferContent()
 		if err != nil || !ok {
 			t.Fatal(h, ok, err)
 		}
-		lent = append(lent, h)
+		leased = append(leased, h)
 	}
-	if lent[0] == lent[1] || lent[1] == lent[2] || lent[0] == lent[2] {
-		t.Errorf("lent twice: %v", lent)
+	if leased[0] == leased[1] || leased[1] == leased[2] || leased[0] == leased[2] {
+		t.Errorf("leased twice: %v", leased)
 	}
 	if h, ok, err := r.bot.OfferContent(); ok || err != nil {
-		t.Errorf("lent besides: %v, %v", h, err)
+		t.Errorf("leased besides: %v, %v", h, err)
 	}
 	for range 2 { // the answer of the node that writes may be lost
-		data, err := r.store.Identity(lent[0])
+		data, err := r.store.Identity(leased[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,17 +54,17 @@ func TestSqueezingIsLent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.bot.StoreOffered(context.Background(), lent[0], int64(len(data)), []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
+		if err := r.bot.StoreOffered(context.Background(), leased[0], int64(len(data)), []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := r.store.Content(lent[0]); err != nil || !c.Squeezed || len(c.Representations) == 0 || c.Representations[0].Length > int64(len(small)) {
+		if c, err := r.store.Content(leased[0]); err != nil || !c.Squeezed || len(c.Representations) == 0 || c.Representations[0].Length > int64(len(small)) {
 			t.Errorf("%+v, %v", c, err)
 		}
 		left(3)
 	}
-	var kept kvstore.Hash // it was lent to no node
+	var kept kvstore.Hash // it was leased to no node
 	for text := range maps.Values(files) {
-		if h := kvstore.Sum([]byte(text)); !slices.Contains(lent, h) {
+		if h := kvstore.Sum([]byte(text)); !slices.Contains(leased, h) {
 			kept = h
 		}
 	}
@@ -73,7 +73,7 @@ func TestSqueezingIsLent(t *testing.T) {
 		err = r.bot.StoreOffered(context.Background(), kept, int64(len(files["huge.txt"])), []kvstore.Coded{{Coding: coding.Brotli, Bytes: poor}})
 	}
 	if c, failed := r.store.Content(kept); err != nil || failed != nil || c.Squeezed {
-		t.Errorf("a content that was not lent: %+v, %v, %v", c, failed, err)
+		t.Errorf("a content that was not leased: %+v, %v, %v", c, failed, err)
 	}
 	left(3)
 	if err := r.bot.StoreOffered(context.Background(), kvstore.Sum([]byte("never here")), 10, nil); err != nil {
@@ -102,15 +102,15 @@ func TestLentIsBounded(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatal(h, ok, err)
 		}
-		if before, lent := last[h]; lent {
+		if before, leased := last[h]; leased {
 			again++
 			if i-before < 64 {
-				t.Errorf("%v is lent as number %d and %d", h, before, i)
+				t.Errorf("%v is leased as number %d and %d", h, before, i)
 			}
 		}
 		last[h] = i
 	}
 	if again == 0 {
-		t.Error("what never comes back stays lent")
+		t.Error("what never comes back stays leased")
 	}
 }

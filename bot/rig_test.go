@@ -96,7 +96,7 @@ type rig struct {
 	// dictionaries has the bot make deltas
 	dictionaries bool
 
-	during func(events.Event) // is told of each event as it happens; may be nil
+	during func(events.Event) // called for each event as it happens; may be nil
 
 	mu     sync.Mutex
 	events []events.Event

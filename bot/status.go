@@ -76,7 +76,7 @@ type Status struct {
 	Changed []ChangedUpstream `json:"changed"`
 	// Audited is how many releases have been compared with upstream, file by file, and did not differ.
 	Audited int `json:"audited"`
-	// Troubles are all that is wrong, by cause, the most harmful first.
+	// Troubles are the problems, by cause, the most harmful first.
 	Troubles []Problem `json:"troubles"`
 	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
 	// one, only those that failed or were refused.

@@ -39,17 +39,17 @@ func treeOf(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// importTree imports, and returns what was told of releases that were not imported, sorted.
+// importTree imports, and returns what was received of releases that were not imported, sorted.
 func (r *rig) importTree(tree ingest.Tree) (sum ingest.TreeSummary, problems string, err error) {
 	r.Helper()
-	var told []string
+	var received []string
 	sum, err = r.bot.ImportTree(r.Context(), tree, func(e ingest.TreeEvent) {
 		if e.Problem != "" {
-			told = append(told, fmt.Sprintf("%s %s: %s: %s", e.Package, e.Version, e.Problem, e.Detail))
+			received = append(received, fmt.Sprintf("%s %s: %s: %s", e.Package, e.Version, e.Problem, e.Detail))
 		}
 	})
-	slices.Sort(told)
-	return sum, strings.Join(told, "\n"), err
+	slices.Sort(received)
+	return sum, strings.Join(received, "\n"), err
 }
 
 func sriOf(data string) string { return logs.SumSRI([]byte(data)).String() }
@@ -101,7 +101,7 @@ func TestImportTree(t *testing.T) {
 		"b 2.0: no release date: only npm has dates",
 	} {
 		if got := strings.Split(problems, "\n"); len(got) != 5 || !strings.HasPrefix(got[i], want) {
-			t.Errorf("told\n%s\nwant %s", problems, want)
+			t.Errorf("received\n%s\nwant %s", problems, want)
 		}
 	}
 	m := r.manifest("a", "1.0.0")
@@ -129,7 +129,7 @@ func TestImportTree(t *testing.T) {
 	}
 	sum, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes})
 	if want := "a 1.1.0: published already, with other files: a.js differs, new.js is not published, and a published version is never rewritten"; err != nil || problems != want || sum.Same != 1 || sum.Published != 1 {
-		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
+		t.Errorf("%v, %+v, received\n%s", err, sum, problems)
 	}
 	if m := r.manifest("b", "2.0"); !m.Released.Equal(at) {
 		t.Errorf("b 2.0 was released at %s", m.Released)
@@ -168,14 +168,14 @@ func TestImportTreeHoldsIntegrities(t *testing.T) {
 	}
 	want := fmt.Sprintf("a 1.1.0: an integrity does not hold: a.js is %s and not %s\na 1.2.0: an integrity does not hold: gone.js is not in the release", sriOf("two"), sriOf("other"))
 	if problems != want || sum.Published != 2 || sum.Unlisted.String() != "a 1.3.0" || sum.Missing.String() != "a 9.0.0" {
-		t.Errorf("%+v, told\n%s\nwant\n%s", sum, problems, want)
+		t.Errorf("%+v, received\n%s\nwant\n%s", sum, problems, want)
 	}
 	if _, err := views.LookupState(r.store, "a", "1.1.0"); !errors.Is(err, kvstore.ErrNotFound) {
 		t.Errorf("the refused release left %v", err)
 	}
 	sum, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes, SRI: filepath.Join(list, "folder")})
 	if err != nil || sum.Same != 2 || !strings.Contains(problems, `a 1.2.0: an integrity does not hold: a/1.2.0.json: "a.js": "sha512-short" is not a sha512 or sha256 integrity`) {
-		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
+		t.Errorf("%v, %+v, received\n%s", err, sum, problems)
 	}
 	r.sound()
 }
@@ -232,7 +232,7 @@ func TestImportTreeWithBadInput(t *testing.T) {
 	// Releases that have no date, or none that can be.
 	_, problems, err := r.importTree(dates(`{"a/2.0.0": "2020-01-02"}`))
 	if err != nil || problems != "a 1.0.0: no release date: the file of dates does not have it" {
-		t.Errorf("%v, told\n%s", err, problems)
+		t.Errorf("%v, received\n%s", err, problems)
 	}
 	old := time.Date(1985, 10, 26, 8, 15, 0, 0, time.UTC)
 	if err := os.Chtimes(filepath.Join(dir, "a/1.0.0/a.js"), old, old); err != nil {
@@ -240,7 +240,7 @@ func TestImportTreeWithBadInput(t *testing.T) {
 	}
 	_, problems, err = r.importTree(ingest.Tree{Dir: dir, Released: ingest.ByTimes})
 	if err != nil || !strings.HasPrefix(problems, "a 1.0.0: no release date: 1985-10-26 08:15:00 cannot be") {
-		t.Errorf("%v, told\n%s", err, problems)
+		t.Errorf("%v, received\n%s", err, problems)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestImportTreeWhileUpstreamIsDown(t *testing.T) {
 	tree := ingest.Tree{Dir: treeOf(t, files), Released: ingest.ByPackument}
 	sum, problems, err := r.importTree(tree)
 	if err != nil || sum.Published != 0 || sum.Refused[0].Count != 10 || !strings.Contains(problems, "import the tree again when it can be asked") {
-		t.Errorf("%v, %+v, told\n%s", err, sum, problems)
+		t.Errorf("%v, %+v, received\n%s", err, sum, problems)
 	}
 	if asked := len(r.registry.Requests()); asked > 6 {
 		t.Errorf("asked %d times", asked)
@@ -277,7 +277,7 @@ func TestImportTreeThatVanishes(t *testing.T) {
 	}
 	dir := treeOf(t, files)
 	r.open()
-	var told []ingest.TreeEvent
+	var received []ingest.TreeEvent
 	sum, err := r.bot.ImportTree(t.Context(), ingest.Tree{Dir: dir, Released: ingest.ByTimes}, func(e ingest.TreeEvent) {
 		if e.Done == 1 {
 			if err := os.RemoveAll(filepath.Join(dir, "a/1.0.0")); err != nil {
@@ -285,11 +285,11 @@ func TestImportTreeThatVanishes(t *testing.T) {
 			}
 		}
 		if e.Problem != "" {
-			told = append(told, e)
+			received = append(received, e)
 		}
 	})
-	if err != nil || sum.Published != 9 || len(told) != 1 || told[0].Version != "1.0.0" || told[0].Problem != "could not be read" {
-		t.Errorf("%v, %+v, %+v", err, sum, told)
+	if err != nil || sum.Published != 9 || len(received) != 1 || received[0].Version != "1.0.0" || received[0].Problem != "could not be read" {
+		t.Errorf("%v, %+v, %+v", err, sum, received)
 	}
 	r.sound()
 }

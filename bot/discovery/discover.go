@@ -52,7 +52,7 @@ var errUpstreamDown = errors.New("its upstream is down")
 // An pollRequest says on whose behalf an upstream is asked.
 type pollRequest struct {
 	actor string
-	has   func(id string) bool // what is in hand already
+	has   func(id string) bool // reports whether a release is queued or known already
 	force bool                 // releases that failed do not wait for their time
 	named bool                 // by an event, which says that there is a release
 }

@@ -88,7 +88,7 @@ func (n *eventQueue) has(name string) bool {
 	return p != nil && (p.stage != resting || p.again)
 }
 
-// next waits until a package is to be polled, and returns it. The caller calls done after the poll.
+// next waits until a package is due for a poll, and returns it. The caller calls done after the poll.
 func (n *eventQueue) next(ctx context.Context) (string, error) {
 	for {
 		n.mu.Lock()

@@ -15,10 +15,9 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// The bounds of patience with what is not what upstream promises: an error page, a download that was cut short, a
-// flipped bit, in an archive or in the packument. Bytes are fetched again at once, over another connection, and after
-// wrongRest; then the release waits as one that failed. It is refused when the same came mostWrong times, over wrongFor
-// at least, from an upstream that serves others.
+// The limits of retries when an upstream sends other bytes than it promised: an error page, a truncated download or a flipped bit, in an archive
+// or in the packument. The bot downloads them again at once, over another connection, and after wrongRest. Then the release waits as after a
+// failure. It is refused if the same bytes came mostWrong times over at least wrongFor, from an upstream that serves other packages.
 const (
 	wrongTries = 3
 	wrongRest  = 10 * time.Second

@@ -79,7 +79,7 @@ func expandHome(name string) string {
 	return name
 }
 
-// readNpmrc reads an .npmrc file. It returns no settings if there is no file.
+// readNpmrc reads an .npmrc file. It returns no settings if the file does not exist.
 func readNpmrc(name string) ([]setting, error) {
 	if name == "" {
 		return nil, nil

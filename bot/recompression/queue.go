@@ -24,8 +24,8 @@ type queue struct {
 	mu      sync.Mutex
 	waiting int                       // rows that no goroutine has begun
 	hot     []kvstore.Hash            // asked for meanwhile, latest last
-	busy    map[kvstore.Hash]struct{} // that a goroutine has in hand
-	offered []queueRow                // that other nodes have in hand, as far as is known; latest last
+	busy    map[kvstore.Hash]struct{} // that a goroutine works on
+	offered []queueRow                // that other nodes work on, as far as is known; latest last
 	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
 	speed   speed
 }
@@ -119,7 +119,7 @@ func decodeTurn(value []byte) turnRow {
 	return turnRow{int(crashes), int64(size)}
 }
 
-// inTurn has the keys of what is to be squeezed, first what comes first. They end with the
+// inTurn has the keys of the contents to recompress, first what comes first. They end with the
 // hash.
 var inTurn = []struct {
 	prefix []byte

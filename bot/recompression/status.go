@@ -33,7 +33,7 @@ type Summary struct {
 	GivenUp   int   `json:"givenUp"`
 }
 
-// QueueState tells what is left to be squeezed.
+// QueueState is the size of the recompression queue, and its speed.
 type QueueState struct {
 	Contents int   `json:"contents"`
 	Bytes    int64 `json:"bytes"` // of their identities, without the contents that lost codings to damage

@@ -20,12 +20,12 @@ type Origin struct {
 	// Published is the integrity of the archive that the release was published
 	// from, or the commit; "" for a release that is not from this upstream.
 	Published string `json:"published,omitempty"`
-	// Listed is the integrity that upstream listed when the log last told of it, ""
+	// Listed is the integrity that upstream listed at the last entry in the log about it, ""
 	// where it has the release no longer.
 	Listed string `json:"listed,omitempty"`
 	// From is the upstream of a release that came from another one than the package's present one.
 	From string `json:"from,omitempty"`
-	// Changed is when the log last told of a change; zero for nearly all.
+	// Changed is the time of the last entry in the log about a change; zero for nearly all.
 	Changed time.Time `json:"changed,omitzero"`
 	// Seen is what upstream lists instead of Listed since the time Since, which is
 	// not in the log yet.

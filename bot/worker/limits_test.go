@@ -7,7 +7,7 @@ import (
 
 // TestCostlyStyles holds that the minifier refuses style sheets on which it takes the square of a number, and none that people write.
 func TestCostlyStyles(t *testing.T) {
-	for text, refused := range map[string]string{
+	checkRefusals(t, MinifyCSS, map[string]string{
 		strings.Repeat("{", 10_000):                                     "blocks in each other",
 		"a{b:" + strings.Repeat("calc(", 100):                           "brackets in each other",
 		strings.Repeat("calc(}", 100):                                   "brackets in each other",
@@ -25,17 +25,12 @@ func TestCostlyStyles(t *testing.T) {
 		strings.Repeat("@media (a){", 10) + strings.Repeat("}", 10):                     "",
 		strings.Repeat(".a:before{content:\"(\"}/* :( */", 1000):                        "",
 		"a{background:url(data:image/png;base64," + strings.Repeat("A", 100_000) + ")}": "",
-	} {
-		_, err := runTask(MinifyCSS, []byte(text))
-		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
-			t.Errorf("%.60q: %v, want %q", text, err, refused)
-		}
-	}
+	})
 }
 
 // TestCostlyScripts holds that the minifier refuses scripts on which it takes the square of a number, and none that people write.
 func TestCostlyScripts(t *testing.T) {
-	for text, refused := range map[string]string{
+	checkRefusals(t, MinifyJS, map[string]string{
 		strings.Repeat("{", 3000) + strings.Repeat("}u", 3000):                         "blocks in each other",
 		strings.Repeat("{/*}*/'}';/}/;`}`;", 300) + strings.Repeat("}", 300):           "blocks in each other",
 		strings.Repeat("if(a)", 300) + "b":                                             "conditions in each other",
@@ -92,8 +87,14 @@ func TestCostlyScripts(t *testing.T) {
 		"a({" + strings.Repeat("a:b,", 5_000) + "})":                                              "",
 		"a(" + strings.Repeat("b,", 5_000) + "c)":                                                 "",
 		"var a" + strings.Repeat(",b=c", 5_000) + ";a()":                                          "",
-	} {
-		_, err := runTask(MinifyJS, []byte(text))
+	})
+}
+
+// checkRefusals runs a task on texts, and holds that each is refused for its reason, or not refused where that is "".
+func checkRefusals(t *testing.T, task Task, refusals map[string]string) {
+	t.Helper()
+	for text, refused := range refusals {
+		_, err := runTask(task, []byte(text))
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%.60q: %v, want %q", text, err, refused)
 		}

@@ -44,7 +44,7 @@ type connEntry struct {
 	asked     atomic.Bool          // whether it has made a complete request; changed under limit.mu
 	place     int                  // in limit.entries, -1 where it does not count as open
 	handshake int                  // in limit.handshakes, -1 where it is not there
-	fd        int                  // -1 where there is none
+	fd        int                  // -1 for none
 	socket    net.Conn             // nil where it is a descriptor, or closed
 	conn      atomic.Pointer[conn] // nil where it is not the lane's
 	proxy     bool                 // whether a trusted proxy has connected

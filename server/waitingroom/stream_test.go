@@ -58,7 +58,7 @@ func (s *eventStream) next() (name, data string) {
 	return "", ""
 }
 
-// TestStream has visitors hold event streams: they are told their place, are called in their order, and come in.
+// TestStream has visitors hold event streams: they receive their place, are called in their order, and enter.
 func TestStream(t *testing.T) {
 	t.Parallel()
 	h := open(t, small(2))

@@ -175,7 +175,7 @@ func (b *builder) addEntry(subpath string) {
 	at := b.release.replaceFile(file)
 	switch {
 	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
-		b.skip(subpath, "it is no path")
+		b.skip(subpath, "it does not name a file")
 	case err != nil:
 		b.skip(subpath, err.Error())
 	case at.file == "":

@@ -90,7 +90,7 @@ func TestCalledAndAbsent(t *testing.T) {
 	}
 }
 
-// TestCalledOnlyTwice: a client that throws its ticket away, or that nobody has seen again, gets no reservation.
+// TestCalledOnlyTwice holds that a client that discards its ticket, or makes no second request, gets no reservation.
 func TestCalledOnlyTwice(t *testing.T) {
 	w := newWorld(t, settings(t, 10, 1), "one")
 	d := w.sites[0]
