@@ -1,0 +1,88 @@
+package library
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// A Ranking is all libraries in the order of demand.
+type Ranking struct {
+	// Libraries are those first that have a file to serve, most in demand first; where nothing is known of demand, those
+	// with the most versions, then by name.
+	Libraries []*Library
+
+	of   *Listing
+	made time.Time
+}
+
+// rankEvery is how long a ranking is believed.
+const rankEvery = time.Minute
+
+// Ranking returns all libraries by popularity. It is computed again after a minute, or when libraries have changed; until
+// then the pointer stays the same.
+func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x.rankingMu.Lock()
+	defer x.rankingMu.Unlock()
+	r := x.ranking
+	if r != nil && r.of == listing {
+		if age := x.now().Sub(r.made); age >= 0 && age < rankEvery {
+			return r, nil
+		}
+	}
+	x.ranking = &Ranking{Libraries: x.rank(listing), of: listing, made: x.now()}
+	return x.ranking, nil
+}
+
+// Popular returns the n most popular libraries that have a file and are not hidden.
+func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
+	ranking, err := x.Ranking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var popular []*Library
+	for _, l := range ranking.Libraries {
+		if len(popular) >= n || !l.HasFile() {
+			break
+		}
+		if !l.Hidden {
+			popular = append(popular, l)
+		}
+	}
+	return popular, nil
+}
+
+// rank returns the libraries by popularity, those without a file last.
+func (x *Index) rank(listing *Listing) []*Library {
+	demand := make(map[*Library]float64, len(listing.Libraries))
+	for _, l := range listing.Libraries {
+		demand[l] = x.popularity(l)
+	}
+	ranked := slices.Clone(listing.Libraries)
+	slices.SortStableFunc(ranked, func(a, b *Library) int {
+		if a.HasFile() != b.HasFile() {
+			if a.HasFile() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(demand[b], demand[a]), cmp.Compare(b.Versions, a.Versions))
+	})
+	return ranked
+}
+
+// GitHub returns the GitHub repository of a library and its last known counts; ok is false if it has none, or the counts are
+// not known.
+func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
+	g := l.GitHub()
+	if g == nil || x.gitHub == nil {
+		return GitHub{}, GitHubCounts{}, false
+	}
+	counts, ok = x.gitHub(l.Name)
+	return *g, counts, ok
+}
