@@ -33,7 +33,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build budget dist dist-test alerts run pictures demonstration story test test-peers test-all agreement race lint vuln vuln-database fuzz audit graphs attack size bench sample bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rehearsal rooms mutants withdrawal fresh clean FORCE
+.PHONY: build budget dist dist-test alerts run pictures screenshots demonstration story test test-peers test-all agreement race lint vuln vuln-database fuzz audit graphs attack size bench sample bench-serve bench-headline bench-background bench-mirror crash follow sweep upgrade resources cluster rehearsal rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -66,6 +66,11 @@ pictures: ## the pictures of the README, of the larder that serves jquery on htt
 	$(call picture,library-dark.png,http://127.0.0.1:8080/library/jquery,--blink-settings=preferredColorScheme=0)
 	@test ! -e rehearsal.html || $(call picture,rehearsal.png,file://$(CURDIR)/rehearsal.html,--blink-settings=preferredColorScheme=1 --window-size=1000$(comma)1400)
 
+SITE ?= http://127.0.0.1:8080
+
+screenshots: ## every page at 390, 768 and 1280 pixels, light and dark, in bin/screenshots, with a sheet of each (needs Chromium, and `make run` in another terminal that has published the starter catalogue: SITE)
+	LARDER_TEST_SCREENSHOTS=$(CURDIR)/bin/screenshots LARDER_TEST_SITE=$(SITE) $(GO) test -vet=off -count 1 -timeout 30m -v -run '^TestScreenshots$$' ./api/site/browsertest
+
 demonstration: build ## break in, and see it found (needs curl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh
 
@@ -81,10 +86,11 @@ test: ## every package, the real program and a browser, each with the short form
 
 # These modules compile more code than Larder has, so they are not part of test. go test does not see that the program changed,
 # so nothing is taken from its cache.
-test-peers: build ## Larder with third-party programs: h2spec, an ACME server, an object store, minimatch, npm's .npmrc; the benchmarks' own tests
+test-peers: build ## Larder with third-party programs: h2spec, an ACME server, an object store, the checks of Compose and Kubernetes, minimatch, npm's .npmrc; the benchmarks' own tests
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C tools/h2spec -vet=off -count 1 ./...
 	$(GO) test -C tools/acme -vet=off -count 1 ./...
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C tools/versitygw -vet=off -count 1 ./...
+	$(GO) test -C tools/deploy -vet=off -count 1 ./...
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C bench -vet=off -count 1 ./...
 	$(GO) test -tags $(ORACLE) -vet=off ./packages/glob ./bot/npm
 
@@ -121,6 +127,7 @@ lint: ## formatting, vet, staticcheck, and no function too complex to follow
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
 	$(GO) vet -C tools/versitygw ./...
+	$(GO) vet -C tools/deploy ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck -tags $(ORACLE) ./packages/glob ./bot/npm
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
@@ -156,11 +163,14 @@ graphs: ## does Chromium load the modules of 50 real packages by their recipes, 
 	npm install --prefix bin/graphs --ignore-scripts --no-audit --no-fund --no-save $$(cat api/site/browsertest/testdata/graphs.txt)
 	LARDER_TEST_GRAPHS=$(CURDIR)/bin/graphs/node_modules LARDER_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 1h -v -run '^TestGraphs$$' ./api/site/browsertest
 
-modules: ## does Chromium import the modules that are built from 349 npm packages and their dependencies? (needs Chromium and the registry that npm is configured with)
+modules: ## does Chromium import the modules that are built from 107 npm packages and their dependencies, and are builds the same? (needs Chromium, Node, npm and the registry that it is configured with)
 	@test -n "$(CHROMIUM)" || { echo "make modules needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
-	LARDER_TEST_MODULES=$(CURDIR)/api/site/browsertest/testdata/modules.txt $(GO) test -count 1 -timeout 1h -v -run '^TestModules$$' ./api/site/browsertest
+	@command -v npm >/dev/null || { echo "make modules needs npm"; exit 1; }
+	mkdir -p bin/modules && echo '{}' >bin/modules/package.json
+	npm install --prefix bin/modules --ignore-scripts --no-audit --no-fund --no-save $$(cat api/site/browsertest/testdata/modules.txt)
+	LARDER_TEST_MODULES=$(CURDIR)/bin/modules/node_modules $(GO) test -count 1 -timeout 1h -v -run '^(TestModules|TestInstalled)$$' ./api/site/browsertest ./bot/worker/esm
 
-bin/ingest bin/sample bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
+bin/background bin/ingest bin/sample bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
 bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
@@ -177,6 +187,9 @@ bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linu
 
 bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
 	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
+
+bench-background: build bin/background ## latency of hot files while the same process publishes, recompresses and checks everything (needs Linux)
+	bin/background -larder $(BIN) $(BENCH_BACKGROUND)
 
 bench-mirror: ## a mirror's catch-up and rsync of the same files (skipped where it is not), by processor time; how far behind ten releases a second it is
 	$(GO) test -run '^$$' -bench '^Benchmark(Mirror|Rsync)$$' -benchtime 3x -timeout 1h ./cmd/larder

@@ -300,15 +300,20 @@ func (v vocabulary) has(set fieldSet, name string) bool {
 // parse returns the fields that a query names, and whether it names any, known or unknown.
 func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	all := splitWords(values)
-	for _, word := range all {
-		if word == "*" {
-			return v.all(), true
-		}
+	if slices.Contains(all, "*") {
+		return v.all(), true
+	}
+	return v.named(values), len(all) > 0
+}
+
+// named returns the fields that a query names. "*" names none.
+func (v vocabulary) named(values []string) (set fieldSet) {
+	for _, word := range splitWords(values) {
 		if i := slices.IndexFunc(v, func(name string) bool { return strings.ToLower(name) == word }); i >= 0 {
 			set |= 1 << i
 		}
 	}
-	return set, len(all) > 0
+	return set
 }
 
 // parseOrAll returns the fields that a query names, and all fields if it names none.

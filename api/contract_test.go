@@ -7,6 +7,8 @@ import (
 	"image/png"
 	"io"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -312,6 +314,50 @@ func TestNotMirrored(t *testing.T) {
 	}})
 	s := newService(t, func(o *PublicOptions) { o.Library = index })
 	equal(t, "not mirrored", s.get("/packages/gone/states").get("Larder-Not-Mirrored"), "4")
+}
+
+// TestStatesOfUnsafeVersions checks that the states of a library say which versions are deprecated and vulnerable.
+func TestStatesOfUnsafeVersions(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	shelf.Enrol("jar", `{"name":"jar","filename":"jar.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/jar.git"},`+
+		`"autoupdate":{"source":"npm","target":"jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
+	for _, version := range []string{"1.0.0", "1.1.0"} {
+		shelf.Publish("jar", version, "jar.js", map[string]string{"jar.js": version})
+	}
+	file := filepath.Join(t.TempDir(), "osv.json")
+	if err := os.WriteFile(file, []byte(`{"id":"GHSA-1","summary":"It leaks.","affected":[{"package":{"ecosystem":"npm","name":"jar"},"versions":["1.0.0"]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	advisories, err := library.OpenAdvisories(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := shelf.Index(library.Options{Deprecations: func(kvstore.Reader, string) (map[string]string, error) {
+		return map[string]string{"1.1.0": "broken"}, nil
+	}})
+	for _, known := range []*library.Advisories{advisories, nil} {
+		s := newService(t, func(o *PublicOptions) { o.Library, o.Advisories = index, known })
+		body := s.get("/packages/jar/states").body
+		if !strings.Contains(body, `"deprecated":"broken"`) {
+			t.Errorf("no version is deprecated: %s", body)
+		}
+		if strings.Contains(body, `"vulnerable":true`) != (known != nil) || strings.Contains(body, `"vulnerable":false`) != (known != nil) {
+			t.Errorf("advisories known: %v; the states are %s", known != nil, body)
+		}
+		facts := `"size":5,"brotli":null,"downloads":null,"deprecated":true,"vulnerable":null,"provenance":null,"safeVersion":null`
+		if known != nil {
+			facts = `"size":5,"brotli":null,"downloads":null,"deprecated":true,"vulnerable":false,"provenance":null,"safeVersion":""`
+		}
+		const named = "size,brotli,downloads,deprecated,vulnerable,provenance,SafeVersion"
+		equal(t, "facts of a library", s.get("/libraries/jar?fields=name,"+named).body, "{"+facts+`,"name":"jar"}`)
+		result := `{"results":[{"name":"jar","latest":"https://assets.example/ajax/libs/jar/1.1.0/jar.js",` + facts + `}],"total":1,"available":1}`
+		for _, search := range []string{"", "search=jar&"} {
+			equal(t, "facts of results", s.get("/libraries?"+search+"fields="+named).body, result)
+		}
+		if all := s.get("/libraries?fields=*").body + s.get("/libraries/jar").body; strings.Contains(all, "safeVersion") {
+			t.Errorf("a response has facts that the query does not name: %s", all)
+		}
+	}
 }
 
 func TestMarks(t *testing.T) {

@@ -22,6 +22,10 @@ var resultFields = vocabulary{
 	"objectID", "license", "homepage", "repository", "author", "originalName", "sri",
 }
 
+// factFields are the fields of [library.Facts]. The public service does not have them, so a response contains only those that the query
+// names.
+var factFields = vocabulary{"size", "brotli", "downloads", "deprecated", "vulnerable", "provenance", "safeVersion"}
+
 // alwaysInResults are the bits of "name" and "latest".
 const alwaysInResults fieldSet = 1<<0 | 1<<1
 
@@ -34,13 +38,14 @@ func latestURL(l *library.Library, assetBase string) any {
 }
 
 // writeResult writes a library as a result of /libraries. What is unknown is "", or null in place of an object.
-func (p *public) writeResult(w *jsonWriter, l *library.Library, set fieldSet, assetBase string) {
+func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts fieldSet, assetBase string) {
 	w.beginObject()
 	for i, name := range resultFields {
 		if set&(1<<i) != 0 {
 			w.writeField(name, p.resultField(l, name, assetBase))
 		}
 	}
+	p.writeFacts(w, l, facts)
 	w.endObject()
 }
 
@@ -81,6 +86,29 @@ func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	panic("api: no such field: " + name)
 }
 
+// writeFacts writes the facts of a library that are in a set. What is unknown or was not checked is null.
+func (p *public) writeFacts(w *jsonWriter, l *library.Library, set fieldSet) {
+	if set == 0 {
+		return
+	}
+	f, err := p.Library.Facts(l, p.Advisories)
+	if err != nil {
+		p.Logger.Error("api: couldn't read all facts of a library; the response has null for the others", "package", l.Name, "err", err)
+	}
+	values := map[string]any{"deprecated": f.Deprecated, "vulnerable": f.Vulnerable, "safeVersion": f.SafeVersion, "provenance": nil}
+	for name, n := range map[string]int64{"size": f.Size, "brotli": f.Brotli, "downloads": f.Downloads} {
+		if values[name] = nil; n > 0 {
+			values[name] = n
+		}
+	}
+	if f.Provenance != "" {
+		values["provenance"] = f.Provenance
+	}
+	for _, name := range factFields.names(set) {
+		w.writeField(name, values[name])
+	}
+}
+
 // gitHub returns the object "github" of a library: its repository with counts, or nil until all of them are known.
 func (p *public) gitHub(l *library.Library) any {
 	at, counts, ok := p.Library.GitHub(l)
@@ -108,12 +136,12 @@ type list struct {
 	whole   *answers.Body // the response with all of them, if the list is cached
 }
 
-// newList returns the list of libraries, each with the fields in set.
-func (p *public) newList(libraries []*library.Library, set fieldSet, assetBase string) *list {
+// newList returns the list of libraries, each with the fields in set and the facts in facts.
+func (p *public) newList(libraries []*library.Library, set, facts fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}
 	for i, lib := range libraries {
-		p.writeResult(&w, lib, set, assetBase)
+		p.writeResult(&w, lib, set, facts, assetBase)
 		l.ends[i] = w.len()
 	}
 	l.records = w.bytes()
@@ -141,19 +169,19 @@ func (l *list) firstResults(n, available int) *answers.Body {
 
 // listKey is what a cached list was made from.
 type listKey struct {
-	ranking   *library.Ranking
-	fields    fieldSet
-	assetBase string
+	ranking       *library.Ranking
+	fields, facts fieldSet
+	assetBase     string
 }
 
 // listAll returns the list of all libraries in the ranking's order. It makes the list once for each ranking, and drops
 // the lists of earlier rankings.
-func (p *public) listAll(ranking *library.Ranking, set fieldSet, assetBase string) (*list, error) {
+func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
 		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })
 	}
-	return p.lists.Get(listKey{ranking, set, assetBase}, func() (*list, int, error) {
-		l := p.newList(ranking.Libraries, set, assetBase)
+	return p.lists.Get(listKey{ranking, set, facts, assetBase}, func() (*list, int, error) {
+		l := p.newList(ranking.Libraries, set, facts, assetBase)
 		l.whole = l.firstResults(len(l.ends), len(l.ends))
 		return l, 3 * len(l.records), nil // the records, the whole response, and its encodings
 	})
@@ -168,11 +196,12 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	}
 	set, _ := resultFields.parse(r.query["fields"])
 	set |= alwaysInResults
+	facts := factFields.named(r.query["fields"])
 	wanted := text.Cut(r.query.Get("search"), maxSearch)
 	if strings.TrimSpace(wanted) != "" {
 		b, err := p.search(ctx, wanted, parseSearchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
 			n := min(limit, len(found))
-			return p.newList(found[:n], set, assetBase).firstResults(n, len(found))
+			return p.newList(found[:n], set, facts, assetBase).firstResults(n, len(found))
 		})
 		return b, cachingOfAddresses(p.AssetBase != "", sixHours), err
 	}
@@ -180,7 +209,7 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	l, err := p.listAll(ranking, set, assetBase)
+	l, err := p.listAll(ranking, set, facts, assetBase)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -241,6 +270,7 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 	set := libraryFields.parseOrAll(r.query["fields"])
 	var w jsonWriter
 	w.beginObject()
+	p.writeFacts(&w, l, factFields.named(r.query["fields"]))
 	for _, name := range libraryFields.names(set) {
 		switch name {
 		case "versions":
@@ -287,14 +317,7 @@ func (p *public) libraryField(l *library.Library, name, assetBase string) (value
 // versionNames returns the published versions of a library, newest first.
 func (p *public) versionNames(l *library.Library) ([]string, error) {
 	versions, err := p.Library.Versions(l.Name)
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, len(versions))
-	for i, v := range versions {
-		names[i] = v.Version
-	}
-	return names, nil
+	return library.VersionNames(versions), err
 }
 
 // finishWithAssets adds the last field, "assets", to the response in w and returns it. The field has one entry, for the

@@ -14,11 +14,7 @@ import (
 
 // packageModules returns the response of /packages/{library}/modules/{version}: the import map of the modules that were built from a version.
 func (p *public) packageModules(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	version, err := pathParam(r.c, "version")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
-	release, err := p.Library.Release(ctx, l.Name, version)
+	release, err := p.findRelease(ctx, r, l)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -28,16 +24,16 @@ func (p *public) packageModules(ctx context.Context, r *request, l *library.Libr
 	}
 	prefix, _ := client.Of(r.RemoteAddr)
 	documents := p.Renderer.Documents(prefix, p.Library.File, func(*rendering.PendingError) {})
-	m, err := p.Library.ModuleMap(ctx, assetBase, release, r.query["subpath"], documents)
+	g, err := p.Library.ModuleMap(ctx, assetBase, release, r.query["subpath"], documents)
 	if none := new(library.NoModulesError); errors.As(err, &none) {
 		return nil, answers.Caching{}, &answers.Failure{Status: http.StatusNotFound, Message: none.Error(), Caching: fiveMinutes}
 	}
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	if m.Pending {
+	if g.Pending {
 		return nil, answers.Caching{}, newUnavailable("The import map is not complete yet", 1)
 	}
-	data, err := json.Marshal(m)
+	data, err := json.Marshal(g)
 	return newJSON(data), cachingOfAddresses(p.AssetBase != "", fiveMinutes), err
 }

@@ -59,7 +59,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 // Schemas and parameters name the fields that there are.
 func TestOpenAPIFields(t *testing.T) {
 	for schema, fields := range map[string]vocabulary{
-		"LibraryResult": resultFields, "Library": libraryFields, "LibraryVersion": versionFields, "Stats": statsFields, "Whitelist": whitelistFields,
+		"LibraryResult": slices.Concat(resultFields, factFields), "Library": slices.Concat(libraryFields, factFields), "LibraryVersion": versionFields, "Stats": statsFields, "Whitelist": whitelistFields,
 	} {
 		got := make([]string, 0)
 		for name := range document.Components.Schemas[schema].Value.Properties {
@@ -69,7 +69,7 @@ func TestOpenAPIFields(t *testing.T) {
 		equal(t, schema, got, slices.Sorted(slices.Values(fields)))
 	}
 	for path, fields := range map[string]vocabulary{
-		"/libraries": resultFields, "/libraries/{library}": libraryFields, "/libraries/{library}/{version}": versionFields, "/stats": statsFields, "/whitelist": whitelistFields,
+		"/libraries": slices.Concat(resultFields, factFields), "/libraries/{library}": slices.Concat(libraryFields, factFields), "/libraries/{library}/{version}": versionFields, "/stats": statsFields, "/whitelist": whitelistFields,
 	} {
 		text := document.Paths.Find(path).Get.Parameters.GetByInAndName("query", "fields").Description
 		for _, name := range fields {

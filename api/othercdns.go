@@ -49,9 +49,10 @@ func (p *public) redirectNPM(c *gin.Context) {
 
 // locateNPM returns the URL of the file that a request names by its npm package.
 func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error) {
-	name, version, file, err := parseNPM(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
-	if err != nil {
-		return "", err
+	a, ok := packages.ParseNPMPath(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
+	name, version, file := a.NPM, a.Version, a.NPMFile
+	if !ok || file == "" {
+		return "", notFoundFor("The address has the form " + NPMPrefix + "NAME@VERSION/PATH, as in " + NPMPrefix + "jquery@3.7.1/dist/jquery.js")
 	}
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
@@ -76,28 +77,6 @@ func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error)
 		return "", err
 	}
 	return p.AssetBase + (&url.URL{Path: server.Prefix + l.Name + "/" + version + "/" + published}).EscapedPath(), nil
-}
-
-// parseNPM parses what follows NPMPrefix, percent-encoded.
-func parseNPM(escaped string) (name, version, file string, err error) {
-	first, rest, _ := strings.Cut(escaped, "/")
-	if strings.HasPrefix(first, "@") || strings.HasPrefix(first, "%40") {
-		var second string
-		second, rest, _ = strings.Cut(rest, "/")
-		first += "/" + second
-	}
-	decoded, err := url.PathUnescape(first)
-	at := strings.LastIndexByte(decoded, '@')
-	if at > 0 {
-		name, version = decoded[:at], decoded[at+1:]
-	} else {
-		name = decoded
-	}
-	file, errFile := requests.DecodeFile(rest)
-	if err != nil || errFile != nil || name == "" || len(name) > 214 {
-		return "", "", "", notFoundFor("The address has the form " + NPMPrefix + "NAME@VERSION/PATH, as in " + NPMPrefix + "jquery@3.7.1/dist/jquery.js")
-	}
-	return name, version, file, nil
 }
 
 // notFoundFor returns a 404 that caches keep for a short time, because the file may be published at any moment.

@@ -177,6 +177,9 @@ type state struct {
 	Attempts int             `json:"attempts,omitempty"`
 	Next     time.Time       `json:"next,omitzero"`
 	Command  string          `json:"command,omitempty"`
+	// Deprecated is upstream's warning of the version. Vulnerable is nil for a version whose vulnerabilities are not known.
+	Deprecated string `json:"deprecated,omitempty"`
+	Vulnerable *bool  `json:"vulnerable,omitempty"`
 }
 
 // packageStates returns the response to /packages/{package}/states: what became of each version.
@@ -185,12 +188,23 @@ func (p *public) packageStates(_ context.Context, r *request, l *library.Library
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
+	versions := make([]string, len(known))
+	for i, s := range known {
+		versions[i] = s.Version
+	}
+	marks, err := p.Library.Marks(l, p.Advisories, versions)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	states, notMirrored := make([]state, len(known)), 0
 	for i, s := range known {
 		if s.Kind.IsUntried() {
 			notMirrored++
 		}
-		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next, s.Command}
+		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next, s.Command, marks.Deprecated[s.Version], nil}
+		if marks.KnowsVulnerable {
+			states[i].Vulnerable = new(marks.Vulnerable[s.Version])
+		}
 	}
 	r.c.Header("Larder-Not-Mirrored", strconv.Itoa(notMirrored))
 	return encodeJSON(states), notCached, nil

@@ -77,8 +77,8 @@ func Private(o PrivateOptions) http.Handler {
 // refuseForeign refuses requests that a web page of another origin may have sent.
 func (o *PrivateOptions) refuseForeign(c *gin.Context) {
 	switch r := c.Request; {
-	case !o.isOwnHost(r.Host) && !isNoBrowser(r):
-		refusePrivately(c, http.StatusMisdirectedRequest, "The private listener responds only to requests whose Host is an address, localhost or a name in --private-hosts.")
+	case !o.isTrustedHost(r.Host) && !isNoBrowser(r):
+		refusePrivately(c, http.StatusMisdirectedRequest, "The private listener responds only to requests whose Host is an address, localhost or a name in the setting private-hosts.")
 	case isForeign(r):
 		refusePrivately(c, http.StatusForbidden, "The private listener does not respond to requests of web pages with another origin.")
 	}
@@ -97,8 +97,8 @@ func refusePrivately(c *gin.Context, status int, message string) {
 	c.String(status, "%s\n", message)
 }
 
-// isOwnHost reports whether a Host field names the listener.
-func (o *PrivateOptions) isOwnHost(host string) bool {
+// isTrustedHost reports whether a Host field is an IP address, localhost or one of Hosts, which no foreign DNS name can be.
+func (o *PrivateOptions) isTrustedHost(host string) bool {
 	name, _ := splitPort(host)
 	if strings.EqualFold(name, "localhost") {
 		return true

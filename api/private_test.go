@@ -100,7 +100,7 @@ func TestPrivateIsNoWebPages(t *testing.T) {
 	}
 	for host, allowed := range hosts {
 		for _, path := range paths {
-			if w := privately(h, "GET", path, "Host", host); (w.Code == 200) != allowed || !allowed && (w.Code != 421 || !strings.Contains(w.Body.String(), "--private-hosts")) {
+			if w := privately(h, "GET", path, "Host", host); (w.Code == 200) != allowed || !allowed && (w.Code != 421 || !strings.Contains(w.Body.String(), "private-hosts")) {
 				t.Errorf("Host %q, %s: %d %s", host, path, w.Code, w.Body)
 			}
 		}

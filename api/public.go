@@ -37,7 +37,8 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -65,6 +66,8 @@ type PublicOptions struct {
 	Renderer *rendering.Renderer
 	// OtherCDNURLs redirects addresses below [NPMPrefix] to the same files here.
 	OtherCDNURLs bool
+	// Advisories are the known vulnerabilities. Nil: responses do not mention any.
+	Advisories *library.Advisories
 	// Usage counts requests for files. Required.
 	Usage *usage.Usage
 	// Rooms are the waiting rooms. Default: none.
@@ -77,7 +80,7 @@ type PublicOptions struct {
 	Stopping <-chan struct{}
 	// CacheTags are the header fields that name the release of a response, by which a CDN purges withdrawn releases.
 	// Default: none.
-	CacheTags purge.TagHeaders
+	CacheTags cachetags.Headers
 	// Logger logs errors. Required.
 	Logger *slog.Logger
 }
@@ -150,7 +153,7 @@ func (p *public) newHandler() *gin.Engine {
 	addGet(e, "/rooms/:room/status", p.handle(p.roomStatus))
 	addGet(e, "/rooms/:room/analytics", p.handle(p.roomAnalytics))
 	addGet(e, "/rooms.stream", p.serveRoomStream)
-	addGet(e, "/rooms.history", p.handle(p.roomHistory))
+	addGet(e, "/rooms.history", p.handle(p.roomVersions))
 	e.NoRoute(p.handleUnrouted)
 	return e
 }
@@ -185,7 +188,7 @@ func pathParam(c *gin.Context, name string) (string, error) {
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
 		segment = url.PathEscape(segment)
 	}
-	value, err := requests.DecodeName(segment)
+	value, err := urlpath.DecodeName(segment)
 	if err != nil {
 		return "", answers.NoEndpoint
 	}

@@ -50,8 +50,8 @@ func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answe
 	return encodeJSON(status), notCached, nil
 }
 
-// roomHistory returns the response to /rooms.history.
-func (p *public) roomHistory(context.Context, *request) (*answers.Body, answers.Caching, error) {
+// roomVersions responds to /rooms.history with the versions of the rooms' settings.
+func (p *public) roomVersions(context.Context, *request) (*answers.Body, answers.Caching, error) {
 	if p.Rooms == nil {
 		return nil, answers.Caching{}, noRoom
 	}

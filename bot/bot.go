@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/audit"
@@ -24,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -32,65 +34,70 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Options configures a Bot. Store, Log and Npm are required.
+// Options configures a Bot. Store, Log and Upstreams.Npm are required.
 type Options struct {
 	Store *kvstore.Store
 	Log   *logs.Log
-	// Catalogue is the one to begin with, until SetCatalogue has another. Nil: none
-	// is known yet, which is not the same as an empty one.
+	// Catalogue is the first one, which SetCatalogue replaces. Nil: none is known yet, which differs from an empty one.
 	Catalogue *packages.Catalogue
-	// Npm answers for packages whose source is npm.
-	Npm *npm.Client
-	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
-	Provenance *attestation.Verifier
-	// Git answers for packages whose source is git, and says how many stars repositories have at GitHub. Default: they are
-	// not updated, and nothing is known of stars.
-	Git *git.Client
-	// TempDir is a folder of the bot's own; what it finds there at the start it
-	// removes. Default: a new one in the system's.
+	Upstreams
+	Limits
+	Clock
+	// TempDir is a folder of the bot's own, which it empties when it starts. Default: a new one in the system's.
 	TempDir string
-	// Worker is the program that package worker's children run. Default: this
-	// one, whose main must call worker.Main.
+	// Worker is the program of the child processes of package worker. Default: this one, whose main must call worker.Main.
 	Worker string
-	// Releases is how many of the newest releases a new package starts with;
-	// default 10.
-	Releases int
-	// Interval is the longest time between two looks at a package's upstream; default one hour. What has releases often is
-	// asked more often, up to every five minutes.
-	Interval time.Duration
-	// Feed is the address of a registry's change feed, whose events packages from npm are looked at for. Default: none.
-	Feed string
-	// Demand returns how often an npm package was downloaded in the last month, or [fetch.ErrNotFound] where there is no
-	// count. It is asked about each package once a month, for sixty an hour. Default: it is not asked.
-	Demand func(ctx context.Context, npmName string) (int64, error)
-	// Downloads bounds the releases that are fetched and processed at once;
-	// default 4.
-	Downloads int
-	// MemoryBytes bounds the contents of releases under way and of squeezing, and
-	// all child processes, in bytes; default 512 MiB. A single file whose child
-	// needs more is squeezed alone, and not minified. An eighth is for fresh releases.
-	MemoryBytes int64
-	// Workers is how many files are processed at once; default: one for each
-	// processor.
-	Workers int
-	// Runtime has the agenda: when each package's upstream is polled. Default: one
-	// of the bot's own.
+	// Runtime has the poll schedule. Default: one of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
 	// Dictionaries has the bot store deltas between the versions of a file.
 	Dictionaries bool
-	// Squeezed, if set, is called for each content that has got smaller encodings, from several goroutines.
+	// Squeezed, if set, is called for each content that has smaller encodings, from several goroutines.
 	Squeezed func(kvstore.Hash)
-	// Changed is notified of each package of which something has changed that is in no log: a release's state, what upstream has. It is
-	// called from several goroutines. Default: nothing is notified.
+	// DeltaStored, if set, is called for each content that has a delta against a dictionary, from several goroutines.
+	DeltaStored func(h, dictionary kvstore.Hash)
+	// Changed is notified of each package of which something changed that is in no log: a release's state, what upstream has. It is called
+	// from several goroutines. Default: nothing is notified.
 	Changed func(pkg string)
 	// Events, if set, is called for each event, from several goroutines.
 	Events events.Sink
-	// ClockCheck is the interval at which the bot checks whether the clock was set back; default one minute.
-	ClockCheck time.Duration
-	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.
+}
+
+// Upstreams are the clients of upstreams. A nil client means that its upstreams are not requested.
+type Upstreams struct {
+	Npm *npm.Client
+	Git *git.Client // also for the stars of repositories at GitHub
+	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
+	Provenance *attestation.Verifier
+	// Feed is the address of a registry's change feed, by which packages from npm are polled; "" for none.
+	Feed string
+	// CountDownloads returns how often an npm package was downloaded in the last month, or [fetch.ErrNotFound] if there is no count. It is called once
+	// a month for each package, up to sixty times an hour.
+	CountDownloads func(ctx context.Context, npmName string) (int64, error)
+}
+
+// Limits are the limits of a bot, which have defaults.
+type Limits struct {
+	// Releases is how many of the newest releases a new package starts with; default 10.
+	Releases int
+	// Interval is the longest time between two polls of a package; default one hour. Active packages are polled up to every five minutes.
+	Interval time.Duration
+	// Downloads bounds the releases that are fetched and processed at once; default 4.
+	Downloads int
+	// MemoryBytes bounds the contents of releases and of recompression in memory, and all child processes, in bytes; default 512 MiB. A single
+	// file whose child needs more is recompressed alone, and not minified. An eighth is for fresh releases.
+	MemoryBytes int64
+	// Workers is how many files are processed at once; default: one for each processor.
+	Workers int
+}
+
+// A Clock is what the bot knows of time; default the real one.
+type Clock struct {
 	Now   func() time.Time
 	Sleep func(context.Context, time.Duration) error
+	// ClockCheck is the longest time between two reads of the clock while a goroutine waits, so that it notices a clock that was set;
+	// default one minute.
+	ClockCheck time.Duration
 }
 
 // setDefaults sets the options that are zero.
@@ -117,7 +124,7 @@ func (o *Options) setDefaults() error {
 	}
 	o.Releases = cmp.Or(o.Releases, 10)
 	o.Interval = cmp.Or(o.Interval, time.Hour)
-	o.Downloads = cmp.Or(o.Downloads, 4)
+	o.Downloads = cmp.Or(o.Downloads, DownloadsAtOnce)
 	o.MemoryBytes = cmp.Or(o.MemoryBytes, 512<<20)
 	o.Workers = cmp.Or(o.Workers, runtime.GOMAXPROCS(0))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -127,6 +134,7 @@ func (o *Options) setDefaults() error {
 	if o.Sleep == nil {
 		o.Sleep = retry.Sleep
 	}
+	o.ClockCheck = cmp.Or(o.ClockCheck, time.Minute)
 	if o.Changed == nil {
 		o.Changed = func(string) {}
 	}
@@ -143,6 +151,9 @@ type Bot struct {
 	breakers *sources.Breakers
 	runtime  *durable.Runtime // nil if Options has one
 }
+
+// DownloadsAtOnce is how many releases a bot downloads at once, unless its options say otherwise.
+const DownloadsAtOnce = 4
 
 // RequestsAtOnce is how many requests a bot has under way, beside the downloads of its options: polls of upstreams,
 // downloads of fresh releases and the feed.
@@ -166,13 +177,13 @@ func New(o Options) (*Bot, error) {
 
 // open opens the parts of the bot, each from those below it.
 func (b *Bot) open(o Options) (err error) {
-	budget := ingest.NewBudget(o.Workers, o.Downloads, o.MemoryBytes)
+	budget := worker.NewBudget(o.Workers, o.MemoryBytes)
 	upstreams := &sources.Sources{Npm: o.Npm, Git: o.Git, Provenance: o.Provenance}
 	records := sources.NewRecords(sources.RecordsOptions{Store: o.Store, Logger: o.Logger, Interval: o.Interval, Changed: o.Changed, Now: o.Now})
-	b.breakers = sources.NewBreakers(o.Now, o.Logger)
+	b.breakers = sources.NewBreakers(o.Now, o.ClockCheck, o.Logger)
 	b.Recompressor, err = recompression.New(recompression.Options{
 		Store: o.Store, Logger: o.Logger, Program: o.Worker, Workers: o.Workers, Budget: budget, Squeezed: o.Squeezed, Events: o.Events, Now: o.Now,
-		Dictionaries: o.Dictionaries,
+		Dictionaries: o.Dictionaries, DeltaStored: o.DeltaStored,
 	})
 	if err != nil {
 		return err
@@ -190,11 +201,14 @@ func (b *Bot) open(o Options) (err error) {
 	b.Scheduler, err = discovery.New(discovery.Options{
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Git: o.Git, Sources: upstreams, Records: records, Breakers: b.breakers,
 		Publisher: b.Publisher, Releases: o.Releases, Interval: o.Interval, Downloads: o.Downloads, Runtime: o.Runtime, Feed: o.Feed,
-		Demand: o.Demand, ClockCheck: o.ClockCheck, Changed: o.Changed, Events: o.Events, Now: o.Now,
+		CountDownloads: o.CountDownloads, ClockCheck: o.ClockCheck, Changed: o.Changed, Events: o.Events, Now: o.Now,
 		Auditor: audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.Publisher.Minifiers(), Provenance: o.Provenance, TempDir: o.TempDir}),
 	})
 	return err
 }
+
+// UpstreamCollector returns a collector of the metrics of registries and git hosts.
+func (b *Bot) UpstreamCollector() prometheus.Collector { return b.breakers }
 
 // Close ends the child processes. No method may be running or follow.
 func (b *Bot) Close() {
@@ -212,7 +226,7 @@ func (b *Bot) Close() {
 // such as a full disk.
 func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
 	var t events.Tally
-	ctx = events.Counted(ctx, &t)
+	ctx = events.WithTally(ctx, &t)
 	b.Publisher.Recover()
 	if err := b.Scheduler.PollAll(ctx); err != nil {
 		return t.Sum(), err
@@ -223,7 +237,7 @@ func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
 
 // Run polls each package's upstream at its time, publishes what is new, tries
 // again what failed and recompresses what was published, until ctx ends. It returns
-// nil then, and an error where it cannot go on, such as a full disk.
+// nil then, and an error if it cannot continue, such as a full disk.
 func (b *Bot) Run(ctx context.Context) error {
 	b.Publisher.Recover()
 	g, groupCtx := errgroup.WithContext(ctx)

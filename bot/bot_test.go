@@ -379,21 +379,15 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 	r.enrol("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": strings.Repeat(library, 50)})
 	r.open()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	squeezed := make(chan struct{}, 100)
-	ctx = events.WithReport(ctx, func(e events.Event) {
+	r.during = func(e events.Event) {
 		if e.Kind == events.Recompressed && e.Waiting == 0 {
 			squeezed <- struct{}{}
 		}
-	})
-	done := make(chan error)
-	go func() { done <- r.bot.Run(ctx) }()
-	<-squeezed
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Run: %v", err)
 	}
+	stop := r.run()
+	<-squeezed
+	stop()
 	if got, want := r.states("a"), "1.0.0 published"; got != want {
 		t.Errorf("states %s, want %s", got, want)
 	}
@@ -433,24 +427,19 @@ func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 	}
 	r.registry.Fail(npmtest.Fault{Path: "/slow/-/", Hang: true, Times: 1})
 	r.open()
-	ctx, cancel := context.WithCancel(context.Background())
 	published := make(chan string, 10)
-	ctx = events.WithReport(ctx, func(e events.Event) {
+	r.during = func(e events.Event) {
 		if e.Kind == events.Published {
 			published <- e.Package
 		}
-	})
-	done := make(chan error)
-	go func() { done <- r.bot.Run(ctx) }()
+	}
+	stop := r.run()
 	for range 5 {
 		if name := <-published; name == "slow" {
 			t.Error("the slow one was published")
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 	if s := r.state("slow", "1.0.0"); s.Kind != views.Detected || s.Attempts != 0 {
 		t.Errorf("after the stop: %+v", s)
 	}
@@ -538,7 +527,7 @@ func TestAPackageThatUpstreamLacksIsMissing(t *testing.T) {
 	r.open()
 	r.once()
 	s, err := bot.ReadStatus(r.store, "")
-	if err != nil || len(s.Troubles) != 1 || s.Troubles[0].Kind != bot.MissingProblem || !strings.Contains(s.Troubles[0].Cause, "404") {
-		t.Errorf("got %+v, %v", s.Troubles, err)
+	if err != nil || len(s.Problems) != 1 || s.Problems[0].Kind != bot.MissingProblem || !strings.Contains(s.Problems[0].Cause, "404") {
+		t.Errorf("got %+v, %v", s.Problems, err)
 	}
 }

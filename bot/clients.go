@@ -8,7 +8,6 @@ import (
 	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/logs/attestation"
@@ -91,6 +90,6 @@ func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstr
 	if err != nil {
 		return nil, nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
 	}
-	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: ingest.MinifyTimeout})
+	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: worker.Timeout})
 	return audit.New(audit.Options{Npm: c.Npm, Git: c.Git, Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir()}), minifiers.Close, nil
 }

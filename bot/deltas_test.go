@@ -7,21 +7,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
-
-// versionOf returns a script that resembles that of other versions.
-func versionOf(version string) string {
-	var text bytes.Buffer
-	for i := range 200 {
-		sum := kvstore.Sum([]byte{byte(i)})
-		fmt.Fprintf(&text, "function f%x() { return %d; }\n", sum[:4], sum[5])
-	}
-	return text.String() + "version = '" + version + "';\n"
-}
 
 // TestDeltasAreMade tests that the files of a release get deltas against the releases before it, and those of later releases against one that is published
 // afterwards, unless dictionaries are disabled.
@@ -33,7 +24,7 @@ func TestDeltasAreMade(t *testing.T) {
 			r.newest = 10
 			r.enrol("a", fromNpm("a", "*.js"))
 			for i, version := range []string{"1.0.0", "2.0.0", "2.0.1", "2.1.0"} {
-				r.registry.Add("a", version, hour(i), map[string]string{"a.js": versionOf(version), "equal.js": versionOf("equal"), "small.js": version})
+				r.registry.Add("a", version, hour(i), map[string]string{"a.js": testkit.VersionedScript(version), "equal.js": testkit.VersionedScript("equal"), "small.js": version})
 			}
 			r.open()
 			r.once()
@@ -56,7 +47,9 @@ func TestDeltasAreMade(t *testing.T) {
 					t.Errorf("%s has %d deltas, want %d", version, len(deltas), len(dictionaries))
 				}
 				for _, before := range dictionaries {
-					i := slices.IndexFunc(deltas, func(d kvstore.Delta) bool { return d.Dictionary == kvstore.Sum([]byte(versionOf(before))) })
+					i := slices.IndexFunc(deltas, func(d kvstore.Delta) bool {
+						return d.Dictionary == kvstore.Sum([]byte(testkit.VersionedScript(before)))
+					})
 					if i < 0 {
 						t.Errorf("%s has no delta against %s", version, before)
 						continue
@@ -65,12 +58,12 @@ func TestDeltasAreMade(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if got, err := coding.DecodeDelta([]byte(versionOf(before)), delta, file.Size); err != nil || string(got) != versionOf(version) {
+					if got, err := coding.DecodeDelta([]byte(testkit.VersionedScript(before)), delta, file.Size); err != nil || string(got) != testkit.VersionedScript(version) {
 						t.Errorf("%s against %s decodes to something else, or %v", version, before, err)
 					}
 				}
 			}
-			equal, err := r.store.Deltas(kvstore.Sum([]byte(versionOf("equal"))))
+			equal, err := r.store.Deltas(kvstore.Sum([]byte(testkit.VersionedScript("equal"))))
 			if err != nil || (len(equal) == 1) == off {
 				t.Errorf("a file that never changed has the deltas %v, %v; want one against itself", equal, err)
 			}
@@ -82,7 +75,7 @@ func TestDeltasAreMade(t *testing.T) {
 			if off {
 				return
 			}
-			damageDelta(t, r.store, kvstore.Sum([]byte(versionOf("2.0.0"))), kvstore.Sum([]byte(versionOf("1.0.0"))))
+			damageDelta(t, r.store, kvstore.Sum([]byte(testkit.VersionedScript("2.0.0"))), kvstore.Sum([]byte(testkit.VersionedScript("1.0.0"))))
 			var found []check.Finding
 			_, err = check.Run(context.Background(), r.store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { found = append(found, f) })
 			if err != nil || len(found) != 1 || found[0].Kind != check.Content {

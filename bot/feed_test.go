@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/larder-cdn/larder/bot/events"
 )
 
 // run has the bot work until the function that it returns is called.
@@ -147,52 +145,5 @@ func TestAnnounce(t *testing.T) {
 	}
 	if got := r.bot.PackagesFromRepository("git@example.com:p7.git"); len(got) != 1 || got[0] != "p7" {
 		t.Errorf("%q are developed there", got)
-	}
-}
-
-// An event that comes during the first look at a package is about a release that goes ahead of the backlog, whichever look
-// finds it.
-func TestEventDuringALook(t *testing.T) {
-	r := newRig(t)
-	const packages = 40
-	for i := range packages {
-		name := fmt.Sprintf("p%d", i)
-		r.enrol(name, fromNpm(name, "*.js"))
-		for v := range 3 {
-			r.registry.Add(name, fmt.Sprintf("1.%d.0", v), hour(v), map[string]string{"a.js": name})
-		}
-	}
-	under := make(map[string]int)
-	r.during = func(e events.Event) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		switch e.Kind {
-		case events.Checking:
-			if under[e.Package]++; under[e.Package] > 1 {
-				t.Errorf("two looks at %s run at once", e.Package)
-			}
-		case events.Checked:
-			under[e.Package]--
-		}
-	}
-	r.open()
-	for i := range packages {
-		if got, err := r.bot.PollForNews(t.Context(), fmt.Sprintf("p%d", i), true); got != "1.2.0" || err != nil {
-			t.Errorf("p%d: %q goes ahead of the backlog: %v", i, got, err)
-		}
-	}
-}
-
-// An event about a package whose first look fails is not forgotten when a later one finds the release.
-func TestEventBeforeALookThatFails(t *testing.T) {
-	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.open()
-	if got, err := r.bot.PollForNews(t.Context(), "a", true); got != "" || err != nil {
-		t.Fatalf("of a package that is not there, %q: %v", got, err)
-	}
-	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
-	if got, err := r.bot.PollForNews(t.Context(), "a", false); got != "1.0.0" || err != nil {
-		t.Errorf("%q goes ahead of the backlog: %v", got, err)
 	}
 }

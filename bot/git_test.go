@@ -191,7 +191,7 @@ func TestGitHubRequests(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		if u, err := sources.LookupUpstream(r.store, name); err != nil {
 			t.Error(err)
-		} else if strings.Contains(u.Reason, "GitHub takes no more requests until") && u.Next.Sub(r.now) < 2*time.Hour {
+		} else if strings.Contains(u.Reason, "GitHub accepts no more requests until") && u.Next.Sub(r.now) < 2*time.Hour {
 			waiting++
 		}
 	}
@@ -246,8 +246,8 @@ func TestReplacedRepository(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	status, err := bot.ReadStatus(r.store, "")
-	if err != nil || len(status.Troubles) != 1 || status.Troubles[0].Kind != bot.ReplacedProblem || !strings.Contains(status.Troubles[0].Cause, "another repository under this address") {
-		t.Errorf("%+v, %v", status.Troubles, err)
+	if err != nil || len(status.Problems) != 1 || status.Problems[0].Kind != bot.ReplacedProblem || !strings.Contains(status.Problems[0].Cause, "another repository under this address") {
+		t.Errorf("%+v, %v", status.Problems, err)
 	}
 	r.enrol("a", fromGit(url+"/owner/a.git", "*.js"))
 	r.setCatalogue()

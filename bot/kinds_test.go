@@ -52,7 +52,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 		}
 		m.Close()
 		r.registry.Add("a", version, hour(9), map[string]string{"a.js": map[string]string{"2.0.0": "as it was", "2.1.0": "other bytes"}[version]})
-		if settled, err := r.bot.CompareWithNpm(t.Context(), "a", version); err != nil || !settled {
+		if settled, err := r.bot.ReconcileWithNpm(t.Context(), "a", version); err != nil || !settled {
 			t.Fatalf("%s: %v, %v", version, settled, err)
 		}
 	}

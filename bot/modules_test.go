@@ -1,8 +1,12 @@
 package bot_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // withModules is the autoupdate of a package whose modules are built.
@@ -17,7 +21,7 @@ var reactLike = map[string]string{
 	"index.js":     `'use strict'; if (process.env.NODE_ENV === 'production') { module.exports = require('./cjs/ui.production.js'); } else { module.exports = require('./cjs/ui.development.js'); }`,
 
 	"cjs/ui.production.js": `exports.useState = function (x) { return [x] }; exports.version = "19.0.0";`, "cjs/ui.development.js": `exports.useState = 1;`,
-	"client.js": `var ui = require("ui"), scheduler = require("scheduler"); exports.createRoot = function () { return [ui, scheduler] };`,
+	"client.js": `var ui = require("ui"), scheduler = require("scheduler"); exports.createRoot = function () { return setImmediate(ui, scheduler) };`,
 	"server.js": `exports.stream = require("stream");`,
 }
 
@@ -32,8 +36,9 @@ func TestModules(t *testing.T) {
 	r.enrol("node-only", withModules("node-only", "true"))
 	r.enrol("taken", withModules("taken", `["./own"]`))
 	r.enrol("without", withModules("ui", "false"))
+	r.newest = startsWith
 	r.open()
-	r.once()
+	r.agree(r.npm) // lint and show-files say what the bot does
 	r.auditNow()
 	m := r.manifest("ui", "19.0.0")
 	built := m.About.Modules
@@ -57,6 +62,24 @@ func TestModules(t *testing.T) {
 		if m.About == nil || m.About.Modules == nil || !strings.Contains(m.About.Modules.Problem, want) || len(m.Files) > 2 {
 			t.Errorf("%s: %+v %s", name, m.About, paths(m))
 		}
+		s, err := bot.ReadStatus(r.store, name)
+		if err == nil {
+			err = s.AddModuleProblems(r.store)
+		}
+		if err != nil || !strings.Contains(strings.Join(m.Notes, "\n"), "no modules were built: ") || len(s.Packages) != 1 || !strings.Contains(strings.Join(s.Packages[0].Notes, "\n"), "1.0.0 was published without modules: ") {
+			t.Errorf("%s: notes %q, status %+v, %v", name, m.Notes, s, err)
+		}
+	}
+	s, err := bot.ReadStatus(r.store, "ui")
+	if err == nil {
+		err = s.AddModuleProblems(r.store)
+	}
+	if err != nil || len(s.Packages) != 1 || !strings.Contains(strings.Join(s.Packages[0].Notes, "\n"), `19.0.0: no module was built for "./server": server.js imports "stream" of Node.js`) {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	const throws = "code that uses globals which only Node.js has throws in browsers: client.js (setImmediate)"
+	if !strings.Contains(strings.Join(s.Packages[0].Notes, "\n"), "19.0.0: "+throws) || !slices.Contains(m.Notes, throws) {
+		t.Errorf("status %+v, notes %q", s, m.Notes)
 	}
 	if m := r.manifest("without", "19.0.0"); paths(m) != "LICENSE" || m.About != nil && m.About.Modules != nil {
 		t.Errorf("%s %+v", paths(m), m.About)
@@ -67,5 +90,32 @@ func TestModules(t *testing.T) {
 	r.audit()
 	if note, differs := r.note("ui", "19.0.0"); !strings.Contains(note, "1 file byte for byte, and 6 files made again") || differs {
 		t.Errorf("%q, %v", note, differs)
+	}
+
+	// A release that is published already gains none.
+	r.enrol("without", withModules("ui", "true"))
+	r.open()
+	r.once()
+	if m := r.manifest("without", "19.0.0"); paths(m) != "LICENSE" || m.About != nil && m.About.Modules != nil {
+		t.Errorf("modules were added to a published release: %s %+v", paths(m), m.About)
+	}
+}
+
+// TestModulesAfterKilledBuild holds that a build whose process was killed delays the release, and does not have it published without modules.
+func TestModulesAfterKilledBuild(t *testing.T) {
+	r := newRig(t)
+	r.registry.Add("ui", "19.0.0", hour(1), reactLike)
+	r.enrol("ui", withModules("ui", "true"))
+	r.worker = mortal(t, 1)
+	r.open()
+	r.once()
+	s, err := views.LookupState(r.store, "ui", "19.0.0")
+	if err != nil || s.Kind != views.Failed || !strings.Contains(s.Reason, "couldn't build modules: build-modules: the process ended") {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	r.setNow(s.Next)
+	r.once()
+	if m := r.manifest("ui", "19.0.0"); len(m.About.Modules.Subpaths) != 2 {
+		t.Errorf("%+v", m.About.Modules)
 	}
 }

@@ -2,10 +2,12 @@ package bot_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -28,6 +30,25 @@ func (r *rig) changes() string {
 	return strings.Join(all, "\n")
 }
 
+// wantDiffering fails the test unless the status has these lines of published releases that differ from their upstream, in any order.
+func (r *rig) wantDiffering(want ...string) {
+	r.Helper()
+	status, err := bot.ReadStatus(r.store, "")
+	if err != nil {
+		r.Fatal(err)
+	}
+	got := []string{}
+	for _, line := range status.Lines() {
+		if strings.Contains(line.What, "from their upstream") || strings.Contains(line.What, "from its upstream") {
+			got = append(got, fmt.Sprintf("%d %s: %s", line.Count, line.Packages, line.Why))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.Errorf("the status tells of %q, want %q", got, want)
+	}
+}
+
 func (r *rig) origins(pkg string) sources.Origins {
 	r.Helper()
 	o, err := sources.LookupOrigins(r.store, pkg)
@@ -44,6 +65,8 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 		r.registry.Add("a", version, hour(1), map[string]string{"a.js": data})
 	}
 	integrity := func(version string) string { return r.manifest("a", version).Source.Integrity }
+	const another = "upstream has another archive for this release than the one it was published from; the files published stay"
+	const none = "upstream has this release no longer; the files published from it stay"
 	short := func(s string) string { return fmt.Sprintf("%.10s", s) }
 	add("1.0.0", "one")
 	add("1.1.0", "two")
@@ -80,6 +103,7 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 	if e := all[0]; e.Upstream.Old != integrity("1.0.0") || e.Upstream.New == e.Upstream.Old || !strings.Contains(e.Reason, "another archive") || e.Manifest != r.entries(logs.Published)[1].Manifest && e.Manifest != r.entries(logs.Published)[0].Manifest {
 		t.Errorf("entry %+v", e.Entry)
 	}
+	r.wantDiffering("1 a 1.0.0: " + another)
 	r.open() // it is remembered
 	for range 3 {
 		r.poll()
@@ -96,6 +120,7 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 	r.poll()
 	r.poll()
 	expect("removed", "1.1.0 "+two+">")
+	r.wantDiffering("1 a 1.0.0: "+another, "1 a 1.1.0: "+none)
 	if e := r.entries(logs.UpstreamChanged)[1]; !strings.Contains(e.Reason, "no longer") {
 		t.Errorf("entry %+v", e.Entry)
 	}
@@ -103,6 +128,7 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 	r.poll()
 	r.poll()
 	expect("back again", "1.1.0 >"+two)
+	r.wantDiffering("1 a 1.0.0: " + another)
 	if e := r.entries(logs.UpstreamChanged)[2]; !strings.Contains(e.Reason, "again as it was published") {
 		t.Errorf("entry %+v", e.Entry)
 	}
@@ -110,6 +136,7 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 	r.poll()
 	r.poll()
 	expect("changed back", "1.0.0 "+other+">"+one)
+	r.wantDiffering()
 	if o := r.origins("a"); len(o.Changed()) != 0 {
 		t.Errorf("origins %+v", o)
 	}
@@ -153,6 +180,7 @@ func TestPackageThatIsGoneUpstream(t *testing.T) {
 	if e := r.one(logs.UpstreamChanged); e.Version != "1.0.0" || e.Upstream.New != "" {
 		t.Errorf("entry %+v", e.Entry)
 	}
+	r.wantDiffering("1 a 1.0.0: upstream has this release no longer; the files published from it stay")
 	r.registry.Fail(npmtest.Fault{Path: "/a", Status: 503})
 	r.poll()
 	r.poll()

@@ -13,7 +13,7 @@ type ProblemKind string
 
 // The kinds of problems.
 const (
-	UpstreamProblem ProblemKind = "upstream" // packages whose upstream cannot be asked
+	UpstreamProblem ProblemKind = "upstream" // packages whose upstream does not respond
 	ReplacedProblem ProblemKind = "replaced" // packages whose address names another repository now
 	MissingProblem  ProblemKind = "missing"  // packages that their upstream says it does not have
 	EmptyProblem    ProblemKind = "empty"    // packages of which nothing can be published
@@ -23,7 +23,7 @@ const (
 
 var problemKinds = []ProblemKind{UpstreamProblem, ReplacedProblem, MissingProblem, EmptyProblem, FailedProblem, RefusedProblem}
 
-// A Problem is one cause, and what it keeps from being published. A registry that is down is one problem,
+// A Problem is one cause, and the releases that are not published because of it. A registry that is down is one problem,
 // however many packages it has.
 type Problem struct {
 	Kind     ProblemKind `json:"kind"`

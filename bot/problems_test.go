@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-func TestTroublesAreByCause(t *testing.T) {
+func TestProblemsByCause(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	s := Status{}
 	for i := range 11 {
@@ -43,13 +43,13 @@ func TestTroublesAreByCause(t *testing.T) {
 func TestARegistryThatIsDownIsOneTrouble(t *testing.T) {
 	s := Status{}
 	for i, reason := range []string{"503 Service Unavailable", "connection refused", "no answer in 30s", "connection reset"} {
-		s.Packages = append(s.Packages, PackageStatus{Name: fmt.Sprintf("p%d", i), Problem: reason, outage: "npm"})
+		s.Packages = append(s.Packages, PackageStatus{Name: fmt.Sprintf("p%d", i), Problem: reason, upstream: upstreamProblem{outage: "npm"}})
 	}
-	s.Packages = append(s.Packages, PackageStatus{Name: "private", Problem: "401 Unauthorized", outage: "npm @scope"}, PackageStatus{Name: "lost", Problem: "404 Not Found", missing: true})
+	s.Packages = append(s.Packages, PackageStatus{Name: "private", Problem: "401 Unauthorized", upstream: upstreamProblem{outage: "npm @scope"}}, PackageStatus{Name: "lost", Problem: "404 Not Found", upstream: upstreamProblem{missing: true}})
 	for i := range 40 {
 		s.Versions = append(s.Versions, views.Account{State: views.State{Package: fmt.Sprintf("p%d", i%4), Version: fmt.Sprintf("1.%d.0", i), Kind: views.Failed, Reason: "connection refused"}})
 	}
-	s.Troubles = s.groupProblems()
+	s.Problems = s.groupProblems()
 	var got []string
 	for _, l := range s.Lines() {
 		got = append(got, fmt.Sprintf("%d %s (%s): %s", l.Count, l.What, l.Packages, l.Why))

@@ -77,7 +77,7 @@ func (r *Regenerator) Close() error {
 	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
 }
 
-// Content implements [replication.Contents]: it makes the whole release again, with its manifest.
+// Content implements [replication.Contents]: it makes the complete release again, with its manifest.
 func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())

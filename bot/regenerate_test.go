@@ -38,8 +38,8 @@ func (r *rig) regenerator() *bot.Regenerator {
 	}
 	r.Cleanup(strangers.Close)
 	made, err := bot.NewRegenerator(bot.Options{
-		Npm: npm.NewClient(config, client, npm.Options{}), Git: git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
-		TempDir: filepath.Join(r.data, "tmp"),
+		Upstreams: bot.Upstreams{Npm: npm.NewClient(config, client, npm.Options{}), Git: git.New(git.Options{Fetch: strangers, GitHub: r.hub})},
+		TempDir:   filepath.Join(r.data, "tmp"),
 	})
 	if err != nil {
 		r.Fatal(err)

@@ -189,21 +189,18 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	r.npm = npm.NewClient(config, client, npm.Options{})
 	r.bot, err = bot.New(bot.Options{
 		Store: r.store, Log: r.log, Catalogue: catalogue,
-		Npm: r.npm, Releases: r.newest,
-		Git:     git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
-		TempDir: filepath.Join(r.data, "tmp"),
-		Worker:  r.worker,
-		Feed:    r.feed, ClockCheck: r.clockCheck,
-		Demand: demand,
-		Now:    r.clock,
+		Upstreams: bot.Upstreams{Npm: r.npm, Git: git.New(git.Options{Fetch: strangers, GitHub: r.hub}), Feed: r.feed, CountDownloads: demand},
+		Limits:    bot.Limits{Releases: r.newest},
+		TempDir:   filepath.Join(r.data, "tmp"),
+		Worker:    r.worker,
 
 		Dictionaries: r.dictionaries,
-		Sleep: func(context.Context, time.Duration) error {
+		Clock: bot.Clock{Now: r.clock, ClockCheck: r.clockCheck, Sleep: func(context.Context, time.Duration) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.slept++
 			return nil
-		},
+		}},
 		Events: func(e events.Event) {
 			if r.during != nil {
 				r.during(e)

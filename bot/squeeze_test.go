@@ -142,9 +142,7 @@ func TestHugeContentHoldsUpNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- r.bot.Run(ctx) }()
+	stop := r.run()
 	for range 10 {
 		select {
 		case <-order:
@@ -155,8 +153,5 @@ func TestHugeContentHoldsUpNoOther(t *testing.T) {
 			t.Errorf("the huge content came before a small one: %+v, %v", c, err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 }

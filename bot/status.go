@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -68,7 +69,7 @@ func (s *Status) addAudits(r kvstore.Reader, pkg string, states []views.State) e
 	return nil
 }
 
-// A Status tells how far releases have come.
+// A Status is the state of the bot's packages and releases.
 type Status struct {
 	Packages []PackageStatus `json:"packages"`
 	// Changed has the published releases of which upstream has another archive now, or none, and those that were found to
@@ -76,16 +77,16 @@ type Status struct {
 	Changed []ChangedUpstream `json:"changed"`
 	// Audited is how many releases have been compared with upstream, file by file, and did not differ.
 	Audited int `json:"audited"`
-	// Troubles are the problems, by cause, the most harmful first.
-	Troubles []Problem `json:"troubles"`
-	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
+	// Problems are the problems, by cause, the most harmful first.
+	Problems []Problem `json:"problems"`
+	// Versions has every version that the upstream of the requested package has or had, newest first; without
 	// one, only those that failed or were refused.
 	Versions   []views.Account          `json:"versions"`
 	Unsqueezed int                      `json:"unsqueezed"` // contents that wait for their best compression
 	Squeezing  recompression.QueueState `json:"squeezing"`  // the contents in that queue, and how long they take
 }
 
-// ChangedUpstream tells of a published release that upstream has changed or removed.
+// ChangedUpstream is a published release that upstream has changed or removed.
 type ChangedUpstream struct {
 	Package string    `json:"package"`
 	Version string    `json:"version"`
@@ -93,33 +94,41 @@ type ChangedUpstream struct {
 	Since   time.Time `json:"since"` // the entry in the log, or the last comparison of the files
 }
 
-// PackageStatus counts a package's versions by state.
+// PackageStatus is the status of a package.
 type PackageStatus struct {
-	Name      string `json:"name"`
-	Newest    string `json:"newest,omitempty"` // latest version that is served
-	Published int    `json:"published"`
-	Waiting   int    `json:"waiting"` // detected or being processed
-	Failed    int    `json:"failed"`  // and tried again
-	Refused   int    `json:"refused"`
-	Withdrawn int    `json:"withdrawn"`
-	// Checked is when upstream was last asked, Next when it will be, and Problem why the last time failed.
+	Name   string `json:"name"`
+	Newest string `json:"newest,omitempty"` // latest version that is served
+	StateCounts
+	// Checked is when upstream was last polled, Next when it will be, and Problem why the last poll failed.
 	Checked time.Time `json:"checked,omitzero"`
 	Next    time.Time `json:"next,omitzero"`
 	Problem string    `json:"problem,omitempty"`
 	// Notes are what people should know of upstream, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
-	// Looked is how many releases of a new package were looked at to find those that can be published.
-	Looked int `json:"looked,omitempty"`
+	// Examined is how many releases of a new package the bot tried to find those that can be published.
+	Examined int `json:"looked,omitempty"`
 	// Removed: the catalogue has it no more, so no release follows.
 	Removed bool `json:"removed,omitempty"`
 
-	target string   // what the package is called upstream
-	served []string // versions
-	outage string   // the upstream, where it does not answer
-	// missing: upstream says that it has no such package.
-	missing bool
-	// replaced: the address names another repository than before.
-	replaced bool
+	served   []string // versions
+	upstream upstreamProblem
+}
+
+// StateCounts counts a package's versions by state.
+type StateCounts struct {
+	Published int `json:"published"`
+	Waiting   int `json:"waiting"` // detected or being processed
+	Failed    int `json:"failed"`  // and tried again
+	Refused   int `json:"refused"`
+	Withdrawn int `json:"withdrawn"`
+}
+
+// An upstreamProblem says what is wrong with a package's upstream.
+type upstreamProblem struct {
+	target   string // the package's name or address upstream
+	outage   string // the name of the upstream if it does not respond
+	missing  bool   // upstream reports that it has no such package
+	replaced bool   // the address names another repository than before
 }
 
 // count counts a version by its state.
@@ -149,17 +158,17 @@ func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 		return err
 	}
 	p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
-	p.Looked, p.target, p.missing = upstream.Looked, upstream.Target, upstream.Missing && upstream.Reason != ""
-	p.replaced = upstream.Replaced && upstream.Reason != ""
+	p.Examined, p.upstream.target, p.upstream.missing = upstream.Examined, upstream.Target, upstream.Missing && upstream.Reason != ""
+	p.upstream.replaced = upstream.Replaced && upstream.Reason != ""
 	if upstream.Outage && upstream.Reason != "" {
-		p.outage = sources.UpstreamName(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
+		p.upstream.outage = sources.UpstreamName(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
 	}
 	return nil
 }
 
 // ReadStatus reads the status of all packages, or of the one that is named.
 func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
-	enrolled, err := views.Packages(snapshot)
+	rows, err := views.Packages(snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +177,7 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 		return nil, err
 	}
 	byName := map[string]*PackageStatus{}
-	for _, p := range enrolled {
+	for _, p := range rows {
 		if name == "" || p.Name == name {
 			byName[p.Name] = &PackageStatus{Name: p.Name, Removed: p.Removed}
 		}
@@ -213,12 +222,44 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 	if err := s.addAudits(snapshot, name, states); err != nil {
 		return nil, err
 	}
-	s.Troubles = s.groupProblems()
+	s.Problems = s.groupProblems()
 	if s.Squeezing, err = recompression.ReadQueue(snapshot); err != nil {
 		return nil, err
 	}
 	s.Unsqueezed = s.Squeezing.Contents
 	return s, nil
+}
+
+// AddModuleProblems adds to the notes of each package why its newest release has no modules although its package JSON asked for them, or lacks some.
+func (s *Status) AddModuleProblems(store *kvstore.Store) error {
+	for i := range s.Packages {
+		p := &s.Packages[i]
+		v, err := views.LookupVersion(store, p.Name, p.Newest)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		m, err := logs.ReadManifest(store, v.Manifest)
+		if err != nil {
+			return err
+		}
+		if m.About == nil || m.About.Modules == nil {
+			continue
+		}
+		if m.About.Modules.Problem != "" {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s was published without modules: %s", p.Newest, m.About.Modules.Problem))
+			continue
+		}
+		for _, sentence := range m.About.Modules.DescribeSkipped(10) {
+			p.Notes = append(p.Notes, p.Newest+": "+sentence)
+		}
+		if sentence := m.About.Modules.DescribeGlobals(); sentence != "" {
+			p.Notes = append(p.Notes, p.Newest+": "+sentence)
+		}
+	}
+	return nil
 }
 
 // groupProblems groups what is wrong by cause, the most harmful first.
@@ -239,28 +280,28 @@ func (s *Status) groupProblems() []Problem {
 		}
 	}
 	causes := make(causes)
-	out := make(map[string]int)        // packages by the upstream that does not answer
+	out := make(map[string]int)        // packages by the upstream that does not respond
 	targets := make(map[string]string) // by package
 	for _, p := range s.Packages {
-		targets[p.Name] = p.target
-		if p.outage != "" {
-			out[p.outage]++
+		targets[p.Name] = p.upstream.target
+		if p.upstream.outage != "" {
+			out[p.upstream.outage]++
 		}
 	}
 	down := make(map[string]*Problem) // by package
 	for _, p := range s.Packages {
 		switch {
-		case p.outage != "" && out[p.outage] >= sources.FailuresDown: // whatever each of its requests met
-			add(UpstreamProblem, "outage of "+p.outage, p.Name, p.Problem, p.Next)
-			down[p.Name] = byCause[[2]string{string(UpstreamProblem), "outage of " + p.outage}]
-		case p.replaced:
+		case p.upstream.outage != "" && out[p.upstream.outage] >= sources.FailuresDown: // whatever the error of each request was
+			add(UpstreamProblem, "outage of "+p.upstream.outage, p.Name, p.Problem, p.Next)
+			down[p.Name] = byCause[[2]string{string(UpstreamProblem), "outage of " + p.upstream.outage}]
+		case p.upstream.replaced:
 			add(ReplacedProblem, "", p.Name, p.Problem, p.Next)
-		case p.missing:
-			add(MissingProblem, causes.get(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+		case p.upstream.missing:
+			add(MissingProblem, causes.get(p.Problem, p.upstream.target, p.Name), p.Name, p.Problem, p.Next)
 		case p.Problem != "":
-			add(UpstreamProblem, causes.get(p.Problem, p.target, p.Name), p.Name, p.Problem, p.Next)
+			add(UpstreamProblem, causes.get(p.Problem, p.upstream.target, p.Name), p.Name, p.Problem, p.Next)
 		}
-		if p.Published == 0 && p.Looked > 0 && p.Waiting == 0 {
+		if p.Published == 0 && p.Examined > 0 && p.Waiting == 0 {
 			add(EmptyProblem, "", p.Name, "none of the newest releases can be published", time.Time{})
 		}
 	}
@@ -328,7 +369,7 @@ func (s *Status) Lines() []Line {
 			lines = append(lines, Line{n, english.PluralWord(n, one, many), where, why, next})
 		}
 	}
-	for _, t := range s.Troubles {
+	for _, t := range s.Problems {
 		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
 		names := joinNames(t.Packages)
 		switch t.Kind {
@@ -348,13 +389,13 @@ func (s *Status) Lines() []Line {
 		case FailedProblem:
 			add(t.Count, "release failed", "releases failed", names, t.Cause, t.Next)
 		case RefusedProblem:
-			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder retry NAME` tries again", t.Next)
+			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder add --retry NAME` tries again", t.Next)
 		}
 	}
 	for _, c := range s.changesByReason() {
 		add(len(c.names), "release differs from its upstream", "releases differ from their upstream", joinNames(c.names), c.reason, time.Time{})
 	}
-	var sum PackageStatus
+	var sum StateCounts
 	for _, p := range s.Packages {
 		sum.Published += p.Published
 		sum.Waiting += p.Waiting
@@ -365,7 +406,7 @@ func (s *Status) Lines() []Line {
 		all = s.Packages[0].Name
 	}
 	add(sum.Waiting, "release waits", "releases wait", all, "", time.Time{})
-	add(s.Squeezing.Contents, "content to be squeezed", "contents to be squeezed", "", s.Squeezing.Rest(), time.Time{})
+	add(s.Squeezing.Contents, "content to be squeezed", "contents to be squeezed", "", s.Squeezing.Describe(), time.Time{})
 	add(s.Squeezing.GivenUp, "content not squeezed", "contents not squeezed", "", "an encoder was killed three times; `larder squeeze` tries again", time.Time{})
 	add(sum.Withdrawn, "release withdrawn", "releases withdrawn", all, "", time.Time{})
 	add(s.Audited, "release compared", "releases compared", "", "with upstream, file by file, and the same", time.Time{})

@@ -19,9 +19,9 @@ import (
 // A yearDay is what the bot has done by the end of a day.
 type yearDay struct{ polls, requests, rows, bytes, entries, releases float64 }
 
-// TestYear plays days of three packages on a virtual clock, a year of them with LARDER_TEST_WHOLE: one from npm that has a release every five days, one that
-// never has one, and one from git. The clock is a year ahead for a few polls once, and later two days behind. What is stored and requested stays within
-// bounds, and no release is late by more than a day. LARDER_TEST_CHARTS names a folder for charts.
+// TestYear plays days of four packages on a virtual clock, a year of them with LARDER_TEST_WHOLE: one from npm that has a release every five days, one that
+// never has one, one whose file map selects nothing of its releases, and one from GitHub. The clock is a year ahead for a few polls once, and later two days
+// behind. What is stored and requested stays within bounds, and no release is late by more than a day. LARDER_TEST_CHARTS names a folder for charts.
 func TestYear(t *testing.T) {
 	r := newRig(t)
 	days := 7
@@ -29,14 +29,20 @@ func TestYear(t *testing.T) {
 		days = 365
 	}
 	const interval = time.Hour
-	repository := gittest.New(t).Repository(t, "c.git")
+	hub, url := r.gitHub()
+	if err := hub.Add("owner/c", t.TempDir(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	repository := gittest.Use(t, hub.Repository("owner/c"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"a.js": "b"})
 	repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "c"})
-	names := []string{"a", "b", "c"}
+	r.registry.Add("d", "1.0.0", hour(1), map[string]string{"a.js": "d"})
+	names := []string{"a", "b", "c", "d"}
 	r.enrol("a", fromNpm("a", "*.js"))
 	r.enrol("b", fromNpm("b", "*.js"))
-	r.enrol("c", fromGit(repository.URL, "*.js"))
+	r.enrol("c", fromGit(url+"/owner/c", "*.js"))
+	r.enrol("d", fromNpm("d", "wrong/*.js"))
 	r.open()
 	due := make(map[string]time.Time)
 	schedule := func() { // as at a start, and after the clock was set back
@@ -66,7 +72,7 @@ func TestYear(t *testing.T) {
 		r.setNow(until)
 	}
 	var all []yearDay
-	releases := len(names)
+	releases := len(names) - 1 // that have files
 	for day := range days {
 		morning := r.clock()
 		switch day {
@@ -87,6 +93,7 @@ func TestYear(t *testing.T) {
 		}
 		if day%10 == 9 {
 			repository.Release("v"+version, r.clock(), gittest.Files{"a.js": version})
+			r.registry.Add("d", version, r.clock(), map[string]string{"a.js": version})
 			releases++
 		}
 		play(r.clock().Add(24 * time.Hour))
@@ -94,7 +101,12 @@ func TestYear(t *testing.T) {
 		if _, err := r.bot.Audit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, r.measureDay(polls, releases))
+		if published := len(r.entries(logs.Published)); published != releases {
+			t.Fatalf("day %d: %d of %d releases are published", day, published, releases)
+		}
+		d := r.measureDay(polls, releases)
+		d.requests += float64(len(hub.Requests()))
+		all = append(all, d)
 	}
 	for i, d := range all {
 		before := yearDay{}
@@ -104,15 +116,28 @@ func TestYear(t *testing.T) {
 		if got := d.polls - before.polls; got > float64(len(names)*400) || got < float64(len(names)*20) {
 			t.Errorf("day %d: %v polls of %d packages", i, got, len(names))
 		}
+		// A poll of a git repository is two requests, and releases and audits have some of their own.
+		if got, most := d.requests-before.requests, 2*(d.polls-before.polls)+float64(20*len(names)); got > most {
+			t.Errorf("day %d: %v requests, want at most %v", i, got, most)
+		}
 		if d.rows > float64(8*len(names))+4*d.releases || d.bytes > float64(2000*len(names))+1200*d.releases || d.entries > float64(len(names))+4*d.releases {
 			t.Errorf("day %d: %+v", i, d)
 		}
 	}
-	if published := r.countPublished(); published != releases {
-		t.Errorf("%d of %d releases are published", published, releases)
+	api := 0
+	for _, q := range hub.Requests() {
+		if q.Path == "/repos/owner/c" {
+			api++
+		}
+	}
+	if float64(api) > float64(days)/10+2 {
+		t.Errorf("%d requests to GitHub's API", api)
+	}
+	if refusals := len(r.entries(logs.Refused)); refusals != 1 {
+		t.Errorf("the log has %d entries of releases without files, want 1", refusals)
 	}
 	last := all[len(all)-1]
-	t.Logf("%d days: %+v", days, last)
+	t.Logf("%d days: %+v, %d requests to GitHub's API", days, last, api)
 	r.drawDays(all)
 	r.sound()
 }
@@ -139,20 +164,6 @@ func (r *rig) measureDay(polls, releases int) yearDay {
 	return d
 }
 
-// countPublished returns how many releases the log has published.
-func (r *rig) countPublished() (n int) {
-	r.Helper()
-	for e, err := range logs.Entries(r.store, 0) {
-		if err != nil {
-			r.Fatal(err)
-		}
-		if e.Kind == logs.Published {
-			n++
-		}
-	}
-	return n
-}
-
 // drawDays writes a chart of each measure to the folder that LARDER_TEST_CHARTS names.
 func (r *rig) drawDays(all []yearDay) {
 	r.Helper()
@@ -170,7 +181,7 @@ func (r *rig) drawDays(all []yearDay) {
 		}
 		highest := slices.Max(line.Values)
 		c := chart.Chart{
-			Title: name + " of three packages", Summary: fmt.Sprintf("%s grow to %.0f in %d days", name, highest, len(all)),
+			Title: name + " of four packages", Summary: fmt.Sprintf("%s grow to %.0f in %d days", name, highest, len(all)),
 			X: chart.Axis{Title: "day", Max: float64(len(all)), Step: chart.Step(float64(len(all)), 1)}, Y: chart.Axis{Title: name, Max: highest, Step: chart.Step(highest, 1)},
 			Lines: []chart.Line{line},
 		}

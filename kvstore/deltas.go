@@ -2,10 +2,12 @@ package kvstore
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -22,12 +24,15 @@ type Delta struct {
 // MaxDeltas is how many deltas a content may have.
 const MaxDeltas = 3
 
-// ErrFull is returned where a content has [MaxDeltas] already.
-var ErrFull = errors.New("the content has as many deltas as it may have")
+// ErrBadDelta is returned for a delta that does not decode to its content.
+var ErrBadDelta = errors.New("it is not a delta of the content")
 
 // Deltas returns the deltas of a content in the order in which they were stored; nil if there are none.
-func (s *Store) Deltas(h Hash) ([]Delta, error) {
-	row, err := s.get(s.db, Deltas, deltasKey(h))
+func (s *Store) Deltas(h Hash) ([]Delta, error) { return ReadDeltas(s, h) }
+
+// ReadDeltas is [Store.Deltas] for any reader of a store's rows.
+func ReadDeltas(from Getter, h Hash) ([]Delta, error) {
+	row, err := from.Get(Deltas, deltasKey(h))
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return nil, nil
@@ -41,32 +46,39 @@ func (s *Store) Deltas(h Hash) ([]Delta, error) {
 	return deltas, nil
 }
 
-// PutDelta stores a delta of a content against a dictionary, from which it must decode to the content. It does nothing if that pair has a delta
-// that is not larger. It returns [ErrNotFound] if the store does not have both contents (any more), and [ErrFull] if the content has
-// too many. Like [Store.PutContent] it does not wait for the disk.
-func (s *Store) PutDelta(h, dictionary Hash, delta []byte) error {
-	sum := Sum(delta)
+// PutDelta stores a delta of a content from an untrusted source. It decodes the delta, which names its dictionary, and returns [ErrBadDelta] if the result is
+// not the content. It stores nothing and returns false if the store does not have both contents (any more), if the delta saves too little, or if the content has one
+// that is not larger or [MaxDeltas] others. Like [Store.PutContent] it does not wait for the disk.
+func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
+	content, err := s.Content(h)
+	if err != nil || !coding.DeltaWorthwhile(content.Representations[0].Length, int64(len(delta))) {
+		return false, ignoreMissing(err)
+	}
+	dictionary, err := s.verifyDelta(h, delta)
+	if err != nil {
+		return false, ignoreMissing(err)
+	}
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	for _, needed := range []Hash{h, dictionary} {
+	for _, needed := range []Hash{h, dictionary} { // they may have been removed meanwhile
 		if _, err := s.Content(needed); err != nil {
-			return err
+			return false, ignoreMissing(err)
 		}
 	}
 	deltas, err := s.Deltas(h)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var stale int64
-	next := Delta{Dictionary: dictionary, Length: int64(len(delta)), Sum: sum}
+	next := Delta{Dictionary: dictionary, Length: int64(len(delta)), Sum: Sum(delta)}
 	switch i := slices.IndexFunc(deltas, func(d Delta) bool { return d.Dictionary == dictionary }); {
 	case i >= 0 && deltas[i].Length <= next.Length:
-		return nil
+		return false, nil
 	case i >= 0:
 		stale = deltas[i].Length
 		deltas[i] = next
 	case len(deltas) == MaxDeltas:
-		return fmt.Errorf("content %s: %w: %d", h, ErrFull, MaxDeltas)
+		return false, nil
 	default:
 		deltas = append(deltas, next)
 	}
@@ -76,13 +88,65 @@ func (s *Store) PutDelta(h, dictionary Hash, delta []byte) error {
 		b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil),
 		b.Set(Deltas.physical(dependentKey(dictionary, h)), nil, nil))
 	if err != nil {
-		return errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
+		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
-	return s.writeReplacing(b, stale, pebble.NoSync)
+	return true, s.writeReplacing(b, stale, pebble.NoSync)
+}
+
+// ignoreMissing returns an error, but nil for [ErrNotFound].
+func ignoreMissing(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// verifyDelta decodes a delta with its dictionary and returns the dictionary's hash. The error is [ErrBadDelta] if the result is not the content.
+func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
+	named, ok := coding.DeltaDictionary(delta)
+	if !ok {
+		return dictionary, fmt.Errorf("content %s: %w: it names no dictionary", h, ErrBadDelta)
+	}
+	dictionary = named
+	var texts [2][]byte
+	for i, needed := range []Hash{h, dictionary} {
+		content, err := s.Content(needed)
+		if err == nil && content.Size > coding.MaxDictionary {
+			err = fmt.Errorf("content %s: %w: content %s has over %d bytes", h, ErrBadDelta, needed, coding.MaxDictionary)
+		}
+		if err == nil {
+			texts[i], err = s.Identity(needed)
+		}
+		if err != nil {
+			return dictionary, err
+		}
+	}
+	decoded, err := coding.DecodeDelta(texts[1], delta, int64(len(texts[0])))
+	if err == nil && !bytes.Equal(decoded, texts[0]) {
+		err = errors.New("it decodes to other bytes")
+	}
+	if err != nil {
+		return dictionary, fmt.Errorf("content %s: %w: with the dictionary %s: %v", h, ErrBadDelta, dictionary, err)
+	}
+	return dictionary, nil
+}
+
+// FindDelta returns the bytes of the delta of a content against a dictionary. Its errors are those of [Store.ReadDelta].
+func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
+	deltas, err := s.Deltas(h)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range deltas {
+		if d.Dictionary == dictionary {
+			return s.ReadDelta(h, d.Sum)
+		}
+	}
+	return nil, fmt.Errorf("content %s as a delta against %s: %w", h, dictionary, ErrNotFound)
 }
 
 // ReadDelta returns the bytes of the delta of a content that has the checksum sum. It returns [ErrNotFound] if that is not stored (any more), and
-// [ErrCorrupt] if it is damaged; then it deletes the delta.
+// [ErrCorrupt] if it is damaged; then it queues the delta to be made again.
 func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -103,21 +167,50 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 		return nil, fmt.Errorf("content %s as a delta with the checksum %s: %w", h, sum, ErrNotFound) // replaced or deleted between the reads
 	}
 	if !s.opts.ReadOnly {
-		_ = s.DeleteDelta(h, deltas[i].Dictionary) // clients get another encoding
+		_ = s.RemakeDelta(h, deltas[i].Dictionary) // until then clients get another encoding
 	}
 	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, deltas[i].Dictionary)
 }
 
-// DeleteDelta deletes the delta of a content against a dictionary, if it is stored.
-func (s *Store) DeleteDelta(h, dictionary Hash) error {
+// RemakeDelta deletes the delta of a content against a dictionary, if it is stored, and queues it to be made or fetched again.
+func (s *Store) RemakeDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	b := database(s).NewBatch()
 	stale, err := s.deleteDelta(b, deltaEdits{}, h, dictionary)
+	if err == nil {
+		err = b.Set(Queue.physical(QueuedDeltaKey(time.Time{}, h, dictionary)), nil, nil)
+	}
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
 	return s.writeReplacing(b, stale, pebble.NoSync)
+}
+
+// QueuedDeltas begins the keys in the Queue namespace of deltas to make or, on a mirror, to fetch.
+var QueuedDeltas = []byte("d")
+
+// QueuedDeltaKey returns the key of the row that queues the delta of a content against a dictionary. Deltas of newer releases come first.
+func QueuedDeltaKey(released time.Time, h, dictionary Hash) []byte {
+	key := binary.BigEndian.AppendUint64(slices.Clone(QueuedDeltas), ^uint64(max(0, released.Unix())))
+	return slices.Concat(key, h[:], dictionary[:])
+}
+
+// ParseDeltaRow returns the content and the dictionary of a delta from the key of its row in [Deltas] by its dictionary. ok is false for other rows.
+func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) {
+	if len(key) != 1+2*len(h) || key[0] != dependent {
+		return h, dictionary, false
+	}
+	return Hash(key[1+len(h):]), Hash(key[1:]), true
+}
+
+// ParseQueuedDeltaKey is the inverse of [QueuedDeltaKey]; ok reports whether the key has its form.
+func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
+	const hashes = 1 + 8
+	if len(key) != hashes+2*len(h) {
+		return h, dictionary, false
+	}
+	return Hash(key[hashes:]), Hash(key[hashes+len(h):]), true
 }
 
 // deltaEdits are the lists of deltas as a batch, which is not committed yet, changes them.
@@ -181,8 +274,8 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 		if err != nil {
 			return 0, err
 		}
-		if len(item.Key) == 1+2*len(h) {
-			pairs = append(pairs, [2]Hash{Hash(item.Key[1+len(h):]), h})
+		if of, dictionary, ok := ParseDeltaRow(item.Key); ok {
+			pairs = append(pairs, [2]Hash{of, dictionary})
 		}
 	}
 	for _, pair := range pairs {
@@ -206,23 +299,104 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 	return stale, e.write(b, h, nil)
 }
 
-// DeltasByContent calls fn with each content that has deltas, until fn returns an error. A row that cannot be read is an error of its content.
-func (s *Store) DeltasByContent(fn func(h Hash, deltas []Delta, err error) error) error {
-	for item, err := range s.Scan(Deltas, Range{Prefix: []byte{ofContent}}) {
-		if err != nil {
+// A DamagedDelta is a delta that is damaged, or whose content or dictionary is not stored; or a row in [Deltas] with a malformed key.
+type DamagedDelta struct {
+	Content, Dictionary Hash
+	Key                 []byte // of the row; nil unless it is malformed
+	Problem             error
+}
+
+// String returns what is wrong, for messages that name the content or the key.
+func (d DamagedDelta) String() string {
+	if d.Key != nil {
+		return d.Problem.Error()
+	}
+	return fmt.Sprintf("its delta against %s: %v; clients get other encodings", d.Dictionary, d.Problem)
+}
+
+// RepairDelta deletes a damaged delta and queues it to be made or fetched again, or deletes a row with a malformed key.
+func (s *Store) RepairDelta(d DamagedDelta) error {
+	if d.Key == nil {
+		return s.RemakeDelta(d.Content, d.Dictionary)
+	}
+	b := s.NewBatch()
+	defer b.Close()
+	b.Delete(Deltas, d.Key)
+	return b.Commit()
+}
+
+// DamagedDeltas calls fn with each damaged delta until fn returns an error. It decodes the deltas if deep is true.
+func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDelta) error) error {
+	for item, err := range s.Scan(Deltas, Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		var h Hash
-		if len(item.Key) != 1+len(h) {
-			return fmt.Errorf("%w: a key of deltas has %d bytes", ErrCorrupt, len(item.Key))
+		if h, dictionary, ok := ParseDeltaRow(item.Key); ok {
+			err = s.checkDelta(h, dictionary, deep)
+			if _, gone := s.get(s.db, Deltas, dependentKey(dictionary, h)); err != nil && !errors.Is(gone, ErrNotFound) {
+				err = fn(DamagedDelta{Content: h, Dictionary: dictionary, Problem: err})
+			} else {
+				err = nil // sound, or deleted meanwhile
+			}
+		} else if len(item.Key) == 1+len(h) && item.Key[0] == ofContent {
+			err = s.checkDeltaList(Hash(item.Key[1:]), fn)
+		} else {
+			err = fn(DamagedDelta{Key: bytes.Clone(item.Key), Problem: fmt.Errorf("%w: the key of a delta is malformed", ErrCorrupt)})
 		}
-		copy(h[:], item.Key[1:])
-		deltas, err := decodeDeltas(item.Value)
-		if err := fn(h, deltas, err); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkDeltaList calls fn if the row that lists the deltas of a content is malformed, and with each delta in it that lacks the row of its dictionary.
+func (s *Store) checkDeltaList(h Hash, fn func(DamagedDelta) error) error {
+	deltas, err := s.Deltas(h)
+	if errors.Is(err, ErrCorrupt) {
+		return fn(DamagedDelta{Content: h, Problem: err})
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range deltas {
+		_, err := s.get(s.db, Deltas, dependentKey(d.Dictionary, h))
+		if now, e := s.Deltas(h); errors.Is(err, ErrNotFound) && e == nil && slices.Contains(now, d) {
+			err = fn(DamagedDelta{Content: h, Dictionary: d.Dictionary, Problem: fmt.Errorf("%w: the row of its dictionary is missing", ErrCorrupt)})
+		}
+		if ignoreMissing(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDelta returns what is wrong with the delta of a content against a dictionary. It decodes the delta if deep is true.
+func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
+	for _, needed := range []Hash{h, dictionary} {
+		if _, err := s.Content(needed); err != nil {
+			return err
+		}
+	}
+	deltas, err := s.Deltas(h)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(deltas, func(d Delta) bool { return d.Dictionary == dictionary })
+	if i < 0 {
+		return fmt.Errorf("%w: the row of the content's deltas does not list it", ErrCorrupt)
+	}
+	if !deep {
+		return nil
+	}
+	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, dictionary))
+	if err == nil && Sum(delta) != deltas[i].Sum {
+		err = fmt.Errorf("%w: it does not have the checksum with which it was stored", ErrCorrupt)
+	}
+	if err == nil {
+		_, err = s.verifyDelta(h, delta)
+	}
+	return err
 }
 
 // Keys of [Deltas] begin with one of these bytes.

@@ -4,20 +4,28 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// putDelta stores the delta of one content against another.
-func putDelta(t *testing.T, s *Store, src, dictionary []byte) Delta {
+// encodeDelta returns the delta of one content against another.
+func encodeDelta(t *testing.T, src, dictionary []byte) []byte {
 	t.Helper()
 	delta, err := coding.EncodeDelta(dictionary, src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PutDelta(Sum(src), Sum(dictionary), delta); err != nil {
-		t.Fatal(err)
+	return delta
+}
+
+// putDelta stores the delta of one content against another.
+func putDelta(t *testing.T, s *Store, src, dictionary []byte) Delta {
+	t.Helper()
+	delta := encodeDelta(t, src, dictionary)
+	if stored, err := s.PutDelta(Sum(src), delta); err != nil || !stored {
+		t.Fatal(stored, err)
 	}
 	return Delta{Sum(dictionary), int64(len(delta)), Sum(delta)}
 }
@@ -48,22 +56,39 @@ func TestDeltas(t *testing.T) {
 			t.Errorf("delta %d decodes to something else, or %v", n, err)
 		}
 	}
-	if err := s.PutDelta(h, Sum(version(3)), []byte("one too many")); !errors.Is(err, ErrFull) {
-		t.Errorf("one more delta than there may be: %v", err)
-	}
-	if err := s.PutDelta(h, want[0].Dictionary, make([]byte, want[0].Length)); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.ReadDelta(h, want[0].Sum); err != nil {
-		t.Errorf("a delta was replaced by one that is not smaller: %v", err)
-	}
-	for _, pair := range [][2]Hash{{h, {}}, {{}, h}} {
-		if err := s.PutDelta(pair[0], pair[1], []byte("x")); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a delta of or against a content that is not stored: %v", err)
+	for name, tt := range map[string]struct {
+		of    Hash
+		delta []byte
+	}{
+		"one more than there may be":       {h, encodeDelta(t, version(5), version(3))},
+		"one that is stored":               {h, encodeDelta(t, version(5), version(0))},
+		"one of a content that is missing": {Sum(version(6)), encodeDelta(t, version(6), version(0))},
+		"one whose dictionary is missing":  {h, encodeDelta(t, version(5), version(6))},
+		"one that saves little":            {Sum(version(4)), encodeDelta(t, version(4), []byte("nothing alike"))},
+	} {
+		put(t, s, []byte("nothing alike"))
+		put(t, s, version(4))
+		if name == "one that saves little" {
+			coded, err := coding.Encode(coding.Brotli, coding.Quick, version(4))
+			if err == nil {
+				err = s.PutContent(tt.of, int64(len(version(4))), false, []Coded{{coding.Brotli, coded}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stored, err := s.PutDelta(tt.of, tt.delta); err != nil || stored {
+			t.Errorf("%s: stored: %v, %v", name, stored, err)
 		}
 	}
-	if err := s.DeleteDelta(h, want[0].Dictionary); err != nil {
+	if got, err := s.Deltas(h); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("after deltas that are not stored: %v, %v; want %v", got, err, want)
+	}
+	if err := s.RemakeDelta(h, want[0].Dictionary); err != nil {
 		t.Fatal(err)
+	}
+	if got := rows(t, s, Queue, Range{Prefix: QueuedDeltas}); len(got) != 1 {
+		t.Errorf("the queue has %d deltas to make again, want one", len(got))
 	}
 	if got, err := s.Deltas(h); err != nil || fmt.Sprint(got) != fmt.Sprint(want[1:]) {
 		t.Errorf("after one is deleted: %v, %v", got, err)
@@ -152,7 +177,7 @@ func TestDamagedDelta(t *testing.T) {
 		if got, err := s.ReadDelta(h, d.Sum); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("damaged %c: %d bytes, %v", row.ns, len(got), err)
 		}
-		if err := s.DeleteDelta(h, dictionary); err != nil {
+		if err := s.RemakeDelta(h, dictionary); err != nil {
 			t.Error(err)
 		}
 		if got, err := s.Deltas(h); got != nil || err != nil {
@@ -185,6 +210,98 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 		}
 		if got := rows(t, s, Blobs, Range{Prefix: blobKey(h, coding.DCZ)}); len(got) != 0 {
 			t.Errorf("%s: %d deltas stay", name, len(got))
+		}
+	}
+}
+
+// TestBadDeltas tests that no delta is stored that does not decode to its content.
+func TestBadDeltas(t *testing.T) {
+	s := inMemory(t)
+	old, now, other := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501), bytes.Repeat([]byte("other text "), 502)
+	for _, data := range [][]byte{old, now, other} {
+		put(t, s, data)
+	}
+	sound := encodeDelta(t, now, old)
+	sum := Sum(other)
+	for name, delta := range map[string][]byte{
+		"empty":                     nil,
+		"no delta":                  now[:60],
+		"cut off":                   sound[:len(sound)-1],
+		"with more at its end":      append(bytes.Clone(sound), 0),
+		"of another content":        encodeDelta(t, other, old),
+		"naming another dictionary": slices.Concat(sound[:8], sum[:], sound[40:]),
+	} {
+		if stored, err := s.PutDelta(Sum(now), delta); stored || !errors.Is(err, ErrBadDelta) {
+			t.Errorf("%s: stored: %v, %v", name, stored, err)
+		}
+	}
+	if got := rows(t, s, Deltas, Range{}); len(got) != 0 {
+		t.Errorf("there are %d rows of deltas", len(got))
+	}
+}
+
+// TestDamagedDeltas tests that DamagedDeltas finds each kind of damage, and that RepairDelta removes it.
+func TestDamagedDeltas(t *testing.T) {
+	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)
+	h, dictionary := Sum(now), Sum(old)
+	remove := func(t *testing.T, s *Store, ns Namespace, key []byte) {
+		t.Helper()
+		if err := database(s).Delete(ns.physical(key), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		deep   bool // whether only decoding finds it
+		damage func(t *testing.T, s *Store)
+	}{
+		{"no content", false, func(t *testing.T, s *Store) { remove(t, s, Contents, h[:]) }},
+		{"no dictionary", false, func(t *testing.T, s *Store) { remove(t, s, Contents, dictionary[:]) }},
+		{"no list", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, deltasKey(h)) }},
+		{"malformed list", false, func(t *testing.T, s *Store) { set(t, s, Deltas, string(deltasKey(h)), "\x02 of the future") }},
+		{"no row of the dictionary", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, dependentKey(dictionary, h)) }},
+		{"malformed key", false, func(t *testing.T, s *Store) { set(t, s, Deltas, "d of nothing", "") }},
+		{"empty key", false, func(t *testing.T, s *Store) { set(t, s, Deltas, "", "") }},
+		{"no bytes", true, func(t *testing.T, s *Store) { remove(t, s, Blobs, deltaBlobKey(h, dictionary)) }},
+		{"other bytes", true, func(t *testing.T, s *Store) { set(t, s, Blobs, string(deltaBlobKey(h, dictionary)), "other bytes") }},
+		{"wrong bytes", true, func(t *testing.T, s *Store) {
+			wrong := encodeDelta(t, old, old)
+			set(t, s, Blobs, string(deltaBlobKey(h, dictionary)), string(wrong))
+			set(t, s, Deltas, string(deltasKey(h)), string(encodeDeltas([]Delta{{dictionary, int64(len(wrong)), Sum(wrong)}})))
+		}},
+	} {
+		s := inMemory(t)
+		put(t, s, old)
+		put(t, s, now)
+		putDelta(t, s, now, old)
+		find := func(deep bool) (damaged []DamagedDelta) {
+			err := s.DamagedDeltas(t.Context(), deep, func(d DamagedDelta) error {
+				damaged = append(damaged, d)
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+			return damaged
+		}
+		if got := find(true); len(got) != 0 {
+			t.Errorf("%s: before the damage: %v", tt.name, got)
+		}
+		tt.damage(t, s)
+		if got := find(false); (len(got) > 0) == tt.deep {
+			t.Errorf("%s: found without decoding: %v", tt.name, got)
+		}
+		got := find(true)
+		if len(got) == 0 {
+			t.Errorf("%s: not found", tt.name)
+		}
+		for _, d := range got {
+			if err := s.RepairDelta(d); err != nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
+		if got := find(true); len(got) != 0 {
+			t.Errorf("%s: found again after it was removed: %v", tt.name, got)
 		}
 	}
 }

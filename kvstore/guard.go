@@ -3,7 +3,6 @@ package kvstore
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -34,8 +33,6 @@ type guard struct {
 	err     error         // why; set before
 	closing chan struct{} // closed when waiting makes no sense any more
 	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
-
-	copying atomic.Pointer[copyFS] // the backup that is being made, if there is one
 
 	disk      durableState
 	inspected *inspection // what was found before the store was opened
@@ -196,18 +193,7 @@ func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error
 	return guarded, nil
 }
 
-// backupOf returns the file system of the backup that a path belongs to, nil if it belongs to none.
-func (fs guardFS) backupOf(name string) *copyFS {
-	if c := fs.guard.copying.Load(); c != nil && c.owns(name) {
-		return c
-	}
-	return nil
-}
-
 func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if backup := fs.backupOf(name); backup != nil {
-		return backup.Create(name, c)
-	}
 	fs.guard.haltIfEnded()
 	f, err := fs.FS.Create(name, c)
 	return fs.guardFile(name, f, err)
@@ -259,35 +245,11 @@ func (fs guardFS) Remove(name string) error {
 
 // OpenDir is watched for the syncs that make new files last.
 func (fs guardFS) OpenDir(name string) (vfs.File, error) {
-	if backup := fs.backupOf(name); backup != nil {
-		return backup.OpenDir(name)
-	}
 	f, err := fs.FS.OpenDir(name)
 	if err != nil {
 		return nil, err
 	}
 	return guardedFile{File: f, name: name, guard: fs.guard}, nil
-}
-
-func (fs guardFS) Link(oldname, newname string) error {
-	if backup := fs.backupOf(newname); backup != nil {
-		return backup.Link(oldname, newname)
-	}
-	return fs.FS.Link(oldname, newname)
-}
-
-func (fs guardFS) MkdirAll(dir string, perm os.FileMode) error {
-	if backup := fs.backupOf(dir); backup != nil {
-		return backup.MkdirAll(dir, perm)
-	}
-	return fs.FS.MkdirAll(dir, perm)
-}
-
-func (fs guardFS) RemoveAll(name string) error {
-	if backup := fs.backupOf(name); backup != nil {
-		return backup.RemoveAll(name)
-	}
-	return fs.FS.RemoveAll(name)
 }
 
 type guardedFile struct {

@@ -25,7 +25,7 @@ type DamageError struct {
 }
 
 // Behind says that a store is sound, and lacks the last changes that its mark says were on
-// the disk: the end of a log was cut, or the store is a backup.
+// the disk: the end of a log was cut, or the store is an older copy.
 type Behind struct {
 	// Marked is the sequence number of the last change that the mark has, and Found the last
 	// one that is there.
@@ -239,7 +239,7 @@ func (l *inspection) addLess(file string, offset int64, format string, args ...a
 }
 
 // checkOlder counts a MANIFEST that is older than the mark as damage if there are files that only the newer one may have named: Pebble
-// would delete them. A backup has no such files.
+// would delete them.
 func (l *inspection) checkOlder() {
 	files := l.version.files()
 	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
@@ -444,4 +444,9 @@ func openTable(ctx context.Context, fs vfs.FS, path string, options sstable.Read
 		return nil, errors.Join(err, f.Close())
 	}
 	return sstable.NewReader(ctx, readable, options) // which closes readable if it fails
+}
+
+// isImmutable reports whether a file of this name is never changed once it is written: a table or a blob file.
+func isImmutable(name string) bool {
+	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
 }

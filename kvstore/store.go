@@ -28,8 +28,7 @@ type Store struct {
 	users users
 	low   atomic.Bool // whether the last write found the disk too full
 
-	writing  sync.RWMutex // held for reading by each write, for writing while there must be none
-	contents sync.Mutex   // held while a content's row and blobs change
+	contents sync.Mutex // held while a content's row and blobs change
 	reclaim  reclaimer
 	pins     pinned
 	repairer repairer
@@ -166,7 +165,7 @@ func (s *Store) checkFormat() error {
 
 // newerError returns an [ErrNewer] that says which format differs and which program wrote it.
 func newerError(which, writer string) error {
-	return fmt.Errorf("%w (%s): %s wrote it; use that or a newer one, or start on a backup from before it. No row was changed", ErrNewer, which, writer)
+	return fmt.Errorf("%w (%s): %s wrote it; use that or a newer one, or restore a backup from before it. No row was changed", ErrNewer, which, writer)
 }
 
 // recordProgram records which program writes to the store from now on.
@@ -242,8 +241,6 @@ func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
 	err := s.guard.do(func() error {
-		s.writing.RLock()
-		defer s.writing.RUnlock()
 		err := database(s).Apply(batch, o)
 		if err == nil && o.Sync {
 			s.guard.disk.committed(uint64(batch.SeqNum()), uint64(batch.Count()))

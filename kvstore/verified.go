@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/internal/disk"
 )
 
-// verifiedFile is in the store's folder beside the files of Pebble, which ignores it. A backup does not have it, because the
+// verifiedFile is in the store's folder beside the files of Pebble, which ignores it. A copy of the rows does not have it, because the
 // bytes of the copy have not been read yet; neither does a store that a repair builds.
 const verifiedFile = "VERIFIED"
 

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -33,11 +36,42 @@ type Modules struct {
 	Subpaths map[string]string `json:"subpaths,omitempty"`
 	// Skipped says why other subpaths have no modules.
 	Skipped map[string]string `json:"skipped,omitempty"`
-	// Imports are the specifiers that a built file imports, and Dynamic those that it imports only when its code calls import; by path.
+	// Imports are the specifiers that each built script imports, none for one that imports nothing, and Dynamic those that it imports only when
+	// its code calls import; by path.
 	Imports map[string][]string `json:"imports,omitempty"`
 	Dynamic map[string][]string `json:"dynamic,omitempty"`
 	// Inputs are the hashes of the files of upstream's archive that were read, published or not, by path.
 	Inputs map[string]kvstore.Hash `json:"inputs,omitempty"`
+	// Globals are the globals that only Node.js has and that scripts use without testing for them, by the script in upstream's archive.
+	Globals map[string][]string `json:"globals,omitempty"`
+}
+
+// DescribeSkipped returns a sentence for each of the first subpaths without a module, at most so many, and one that counts the others.
+func (m *Modules) DescribeSkipped(most int) (sentences []string) {
+	for i, subpath := range slices.Sorted(maps.Keys(m.Skipped)) {
+		if i == most {
+			return append(sentences, fmt.Sprintf("no modules were built for %d more subpaths", len(m.Skipped)-most))
+		}
+		sentences = append(sentences, fmt.Sprintf("no module was built for %.100q: %s", subpath, m.Skipped[subpath]))
+	}
+	return sentences
+}
+
+// DescribeGlobals returns a sentence about the globals that only Node.js has, "" if scripts use none.
+func (m *Modules) DescribeGlobals() string {
+	const most = 3
+	var scripts []string
+	for i, script := range slices.Sorted(maps.Keys(m.Globals)) {
+		if i == most {
+			scripts = append(scripts, fmt.Sprintf("%d more", len(m.Globals)-most))
+			break
+		}
+		scripts = append(scripts, fmt.Sprintf("%.100s (%s)", script, strings.Join(m.Globals[script], ", ")))
+	}
+	if len(scripts) == 0 {
+		return ""
+	}
+	return "code that uses globals which only Node.js has throws in browsers: " + strings.Join(scripts, ", ")
 }
 
 // DecodeAbout decodes the part of an encoded manifest beside its files, nil for a manifest without that part. It does not

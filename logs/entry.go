@@ -84,7 +84,7 @@ type Entry struct {
 	// Signature is what became of upstream's own signature, for Processed, for Published and Replaced with
 	// the signature itself, and for Refused where that is the reason.
 	Signature Signature `json:"signature,omitzero"`
-	// Provenance is what is signed of where the release was built, for Published and Replaced.
+	// Provenance is what is signed of where the release was built, for Published, Replaced, and Refused of an import that lacks a required attestation.
 	Provenance *Provenance `json:"provenance,omitempty"`
 	// Maker is what made the manifest's minified files, for Published and Replaced.
 	Maker *Maker `json:"maker,omitempty"`

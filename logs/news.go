@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// News are the kinds of entries that feeds, webhooks and `larder watch` report: what was published, what was withdrawn, and what is wrong. Those of
+// News are the kinds of entries that feeds, webhooks and `larder log watch` report: what was published, what was withdrawn, and what is wrong. Those of
 // [LogNews] are about the log itself, and so about every package.
 var News = slices.Concat(Publications, []Kind{Withdrawn, Restored, Erased, UpstreamChanged, PackageRemoved}, LogNews)
 

@@ -14,7 +14,7 @@ func Alike(paths []string) [][]string {
 	groups := make(map[string][]string, len(paths))
 	fold := cases.Fold()
 	for _, p := range paths {
-		key := folded(fold, p)
+		key := foldPath(fold, p)
 		groups[key] = append(groups[key], p)
 	}
 	var alike [][]string
@@ -28,8 +28,8 @@ func Alike(paths []string) [][]string {
 	return alike
 }
 
-// folded returns a path in the form in which paths that differ only in case are equal (Unicode, D145).
-func folded(fold cases.Caser, path string) string {
+// foldPath returns a path in the form in which paths that differ only in case are equal (Unicode, D145).
+func foldPath(fold cases.Caser, path string) string {
 	for i := range len(path) {
 		if path[i] >= 0x80 {
 			return norm.NFD.String(fold.String(norm.NFD.String(path)))

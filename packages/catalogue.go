@@ -43,7 +43,7 @@ var starter = sync.OnceValue(func() *Catalogue {
 	if err != nil {
 		panic("packages: the embedded catalogue: " + err.Error())
 	}
-	return load(files)
+	return newCatalogue(files)
 })
 
 // Open reads the catalogue at source: a folder, or a .tar.gz, .tgz or .zip archive
@@ -88,7 +88,7 @@ func Open(source string) (*Catalogue, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("catalogue %s: it holds no package; a catalogue keeps them as packages/{first letter}/{name}.json", source)
 	}
-	c := load(files)
+	c := newCatalogue(files)
 	if wanted != nil {
 		c.addPopularity(wanted.file, wanted.modified)
 	}
@@ -102,6 +102,16 @@ func (c *Catalogue) Packages() []*Package { return c.packages }
 func (c *Catalogue) Get(name string) (*Package, bool) {
 	p, ok := c.byName[name]
 	return p, ok
+}
+
+// FindNPM returns the package whose releases come from an npm package, the one of the same name if there are several.
+func (c *Catalogue) FindNPM(npm string) (found *Package, ok bool) {
+	for _, p := range c.packages {
+		if p.Autoupdate != nil && p.Autoupdate.Source == "npm" && p.Autoupdate.Target == npm && (found == nil || p.Name == npm) {
+			found = p
+		}
+	}
+	return found, found != nil
 }
 
 // Mentions reports whether the catalogue has the package with that name, or a file
@@ -139,21 +149,21 @@ type file struct {
 	refuse string
 }
 
-// load parses the files of a catalogue.
-func load(files []file) *Catalogue {
+// newCatalogue parses the files of a catalogue.
+func newCatalogue(files []file) *Catalogue {
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
 	c := &Catalogue{byName: make(map[string]*Package, len(files))}
 	for _, f := range files {
 		p, err := f.parse()
 		if err == nil {
 			if first := c.byName[p.Name]; first != nil {
-				err = invalid(f.name, "duplicate", "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
+				err = newInvalid(f.name, "duplicate", "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
 			}
 		}
 		if err != nil {
 			var problem *Invalid
 			if !errors.As(err, &problem) {
-				problem = invalid(f.name, "unreadable", "", err.Error())
+				problem = newInvalid(f.name, "unreadable", "", err.Error())
 			}
 			c.problems = append(c.problems, problem)
 			continue
@@ -168,7 +178,7 @@ func load(files []file) *Catalogue {
 // parse parses a file of a catalogue. The error is an *Invalid.
 func (f file) parse() (*Package, error) {
 	if f.refuse != "" {
-		return nil, invalid(f.name, "unreadable", "", f.refuse)
+		return nil, newInvalid(f.name, "unreadable", "", f.refuse)
 	}
 	p, err := Parse(f.name, f.data)
 	if err != nil {
@@ -181,8 +191,8 @@ func (f file) parse() (*Package, error) {
 	return p, nil
 }
 
-// invalid returns the error for a file with one problem, at the start of the file.
-func invalid(file, rule, property, message string) *Invalid {
+// newInvalid returns the error for a file with one problem, at the start of the file.
+func newInvalid(file, rule, property, message string) *Invalid {
 	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message, Rule: rule}}}
 }
 
@@ -205,7 +215,7 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 		case err != nil && name == top:
 			return err
 		case err != nil:
-			files = append(files, file{name: shown, refuse: "it cannot be read: " + cause(err)})
+			files = append(files, file{name: shown, refuse: "it cannot be read: " + causeOf(err)})
 			return fs.SkipDir
 		case name != top && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
@@ -227,7 +237,7 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 func readFile(fsys fs.FS, name, shown string) file {
 	f, err := fsys.Open(name)
 	if err != nil {
-		return file{name: shown, refuse: "it cannot be read: " + cause(err)}
+		return file{name: shown, refuse: "it cannot be read: " + causeOf(err)}
 	}
 	defer f.Close()
 	return readAll(shown, f)
@@ -240,7 +250,7 @@ func readAll(name string, r io.Reader) file { return readWhole(name, r, MaxFileS
 func readWhole(name string, r io.Reader, most int64) file {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
-		return file{name: name, refuse: "it cannot be read: " + cause(err)}
+		return file{name: name, refuse: "it cannot be read: " + causeOf(err)}
 	}
 	return file{name: name, data: data}
 }
@@ -258,7 +268,7 @@ func findPopularity(fsys fs.FS) *popularityFile {
 		return nil
 	}
 	if err != nil {
-		return &popularityFile{file: file{name: PopularityFile, refuse: "it cannot be read: " + cause(err)}}
+		return &popularityFile{file: file{name: PopularityFile, refuse: "it cannot be read: " + causeOf(err)}}
 	}
 	defer f.Close()
 	found := &popularityFile{file: readWhole(PopularityFile, f, maxPopularity)}
@@ -268,8 +278,8 @@ func findPopularity(fsys fs.FS) *popularityFile {
 	return found
 }
 
-// cause returns the text of an error without the path, which the message starts with anyway.
-func cause(err error) string {
+// causeOf returns the text of an error without the path, which the message starts with anyway.
+func causeOf(err error) string {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		return pathError.Err.Error()
@@ -294,7 +304,7 @@ func readArchive(name string) ([]file, *popularityFile, error) {
 			wanted = &popularityFile{f, entry.Modified}
 			return nil
 		}
-		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || hidden(entry.Name) {
+		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || isHidden(entry.Name) {
 			return nil
 		}
 		f := readAll(entry.Name, r)
@@ -312,7 +322,7 @@ func readArchive(name string) ([]file, *popularityFile, error) {
 	return files, wanted, err
 }
 
-// hidden reports whether a path or one of its folders begins with a dot.
-func hidden(name string) bool {
+// isHidden reports whether a path or one of its folders begins with a dot.
+func isHidden(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.Contains(name, "/.")
 }

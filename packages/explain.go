@@ -76,7 +76,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	case *kind.Required:
 		for _, name := range k.Missing {
 			location := append(slices.Clone(at), name)
-			c.add(Error, "required", n.at, location, missing(property(location), schemaAt(location)))
+			c.add(Error, "required", n.at, location, describeMissing(formatLocation(location), schemaAt(location)))
 		}
 	case *kind.AdditionalProperties:
 		slices.Sort(k.Properties)
@@ -85,25 +85,25 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 				continue
 			}
 			location := append(slices.Clone(at), name)
-			c.add(Error, "unknown-property", n.find(name).keyAt, location, unknown(name, at, s))
+			c.add(Error, "unknown-property", n.find(name).keyAt, location, describeUnknown(name, at, s))
 		}
 	case *kind.Type:
 		c.add(Error, "type", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			subject(at), article(k.Got), article(strings.Join(k.Want, " or ")), example(s)))
+			describeLocation(at), nameType(k.Got), nameType(strings.Join(k.Want, " or ")), exampleOf(s)))
 	case *kind.MinLength:
-		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s is empty; fill it in%s", subject(at), example(s)))
+		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s is empty; fill it in%s", describeLocation(at), exampleOf(s)))
 	case *kind.MinItems:
-		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", subject(at), example(s)))
+		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", describeLocation(at), exampleOf(s)))
 	case *kind.UniqueItems:
 		first, second := k.Duplicates[0], k.Duplicates[1]
 		location := append(slices.Clone(at), strconv.Itoa(second))
 		value := n.find(strconv.Itoa(first))
 		c.add(Error, "repeated", n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
-			subject(at), short(string(c.data[value.at:value.end]))))
+			describeLocation(at), short(string(c.data[value.at:value.end]))))
 	case *kind.Pattern:
 		// A pattern's $comment says in words what the pattern allows.
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
-			subject(at), quote(k.Got), s.Comment))
+			describeLocation(at), quote(k.Got), s.Comment))
 	case *kind.Enum:
 		allowed := make([]string, len(k.Want))
 		for i, want := range k.Want {
@@ -111,50 +111,50 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		}
 		got := fmt.Sprint(k.Got)
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			subject(at), quote(got), joinWithOr(allowed), didYouMean(got, allowed)))
+			describeLocation(at), quote(got), joinWithOr(allowed), didYouMean(got, allowed)))
 	default:
-		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
+		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", describeLocation(at), err.Error()))
 	}
 }
 
-// missing returns the message that a required property is missing, with an example.
-func missing(name string, s *jsonschema.Schema) string {
+// describeMissing returns the message that a required property is missing, with an example.
+func describeMissing(name string, s *jsonschema.Schema) string {
 	message := fmt.Sprintf("%q is missing; add it", name)
 	if s != nil && len(s.Examples) > 0 {
 		last := name[strings.LastIndexByte(name, '.')+1:]
-		message += fmt.Sprintf(", for example %q: %s", last, marshal(s.Examples[0]))
+		message += fmt.Sprintf(", for example %q: %s", last, encodeExample(s.Examples[0]))
 	}
 	return message
 }
 
-// unknown returns the message that an object must not have a property, with the one that was probably meant.
-func unknown(name string, at []string, s *jsonschema.Schema) string {
+// describeUnknown returns the message that an object must not have a property, with the one that was probably meant.
+func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	message := quote(name) + " is not a property"
 	if len(at) == 0 {
 		message += " of a package"
 	} else {
-		message += " of " + subject(at)
+		message += " of " + describeLocation(at)
 	}
 	names := propertyNames(s)
 	if hint := didYouMean(name, names); hint != "" {
 		return message + hint
 	}
-	if home := homeOf(name); home != "" && len(at) == 0 {
+	if home := parentPropertyOf(name); home != "" && len(at) == 0 {
 		return message + fmt.Sprintf("; it belongs inside %q", home)
 	}
 	return message + "; remove it. Known are " + list(names, "and")
 }
 
-// subject returns how messages call the value at a location.
-func subject(location []string) string {
+// describeLocation returns how messages call the value at a location.
+func describeLocation(location []string) string {
 	if len(location) == 0 {
 		return "the document"
 	}
-	return strconv.Quote(property(location))
+	return strconv.Quote(formatLocation(location))
 }
 
-// article returns the name of a JSON type with its article: an array.
-func article(jsonType string) string {
+// nameType returns the name of a JSON type with its article: an array.
+func nameType(jsonType string) string {
 	switch jsonType {
 	case "null":
 		return "null"
@@ -167,16 +167,16 @@ func article(jsonType string) string {
 	}
 }
 
-// example returns an example of a value that the schema accepts, "" if the schema has none.
-func example(s *jsonschema.Schema) string {
+// exampleOf returns an example of a value that the schema accepts, "" if the schema has none.
+func exampleOf(s *jsonschema.Schema) string {
 	if len(s.Examples) == 0 {
 		return ""
 	}
-	return ", for example " + marshal(s.Examples[0])
+	return ", for example " + encodeExample(s.Examples[0])
 }
 
-// marshal returns an example as JSON on one line.
-func marshal(v any) string {
+// encodeExample returns an example as JSON on one line.
+func encodeExample(v any) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

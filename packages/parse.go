@@ -57,7 +57,7 @@ func (p *Package) CheckNew() []Problem {
 	}
 	c := &check{file: p.File, data: p.JSON}
 	at := max(0, bytes.IndexByte(p.JSON, '{'))
-	c.add(Error, "autoupdate", at, []string{"autoupdate"}, missing("autoupdate", schemaAt([]string{"autoupdate"})))
+	c.add(Error, "autoupdate", at, []string{"autoupdate"}, describeMissing("autoupdate", schemaAt([]string{"autoupdate"})))
 	return c.problems
 }
 
@@ -79,9 +79,9 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	if c.isFull() {
 		return
 	}
-	line, column := lineColumn(c.data, offset)
+	line, column := LineColumn(c.data, offset)
 	c.problems = append(c.problems, Problem{
-		Line: line, Column: column, Property: property(location), Message: message, Severity: severity, Rule: rule,
+		Line: line, Column: column, Property: formatLocation(location), Message: message, Severity: severity, Rule: rule,
 	})
 }
 
@@ -102,7 +102,7 @@ func (c *check) sort() {
 	if c.more > 0 {
 		more := Problem{Severity: Warning, Rule: "limit",
 			Message: fmt.Sprintf("%d more problems are not shown; correct the ones above first", c.more)}
-		more.Line, more.Column = lineColumn(c.data, len(c.data))
+		more.Line, more.Column = LineColumn(c.data, len(c.data))
 		if c.failed {
 			more.Severity = Error
 		}
@@ -121,7 +121,7 @@ func (c *check) parse() *Package {
 		c.add(Error, "syntax", offset, nil, message)
 		return nil
 	}
-	root, err := index(c.data)
+	root, err := indexJSON(c.data)
 	if err != nil {
 		message := "the document could not be read: " + err.Error()
 		if errors.Is(err, errTooDeep) {
@@ -201,18 +201,18 @@ func (c *check) checkName(p *Package) {
 func (c *check) checkFilename(p *Package) {
 	location := []string{"filename"}
 	if p.Filename == "" {
-		c.add(Warning, "filename", c.root.at, location, missing("filename", schemaAt(location)))
+		c.add(Warning, "filename", c.root.at, location, describeMissing("filename", schemaAt(location)))
 		return
 	}
-	if !publishable(p.Filename) {
+	if !isPublishable(p.Filename) {
 		c.add(Error, "filename", c.root.find(location...).at, location, fmt.Sprintf(
 			"\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
 			quote(p.Filename)))
 	}
 }
 
-// publishable reports whether a file can be published at the path.
-func publishable(name string) bool {
+// isPublishable reports whether a file can be published at the path.
+func isPublishable(name string) bool {
 	return name != "." && fs.ValidPath(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '\\' || unicode.IsControl(r)
 	})
@@ -233,7 +233,7 @@ func (c *check) compileAutoupdate(p *Package) {
 			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs))
 		return
 	}
-	c.modules(p.Autoupdate)
+	c.checkModules(p.Autoupdate)
 	for i, set := range p.Autoupdate.FileMap {
 		entry := []string{"autoupdate", "fileMap", strconv.Itoa(i)}
 		base, ok := newBase(set.BasePath)
@@ -264,8 +264,8 @@ func (c *check) compileAutoupdate(p *Package) {
 	}
 }
 
-// modules refuses modules of releases that are not from npm, whose package.json need not be that of what was built.
-func (c *check) modules(a *Autoupdate) {
+// checkModules refuses modules of releases that are not from npm, whose package.json need not be that of what was built.
+func (c *check) checkModules(a *Autoupdate) {
 	if a.Modules == nil {
 		return
 	}
@@ -338,9 +338,9 @@ func schemaAt(location []string) *jsonschema.Schema {
 	return s
 }
 
-// homeOf returns the property in which a property with that name belongs, such as "autoupdate" for "target"; "" if none, or
+// parentPropertyOf returns the property in which a property with that name belongs, such as "autoupdate" for "target"; "" if none, or
 // more than one, can have it.
-func homeOf(name string) string {
+func parentPropertyOf(name string) string {
 	var homes []string
 	for property, s := range compiledSchema().Properties {
 		if s.Items2020 != nil {

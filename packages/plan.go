@@ -48,7 +48,7 @@ type LeftOut struct{ Path, Reason string }
 type PlannedFile struct {
 	// Path is where it is published, below the package and the version.
 	Path string
-	// Source is its path in the release; for a file that is made, that of the file it is made from.
+	// Source is its path in the release; for a minified file, that of the file it is made from; "" for a file that was built from several.
 	Source string
 	// Size in bytes; 0 for a file that is made, whose size is not known yet.
 	Size int64
@@ -83,7 +83,7 @@ func NewPlan(ctx context.Context, p *Package, source archive.Source) (*Plan, err
 		return nil, err
 	}
 	s.Entries = len(names)
-	for _, selected := range planned(p, names) {
+	for _, selected := range selectPlanned(p, names) {
 		if reason, ok := leftOut[selected.Source]; ok {
 			s.LeftOut = append(s.LeftOut, LeftOut{selected.Path, reason})
 			continue
@@ -94,8 +94,8 @@ func NewPlan(ctx context.Context, p *Package, source archive.Source) (*Plan, err
 	return s, nil
 }
 
-// planned returns the files among names that are published, and at which paths.
-func planned(p *Package, names []string) []Selected {
+// selectPlanned returns the files among names that are published, and at which paths.
+func selectPlanned(p *Package, names []string) []Selected {
 	if p.Autoupdate != nil {
 		return p.Select(names)
 	}

@@ -90,11 +90,11 @@ func (c *Catalogue) Popularity() Popularity { return c.popularity }
 func (c *Catalogue) addPopularity(f file, modified time.Time) {
 	p, err := Popularity{}, error(nil)
 	if f.refuse != "" {
-		c.problems = append(c.problems, invalid(f.name, "unreadable", "", f.refuse))
+		c.problems = append(c.problems, newInvalid(f.name, "unreadable", "", f.refuse))
 		return
 	}
 	if p, err = ParsePopularity(f.data); err != nil {
-		c.problems = append(c.problems, invalid(f.name, "popularity", "", err.Error()))
+		c.problems = append(c.problems, newInvalid(f.name, "popularity", "", err.Error()))
 		return
 	}
 	if p.AsOf.IsZero() {

@@ -52,7 +52,7 @@ type Problem struct {
 // the innermost value on the way there.
 func ProblemAt(data []byte, severity Severity, rule, message string, location ...string) Problem {
 	c := &check{data: data, root: new(node)}
-	if root, err := index(data); err == nil {
+	if root, err := indexJSON(data); err == nil {
 		c.root = root
 	}
 	c.add(severity, rule, c.root.find(location...).at, location, message)
@@ -93,17 +93,18 @@ var errTooDeep = errors.New("too deep")
 type node struct {
 	key        string // the property's name, "" for entries of arrays
 	keyAt      int    // offset of the property's name; of the value in arrays
+	keyEnd     int    // offset after the property's name, 0 in arrays
 	at, end    int    // offsets of the value
 	children   []*node
 	properties map[string]*node // nil for anything but objects
 	twice      []*node          // properties whose name an earlier one has
 }
 
-// index parses JSON into a tree of the positions of its values. The error is errTooDeep or that of the decoder.
-func index(data []byte) (*node, error) {
+// indexJSON parses JSON into a tree of the positions of its values. The error is errTooDeep or that of the decoder.
+func indexJSON(data []byte) (*node, error) {
 	ix := indexer{data: data, decoder: json.NewDecoder(bytes.NewReader(data))}
 	root := new(node)
-	if err := ix.value(root, 0); err != nil {
+	if err := ix.readValue(root, 0); err != nil {
 		return nil, err
 	}
 	root.keyAt = root.at
@@ -115,8 +116,8 @@ type indexer struct {
 	decoder *json.Decoder
 }
 
-// next returns at which byte the next token starts.
-func (ix *indexer) next() int {
+// nextToken returns at which byte the next token starts.
+func (ix *indexer) nextToken() int {
 	at := int(ix.decoder.InputOffset())
 	for at < len(ix.data) && strings.IndexByte(" \t\r\n,:", ix.data[at]) >= 0 {
 		at++
@@ -124,12 +125,12 @@ func (ix *indexer) next() int {
 	return at
 }
 
-// value reads a value, with all in it, into n.
-func (ix *indexer) value(n *node, depth int) error {
+// readValue reads a value, with all in it, into n.
+func (ix *indexer) readValue(n *node, depth int) error {
 	if depth > maxDepth {
 		return errTooDeep
 	}
-	n.at = ix.next()
+	n.at = ix.nextToken()
 	token, err := ix.decoder.Token()
 	if err != nil {
 		return err
@@ -138,15 +139,15 @@ func (ix *indexer) value(n *node, depth int) error {
 	case json.Delim('{'):
 		n.properties = make(map[string]*node)
 		for ix.decoder.More() {
-			if err := ix.property(n, depth); err != nil {
+			if err := ix.readProperty(n, depth); err != nil {
 				return err
 			}
 		}
 	case json.Delim('['):
 		for ix.decoder.More() {
-			child := &node{keyAt: ix.next()}
+			child := &node{keyAt: ix.nextToken()}
 			n.children = append(n.children, child)
-			if err := ix.value(child, depth+1); err != nil {
+			if err := ix.readValue(child, depth+1); err != nil {
 				return err
 			}
 		}
@@ -159,21 +160,21 @@ func (ix *indexer) value(n *node, depth int) error {
 	return err
 }
 
-// property reads a property of an object into n.
-func (ix *indexer) property(n *node, depth int) error {
-	child := &node{keyAt: ix.next()}
+// readProperty reads a property of an object into n.
+func (ix *indexer) readProperty(n *node, depth int) error {
+	child := &node{keyAt: ix.nextToken()}
 	key, err := ix.decoder.Token()
 	if err != nil {
 		return err
 	}
-	child.key = fmt.Sprint(key)
+	child.key, child.keyEnd = fmt.Sprint(key), int(ix.decoder.InputOffset())
 	if n.properties[child.key] != nil {
 		n.twice = append(n.twice, child)
 	} else {
 		n.properties[child.key] = child
 	}
 	n.children = append(n.children, child)
-	return ix.value(child, depth+1)
+	return ix.readValue(child, depth+1)
 }
 
 // find returns the value at location, or the innermost one on the way there.
@@ -209,16 +210,16 @@ func (n *node) duplicates(yield func(location []string, duplicate *node)) {
 	walk(n, nil)
 }
 
-// lineColumn returns the line and column, both from 1, of the byte at offset.
+// LineColumn returns the line and column, both from 1, of the byte at offset.
 // Columns count characters.
-func lineColumn(data []byte, offset int) (line, column int) {
+func LineColumn(data []byte, offset int) (line, column int) {
 	before := data[:min(offset, len(data))]
 	line = bytes.Count(before, []byte("\n")) + 1
 	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 }
 
-// property returns a location in words: autoupdate.fileMap[0].files.
-func property(location []string) string {
+// formatLocation returns a location in words: autoupdate.fileMap[0].files.
+func formatLocation(location []string) string {
 	var b strings.Builder
 	s := schemaAt(nil)
 	for _, step := range location {

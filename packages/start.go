@@ -35,5 +35,5 @@ func (s *Start) Pass() { s.looks-- }
 // Full reports whether all releases are chosen.
 func (s *Start) Full() bool { return s.left <= 0 }
 
-// Looked returns how many versions were tried.
-func (s *Start) Looked() int { return mostLooks - s.looks }
+// Examined returns how many versions were tried.
+func (s *Start) Examined() int { return mostLooks - s.looks }

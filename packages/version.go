@@ -49,15 +49,15 @@ func CompareVersions(a, b string) int {
 	case semantic:
 		// golang.org/x/mod compares numbers of any length; a library that
 		// parses them into integers cannot order 1.0.0-20991231235959123456789.
-		c = semver.Compare(withV(a), withV(b))
+		c = semver.Compare(addV(a), addV(b))
 	case coerced:
 		c = compareCoerced(a, b)
 	}
 	return cmp.Or(c, compareNatural(a, b), strings.Compare(a, b))
 }
 
-// withV returns a version with a v in front, as golang.org/x/mod/semver expects.
-func withV(v string) string { return "v" + strings.TrimPrefix(v, "v") }
+// addV returns a version with a v in front, as golang.org/x/mod/semver expects.
+func addV(v string) string { return "v" + strings.TrimPrefix(v, "v") }
 
 // LatestVersion returns the version a package's default links point to: the
 // greatest stable semantic version, else the greatest prerelease, else the
@@ -90,7 +90,7 @@ func LatestVersion(versions []string) string {
 // IsPrerelease reports whether v comes before a release: 2.0.0-beta.1, 2.0b1.
 func IsPrerelease(v string) bool {
 	if classify(v) == semantic {
-		return semver.Prerelease(withV(v)) != ""
+		return semver.Prerelease(addV(v)) != ""
 	}
 	numbers := leading.FindString(v)
 	return numbers != "" && suffixRank(v[len(numbers):]) == 0
@@ -110,7 +110,7 @@ func classify(v string) class {
 	// x/mod also accepts v1 and v1.2, which semver.org does not.
 	core, _, _ := strings.Cut(v, "+")
 	core, _, _ = strings.Cut(core, "-")
-	if strings.Count(core, ".") == 2 && semver.IsValid(withV(v)) && countable(strings.Split(strings.TrimPrefix(core, "v"), ".")) {
+	if strings.Count(core, ".") == 2 && semver.IsValid(addV(v)) && isCountable(strings.Split(strings.TrimPrefix(core, "v"), ".")) {
 		return semantic
 	}
 	if _, _, ok := coerce(v); ok {
@@ -122,8 +122,8 @@ func classify(v string) class {
 // maxNumber is the greatest that a script can count to, and node-semver the greatest number of a version.
 const maxNumber = 1<<53 - 1
 
-// countable reports whether node-semver takes these for the numbers of a version.
-func countable(numbers []string) bool {
+// isCountable reports whether node-semver takes these for the numbers of a version.
+func isCountable(numbers []string) bool {
 	for _, n := range numbers {
 		value, err := strconv.ParseUint(n, 10, 64)
 		if err != nil || value > maxNumber || len(n) > 1 && n[0] == '0' {
@@ -141,7 +141,7 @@ const maxDigits = 16
 func coerce(v string) (numbers [3]string, rest string, ok bool) {
 	numbers, rest = [3]string{"0", "0", "0"}, v
 	for rest != "" {
-		n := digits(rest)
+		n := countDigits(rest)
 		if 0 < n && n <= maxDigits {
 			break
 		}
@@ -158,15 +158,16 @@ func coerce(v string) (numbers [3]string, rest string, ok bool) {
 			}
 			number = rest[1:]
 		}
-		n := digits(number)
+		n := countDigits(number)
 		if n == 0 || n > maxDigits {
 			break
 		}
 		numbers[i], rest = number[:n], number[n:]
 	}
-	return numbers, rest, countable(numbers[:])
+	return numbers, rest, isCountable(numbers[:])
 }
 
+// compareCoerced compares two coercible versions by their numbers, then by what follows those, as [CompareVersions] does.
 func compareCoerced(a, b string) int {
 	na, ra, _ := coerce(a)
 	nb, rb, _ := coerce(b)
@@ -196,7 +197,7 @@ func suffixRank(s string) int {
 // digits as numbers, letters whatever their case, and punctuation before digits before letters.
 func compareNatural(a, b string) int {
 	for a != "" && b != "" {
-		na, nb := digits(a), digits(b)
+		na, nb := countDigits(a), countDigits(b)
 		if na > 0 && nb > 0 {
 			if c := compareNumbers(a[:na], b[:nb]); c != 0 {
 				return c
@@ -204,7 +205,7 @@ func compareNatural(a, b string) int {
 			a, b = a[na:], b[nb:]
 			continue
 		}
-		if c := cmp.Compare(weight(a[0]), weight(b[0])); c != 0 {
+		if c := cmp.Compare(collationWeight(a[0]), collationWeight(b[0])); c != 0 {
 			return c
 		}
 		a, b = a[1:], b[1:]
@@ -212,8 +213,8 @@ func compareNatural(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// weight is the place of a character in the Unicode Collation Algorithm's order of those that versions have.
-func weight(c byte) int {
+// collationWeight is the place of a character in the Unicode Collation Algorithm's order of those that versions have.
+func collationWeight(c byte) int {
 	switch i := strings.IndexByte("_-.+", c); {
 	case i >= 0:
 		return i
@@ -223,8 +224,8 @@ func weight(c byte) int {
 	return 4 + int(c)
 }
 
-// digits returns the length of the run of digits that s begins with.
-func digits(s string) int {
+// countDigits returns the length of the run of digits that s begins with.
+func countDigits(s string) int {
 	i := 0
 	for i < len(s) && '0' <= s[i] && s[i] <= '9' {
 		i++

@@ -144,7 +144,7 @@ func TestCoerce(t *testing.T) {
 				want[i], wantRest = v[from:to], v[to:]
 			}
 		}
-		if numbers != want || rest != wantRest || ok != countable(want[:]) {
+		if numbers != want || rest != wantRest || ok != isCountable(want[:]) {
 			t.Errorf("coerce(%q) = %q, %q, %t, want %q, %q", v, numbers, rest, ok, want, wantRest)
 		}
 	}
@@ -167,7 +167,7 @@ func FuzzCompareVersions(f *testing.F) {
 			t.Errorf("%q ≥ %q ≥ %q, but the first is older than the last", a, b, c)
 		}
 		for _, v := range []string{a, b, c} {
-			if ValidVersion(v) && !publishable(v) {
+			if ValidVersion(v) && !isPublishable(v) {
 				t.Errorf("%q is a valid version but no path element", v)
 			}
 		}

@@ -25,7 +25,7 @@ func TestLastModified(t *testing.T) {
 		{time.Unix(1<<40, 0), ""},
 	} {
 		f := newAsset(target{path: "a.js"}, views.File{Released: test.released},
-			kvstore.Content{Size: 1, Representations: []kvstore.Representation{{Coding: coding.Identity, Length: 1}}}, "")
+			kvstore.Content{Size: 1, Representations: []kvstore.Representation{{Coding: coding.Identity, Length: 1}}}, false)
 		head := f.representations[0].okHead(plain)
 		if bytes.IndexByte(*head, 0) >= 0 {
 			t.Errorf("%v: there is a NUL in %q", test.released, *head)

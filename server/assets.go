@@ -57,7 +57,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/accesslog"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -95,7 +95,7 @@ type Options struct {
 	Complete bool
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags purge.TagHeaders
+	CacheTags cachetags.Headers
 	// Lacking says that the store lacks some of what was published, so that what is not
 	// found is 503, rather than 404.
 	Lacking bool

@@ -6,18 +6,15 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 )
 
 func TestCacheTags(t *testing.T) {
 	store := fixture(t)
 	const path = "/ajax/libs/demo/1.0.0/demo.js"
-	for tags, want := range map[purge.TagHeaders][2]string{
-		"":                 {"", ""},
-		purge.NoTags:       {"", ""},
-		purge.CacheTag:     {"larder,pkg~demo,ver~demo~1.0.0", ""},
-		purge.SurrogateKey: {"", "larder pkg~demo ver~demo~1.0.0"},
-		purge.BothTags:     {"larder,pkg~demo,ver~demo~1.0.0", "larder pkg~demo ver~demo~1.0.0"},
+	for tags, want := range map[cachetags.Headers][2]string{
+		false: {"", ""},
+		true:  {"larder,pkg~demo,ver~demo~1.0.0", "larder pkg~demo ver~demo~1.0.0"},
 	} {
 		a := newAssets(t, server.Options{Store: store, CacheTags: tags})
 		whole := get(a, "GET", path)
@@ -29,13 +26,13 @@ func TestCacheTags(t *testing.T) {
 			"304":   get(a, "GET", path, "If-None-Match", whole.Header.Get("Etag")),
 		} {
 			if got := [2]string{r.Header.Get("Cache-Tag"), r.Header.Get("Surrogate-Key")}; got != want {
-				t.Errorf("%q, %s (%d): %q, want %q", tags, name, r.StatusCode, got, want)
+				t.Errorf("%v, %s (%d): %q, want %q", tags, name, r.StatusCode, got, want)
 			}
 		}
 		// What is not to be cached for long needs no purging.
 		for _, target := range []string{"/ajax/libs/demo/1.0.0/nothing", "/ajax/libs/demo/0.9.0/demo.js"} {
 			if r := get(a, "GET", target); r.Header.Get("Cache-Tag")+r.Header.Get("Surrogate-Key") != "" {
-				t.Errorf("%q: %s has tags: %v", tags, target, r.Header)
+				t.Errorf("%v: %s has tags: %v", tags, target, r.Header)
 			}
 		}
 	}
@@ -47,12 +44,12 @@ func TestCacheTagsAllocateNothing(t *testing.T) {
 	}
 	store := fixture(t)
 	r := httptest.NewRequest("GET", "/ajax/libs/demo/1.0.0/demo.js", nil)
-	allocations := func(tags purge.TagHeaders) float64 {
+	allocations := func(tags cachetags.Headers) float64 {
 		a := newAssets(t, server.Options{Store: store, CacheTags: tags})
 		w := &discard{make(http.Header)}
 		return testing.AllocsPerRun(100, func() { a.ServeHTTP(w, r) })
 	}
-	if with, without := allocations(purge.BothTags), allocations(purge.NoTags); with > without {
+	if with, without := allocations(true), allocations(false); with > without {
 		t.Errorf("%v allocations with tags, %v without", with, without)
 	}
 }

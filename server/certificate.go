@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"os"
@@ -25,6 +26,7 @@ type Certificate struct {
 	checked           time.Time
 	warned            time.Time    // when it was last checked whether it ends
 	changed           [2]time.Time // of the files when they were last read
+	problem           error        // why the changed files cannot be used; nil if they can, or have not changed
 }
 
 // OpenCertificate reads a certificate and its key from two files.
@@ -71,10 +73,11 @@ func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
 	changed := c.modifiedTimes()
 	if changed == c.changed {
+		c.problem = nil
 		return
 	}
-	if err := c.load(); err != nil { // one file may be written before the other; then the next check helps
-		c.logger.Error("server: keeping the old certificate", "err", err)
+	if c.problem = c.load(); c.problem != nil { // one file may be written before the other; then the next check helps
+		c.logger.Error("server: keeping the old certificate", "err", c.problem)
 		return
 	}
 	c.changed = changed
@@ -83,29 +86,52 @@ func (c *Certificate) reloadIfChanged() {
 
 // load reads the certificate and its key.
 func (c *Certificate) load() error {
-	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	pair, err := ReadCertificate(c.certFile, c.keyFile)
 	if err != nil {
-		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w; both files must be PEM and belong together", c.certFile, c.keyFile, err)
+		return err
 	}
 	c.current = &pair
 	c.warnOfExpiry()
 	return nil
 }
 
-// The time before the end of a certificate at which warnings start, at most a third of its lifetime, and their interval.
+// ReadCertificate reads a certificate and its key from two files.
+func ReadCertificate(certFile, keyFile string) (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return pair, fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w; both files must be PEM and belong together", certFile, keyFile, err)
+	}
+	return pair, nil
+}
+
+// The time before the expiry of a certificate at which warnings start, at most a third of its lifetime, and their interval.
 const (
 	endsSoon    = 7 * 24 * time.Hour
 	endsWarning = 24 * time.Hour
 )
 
+// ExpiresSoon reports whether a certificate has expired at now, or will within a week or the last third of its lifetime, whichever is
+// shorter.
+func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
+	return c.NotAfter.Sub(now) < min(endsSoon, c.NotAfter.Sub(c.NotBefore)/3)
+}
+
 // warnOfExpiry logs if the certificate has expired or expires soon. Clients get it anyway: some may accept it.
 func (c *Certificate) warnOfExpiry() {
-	now, until := c.now(), c.current.Leaf.NotAfter
-	if c.warned = now; now.After(until) {
-		c.logger.Error("server: the certificate has ended, so that clients refuse it; renew its file", "file", c.certFile, "ended", until)
-	} else if until.Sub(now) < min(endsSoon, until.Sub(c.current.Leaf.NotBefore)/3) {
-		c.logger.Warn("server: the certificate ends soon; renew its file", "file", c.certFile, "until", until)
+	now, leaf := c.now(), c.current.Leaf
+	if c.warned = now; now.After(leaf.NotAfter) {
+		c.logger.Error("server: the certificate has expired, so that clients refuse it; renew its file", "file", c.certFile, "expired", leaf.NotAfter)
+	} else if ExpiresSoon(leaf, now) {
+		c.logger.Warn("server: the certificate expires soon; renew its file", "file", c.certFile, "until", leaf.NotAfter)
 	}
+}
+
+// State returns the certificate in use, and why changed files cannot replace it, nil if nothing is wrong with them.
+func (c *Certificate) State() (leaf *x509.Certificate, problem error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reloadIfChanged()
+	return c.current.Leaf, c.problem
 }
 
 // modifiedTimes returns when the two files were modified; the zero time for a file that cannot be read, which counts as a change.

@@ -91,8 +91,8 @@ func TestEndOfCertificateIsTold(t *testing.T) {
 		if c, err := opened.TLS().GetCertificate(&tls.ClientHelloInfo{}); c == nil || err != nil {
 			t.Errorf("a certificate that has ended isn't served: %v", err)
 		}
-		if said := lines.String(); !strings.Contains(said, "the certificate has ended") || !strings.Contains(said, certFile) {
-			t.Errorf("nothing tells the operator that the certificate has ended: %q", said)
+		if said := lines.String(); !strings.Contains(said, "the certificate has expired") || !strings.Contains(said, certFile) {
+			t.Errorf("nothing tells the operator that the certificate has expired: %q", said)
 		}
 	})
 }

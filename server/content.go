@@ -20,6 +20,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -33,6 +34,8 @@ type ContentOptions struct {
 	// Bytes bounds the memory of contents that are being sent; a larger one is sent alone.
 	// Default: 64 MiB.
 	Bytes int64
+	// Dictionaries has the handler name and send deltas.
+	Dictionaries bool
 	// Logger gets what cannot be read. Required.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
@@ -148,11 +151,18 @@ func (h *contents) respond(w *contentRecorder, r *http.Request) (failure *answer
 		return h.logFailure(hash, err), false
 	}
 	form := chooseRepresentation(r, row, hash)
+	fields := requests.FieldsOf(r.Header)
 	w.Header().Set("Vary", "Accept-Encoding")
+	if deltas := h.readDeltas(hash); len(deltas) > 0 {
+		w.Header().Set("Vary", variesByDictionary)
+		w.Header().Set(tiles.DictionariesField, tiles.FormatDictionaries(deltas))
+		if delta, ok := chooseDelta(r, fields, deltas); ok {
+			form = delta
+		}
+	}
 	w.Header().Set("Etag", contentETag(form))
 	w.Header().Set("Cache-Control", "private, max-age="+strconv.Itoa(int(answers.Forever.Seconds()))+", immutable")
-	fields := requests.FieldsOf(r.Header)
-	for _, known := range append(slices.Clone(row.Representations), identityOf(row, hash)) {
+	for _, known := range append(slices.Clone(row.Representations), identityOf(row, hash), form) {
 		if fields.IfNoneMatch != nil && fields.NotModified(contentETag(known), time.Time{}) {
 			w.Header().Set("Etag", contentETag(known))
 			w.WriteHeader(http.StatusNotModified)
@@ -183,6 +193,28 @@ func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Has
 		return all[i]
 	}
 	return plain
+}
+
+// readDeltas returns the deltas of a content that may be sent; none if their list is damaged, which `larder fsck` reports.
+func (h *contents) readDeltas(hash kvstore.Hash) []kvstore.Delta {
+	if !h.Dictionaries {
+		return nil
+	}
+	deltas, _ := h.Store.Deltas(hash)
+	return deltas
+}
+
+// chooseDelta returns the delta to send to a client that accepts deltas and has its dictionary. ok is false if no such delta is stored, or if the client requests a range.
+func chooseDelta(r *http.Request, fields requests.Fields, deltas []kvstore.Delta) (delta kvstore.Representation, ok bool) {
+	if requests.ParseAcceptEncoding(fields.AcceptEncoding).Of(coding.DCZ) == requests.Refused || len(fields.AvailableDictionary) != 1 || r.Header.Get("Range") != "" {
+		return kvstore.Representation{}, false
+	}
+	for _, d := range deltas {
+		if requests.FormatDictionary(d.Dictionary) == fields.AvailableDictionary[0] {
+			return kvstore.Representation{Coding: coding.DCZ, Length: d.Length, Sum: d.Sum}, true
+		}
+	}
+	return kvstore.Representation{}, false
 }
 
 // contentETag returns the entity tag of a representation, from the hash of its coded bytes, so that each encoding has its own.
@@ -248,8 +280,11 @@ func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
 
 // read returns the encoded bytes of a content. If the encoding was replaced by a smaller one meanwhile, it updates form.
 func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
-	if form.Coding == coding.Identity {
+	switch form.Coding {
+	case coding.Identity:
 		return h.Store.Identity(hash)
+	case coding.DCZ:
+		return h.Store.ReadDelta(hash, form.Sum)
 	}
 	*form, data, err = h.Store.Coded(hash, form.Coding)
 	return data, err

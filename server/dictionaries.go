@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/base64"
 	"errors"
 	"strings"
 
@@ -42,7 +41,7 @@ func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
 		r := kvstore.Representation{Coding: coding.DCZ, Length: d.Length, Sum: d.Sum}
 		f.deltas[i] = delta{
 			representation: representation{asset: f, coding: coding.DCZ, stored: true, length: d.Length, sum: d.Sum, tag: string(appendETag(nil, f.content, r))},
-			available:      ":" + base64.StdEncoding.EncodeToString(d.Dictionary[:]) + ":",
+			available:      requests.FormatDictionary(d.Dictionary),
 		}
 	}
 	return nil
@@ -61,9 +60,18 @@ func (f *asset) chooseFor(q *query) *representation {
 		return r
 	}
 	for i := range f.deltas {
-		if d := &f.deltas[i]; d.available == q.fields.AvailableDictionary[0] && (r == nil || d.length < r.length) {
-			return &d.representation
+		d := &f.deltas[i]
+		if d.available != q.fields.AvailableDictionary[0] || r != nil && d.length >= r.length {
+			continue
 		}
+		if r != nil {
+			// The condition may be about the content in the other encoding, which the client has.
+			verdict, _ := r.evaluateConditions(q.fields)
+			if other, _ := d.evaluateConditions(q.fields); verdict != failed && other != notModified && verdict != other {
+				return r
+			}
+		}
+		return &d.representation
 	}
 	return r
 }

@@ -18,19 +18,7 @@ import (
 )
 
 // Two versions of a file, of which the newer one has a delta against the older one.
-var (
-	olderText = append(functions(), "of the older version"...)
-	newerText = append(functions(), "of the newer version"...)
-)
-
-// functions returns a script of 9 KB that compresses to a few.
-func functions() (text []byte) {
-	for i := range 200 {
-		sum := kvstore.Sum([]byte{byte(i)})
-		text = fmt.Appendf(text, "function f%x() { return %d; }\n", sum[:4], sum[5])
-	}
-	return text
-}
+var olderText, newerText = []byte(testkit.VersionedScript("1.0.0")), []byte(testkit.VersionedScript("1.0.1"))
 
 // available returns the Available-Dictionary field of a client that has data.
 func available(data []byte) string {
@@ -46,8 +34,8 @@ func openDeltas(tb testing.TB) *kvstore.Store {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := store.PutDelta(kvstore.Sum(newerText), kvstore.Sum(olderText), delta); err != nil {
-		tb.Fatal(err)
+	if stored, err := store.PutDelta(kvstore.Sum(newerText), delta); err != nil || !stored {
+		tb.Fatal(stored, err)
 	}
 	return store
 }
@@ -147,6 +135,25 @@ func TestDeltas(t *testing.T) {
 					}
 				}
 			}
+			brotli, _ := request("GET", "1.0.1", "Accept-Encoding", "br")
+			inBrotli := brotli.Header.Get("Etag")
+			for _, tt := range []struct {
+				field, value string
+				status       int
+				tag, coding  string
+			}{
+				{"If-None-Match", inBrotli, 304, inBrotli, ""}, // the client has the file, encoded differently
+				{"If-None-Match", `"another"`, 200, tag, "dcz"},
+				{"If-None-Match", inBrotli + ", " + tag, 304, tag, ""},
+				{"If-Match", inBrotli, 200, inBrotli, "br"},
+				{"If-Match", tag, 200, tag, "dcz"},
+				{"If-Match", `"another"`, 412, "", ""},
+			} {
+				r, _ := request("GET", "1.0.1", "Accept-Encoding", accepted, "Available-Dictionary", available(olderText), tt.field, tt.value)
+				if h := r.Header; r.StatusCode != tt.status || tt.tag != "" && h.Get("Etag") != tt.tag || tt.coding != "" && h.Get("Content-Encoding") != tt.coding {
+					t.Errorf("%s: %s gets %d, %s in %q", tt.field, tt.value, r.StatusCode, h.Get("Etag"), h.Get("Content-Encoding"))
+				}
+			}
 			r, _ := request("GET", "1.0.1", "Accept-Encoding", accepted, "Available-Dictionary", available(olderText), "If-None-Match", tag)
 			if r.StatusCode != 304 || r.Header.Get("Etag") != tag || r.Header.Get("Cache-Control") != "private, max-age=30672000, immutable" ||
 				r.Header.Get("Vary") != "Accept-Encoding, Available-Dictionary" {
@@ -177,7 +184,7 @@ func TestDamagedDeltaFallsBack(t *testing.T) {
 			}
 		},
 		"deleted": func(t *testing.T, store *kvstore.Store) {
-			if err := store.DeleteDelta(kvstore.Sum(newerText), kvstore.Sum(olderText)); err != nil {
+			if err := store.RemakeDelta(kvstore.Sum(newerText), kvstore.Sum(olderText)); err != nil {
 				t.Fatal(err)
 			}
 		},

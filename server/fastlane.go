@@ -32,7 +32,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 		return false
 	}
 	a.metrics.countResponse(out)
-	if a.log != nil && a.log.Wants() {
+	if a.log != nil {
 		a.logRequest(x, out)
 	}
 	return true
@@ -59,7 +59,7 @@ func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	a.log.Add(&e)
 }
 
-// A delivery is a body on its way over HTTP/2, where an answer is counted before it is sent.
+// A delivery is a body on its way. Its response is counted before, and it when all is sent.
 type delivery struct {
 	*body
 	assets *Assets
@@ -119,13 +119,17 @@ func (to onLane) sendFailure(f *answers.Failure, varies bool) outcome {
 
 // sendNotModified sends 304 with an entity tag.
 func (to onLane) sendNotModified(r *representation, tag string) outcome {
-	to.sendPrepared(r.notModifiedHead(to.headForm(), tag), nil)
+	h := r.notModifiedHead(to.headForm(), tag)
+	to.x.Send(*h, nil, nil)
+	heads.Put(h)
 	return outcome{http.StatusNotModified, codingLabel(r), 0}
 }
 
 // sendHead sends 200 without a body.
 func (to onLane) sendHead(r *representation) outcome {
-	to.sendPrepared(r.okHead(to.headForm()), nil)
+	h := r.okHead(to.headForm())
+	to.x.Send(*h, nil, nil)
+	heads.Put(h)
 	return outcome{http.StatusOK, codingLabel(r), 0}
 }
 
@@ -149,28 +153,12 @@ func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 		return to.sendInflated(to.x.Writer(), 1, f, r, to.client(), to.x.MustHurry)
 	}
 	to.metrics.countSaved(r)
-	if to.x.Multiplexed() {
-		d := deliveries.Get().(*delivery)
-		d.body, d.assets, d.label, d.usage = x, to.Assets, codingLabel(r), f.usage
-		h := r.okHead(block)
-		to.x.SendHeld(*h, x.bytes, d)
-		heads.Put(h)
-		return outcome{http.StatusOK, codingLabel(r), 0}, nil
-	}
-	defer to.bodies.release(x)
-	return outcome{http.StatusOK, codingLabel(r), to.sendPrepared(r.okHead(plain), x)}, nil
-}
-
-// sendPrepared sends a head, returns it to the pool heads, and sends the body x, nil for none. It returns how many bytes of the
-// body were sent.
-func (to onLane) sendPrepared(h *lane.Head, x *body) (sent int64) {
-	if x == nil {
-		to.x.Send(*h, nil, nil)
-	} else {
-		sent = to.x.Send(*h, x.bytes, x)
-	}
+	d := deliveries.Get().(*delivery)
+	d.body, d.assets, d.label, d.usage = x, to.Assets, codingLabel(r), f.usage
+	h := r.okHead(to.headForm())
+	to.x.SendSealed(*h, x.bytes, to.bodies.sealed.of(x), d)
 	heads.Put(h)
-	return sent
+	return outcome{http.StatusOK, codingLabel(r), 0}, nil
 }
 
 // newHead returns the head of a response with a status and fields.

@@ -13,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
 // live returns how much memory is in use after fill, beyond what was before.
@@ -78,7 +77,7 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 					views.File{Hash: sum, Released: time.Unix(1e9, 0)},
 					kvstore.Content{Size: 100_000, Representations: []kvstore.Representation{
 						{Coding: coding.Brotli, Length: 20_000, Sum: sum}, {Coding: coding.Gzip, Length: 25_000, Sum: sum},
-					}}, purge.BothTags))
+					}}, true))
 			}
 			assetCache(r).CleanUp()
 			if kept := assetCache(r).WeightedSize(); kept < bound/2 {

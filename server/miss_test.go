@@ -10,7 +10,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -42,7 +41,7 @@ func BenchmarkMiss(b *testing.B) {
 	for _, test := range []struct{ name, method string }{{"row", "HEAD"}, {"body", "GET"}} {
 		b.Run(test.name, func(b *testing.B) {
 			assets := newAssets(b, server.Options{
-				Store: store, CacheBytes: 1 << 20, CacheTags: purge.BothTags, Usage: usage.Open(usage.Options{Store: store}),
+				Store: store, CacheBytes: 1 << 20, CacheTags: true, Usage: usage.Open(usage.Options{Store: store}),
 			})
 			var requests [][]byte
 			for _, path := range paths {

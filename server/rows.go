@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -45,7 +45,7 @@ type rows struct {
 	dictionaries bool       // whether files are dictionaries, and deltas are sent
 	completer    *completer // nil for none
 	usage        *usage.Usage
-	tags         purge.TagHeaders
+	tags         cachetags.Headers
 	now          func() time.Time
 	generation   atomic.Uint64
 	metrics      *cacheMetrics
@@ -217,9 +217,9 @@ type asset struct {
 	dictionary      string // Use-As-Dictionary; empty if clients should not use the file as a dictionary
 
 	*mediaType
-	released     time.Time           // zero where upstream does not say, or HTTP cannot
-	lastModified [lastModified]byte  // released as text
-	purged       purge.TaggedRelease // by which a CDN can purge its answers
+	released     time.Time          // zero where upstream does not say, or HTTP cannot
+	lastModified [lastModified]byte // released as text
+	purged       cachetags.Release  // by which a CDN can purge its answers
 
 	usage *usage.Counter // nil where requests are not counted
 
@@ -242,7 +242,7 @@ type representation struct {
 }
 
 // newAsset returns the asset of a target, with the entity tags of its representations. It keeps the memory of t.
-func newAsset(t target, file views.File, content kvstore.Content, headers purge.TagHeaders) *asset {
+func newAsset(t target, file views.File, content kvstore.Content, headers cachetags.Headers) *asset {
 	_, identity := content.Find(coding.Identity)
 	f := &asset{
 		content: file.Hash, size: content.Size, squeezed: content.Squeezed,

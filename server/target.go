@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/urlpath"
 )
 
 // Prefix is where assets are: Prefix + package + "/" + version + "/" + path.
@@ -46,7 +46,7 @@ func resemblesAsset(decoded string) bool {
 	return clean == "/ajax" || strings.HasPrefix(clean, "/ajax/")
 }
 
-// parseTarget parses a path, percent-encoded as the client sent it. It returns [requests.ErrMalformed] for a path that could lead
+// parseTarget parses a path, percent-encoded as the client sent it. It returns [urlpath.ErrMalformed] for a path that could lead
 // out of its version, and errNoFile for any other path that cannot name a file.
 func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
@@ -56,12 +56,12 @@ func parseTarget(escaped string) (t target, _ error) {
 	pkg, rest, _ := strings.Cut(key, "/")
 	version, file, _ := strings.Cut(rest, "/")
 	var errPkg, errVersion, errFile error
-	t.pkg, errPkg = requests.DecodeName(pkg)
-	t.version, errVersion = requests.DecodeName(version)
-	t.path, errFile = requests.DecodeFile(file)
+	t.pkg, errPkg = urlpath.DecodeName(pkg)
+	t.version, errVersion = urlpath.DecodeName(version)
+	t.path, errFile = urlpath.DecodeFile(file)
 	switch {
-	case errPkg == requests.ErrMalformed, errVersion == requests.ErrMalformed, errFile == requests.ErrMalformed:
-		return target{}, requests.ErrMalformed
+	case errPkg == urlpath.ErrMalformed, errVersion == urlpath.ErrMalformed, errFile == urlpath.ErrMalformed:
+		return target{}, urlpath.ErrMalformed
 	case errPkg != nil, errVersion != nil, errFile != nil:
 		return target{}, errNoFile
 	}

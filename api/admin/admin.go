@@ -8,7 +8,7 @@
 // operation reads them before its first event.
 //
 // Access is the socket's permissions, nothing else: only the user who runs the process may connect. The package does
-// not know what the operations are; the same Handler answers through [InProcess] where no process runs.
+// not know what the operations are; the same Handler responds through [InProcess] if no process runs.
 package admin
 
 import (
@@ -32,13 +32,13 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// A Client sends operations to a Handler, wherever that is.
+// A Client sends operations to a Handler in this process or another.
 type Client struct {
 	http *http.Client
-	at   string // in front of an operation's name
+	at   string // the URL that precedes an operation's name
 }
 
-// ErrCutOff is what a Call returns when the answer ended before the operation did.
+// ErrCutOff means that the response ended before the operation did.
 var ErrCutOff = errors.New("the larder process ended before it was done")
 
 // InProcess returns a client of a handler in this process. It speaks the same HTTP over a pipe, so that commands take
@@ -88,8 +88,8 @@ func Send[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return result, json.Unmarshal(raw, &result)
 }
 
-// Forward sends the request of an operation to another process, and returns the result as it comes. When it returns, nothing
-// reads the contents any more.
+// Forward sends the request of an operation to another process and returns the result without decoding it. No goroutine reads
+// the contents after Forward has returned.
 func Forward(ctx context.Context, c *Client, operation string, r Request, report func(json.RawMessage)) (json.RawMessage, error) {
 	if r.Contents == http.NoBody {
 		return Send[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
@@ -115,15 +115,15 @@ func (r *revocableReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// revoke returns when no read is under way any more.
+// revoke waits for the current read and makes later reads fail.
 func (r *revocableReader) revoke() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.r = nil
 }
 
-// encodeRequest returns a request as JSON. Characters of HTML stay as they are: escaped ones take six times as much of the limit,
-// and a node that forwards a request would exceed it.
+// encodeRequest returns a request as JSON. It does not escape HTML characters: an escaped one takes six bytes, so that the
+// request that a node forwards would exceed the size limit.
 func encodeRequest(request any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -243,11 +243,11 @@ func (pipeAddr) String() string  { return "in process" }
 // socketName is the socket's name in a data folder.
 const socketName = "admin.sock"
 
-// Listen makes the socket in the data folder dir, for this user alone. The caller must own the folder's store: what
-// stands there from a process that ended badly is replaced. Closing the listener removes the socket.
+// Listen creates the socket in the data folder dir. Only this user can connect. The caller must own the folder's store,
+// because Listen replaces the socket of a process that crashed. Closing the listener removes the socket.
 func Listen(dir string) (net.Listener, error) {
-	// The socket is made in a folder that no other user can enter and moved out when its permissions are right. The
-	// rename also replaces a stale one in a single step.
+	// Listen creates the socket in a folder that no other user can enter, sets its permissions and then renames it. The
+	// rename replaces a stale socket atomically.
 	nursery := filepath.Join(dir, "admin.new")
 	if err := os.RemoveAll(nursery); err != nil {
 		return nil, fmt.Errorf("couldn't prepare the admin socket: %w", err)
@@ -265,7 +265,7 @@ func Listen(dir string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't make the admin socket in %s: %w", dir, err)
 	}
-	listener.SetUnlinkOnClose(false) // it would look where the socket was made
+	listener.SetUnlinkOnClose(false) // net would unlink the path before the rename
 	made, path := filepath.Join(nursery, socketName), filepath.Join(dir, socketName)
 	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
 		listener.Close()
@@ -281,13 +281,13 @@ type socket struct {
 
 func (s *socket) Close() error {
 	err := s.UnixListener.Close()
-	if !errors.Is(err, net.ErrClosed) { // the first time only: by the second, the socket may be another process's
+	if !errors.Is(err, net.ErrClosed) { // only the first Close removes the socket: later it may be another process's
 		err = errors.Join(err, os.Remove(s.path))
 	}
 	return err
 }
 
-// ErrNoProcess is what Dial returns where no process answers.
+// ErrNoProcess means that no process listens on the socket of the data folder.
 var ErrNoProcess = errors.New("no larder process runs on this data folder")
 
 // Dial returns a client of the process that owns the data folder dir, or ErrNoProcess.
@@ -314,10 +314,10 @@ func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// maxSocketPath is what a socket's address holds on every system we know: 104 bytes with the closing NUL.
+// maxSocketPath is the length of a socket's path that all supported systems allow: macOS has 104 bytes with the closing NUL.
 const maxSocketPath = 103
 
-// shortPath calls use with a name of the folder that is short enough for a socket's address to hold.
+// shortPath calls use with a path of the folder that is short enough for the address of a socket in it.
 func shortPath(folder string, use func(folder string) error) error {
 	if len(filepath.Join(folder, socketName)) <= maxSocketPath {
 		return use(folder)
@@ -340,8 +340,8 @@ type Request struct {
 	Contents io.Reader
 }
 
-// An Operation does what a command asks for. It hands report what happens on the way, from any goroutine until it
-// returns; events and result must have a JSON form. Its context ends when the client goes away or the process stops.
+// An Operation executes a command. It may call report with events from any goroutine until it returns. Events and result
+// must encode to JSON. The context ends when the client disconnects or the process stops.
 type Operation func(ctx context.Context, request Request, report func(event any)) (result any, err error)
 
 // Typed makes an Operation of a function that takes a request of its own type, without contents.
@@ -351,8 +351,8 @@ func Typed[R any](operate func(ctx context.Context, request R, report func(event
 	})
 }
 
-// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents behind it. Unknown
-// properties are refused: they come from a client that expects more than this process can do.
+// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it. It rejects
+// unknown properties, because a newer client sent them and expects them to have an effect.
 func TypedWithContents[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
 	return func(ctx context.Context, raw Request, report func(any)) (any, error) {
 		var request R
@@ -363,7 +363,7 @@ func TypedWithContents[R any](operate func(ctx context.Context, request R, conte
 	}
 }
 
-// line is one line of a response; exactly one of its members is there.
+// line is one line of a response. Exactly one of its fields is set.
 type line struct {
 	Event  json.RawMessage `json:"event,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
@@ -388,7 +388,7 @@ func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger
 		return
 	}
 	c.Writer.Header().Set("Content-Type", "application/x-ndjson")
-	if c.ContentType() != withContents { // else the operation reads the contents first, and net/http allows no response before that
+	if c.ContentType() != withContents { // with contents, the operation reads them first: net/http allows no response before that
 		c.Writer.WriteHeader(http.StatusOK)
 		c.Writer.Flush()
 	}
@@ -410,10 +410,10 @@ func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger
 			logger.Error("admin operation panicked", "operation", name, "panic", broken.cause, "stack", broken.stack)
 		}
 		if errors.Is(err, context.Canceled) && c.Request.Context().Err() != nil {
-			err = ErrCutOff // the client is still there to read it only where it is this process that ends
+			err = ErrCutOff // only if this process stops is the client still connected to read it
 		}
 		end = line{Error: err.Error()}
-		// A client that is still sending reads no response.
+		// A client reads the response only after it has sent all contents.
 		io.Copy(io.Discard, request.Contents) //nolint:errcheck // the error to report is that of the operation
 	}
 	lines.end(end)
@@ -423,7 +423,7 @@ type panicked struct{ cause, stack string }
 
 func (p panicked) Error() string { return "internal error: " + p.cause }
 
-// safely turns a panic of the operation into an error, so that the client gets a response and the others go on.
+// safely turns a panic of the operation into an error, so that the client gets a response and other operations continue.
 func safely(operation Operation) Operation {
 	return func(ctx context.Context, request Request, report func(any)) (result any, err error) {
 		defer func() {
@@ -435,8 +435,8 @@ func safely(operation Operation) Operation {
 	}
 }
 
-// lineWriter writes lines as a whole, from any goroutine, and none after the end. A client that has gone away is no
-// concern here: the operation's context ends with it.
+// lineWriter writes complete lines from any goroutine, and none after the final line. It ignores write errors, because
+// the operation's context ends when the client disconnects.
 type lineWriter struct {
 	mu    sync.Mutex
 	w     gin.ResponseWriter

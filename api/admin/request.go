@@ -23,7 +23,7 @@ const (
 // withContents is the content type of a request with contents.
 const withContents = "application/vnd.larder.request"
 
-// readRequest reads the JSON of a request. Its contents are read by the operation.
+// readRequest reads the JSON of a request. The operation reads the contents.
 func readRequest(c *gin.Context) (Request, error) {
 	if c.ContentType() != withContents {
 		encoded, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
@@ -47,13 +47,13 @@ func readRequest(c *gin.Context) (Request, error) {
 	return Request{JSON: encoded, Contents: contents}, nil
 }
 
-// contentsReader reads a request's body, for as long as bytes arrive. The server's time limit for a complete request does not
-// apply to it.
+// contentsReader reads a request's body as long as bytes arrive. It replaces the server's time limit for a complete request by
+// stallTimeout.
 type contentsReader struct {
 	body       io.Reader
 	connection *http.ResponseController
 	ended      func() error // why the operation has ended; nil while it has not
-	err        error        // ended the body
+	err        error        // why reading ended
 }
 
 func (r *contentsReader) Read(p []byte) (int, error) {
@@ -69,12 +69,12 @@ func (r *contentsReader) Read(p []byte) (int, error) {
 		err = fmt.Errorf("no byte arrived for %v: %w", stallTimeout, err)
 	}
 	if r.err = err; err != nil {
-		r.setDeadline(time.Time{}) // else it would end the operation
+		r.setDeadline(time.Time{}) // the deadline would otherwise end the operation
 	}
 	return n, err
 }
 
-// setDeadline does nothing where a connection has no deadlines: such a client is in the same process.
+// setDeadline ignores connections without deadlines, which are pipes in the same process.
 func (r *contentsReader) setDeadline(at time.Time) {
 	r.connection.SetReadDeadline(at) //nolint:errcheck // see above
 }

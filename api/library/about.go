@@ -62,7 +62,7 @@ const (
 	maxAboutBytes = 4 << 20
 )
 
-// Deprecations returns the versions that upstream warns of, with the reason of each.
+// Deprecations returns the versions that upstream warns of, with the reason of each; nil if that is not known.
 func (x *Index) Deprecations(name string) (map[string]string, error) {
 	if x.deprecations == nil || !validName(name) {
 		return nil, nil
@@ -163,19 +163,24 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 // newest returns the newest of versions, which are sorted newest first, in the range wanted; "" for none. Every version is
 // in a range that is "".
 func (w Wanted) newest(versions []views.Version, wanted string) string {
-	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
-	if wanted != "" {
-		i, ok := slices.BinarySearch(w.ranges, wanted)
-		if !ok || i >= len(w.parsed) {
-			return ""
-		}
-		r = w.parsed[i]
-	}
-	i := slices.IndexFunc(versions, func(v views.Version) bool { return r.Has(v.Version) })
+	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
 	if i < 0 {
 		return ""
 	}
 	return versions[i].Version
+}
+
+// includes reports whether a version is in the range wanted, as every version is in "".
+func (w Wanted) includes(wanted, version string) bool {
+	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
+	if wanted != "" {
+		i, ok := slices.BinarySearch(w.ranges, wanted)
+		if !ok || i >= len(w.parsed) {
+			return false
+		}
+		r = w.parsed[i]
+	}
+	return r.Has(version)
 }
 
 // ChooseVersion returns the newest version of a library in the range wanted, or else its newest version, and whether it is
@@ -188,9 +193,5 @@ func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version stri
 	if version = w.newest(versions, wanted); version != "" {
 		return version, true, nil
 	}
-	names := make([]string, len(versions))
-	for i, v := range versions {
-		names[i] = v.Version
-	}
-	return packages.LatestVersion(names), false, nil
+	return packages.LatestVersion(VersionNames(versions)), false, nil
 }

@@ -91,8 +91,9 @@ func (a *Advisories) Affected(npm string, versions []string) []string {
 	}
 	a.refresh()
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(a.known.Of(npm, version)) == 0 })
+	known := a.known // it is replaced, never changed
+	a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(known.Of(npm, version)) == 0 })
 }
 
 // Recheck has the next page read the file again if it has changed.

@@ -26,6 +26,10 @@ type Directory struct {
 	Index func() (*Index, error)
 	// AssetBase is in front of the addresses of files, "" where that is not known: then there are none.
 	AssetBase string
+	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
+	Dictionaries bool
+	// Advisories returns the known vulnerabilities, nil for none. Default: none.
+	Advisories func() *Advisories
 	// Documents find out what modules import, and what ranges of versions mean.
 	Documents Documents
 }
@@ -49,6 +53,8 @@ type (
 		Version     string `json:"version,omitempty"` // the latest, where one is published
 		Description string `json:"description,omitempty"`
 		Latest      string `json:"latest,omitempty"` // URL of the main file
+		License     string `json:"license,omitempty"`
+		*Facts             // of results of a search
 	}
 
 	// InfoRequest asks about a library or a release.
@@ -91,7 +97,6 @@ type About struct {
 	Released   time.Time      `json:"released,omitzero"` // of the latest version
 	Filename   string         `json:"filename,omitempty"`
 	SRI        string         `json:"sri,omitempty"`
-	License    string         `json:"license,omitempty"`
 	Homepage   string         `json:"homepage,omitempty"`
 	Repository string         `json:"repository,omitempty"`
 	Author     string         `json:"author,omitempty"`
@@ -122,12 +127,14 @@ type AboutRelease struct {
 
 // AboutFile is one of them.
 type AboutFile struct {
-	Path      string `json:"path"`
-	Size      int64  `json:"size"`
-	Gzip      int64  `json:"gzip,omitempty"` // size in that coding, where it is worth keeping
-	Brotli    int64  `json:"br,omitempty"`
-	URL       string `json:"url,omitempty"`
-	Integrity string `json:"integrity"`
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	Gzip   int64  `json:"gzip,omitempty"` // size in that coding, where it is worth keeping
+	Brotli int64  `json:"br,omitempty"`
+	// Upgrades are what browsers download that have the file of a version before.
+	Upgrades  []Upgrade `json:"upgrades,omitempty"`
+	URL       string    `json:"url,omitempty"`
+	Integrity string    `json:"integrity"`
 }
 
 // How long a command waits for a process that has just started to have read all libraries.
@@ -152,17 +159,27 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	if err != nil {
 		return answer, err
 	}
+	var advisories *Advisories
+	if d.Advisories != nil {
+		advisories = d.Advisories()
+	}
 	answer.Available = len(found)
 	for _, l := range found[:min(r.Limit, len(found))] {
-		answer.Results = append(answer.Results, d.brief(l))
+		brief := d.newBrief(l)
+		facts, err := index.Facts(l, advisories)
+		if err != nil {
+			return answer, err
+		}
+		brief.Facts = &facts
+		answer.Results = append(answer.Results, brief)
 	}
 	answer.Total = len(answer.Results)
 	return answer, nil
 }
 
-// brief returns what lists of search results say about a library.
-func (d Directory) brief(l *Library) Brief {
-	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description}
+// newBrief returns name, latest version, description and URL of the main file of a library.
+func (d Directory) newBrief(l *Library) Brief {
+	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
 		found.Latest = d.AssetBase + AssetPath(l.Name, l.Version, l.Filename)
 	}
@@ -189,7 +206,7 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 		return Info{}, err
 	}
 	about := &About{
-		Brief: d.brief(l), Released: l.Released, Filename: l.Filename, SRI: l.SRI, License: l.License,
+		Brief: d.newBrief(l), Released: l.Released, Filename: l.Filename, SRI: l.SRI,
 		Homepage: l.Homepage, Author: l.Author, Keywords: append([]string{}, l.Keywords...), Autoupdate: l.Autoupdate,
 		Versions: []AboutVersion{}, Problems: []views.State{},
 	}
@@ -215,6 +232,10 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 // describe returns the published files of a release, with their sizes, integrity values and URLs.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
+	versions, err := readPublishedVersions(d.Store, r.Library)
+	if err != nil {
+		return nil, err
+	}
 	for _, file := range r.Files {
 		content, err := d.Store.Content(file.Hash)
 		if err != nil {
@@ -225,6 +246,11 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 			return representation.Length
 		}
 		described := AboutFile{Path: file.Path, Size: file.Size, Gzip: size(coding.Gzip), Brotli: size(coding.Brotli), Integrity: file.SRI.String()}
+		if d.Dictionaries {
+			if described.Upgrades, err = readUpgrades(d.Store, r, file, versions); err != nil {
+				return nil, err
+			}
+		}
 		if d.AssetBase != "" {
 			described.URL = d.AssetBase + AssetPath(r.Library, r.Version, file.Path)
 		}
@@ -302,7 +328,7 @@ func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile,
 	if err != nil {
 		return nil, err
 	}
-	graph, err := index.Graph(ctx, d.AssetBase, r, f, d.Documents)
+	graph, err := index.Graph(ctx, d.AssetBase, r, []views.PublishedFile{f}, d.Documents)
 	if err != nil {
 		return nil, err
 	}
@@ -387,18 +413,19 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	if err != nil {
 		return nil
 	}
-	found, err := index.Search(ctx, name, []string{"name", "alternativeNames"})
+	found, err := index.Near(ctx, name, mostNear)
 	if err != nil {
 		return nil
 	}
-	var names []string
-	for _, l := range found[:min(mostNear, len(found))] {
-		names = append(names, l.Name)
+	names := make([]string, len(found))
+	for i, l := range found {
+		names[i] = l.Name
 	}
 	return names
 }
 
-// NearVersions returns the versions that start with the version asked for, newest first.
+// NearVersions returns the versions that start with the version asked for, newest first: at most mostNear, without a leading v; the newest version
+// if none starts so.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {

@@ -2,6 +2,7 @@ package library
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,21 +15,30 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
 )
 
-// A Graph is what loads when a page imports a module: that, and all that it imports.
+// A Graph is what loads when a page imports modules: these, and all that they import.
 type Graph struct {
-	// Modules are the files, the first one first.
-	Modules []GraphModule
-	// Imports are the addresses that specifiers lead to, which an import map needs: names of packages, and addresses of
-	// files in the place of which their minified forms are loaded.
-	Imports map[string]string
+	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is loaded in its
+	// minified form, it also leads from the address of the one to that of the other.
+	ImportMap
 	// Problems say in words what the graph lacks.
-	Problems []string
-	// Libraries are the inputs of the graph, [Catalogue] among them where one is missing.
-	Libraries []string
+	Problems []string `json:"problems,omitempty"`
 	// Pending says that what some modules import is not known yet, so the graph lacks that.
-	Pending bool
+	Pending bool `json:"pending,omitempty"`
+	// Modules are the files, those that the page imports first.
+	Modules []GraphModule `json:"-"`
+	// Libraries are the inputs of the graph, [Catalogue] among them where one is missing.
+	Libraries []string `json:"-"`
+}
+
+// An ImportMap is the JSON of an import map: https://html.spec.whatwg.org/multipage/webappapis.html#import-maps.
+type ImportMap struct {
+	Imports map[string]string `json:"imports,omitempty"` // addresses by specifier
+	// Scopes has other addresses for the specifiers in modules whose URLs start with the key.
+	Scopes    map[string]map[string]string `json:"scopes,omitempty"`
+	Integrity map[string]string            `json:"integrity"` // by URL
 }
 
 // Imports returns what a module imports, or a *document.RefusedError where that cannot be found out. Any error for which pending is
@@ -51,49 +61,51 @@ type GraphModule struct {
 // Bytes estimates how much memory the graph takes.
 func (g *Graph) Bytes() int {
 	const module, importOf = 600, 400 // addresses, tags and integrity
-	return module*len(g.Modules) + importOf*len(g.Imports)
+	imports := len(g.Imports)
+	for _, scope := range g.Scopes {
+		imports += 1 + len(scope)
+	}
+	return module*len(g.Modules) + importOf*imports
 }
 
 const (
 	mostModules       = 300
-	mostBuiltModules  = 1000 // of those that were built here: what these import is in the manifest
 	mostImports       = 3000 // of all modules together
+	mostBuiltModules  = 1000 // of those that were built here: what these import is in the manifest
+	mostBuiltImports  = 9000
 	mostGraphBytes    = 8 << 20
 	mostGraphProblems = 10
 )
 
-// Graph finds all modules that a module of a release imports, directly or not, here. If the module is minified, it prefers
-// minified modules.
-func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, documents Documents) (*Graph, error) {
-	w, err := x.newWalk(ctx, assetBase, r, documents)
-	if err != nil {
-		return nil, err
-	}
-	w.minified = isMinified(file.Path)
-	if _, built, err := w.builtImports(r, file.Path); err != nil {
-		return nil, err
-	} else if built {
-		w.minified = true
-	}
-	w.add(r, file)
-	return w.followAll()
-}
-
-// newWalk returns a walk that starts in a release.
-func (x *Index) newWalk(ctx context.Context, assetBase string, r *Release, documents Documents) (*walk, error) {
+// Graph returns all modules that modules of a release import, directly or not, and by their names those that were built from the release. It
+// prefers minified modules if all of the given ones are minified.
+func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &walk{
-		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase,
-		graph: &Graph{Imports: map[string]string{}}, seen: map[moduleKey]string{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
-		chosen: map[string]string{}, most: mostModules,
-	}, nil
-}
-
-// followAll follows all imports, and returns the graph.
-func (w *walk) followAll() (*Graph, error) {
+	l, err := x.Library(ctx, r.Library)
+	if err != nil {
+		return nil, err
+	}
+	w := &walk{
+		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase, minified: true, mostModules: mostBuiltModules, mostImports: mostBuiltImports,
+		graph: &Graph{ImportMap: ImportMap{Imports: map[string]string{}, Integrity: map[string]string{}}, Libraries: []string{r.Library}},
+		seen:  map[moduleKey]string{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
+		chosen: map[string]string{r.Library: r.Version}, found: map[dependencyKey]*Release{},
+	}
+	for _, f := range modules {
+		name, built, err := x.BuiltModule(l, r, f.Path)
+		if err != nil {
+			return nil, err
+		}
+		if !built {
+			w.mostModules, w.mostImports, w.minified = mostModules, mostImports, w.minified && isMinified(f.Path)
+		}
+		if url := w.add(r, f); name != "" {
+			w.graph.Imports[name] = url
+		}
+	}
 	for len(w.queue) > 0 {
 		if err := w.ctx.Err(); err != nil {
 			return nil, err
@@ -119,16 +131,24 @@ type walk struct {
 	queue     []place
 	seen      map[moduleKey]string // URLs of files that were met, also of those that are not in the graph
 	bytes     int64
-	most      int // modules
 	imports   int // that were followed
 	releases  map[[2]string]*Release
 	abouts    map[kvstore.Hash]*logs.About
 	wanted    map[kvstore.Hash]Wanted
-	chosen    map[string]string // the versions of libraries that imports lead to
+	chosen    map[string]string          // the versions of libraries that imports lead to
+	found     map[dependencyKey]*Release // the results of findRelease, nil where the library has no release
+
+	mostModules, mostImports int
 }
 
 // A moduleKey identifies a file of a release.
 type moduleKey struct{ library, version, path string }
+
+// A dependencyKey identifies an npm package that a release imports.
+type dependencyKey struct {
+	importer kvstore.Hash // the manifest of the release
+	npm      string
+}
 
 // A place is a file of a release.
 type place struct {
@@ -159,12 +179,13 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	}
 	s := NewSnippet(w.base, r.Library, r.Version, f)
 	w.seen[key] = s.URL
-	if len(w.graph.Modules) == w.most || w.bytes+f.Size > mostGraphBytes {
-		w.addProblem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", w.most, mostGraphBytes>>20)
+	if len(w.graph.Modules) == w.mostModules || w.bytes+f.Size > mostGraphBytes {
+		w.addProblem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", w.mostModules, mostGraphBytes>>20)
 		return s.URL
 	}
 	w.bytes += f.Size
 	w.graph.Modules = append(w.graph.Modules, GraphModule{r.Library, r.Version, s, f.Path})
+	w.graph.Integrity[s.URL] = s.Integrity
 	switch path.Ext(strings.ToLower(f.Path)) {
 	case ".js", ".mjs":
 		w.queue = append(w.queue, place{r, f})
@@ -212,8 +233,8 @@ func (w *walk) addImports(p place) error {
 // followImports adds what a file imports.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
-		if w.imports++; w.imports > mostImports {
-			w.addProblem("Its modules import others over %d times; what comes after that is not in the map, and is not checked.", mostImports)
+		if w.imports++; w.imports > w.mostImports {
+			w.addProblem("Its modules import others over %d times; what comes after that is not in the map, and is not checked.", w.mostImports)
 			w.queue = nil
 			return nil
 		}
@@ -280,7 +301,7 @@ func isMinified(file string) bool {
 
 // addPackageImport adds the module that an import of a package, perhaps with a path in it, loads.
 func (w *walk) addPackageImport(p place, i document.Import) error {
-	name, sub := packageOf(i.Specifier)
+	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
 	if l == nil {
 		w.addDependency(Catalogue)
@@ -298,24 +319,62 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 		w.addProblem("%s imports %q, and nothing of %s is published yet: `larder add %[3]s` fetches it.", p.file.Path, i.Specifier, l.Name)
 		return nil
 	}
-	if w.graph.Imports[i.Specifier] != "" {
+	imports := w.importsFor(p.release, r)
+	if imports[i.Specifier] != "" {
 		return nil
 	}
-	f, ok, err := w.entry(r, sub)
+	f, ok, err := w.entry(r, subpath)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		w.addProblem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.Specifier, r.Library, r.Version)
+		about, err := w.About(r)
+		if err != nil {
+			return err
+		}
+		reason := `those of its next releases that "modules" in its package JSON lists are built`
+		if m := about.Modules; m != nil {
+			reason = cmp.Or(m.Skipped[subpath], m.Problem, reason)
+		}
+		w.addProblem("%s imports %q, and %s %s has no module for that: %s.", p.file.Path, i.Specifier, r.Library, r.Version, reason)
 		return nil
 	}
-	w.graph.Imports[i.Specifier] = w.add(r, f)
+	imports[i.Specifier] = w.add(r, f)
 	return nil
 }
 
-// releaseOf returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has
-// no release.
+// importsFor returns the addresses to which the importing release's imports of another release are added: those for all modules, or those in the
+// scope of the importer if the others get another version.
+func (w *walk) importsFor(importer, imported *Release) map[string]string {
+	if w.chosen[imported.Library] == imported.Version {
+		return w.graph.Imports
+	}
+	scope := w.base + AssetPath(importer.Library, importer.Version, "")
+	if w.graph.Scopes == nil {
+		w.graph.Scopes = map[string]map[string]string{}
+	}
+	if w.graph.Scopes[scope] == nil {
+		w.graph.Scopes[scope] = map[string]string{}
+	}
+	return w.graph.Scopes[scope]
+}
+
+// releaseOf returns the result of findRelease, which reads all versions of the library, so it is called once for each dependency of a release.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
+	key := dependencyKey{p.release.Manifest, npm}
+	if r, ok := w.found[key]; ok {
+		return r, nil
+	}
+	r, err := w.findRelease(p, l, npm)
+	if err == nil {
+		w.found[key] = r
+	}
+	return r, err
+}
+
+// findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has no release. All modules
+// get one version of a library, because most libraries work only if they are loaded once, unless it is not in the range of a dependency.
+func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
 	}
@@ -324,20 +383,25 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 		return nil, err
 	}
 	wanted := about.Dependencies[npm]
-	if wanted == "" {
+	isPeer := wanted == ""
+	if isPeer {
 		wanted = about.Peers[npm]
 	}
-	version, fits, err := w.ChooseVersion(l, w.wanted[p.release.Manifest], wanted)
+	ranges := w.wanted[p.release.Manifest]
+	version, fits, err := w.ChooseVersion(l, ranges, wanted)
 	if err != nil || version == "" {
 		return nil, err
 	}
 	if !fits && !w.graph.Pending {
 		w.addProblem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
 	}
-	// A map has one address for each name, and most libraries work only if there is one copy of them.
-	if first := w.chosen[l.Name]; first == "" {
+	switch first := w.chosen[l.Name]; {
+	case first == "":
 		w.chosen[l.Name] = version
-	} else if first != version {
+	case first == version:
+	case ranges.includes(wanted, first) || !fits:
+		version = first
+	case isPeer:
 		w.addProblem("%s %s wants %s %s, and the map has %s of it, which another module wants.", p.release.Library, p.release.Version, npm, wanted, first)
 		version = first
 	}
@@ -374,29 +438,25 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// entry returns the module of a release that an import of the package loads, or of the path sub in it; ok is false if there
-// is none.
-func (w *walk) entry(r *Release, sub string) (f views.PublishedFile, ok bool, err error) {
+// entry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client", and reports whether the release has one.
+func (w *walk) entry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
 		return f, false, err
 	}
 	if about.Modules != nil {
-		subpath := "."
-		if sub != "" {
-			subpath = "./" + sub
-		}
 		if f, ok := r.Find(about.Modules.Subpaths[subpath]); ok {
 			return f, true, nil
 		}
 	}
-	f, ok = w.publishedEntry(r, sub)
+	f, ok = w.publishedEntry(r, about.Modules, subpath)
 	return f, ok, nil
 }
 
-// publishedEntry returns the module that a package is imported by, or a path in it, among those that upstream published.
-func (w *walk) publishedEntry(r *Release, sub string) (views.PublishedFile, bool) {
-	if sub != "" {
+// publishedEntry returns the module that an import of a subpath loads, among those that upstream published. A built module of another subpath
+// has other exports, so it is not returned for the package itself.
+func (w *walk) publishedEntry(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
+	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
 			if f, ok := r.Find(form); ok {
 				if small, ok := w.findMinified(r, f); ok {
@@ -407,30 +467,15 @@ func (w *walk) publishedEntry(r *Release, sub string) (views.PublishedFile, bool
 		}
 		return views.PublishedFile{}, false
 	}
-	if f, ok := r.Find(r.Default); ok && KindOf(f.Path, f.Module) == Module {
+	isUpstream := func(f views.PublishedFile) bool { return !isBuilt(built, f.Path) }
+	if f, ok := r.Find(r.Default); ok && KindOf(f.Path, f.Module) == Module && isUpstream(f) {
 		return f, true
 	}
-	if modules := r.Modules(); len(modules) > 0 {
-		return modules[0], true
+	modules := r.Modules()
+	if i := slices.IndexFunc(modules, isUpstream); i >= 0 {
+		return modules[i], true
 	}
 	return views.PublishedFile{}, false
-}
-
-// packageOf splits the specifier of an import into the name of the package and the path in it, "" for none.
-func packageOf(specifier string) (name, sub string) {
-	parts := 1
-	if strings.HasPrefix(specifier, "@") {
-		parts = 2
-	}
-	at := 0
-	for ; parts > 0; parts-- {
-		i := strings.IndexByte(specifier[at:], '/')
-		if i < 0 {
-			return specifier, ""
-		}
-		at += i + 1
-	}
-	return specifier[:at-1], specifier[at:]
 }
 
 // Modules returns the modules of a release, those first that a page would load. The result must not be changed.

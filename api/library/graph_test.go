@@ -1,6 +1,7 @@
 package library_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,8 +9,11 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 const graphBase = "https://cdn.example"
@@ -65,7 +69,7 @@ func TestGraph(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, _ := r.Find(tt.file)
-		g, err := x.Graph(t.Context(), graphBase, r, f, documents)
+		g, err := x.Graph(t.Context(), graphBase, r, []views.PublishedFile{f}, documents)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,10 +121,42 @@ func TestGraphIsBounded(t *testing.T) {
 	}
 	for file, want := range map[string]string{"many.mjs": "more than 300 files", "often.mjs": "over 3000 times"} {
 		f, _ := r.Find(file)
-		g, err := x.Graph(t.Context(), graphBase, r, f, documents)
+		g, err := x.Graph(t.Context(), graphBase, r, []views.PublishedFile{f}, documents)
 		if err != nil || len(g.Modules) > 300 || !strings.Contains(strings.Join(g.Problems, "\n"), want) {
 			t.Errorf("%s: %d modules, %q, %v", file, len(g.Modules), g.Problems, err)
 		}
+	}
+}
+
+// TestGraphReadsVersionsOnce tests that further imports of a package do not read all versions of its library again.
+func TestGraphReadsVersionsOnce(t *testing.T) {
+	s := testkit.NewShelf(t)
+	for name, versions := range map[string]int{"jam": 1, "glass": 20} {
+		s.Enrol(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+name+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
+		for i := range versions {
+			s.Publish(name, fmt.Sprintf("1.%d.0", i), name+".mjs", map[string]string{name + ".mjs": "export default '" + name + "'"})
+		}
+	}
+	x := s.Index(library.Options{})
+	r, err := x.Release(t.Context(), "jam", "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost := func(imports int) float64 {
+		documents := library.Documents{Imports: func(_ context.Context, owner string, _ kvstore.Hash, _ []byte) ([]document.Import, bool, error) {
+			if owner != r.Owner() {
+				return nil, false, nil
+			}
+			return slices.Repeat([]document.Import{{Specifier: "glass"}}, imports), false, nil
+		}}
+		return testing.AllocsPerRun(2, func() {
+			if g, err := x.Graph(t.Context(), graphBase, r, r.Files, documents); err != nil || len(g.Modules) != 2 {
+				t.Fatal(g, err)
+			}
+		})
+	}
+	if one, many := cost(1), cost(501); many-one > 500*5 {
+		t.Errorf("500 further imports take %v allocations", many-one)
 	}
 }
 

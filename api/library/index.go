@@ -40,11 +40,13 @@ type Options struct {
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
-	// Deprecations returns the versions that upstream warns of, with the reason of each. Default: nothing is known.
+	// Deprecations returns the versions that upstream warns of, with the reason of each, nil where that is not known. Default: nothing is known.
 	Deprecations func(r kvstore.Reader, name string) (map[string]string, error)
 	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
+	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
+	Dictionaries bool
 	// Changes is notified of each library that new log entries concern. Code that changes other rows that a library is read from
 	// notifies it too. Default: a new one.
 	Changes *Changes
@@ -65,6 +67,7 @@ type Index struct {
 	accounts     func(kvstore.Reader, string) ([]views.Account, error)
 	deprecations func(r kvstore.Reader, name string) (map[string]string, error)
 	upstream     func(r kvstore.Reader, name, version string) (string, bool, error)
+	dictionaries bool
 	changes      *Changes
 	notified     atomic.Int64
 	now          func() time.Time
@@ -91,7 +94,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) *Index {
-	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(*Library) float64 { return 0 }
 	}

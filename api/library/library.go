@@ -56,10 +56,9 @@ type Library struct {
 	// JSON names where nothing is published; "" for none.
 	Filename string
 	SRI      string // of the main file of the latest version, "" for none
-	Module   bool   // the main file of the latest version is an ES module, see views.File
-	// Content and Size are those of the main file of the latest version, zero for none.
-	Content kvstore.Hash
-	Size    int64 // in bytes
+	// Loaded is the file of the latest version that a page loads: the minified form of the main file or, without one, the
+	// main file; zero for none.
+	Loaded views.PublishedFile
 }
 
 // Autoupdate says where a library's releases come from.
@@ -186,16 +185,30 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	if l.Filename == "" {
 		return l, nil
 	}
-	sri, err := views.LookupSRI(r, name, latest.Version, latest.Default)
+	main, err := readFile(r, name, latest.Version, latest.Default)
 	if err != nil {
 		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
 	}
-	file, err := views.LookupFile(r, name, latest.Version, latest.Default)
-	if err != nil {
-		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
+	l.SRI, l.Loaded = main.SRI.String(), main
+	if minified := MinifiedPath(main.Path); minified != "" {
+		switch small, err := readFile(r, name, latest.Version, minified); {
+		case err == nil:
+			l.Loaded = small
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return nil, fmt.Errorf("library: the minified file %s of %s %s: %w", minified, name, latest.Version, err)
+		}
 	}
-	l.SRI, l.Module, l.Content, l.Size = sri.String(), file.Module, file.Hash, file.Size
 	return l, nil
+}
+
+// readFile returns a published file: kvstore.ErrNotFound if there is none at the path.
+func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
+	sri, err := views.LookupSRI(r, name, version, file)
+	if err != nil {
+		return views.PublishedFile{}, err
+	}
+	f, err := views.LookupFile(r, name, version, file)
+	return views.PublishedFile{Path: file, File: f, SRI: sri}, err
 }
 
 // readPublishedVersions returns the published versions of a library, newest first.
@@ -211,11 +224,7 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 
 // latestOf returns the latest version, the zero value if none is published.
 func latestOf(versions []views.Version) views.Version {
-	names := make([]string, len(versions))
-	for i, v := range versions {
-		names[i] = v.Version
-	}
-	return versions[slices.Index(names, packages.LatestVersion(names))]
+	return versions[slices.Index(VersionNames(versions), packages.LatestVersion(VersionNames(versions)))]
 }
 
 // A Release is one published version and its files.

@@ -108,6 +108,38 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
+// TestFactsOfLoadedFile holds that facts are about the file that a page loads, not the main file that has a minified form.
+func TestFactsOfLoadedFile(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	shelf.Enrol("plain", plainJSON)
+	for _, test := range []struct {
+		version, main, want string
+		files               map[string]string
+	}{
+		{"1.0.0", "plain.js", "plain.js", map[string]string{"plain.js": "whole text"}},
+		{"2.0.0", "plain.js", "plain.min.js", map[string]string{"plain.js": "whole text", "plain.min.js": "small"}},
+		{"3.0.0", "plain.min.js", "plain.min.js", map[string]string{"plain.js": "whole text", "plain.min.js": "small"}},
+	} {
+		shelf.Publish("plain", test.version, test.main, test.files)
+		x := shelf.Index(library.Options{})
+		listing, err := x.Listing(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := listing.Library("plain")
+		facts, err := x.Facts(l, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if content := test.files[test.want]; l.Loaded.Path != test.want || facts.Size != int64(len(content)) || l.Loaded.SRI != logs.SumSRI([]byte(content)) {
+			t.Errorf("%s: a page loads %s, the size is %d, want %s", test.version, l.Loaded.Path, facts.Size, test.want)
+		}
+		if l.Filename != test.main || l.SRI != logs.SumSRI([]byte(test.files[test.main])).String() {
+			t.Errorf("%s: the main file is %s with %s", test.version, l.Filename, l.SRI)
+		}
+	}
+}
+
 func TestAbsence(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)

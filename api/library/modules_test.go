@@ -22,7 +22,7 @@ func builtUI(t *testing.T) (*testkit.Shelf, *library.Index) {
 	enrol("ui", "@acme/ui")
 	for _, version := range []string{"18.0.0", "19.0.0"} {
 		s.PublishAbout("ui", version, "esm/index.mjs", map[string]string{"esm/index.mjs": "export let version=" + version[:2], "esm/jsx.mjs": "export{}"},
-			&logs.About{Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs", "./jsx": "esm/jsx.mjs"}}})
+			&logs.About{Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs", "./jsx": "esm/jsx.mjs"}, Imports: map[string][]string{"esm/index.mjs": {}, "esm/jsx.mjs": {}}}})
 	}
 	enrol("ui-dom", "ui-dom")
 	dom := &logs.Modules{
@@ -31,6 +31,12 @@ func builtUI(t *testing.T) (*testkit.Shelf, *library.Index) {
 	}
 	s.PublishAbout("ui-dom", "18.2.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "dom", "esm/client.mjs": "client", "esm/chunks/A.mjs": "a", "esm/index.mjs.map": "{}"},
 		&logs.About{Dependencies: map[string]string{"scheduler": "^0.2.0"}, Peers: map[string]string{"@acme/ui": "^18.0.0"}, Modules: dom})
+	enrol("chart", "chart")
+	s.PublishAbout("chart", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "chart"}, &logs.About{Dependencies: map[string]string{"@acme/ui": "~18.0.0"},
+		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "@acme/ui/jsx"}}}})
+	enrol("page", "page")
+	s.PublishAbout("page", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "page"}, &logs.About{Dependencies: map[string]string{"@acme/ui": ">=18.0.0", "chart": "1"},
+		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "chart"}}}})
 	enrol("app", "app")
 	s.PublishAbout("app", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "app"}, &logs.About{Dependencies: map[string]string{"@acme/ui": "^19.0.0", "ui-dom": "*"},
 		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "@acme/ui/gone", "ui-dom"}}}})
@@ -38,6 +44,15 @@ func builtUI(t *testing.T) (*testkit.Shelf, *library.Index) {
 	s.PublishAbout("none", "1.0.0", "LICENSE", map[string]string{"LICENSE": "MIT"}, &logs.About{Modules: &logs.Modules{Program: "esbuild", Problem: "index.js imports fs"}})
 	s.Publish("none", "0.1.0", "LICENSE", map[string]string{"LICENSE": "MIT"})
 	enrol("empty", "empty")
+	// The package itself has no module in either; upstream published one of the second.
+	skipped := &logs.About{Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{"./client": "esm/client.mjs"}, Imports: map[string][]string{"esm/client.mjs": {}}, Skipped: map[string]string{".": "index.js imports fs"}}}
+	enrol("part", "part")
+	s.PublishAbout("part", "1.0.0", "esm/client.mjs", map[string]string{"esm/client.mjs": "client"}, skipped)
+	enrol("beside", "beside")
+	s.PublishAbout("beside", "1.0.0", "esm/client.mjs", map[string]string{"esm/client.mjs": "client", "esm/chunks/long/way/own.mjs": "own"}, skipped)
+	enrol("user", "user")
+	s.PublishAbout("user", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "user"}, &logs.About{
+		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"beside", "none", "part", "part/client"}}}})
 	return s, s.Index(library.Options{})
 }
 
@@ -48,21 +63,27 @@ func TestModuleMap(t *testing.T) {
 		library, version string
 		subpaths         []string
 		imports          string // names and the ends of their addresses
+		scopes           string // as imports, each after the end of its address
 		integrity        int
 		problems         []string // words of each
 		err              string
 	}{
-		{"ui", "", nil, "@acme/ui=ui/19.0.0/esm/index.mjs @acme/ui/jsx=ui/19.0.0/esm/jsx.mjs", 2, nil, ""},
-		{"ui", "18.0.0", []string{"./jsx"}, "@acme/ui/jsx=ui/18.0.0/esm/jsx.mjs", 1, nil, ""},
-		{"ui-dom", "", nil, "@acme/ui=ui/18.0.0/esm/index.mjs ui-dom=ui-dom/18.2.0/esm/index.mjs ui-dom/client=ui-dom/18.2.0/esm/client.mjs", 4,
+		{"ui", "", nil, "@acme/ui=ui/19.0.0/esm/index.mjs @acme/ui/jsx=ui/19.0.0/esm/jsx.mjs", "", 2, nil, ""},
+		{"ui", "18.0.0", []string{"./jsx"}, "@acme/ui/jsx=ui/18.0.0/esm/jsx.mjs", "", 1, nil, ""},
+		{"ui-dom", "", nil, "@acme/ui=ui/18.0.0/esm/index.mjs ui-dom=ui-dom/18.2.0/esm/index.mjs ui-dom/client=ui-dom/18.2.0/esm/client.mjs", "", 4,
 			[]string{`imports "scheduler", which is not here`, "`larder new scheduler`", "nothing of empty is published yet: `larder add empty`"}, ""},
-		{"app", "", nil, "@acme/ui=ui/19.0.0/esm/index.mjs app=app/1.0.0/esm/index.mjs ui-dom=ui-dom/18.2.0/esm/index.mjs", 3,
+		{"app", "", nil, "@acme/ui=ui/19.0.0/esm/index.mjs app=app/1.0.0/esm/index.mjs ui-dom=ui-dom/18.2.0/esm/index.mjs", "", 3,
 			[]string{`imports "@acme/ui/gone", and ui 19.0.0 has no module for that`, "ui-dom 18.2.0 wants @acme/ui ^18.0.0, and the map has 19.0.0 of it"}, ""},
-		{"ui-dom", "", []string{"./server"}, "", 0, nil, "server.js imports stream"},
-		{"ui-dom", "", []string{"./other"}, "", 0, nil, "there is none for ./other; there are . ./client"},
-		{"none", "1.0.0", nil, "", 0, nil, "none 1.0.0 has no built modules: index.js imports fs; `larder tag none@1.0.0`"},
-		{"none", "0.1.0", nil, "", 0, nil, `"modules" was not in its package JSON`},
-		{"empty", "", nil, "", 0, nil, "nothing of empty is published yet"},
+		// Two versions of one dependency.
+		{"page", "", nil, "@acme/ui=ui/19.0.0/esm/index.mjs chart=chart/1.0.0/esm/index.mjs page=page/1.0.0/esm/index.mjs",
+			"chart/1.0.0/: @acme/ui=ui/18.0.0/esm/index.mjs @acme/ui/jsx=ui/18.0.0/esm/jsx.mjs", 5, nil, ""},
+		{"user", "", nil, "beside=beside/1.0.0/esm/chunks/long/way/own.mjs part/client=part/1.0.0/esm/client.mjs user=user/1.0.0/esm/index.mjs", "", 3,
+			[]string{`imports "part", and part 1.0.0 has no module for that: index.js imports fs.`, `imports "none", and none 1.0.0 has no module for that: index.js imports fs.`}, ""},
+		{"ui-dom", "", []string{"./server"}, "", "", 0, nil, "server.js imports stream"},
+		{"ui-dom", "", []string{"./other"}, "", "", 0, nil, "no module was built for ./other; the modules are . ./client"},
+		{"none", "1.0.0", nil, "", "", 0, nil, "none 1.0.0 has no built modules: index.js imports fs; `larder tag none@1.0.0`"},
+		{"none", "0.1.0", nil, "", "", 0, nil, `"modules" was not in its package JSON`},
+		{"empty", "", nil, "", "", 0, nil, "nothing of empty is published yet"},
 	} {
 		got, err := d.Modules(t.Context(), library.ModulesRequest{Library: tt.library, Version: tt.version, Subpaths: tt.subpaths})
 		if tt.err != "" {
@@ -74,12 +95,18 @@ func TestModuleMap(t *testing.T) {
 		if err != nil {
 			t.Fatal(tt.library, err)
 		}
-		var imports []string
-		for _, name := range slices.Sorted(maps.Keys(got.Imports)) {
-			imports = append(imports, name+"="+strings.TrimPrefix(got.Imports[name], graphBase+"/ajax/libs/"))
+		list := func(imports map[string]string) (text string) {
+			for _, name := range slices.Sorted(maps.Keys(imports)) {
+				text += " " + name + "=" + strings.TrimPrefix(imports[name], graphBase+"/ajax/libs/")
+			}
+			return text
 		}
-		if text := strings.Join(imports, " "); text != tt.imports || len(got.Integrity) != tt.integrity || got.Pending {
-			t.Errorf("%s: %s, %d integrities\nwant %s, %d", tt.library, text, len(got.Integrity), tt.imports, tt.integrity)
+		scopes := ""
+		for scope, imports := range got.Scopes {
+			scopes = strings.TrimPrefix(scope, graphBase+"/ajax/libs/") + ":" + list(imports)
+		}
+		if text := list(got.Imports); text != " "+tt.imports || scopes != tt.scopes || len(got.Integrity) != tt.integrity || got.Pending {
+			t.Errorf("%s:%s, scopes %s, %d integrities\nwant %s, %s, %d", tt.library, text, scopes, len(got.Integrity), tt.imports, tt.scopes, tt.integrity)
 		}
 		for _, want := range tt.problems {
 			if !strings.Contains(strings.Join(got.Problems, "\n"), want) {
@@ -99,7 +126,7 @@ func TestModuleMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{"esm/client.mjs": "ui-dom/client", "esm/chunks/A.mjs": "", "esm/index.mjs": "ui-dom"} {
-		if got, err := x.BuiltSpecifier(l, r, file); got != want || err != nil {
+		if got, built, err := x.BuiltModule(l, r, file); got != want || !built || err != nil {
 			t.Errorf("%s is imported as %q, %v; want %q", file, got, err, want)
 		}
 	}

@@ -3,6 +3,10 @@ package library
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
 
 	"github.com/larder-cdn/larder/api/search"
 )
@@ -19,6 +23,69 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 		}
 	}
 	x.search.Update(documents, removed)
+}
+
+// Near returns at most n libraries whose names are spelt like a name that no library has: those that differ in one letter first, then those
+// of which one name begins with the other, then those that differ in two letters, each popular ones first. Case, punctuation and .js do not
+// count.
+func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error) {
+	ranking, err := x.Ranking(ctx)
+	if err != nil || len(name) > maxNear {
+		return nil, err
+	}
+	sought := bareLibraryName(name)
+	var near [3][]*Library
+	for _, l := range ranking.Libraries {
+		if class := compareSpelling(sought, bareLibraryName(l.Name)); class < len(near) && !l.Hidden {
+			near[class] = append(near[class], l)
+		}
+	}
+	found := slices.Concat(near[:]...)
+	return found[:min(n, len(found))], nil
+}
+
+// maxNear limits the name that [Index.Near] compares with others, in bytes.
+const maxNear = 100
+
+// bareLibraryName returns the name of a library without case, punctuation and .js.
+func bareLibraryName(name string) string {
+	name = strings.ToLower(name)
+	for _, affix := range []string{".js", ".css"} {
+		name = strings.TrimSuffix(name, affix)
+	}
+	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(name)
+}
+
+// compareSpelling returns 0 if a and b differ in one letter or in the order of two neighbors, 1 if one begins with the other, 2 if
+// they differ in two letters, and else 3. Short names are near only if they differ in one letter.
+func compareSpelling(a, b string) int {
+	const leastPrefix, leastForTwo = 4, 6 // letters
+	shorter := min(len(a), len(b))
+	if max(len(a), len(b))-shorter <= 2 {
+		switch edits := levenshtein.ComputeDistance(a, b); {
+		case edits <= 1 && shorter > 1, edits == 2 && areSwapped(a, b):
+			return 0
+		case edits == 2 && shorter >= leastForTwo:
+			return 2
+		}
+	}
+	if shorter >= leastPrefix && a[:shorter] == b[:shorter] {
+		return 1
+	}
+	return 3
+}
+
+// areSwapped reports whether a is b with two neighboring letters swapped.
+func areSwapped(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) - 1 {
+		if a[i] != b[i] {
+			return a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+		}
+	}
+	return false
 }
 
 // Search returns the libraries that match text, best first. Fields restricts the

@@ -85,11 +85,15 @@ func (f *field) termsOf(d *Document) []string {
 type library struct {
 	name, joined, stem string
 	others             []string // alternative names, joined, and their stems
+	family             string   // the first word of a name of several words: react of react-select
 }
 
 // library returns the forms of the document's names.
 func (d *Document) library() *library {
 	l := &library{name: d.Name, joined: joined(d.Name), stem: stem(d.Name)}
+	if list := words(d.Name); len(list) > 1 && list[0] != l.stem {
+		l.family = list[0]
+	}
 	for _, other := range d.AlternativeNames {
 		l.others = append(l.others, joined(other), stem(other))
 	}

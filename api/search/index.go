@@ -38,7 +38,9 @@
 //
 // All others are ordered by a sum: where the words are, how well they match there,
 // how much of the name they are, and popularity, which counts about as much as the
-// rest together. The places, each worth less than the one before (bases): names
+// rest together. A library of a family that the query does not name (five names or more
+// that start with the same word: angular-file-upload for "file upload") is worth less,
+// because it needs another library. The places, each worth less than the one before (bases): names
 // that start with the query, or in which each word is or starts one; names that are
 // the query but for a typing error; words in keywords and the repository's name;
 // names whose words are the query's but for typing errors, or that contain the
@@ -83,6 +85,7 @@ type indexed struct {
 type state struct {
 	documents map[string]*indexed // by name
 	libraries []*library          // sorted by name
+	families  map[string]int      // how many libraries are of each family
 	base      *segment            // of most documents, some of which may have been replaced or removed since
 	segments  []placedSegment
 }
@@ -131,11 +134,12 @@ func (x *Index) Update(put []Document, remove []string) {
 
 // newState indexes the documents. It uses the base segment if most documents are in it.
 func newState(base *segment, documents map[string]*indexed) *state {
-	s := &state{documents: documents, base: base}
+	s := &state{documents: documents, base: base, families: make(map[string]int)}
 	positions := make(map[*indexed]int, len(documents))
 	for i, name := range slices.Sorted(maps.Keys(documents)) {
 		d := documents[name]
 		s.libraries = append(s.libraries, d.library)
+		s.families[d.library.family]++
 		positions[d] = i
 	}
 	place := func(g *segment) (current int) {

@@ -53,10 +53,11 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	asked := words(wanted)
 	var answers []answer
 	for i, m := range matches {
 		if m.tier != noTier {
-			answers = append(answers, answer{match: m, name: l.libraries[i].name})
+			answers = append(answers, answer{match: m, name: l.libraries[i].name, isAddOn: l.isAddOn(l.libraries[i], asked)})
 		}
 	}
 	return answers, nil
@@ -130,8 +131,10 @@ func (m match) ranksBefore(o match) bool {
 // answer is a library that matches.
 type answer struct {
 	match
-	name  string
-	score float64 // inside the tier: text, name and popularity
+	name string
+	// isAddOn: the library is of a family that the query does not name.
+	isAddOn bool
+	score   float64 // inside the tier: text, name and popularity
 }
 
 // bases are what tiers beyond a library's whole name are worth, beside text and popularity. Of what is called so
@@ -146,7 +149,18 @@ const (
 	textWorth  = 0.3
 	shareWorth = 0.45
 	wantWorth  = 1.1
+	// addOnWorth is what a library loses that is an add-on of one that the query does not name.
+	addOnWorth = 0.3
 )
+
+// minFamily is how many names start with the word that all libraries of a family start with.
+const minFamily = 5
+
+// isAddOn reports whether the library is of a family that no word of the query names.
+func (s *state) isAddOn(o *library, asked []string) bool {
+	return o.family != "" && s.families[o.family] >= minFamily &&
+		!slices.ContainsFunc(asked, func(w string) bool { return strings.HasPrefix(w, o.family) })
+}
 
 // rank returns the names of the libraries found for a text, best first. popularity may be nil.
 func rank(answers []answer, text string, popularity func(string) float64) []string {
@@ -172,6 +186,9 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 			a.score /= 2
 		}
 		a.score += bases[a.tier] + textWorth*a.text
+		if a.isAddOn && a.tier != nameMistyped {
+			a.score -= addOnWorth
+		}
 		if a.tier <= wordsMistyped {
 			a.score += shareWorth * share(text, a.name)
 		}

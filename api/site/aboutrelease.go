@@ -84,6 +84,19 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		add(about.Dependencies, false)
 		add(about.Peers, true)
 	}
+	page.sortDependencies()
+	page.Deprecated = page.Marks.Deprecated[page.Release.Version]
+	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
+		page.MonthDownloads = &downloads{int(n), asOf}
+	}
+	if npm := page.NPM(); npm != "" {
+		page.Advisories = s.options.Advisories.Of(npm, page.Release.Version)
+		page.Advisories = page.Advisories[:min(advisoriesShown, len(page.Advisories))]
+	}
+}
+
+// sortDependencies sorts the dependencies of a page by name, peer dependencies last, and cuts them to the number that is shown.
+func (page *libraryPage) sortDependencies() {
 	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
 		if a.Peer != b.Peer {
 			return map[bool]int{false: -1, true: 1}[a.Peer]
@@ -93,18 +106,6 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	page.MoreDependencies = len(page.Dependencies)
 	page.Dependencies = page.Dependencies[:min(dependenciesShown, len(page.Dependencies))]
 	page.MoreDependencies -= len(page.Dependencies)
-	deprecations, err := s.library.Deprecations(page.Name)
-	if err != nil {
-		failed("deprecation", err)
-	}
-	page.Deprecated = deprecations[page.Release.Version]
-	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
-		page.Downloads = &downloads{int(n), asOf}
-	}
-	if npm := page.NPM(); npm != "" {
-		page.Advisories = s.options.Advisories.Of(npm, page.Release.Version)
-		page.Advisories = page.Advisories[:min(advisoriesShown, len(page.Advisories))]
-	}
 }
 
 // advisoriesShown is how many known vulnerabilities a page tells of.

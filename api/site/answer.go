@@ -181,12 +181,15 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 
 // suggestLibraries returns the libraries whose names are spelt like the text that a visitor searched for.
 func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
-	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), []string{"name", "alternativeNames"})
+	found, err := s.library.Near(q.Context(), sought, librariesSuggested)
 	if err != nil {
-		return nil
+		return nil // the page says that the library does not exist
 	}
-	return found[:min(len(found), 5)]
+	return found
 }
+
+// librariesSuggested is how many libraries a page suggests.
+const librariesSuggested = 5
 
 // Limits of a request.
 const (
@@ -203,7 +206,6 @@ type request struct {
 	siteBase  string
 	assetBase string
 	inputs    inputs // of the page that is being made
-	followed  int    // modules whose imports were followed for the page
 }
 
 // parse reads the base addresses and the query of the request, and refuses invalid ones.

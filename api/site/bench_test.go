@@ -2,7 +2,6 @@ package site
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -41,7 +40,7 @@ func BenchmarkManyFiles(b *testing.B) {
 		for name, header := range map[string][]string{"": nil, "-br": {"Accept-Encoding", "br"}} {
 			b.Run(page.name+name, func(b *testing.B) {
 				get(b, site, page.target) // reads the release
-				bytes, start := 0, processorTime(b)
+				bytes, start := 0, testkit.ProcessorTime(b)
 				for b.Loop() {
 					site.cachedPages.Remove(func(pageKey) bool { return true })
 					w := get(b, site, page.target, header...)
@@ -51,18 +50,8 @@ func BenchmarkManyFiles(b *testing.B) {
 					bytes = w.Body.Len()
 				}
 				b.ReportMetric(float64(bytes), "page-bytes")
-				b.ReportMetric(float64(processorTime(b)-start)/float64(b.N)/float64(time.Millisecond), "cpu-ms")
+				b.ReportMetric(float64(testkit.ProcessorTime(b)-start)/float64(b.N)/float64(time.Millisecond), "cpu-ms")
 			})
 		}
 	}
-}
-
-// processorTime returns what the process has used.
-func processorTime(b *testing.B) time.Duration {
-	b.Helper()
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -391,6 +391,7 @@ type member[T any] struct {
 	Value T
 }
 
+// UnmarshalJSON decodes an object and keeps the order of its members.
 func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -410,6 +411,7 @@ func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// find returns the value of a member, and reports whether the object has it.
 func (o ordered[T]) find(key string) (T, bool) {
 	for _, m := range o {
 		if m.Key == key {

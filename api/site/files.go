@@ -152,7 +152,7 @@ func (e *noFileError) suggestFiles() []crumb {
 	return links
 }
 
-// filePage is one file: what there is to know of it, and its source.
+// filePage is the page of one file: its sizes, its integrity and its source.
 type filePage struct {
 	fileRow
 	Name, Version string
@@ -161,14 +161,18 @@ type filePage struct {
 	Use           string // address of its tags
 	Compare       string // address of what changed in it since the version before, or ""
 	Previous      string
+	source
+}
 
-	Lines     []template.HTML // what is shown of its source
-	First     int             // number of the first one
-	Count     int             // of all lines
-	Long      bool            // some are cut off
-	Plain     bool            // they have no colours until a worker has rendered them
-	Shortened bool            // the end of a long file is missing
-	Refused   string          // why no source is shown, "" where it is
+// source is the part of a file's source that a page displays.
+type source struct {
+	Lines     []template.HTML
+	First     int    // number of the first one
+	Count     int    // of all lines
+	Long      bool   // some are cut off
+	Plain     bool   // they have no colours until a worker has rendered them
+	Shortened bool   // the end of a long file is missing
+	Refused   string // why no source is displayed, "" where it is
 	Pager     pager
 }
 

@@ -6,59 +6,24 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/packages"
 )
 
 // A glance is what the box at the top of a release's page says beside the tag to copy.
 type glance struct {
 	Main      *fileRow // the file that the tag loads
-	Checked   bool     // known vulnerabilities were compared with the release
-	Proven    bool     // its provenance is verified
-	Safe      string   // the newest stable version without a warning, "" if that is this release or does not exist
-	SafeKnown bool     // vulnerabilities were compared, so that Safe is not only the newest that is not deprecated
-}
-
-// A mark is what is wrong with a version, in a word for the list of versions.
-type mark string
-
-const (
-	deprecatedMark mark = "deprecated"
-	vulnerableMark mark = "vulnerable"
-)
-
-// versionMarks returns the marks of a library's versions, such as deprecated. It leaves out those that cannot be read.
-func (s *Site) versionMarks(l *library.Library, versions []views.Version) map[string]mark {
-	marks := map[string]mark{}
-	deprecated, err := s.library.Deprecations(l.Name)
-	if err != nil {
-		s.logger.Error("site: couldn't read which versions are deprecated; the page is shown without", "package", l.Name, "err", err)
-	}
-	for version := range deprecated {
-		marks[version] = deprecatedMark
-	}
-	if npm := l.NPM(); npm != "" {
-		names := make([]string, len(versions))
-		for i, v := range versions {
-			names[i] = v.Version
-		}
-		for _, version := range s.options.Advisories.Affected(npm, names) {
-			marks[version] = vulnerableMark
-		}
-	}
-	return marks
+	Upgrades  []library.Upgrade
+	Checked   bool   // known vulnerabilities were compared with the release
+	Proven    bool   // its provenance is verified
+	Safe      string // the newest stable version without a warning, "" if that is this release or does not exist
+	SafeKnown bool   // vulnerabilities and deprecations are known, so that Safe is not only the newest
 }
 
 // newGlance returns the content of the summary box of a library's page. main is the file that its tag loads.
 func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
-	g := &glance{Main: main, Checked: s.options.Advisories.HasChecked(page.NPM()), Proven: page.Built != nil && page.Built.Why == ""}
-	g.SafeKnown = g.Checked
-	for _, v := range page.Versions { // newest first
-		if !packages.IsPrerelease(v.Version) && page.Marks[v.Version] == "" {
-			if v.Version != page.Release.Version {
-				g.Safe = v.Version
-			}
-			break
-		}
+	g := &glance{Main: main, Checked: page.Marks.KnowsVulnerable, Proven: page.Built != nil && page.Built.Repository != ""}
+	g.SafeKnown = g.Checked && page.Marks.KnowsDeprecated
+	if g.Safe = page.Marks.Safe(library.VersionNames(page.Versions)); g.Safe == page.Release.Version {
+		g.Safe = ""
 	}
 	return g
 }

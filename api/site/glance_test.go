@@ -1,6 +1,7 @@
 package site
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -21,6 +23,8 @@ func TestGlance(t *testing.T) {
 	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0", "2.0.0-beta.1"} {
 		shelf.Publish("jar", version, "jar.js", files)
 	}
+	shelf.Enrol("lidless", `{"name":"lidless","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lidless.git"}}`)
+	shelf.Publish("lidless", "1.2.0", "", map[string]string{"a.js": "a"})
 	osv := filepath.Join(t.TempDir(), "osv.json")
 	if err := os.WriteFile(osv, []byte(`{"id":"GHSA-1","summary":"It leaks.","affected":[{"package":{"ecosystem":"npm","name":"@glass/jar"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.1.0"}]}]}]}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -34,6 +38,7 @@ func TestGlance(t *testing.T) {
 	}})
 	checked := newSite(t, shelf, func(o *Options) { o.Advisories, o.Library = advisories, index })
 	unchecked := newSite(t, shelf, func(o *Options) { o.Library = index })
+	mirror := newSite(t, shelf, func(o *Options) { o.Advisories = advisories })
 	later := newSite(t, shelf, func(o *Options) {
 		o.Advisories, o.Library = library.FollowAdvisories(filepath.Join(t.TempDir(), "later.json"), nil), index
 	})
@@ -46,8 +51,12 @@ func TestGlance(t *testing.T) {
 			`<option value="1.2.0">1.2.0 (deprecated)`, `<option value="1.0.0" selected>1.0.0 (vulnerable)`, "<option>1.1.0</option>"}},
 		{checked, "/library/jar/1.1.0", []string{"<dd>none known</dd>", "<dt>Newest safe version</dt><dd>this one</dd>", "Use <span class=\"path\">jar.min.js</span>"}},
 		{checked, "/library/jar/1.2.0", []string{"<dt>Deprecated</dt><dd>yes</dd>", "broken", `href="/library/jar/1.1.0">1.1.0</a></dd>`}},
-		{unchecked, "/library/jar/1.1.0", []string{"<dd>not checked</dd>", "<dt>Newest version</dt><dd>this one</dd>", "<dd>not proven</dd>"}},
+		{unchecked, "/library/jar/1.1.0", []string{"<dd>not checked</dd>", "<dt>Newest version</dt><dd>this one</dd>", "<dt>Provenance</dt><dd>not checked <span class=\"hint\">not an npm release</span></dd>"}},
+		{mirror, "/library/jar/1.1.0", []string{"<dt>Deprecated</dt><dd>not checked</dd>", "<dt>Newest version</dt>"}},
 		{later, "/library/jar/1.1.0", []string{"<dd>not checked</dd>"}},
+		{checked, "/search?q=jar", []string{`<span class="state state-failed">deprecated</span>`, "<li>3 B</li>", "/jar.min.js", "<li>no known vulnerabilities</li><li>provenance not checked</li>", `<li>newest safe version: <a href="/library/jar/1.1.0">1.1.0</a></li>`}},
+		{unchecked, "/search?q=jar", []string{"<li>vulnerabilities and provenance not checked</li>"}},
+		{checked, "/search?q=lidless", []string{`<span class="state state-failed">deprecated</span>`}}, // it has no main file
 		{unchecked, "/library/jar/1.1.0?file=jar.js", []string{"Use <span class=\"path\">jar.js</span>"}},
 	} {
 		body := get(t, test.site, test.target).Body.String()
@@ -56,9 +65,49 @@ func TestGlance(t *testing.T) {
 				t.Errorf("%s lacks %s", test.target, want)
 			}
 		}
-		if strings.Index(body, `id="files"`) > strings.Index(body, `id="about-title"`) {
+		if strings.HasPrefix(test.target, "/library") && strings.Index(body, `id="files"`) > strings.Index(body, `id="about-title"`) {
 			t.Errorf("%s has the files behind what it says about the library", test.target)
 		}
+	}
+}
+
+// TestUpgradesOnPage tests that the page and `larder info` say what a browser downloads that has the file of a version before.
+func TestUpgradesOnPage(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	shelf.Enrol("lib", `{"name":"lib","filename":"lib.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lib.git"},"autoupdate":{"source":"npm","target":"lib","fileMap":[{"basePath":"","files":["*"]}]}}`)
+	for _, version := range []string{"1.0.0", "1.1.0", "1.1.1"} {
+		shelf.Publish("lib", version, "lib.js", map[string]string{"lib.js": testkit.VersionedScript(version), "LICENSE": "MIT"})
+	}
+	text, deltas := testkit.VersionedScript("1.1.1"), map[string]int64{}
+	for _, before := range []string{"1.0.0", "1.1.0", "1.1.1"} { // the last one is the same file, not of a version before
+		delta, err := coding.EncodeDelta([]byte(testkit.VersionedScript(before)), []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored, err := shelf.Store.PutDelta(kvstore.Sum([]byte(text)), delta); err != nil || !stored {
+			t.Fatal(stored, err)
+		}
+		deltas[before] = int64(len(delta))
+	}
+	index := shelf.Index(library.Options{Dictionaries: true})
+	s := newSite(t, shelf, func(o *Options) { o.Library = index })
+	want := fmt.Sprintf("<dt>Upgrade</dt><dd>from 1.1.0: %d B, from 1.0.0: %d B</dd>", deltas["1.1.0"], deltas["1.0.0"])
+	if body := get(t, s, "/library/lib/1.1.1").Body.String(); !strings.Contains(body, want) {
+		t.Errorf("the page lacks %s", want)
+	}
+	if body := get(t, s, "/library/lib/1.1.0").Body.String(); strings.Contains(body, "<dt>Upgrade</dt>") {
+		t.Error("the page of a version without deltas has an upgrade")
+	}
+	if body := get(t, newSite(t, shelf, nil), "/library/lib/1.1.1").Body.String(); strings.Contains(body, "<dt>Upgrade</dt>") {
+		t.Error("the page has an upgrade while the server sends no deltas")
+	}
+	d := library.Directory{Dictionaries: true, Store: shelf.Store, Index: func() (*library.Index, error) { return index, nil }}
+	info, err := d.Info(t.Context(), library.InfoRequest{Library: "lib", Version: "1.1.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(info.Release.Files[1].Upgrades), fmt.Sprint([]library.Upgrade{{From: "1.1.0", Bytes: deltas["1.1.0"]}, {From: "1.0.0", Bytes: deltas["1.0.0"]}}); got != want || info.Release.Files[0].Upgrades != nil {
+		t.Errorf("info has the upgrades %s, want %s", got, want)
 	}
 }
 

@@ -1,9 +1,7 @@
 package site
 
 import (
-	"errors"
 	"slices"
-	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/logs/views"
@@ -41,8 +39,7 @@ type fold struct {
 // An event is what became of one version.
 type event struct {
 	views.Account
-	Entry  int64 // of the log, -1 for none
-	Files  int   // of a published one
+	Files  int // of a published one
 	Bytes  int64
 	Before string // the published version before this one, "" for none
 }
@@ -60,17 +57,6 @@ var stateNames = map[views.StateKind]string{
 var shownStates = []views.StateKind{
 	views.Published, views.Mirrored, views.Processing, views.Detected, views.Failed, views.Refused, views.Withdrawn,
 	views.Older, views.Prerelease, views.Ignored, views.Gone,
-}
-
-// When returns a word for what happened at the time Updated.
-func (e event) When() string {
-	switch e.Kind {
-	case views.Detected, views.Processing:
-		return "Seen"
-	case views.Failed:
-		return "Last attempt"
-	}
-	return strings.ToUpper(e.Done()[:1]) + e.Done()[1:]
 }
 
 const (
@@ -128,7 +114,7 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 		return withQuery(historyPath(l.Name), encodeQuery("state", page.Only, "page", n))
 	})
 	q.inputs.arbitrary = page.Pager.Page != q.pageNumber() || page.Only != string(only)
-	if err := s.addEvents(q, &page, sliceOf(page.Pager, shown)); err != nil {
+	if err := s.addEvents(&page, sliceOf(page.Pager, shown)); err != nil {
 		return nil, err
 	}
 	a := &pageAnswer{
@@ -143,30 +129,23 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// addEvents adds what the store records about the displayed versions.
-func (s *Site) addEvents(q *request, page *historyPage, shown []views.Account) error {
+// addEvents adds the listed versions to the page, the published ones with their files.
+func (s *Site) addEvents(page *historyPage, listed []views.Account) error {
 	versions, err := s.library.Versions(page.Name)
 	if err != nil {
 		return err
 	}
-	published := make(map[string]int, len(versions))
+	published := make(map[string]event, len(versions))
 	for i, v := range versions {
-		published[v.Version] = i
-	}
-	for _, a := range shown {
-		e := event{Account: a, Entry: -1}
-		if i, ok := published[a.Version]; ok {
-			v := versions[i]
-			e.Entry, e.Files, e.Bytes = v.Entry, v.Files, v.Bytes
-			if i+1 < len(versions) {
-				e.Before = versions[i+1].Version
-			}
-		} else if a.Kind == views.Withdrawn {
-			var withdrawn *library.WithdrawnError
-			if _, err := s.library.Release(q.Context(), page.Name, a.Version); errors.As(err, &withdrawn) {
-				e.Entry = withdrawn.Entry
-			}
+		e := event{Files: v.Files, Bytes: v.Bytes}
+		if i+1 < len(versions) {
+			e.Before = versions[i+1].Version
 		}
+		published[v.Version] = e
+	}
+	for _, a := range listed {
+		e := published[a.Version]
+		e.Account = a
 		page.Events = append(page.Events, e)
 	}
 	return nil

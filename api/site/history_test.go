@@ -25,7 +25,7 @@ func accounted(t testing.TB, older int) *Site {
 		o.Library = shelf.Index(library.Options{Accounts: func(r kvstore.Reader, name string) ([]views.Account, error) {
 			states, err := views.States(r, name)
 			all := make([]views.Account, 0, older+4)
-			all = append(all, []views.Account{{State: states[1], Command: "larder retry jar@9001.0.0"}, {State: states[0]}}...)
+			all = append(all, []views.Account{{State: states[1], Command: "larder add --retry jar@9001.0.0"}, {State: states[0]}}...)
 			add := func(version string, kind views.StateKind, reason string) {
 				all = append(all, views.Account{State: views.State{Package: name, Version: version, Kind: kind, Reason: reason}, Command: "larder add jar@" + version})
 			}
@@ -51,7 +51,7 @@ func TestHistoryListsWhatIsNotMirrored(t *testing.T) {
 		t.Errorf("the folds are %s", got)
 	}
 	for _, want := range []string{
-		`href="/history/jar?state=refused"`, `<code>larder retry jar@9001.0.0</code>`, `<code>larder add jar@8999.0.0-beta.1</code>`, `<code>larder add jar@1234.0.0</code>`,
+		`href="/history/jar?state=refused"`, `<code>larder add --retry jar@9001.0.0</code>`, `<code>larder add jar@8999.0.0-beta.1</code>`, `<code>larder add jar@1234.0.0</code>`,
 		`the pattern &#34;*&lt;y&#34;`, `<a href="/history/jar?state=older">All 1,234</a>`,
 	} {
 		if !strings.Contains(body, want) {

@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,10 +9,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/views"
 )
 
 // homePage is the front page.
@@ -27,7 +22,7 @@ type homePage struct {
 // A card is a library in a list.
 type card struct {
 	*library.Library
-	Snippet library.Snippet // of the main file; without URL if it has none
+	Snippet library.Snippet // of the file that a page loads; without URL for none
 }
 
 // Label returns a word for the kind of library.
@@ -46,9 +41,8 @@ func (c card) Label() string {
 // newCard returns a library as the front page displays it.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
-	var sri logs.SRI
-	if l.HasFile() && sri.UnmarshalText([]byte(l.SRI)) == nil {
-		c.Snippet = library.NewSnippet(q.assetBase, l.Name, l.Version, views.PublishedFile{Path: l.Filename, SRI: sri, File: views.File{Module: l.Module}})
+	if l.HasFile() {
+		c.Snippet = library.NewSnippet(q.assetBase, l.Name, l.Version, l.Loaded)
 	}
 	return c
 }
@@ -114,33 +108,55 @@ type searchPage struct {
 // A result is a library that a search found, with what helps to choose among several.
 type result struct {
 	card
-	Brotli    int64 // bytes of the main file, 0 where it is not stored in that encoding
-	Downloads int64 // from npm in a month, 0 where unknown
+	library.Facts
 }
 
-// newResults returns the rows of a page of search results.
-func (s *Site) newResults(q *request, libraries []*library.Library) ([]result, error) {
+// Mark returns what is wrong with the latest version in a word, "" for nothing.
+func (r result) Mark() string {
+	switch {
+	case r.Vulnerable != nil && *r.Vulnerable:
+		return "vulnerable"
+	case r.Deprecated != nil && *r.Deprecated:
+		return "deprecated"
+	}
+	return ""
+}
+
+// Checks returns the outcomes of the checks of the latest version that the mark does not tell.
+func (r result) Checks() []string {
+	provenance := "provenance " + describeProvenance(r.Provenance)
+	switch {
+	case r.Version == "":
+		return nil
+	case r.Vulnerable == nil && r.Provenance == "":
+		return []string{"vulnerabilities and " + provenance}
+	case r.Vulnerable == nil:
+		return []string{"vulnerabilities not checked", provenance}
+	case *r.Vulnerable:
+		return []string{provenance}
+	}
+	return []string{"no known vulnerabilities", provenance}
+}
+
+// OtherSafeVersion returns the newest safe version, "" if that is the latest version or does not exist.
+func (r result) OtherSafeVersion() string {
+	if r.SafeVersion == nil || *r.SafeVersion == r.Version {
+		return ""
+	}
+	return *r.SafeVersion
+}
+
+// newResults returns the rows of a page of search results. It leaves out facts that cannot be read.
+func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 	results := make([]result, len(libraries))
 	for i, l := range libraries {
-		results[i] = result{card: newCard(q, l), Downloads: l.Downloads}
-		if n, _, ok := s.library.Downloads(l.Name); ok {
-			results[i].Downloads = n
-		}
-		if !l.HasFile() {
-			continue
-		}
-		content, err := s.library.Content(l.Content)
-		if errors.Is(err, kvstore.ErrNotFound) { // withdrawn and erased since
-			continue
-		}
+		facts, err := s.library.Facts(l, s.options.Advisories)
 		if err != nil {
-			return nil, err
+			s.logger.Error("site: couldn't read all facts of a library; the results are shown without", "package", l.Name, "err", err)
 		}
-		if c, ok := content.Find(coding.Brotli); ok {
-			results[i].Brotli = c.Length
-		}
+		results[i] = result{newCard(q, l), facts}
 	}
-	return results, nil
+	return results
 }
 
 // resultsShown is how many libraries a page of results has.
@@ -180,9 +196,7 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 			a.canonical += "?" + encodeQuery("page", strconv.Itoa(page.Pager.Page))
 		}
 	}
-	if page.Results, err = s.newResults(q, sliceOf(page.Pager, found)); err != nil {
-		return nil, err
-	}
+	page.Results = s.newResults(q, sliceOf(page.Pager, found))
 	a.data = page
 	return a, nil
 }

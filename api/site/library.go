@@ -28,37 +28,61 @@ type libraryPage struct {
 	Latest   bool             // it is the latest one
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
+	Marks    library.Marks
+	Glance   *glance
 
-	Marks       map[string]mark
-	Glance      *glance
-	Pair        string // tags of the chosen file and of the style sheet or script that belongs to it, "" for none
-	Chosen      *use   // the file whose tags are shown, nil for none
-	Wanted      string // path of the file that was asked for, "" for none
-	Lacks       bool   // the release does not have it
-	Modules     []fileLink
-	Files       []fileRow
-	Shown       string // what the list of files is filtered by
-	Pager       pager
-	FileCount   int
-	LeftOut     []logs.LeftOut // some of the files that were selected and are not published
-	LeftOuts    int            // how many there are
-	Notes       []string       // what went wrong without stopping the release
-	Unpublished []views.State  // newest versions that are not published
-	HasWaiting  bool           // some of them will be tried
-	NotMirrored int            // versions of upstream that were never tried
-	Usage       *usageChart    // nil where there is nothing to show
-	Downloads   *downloads     // from npm, too
-	Sizes       *sizeChart     // too
-	Readme      *readme        // too
+	chosenFile
+	fileList
+	unpublishedVersions
+	upstreamFacts
+	charts
+}
 
+// chosenFile is the file whose tags a library's page has.
+type chosenFile struct {
+	Chosen  *use   // nil for none
+	Pair    string // tags of the file and of the style sheet or script that belongs to it, "" for none
+	Wanted  string // path of the file that was requested, "" for none
+	Lacks   bool   // the release does not have the requested file
+	Modules []fileLink
+}
+
+// fileList is the list of a release's files, or the part of it that a filter selects.
+type fileList struct {
+	Files     []fileRow
+	Shown     string // the filter
+	Pager     pager
+	FileCount int
+	LeftOut   []logs.LeftOut // some of the files that were selected and are not published
+	LeftOuts  int            // how many there are
+	Notes     []string       // what went wrong without stopping the release
+}
+
+// unpublishedVersions are the versions of a library that are not published.
+type unpublishedVersions struct {
+	Unpublished []views.State // the newest
+	HasWaiting  bool          // some of them will be tried
+	NotMirrored int           // versions of upstream that were never tried
+	Withdrawn   *views.State  // the newest withdrawn version; only where nothing is published
+}
+
+// upstreamFacts are what upstream documents about a release, and how the release relates to it.
+type upstreamFacts struct {
+	Readme           *readme    // nil for none
+	MonthDownloads   *downloads // from npm, nil where unknown
 	Dependencies     []dependency
-	MoreDependencies int    // that are not shown
-	Deprecated       string // why upstream warns of the release, "" where it does not
+	MoreDependencies int    // not listed
+	Deprecated       string // why upstream deprecated the release, "" where it did not or that is not known
 	Advisories       []osv.Advisory
-	Built            *built       // where the release was built, nil where that could not be read
-	Upstream         string       // what upstream has of the release, "" where that is not known
-	UpstreamDiffers  bool         // and it is something else
-	Withdrawn        *views.State // newest version that was withdrawn; only where nothing is published
+	Built            *built // where the release was built, nil where that could not be read
+	Upstream         string // what upstream has of the release, "" where unknown
+	UpstreamDiffers  bool   // upstream has something else
+}
+
+// charts are drawings of numbers over time, nil where there are too few.
+type charts struct {
+	Usage *usageChart
+	Sizes *sizeChart
 }
 
 // An origin is where a library comes from, as links that can be followed.
@@ -134,13 +158,25 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 	}, nil
 }
 
+// findInitial returns the file that the page of a release is about if the user chooses none. It returns false if the release has no files.
+func findInitial(r *library.Release) (views.PublishedFile, bool) {
+	if f, ok := r.Find(r.Default); ok {
+		return minifiedOf(r, f), true
+	}
+	if len(r.Files) == 0 {
+		return views.PublishedFile{}, false
+	}
+	return r.Files[0], true
+}
+
 // releasePage returns the page of a version of a library.
 func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
 		return nil, err
 	}
-	page := libraryPage{Library: l, origin: newOrigin(l), Release: r, Latest: version == l.Version, FileCount: len(r.Files)}
+	page := libraryPage{Library: l, origin: newOrigin(l), Release: r, Latest: version == l.Version}
+	page.FileCount = len(r.Files)
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
@@ -159,16 +195,13 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
 	q.inputs.arbitrary = page.Shown != "" || page.Lacks
 	s.useCounts(q)
-	initial, hasMain := r.Find(r.Default) // the file of a page that no other file was asked of
-	if hasMain {
-		initial = minifiedOf(r, initial)
-	} else if hasMain = len(r.Files) > 0; hasMain {
-		initial = r.Files[0]
-	}
+	initial, hasFiles := findInitial(r)
 	if !ok {
-		wanted, chosen, ok = "", initial, hasMain
+		wanted, chosen, ok = "", initial, hasFiles
 	}
-	page.Marks = s.versionMarks(l, page.Versions)
+	if page.Marks, err = s.library.Marks(l, s.options.Advisories, library.VersionNames(page.Versions)); err != nil {
+		s.logger.Error("site: couldn't read what is wrong with versions; the page is shown without", "package", l.Name, "err", err)
+	}
 	if ok {
 		page.Pair = pairTags(q, r, chosen)
 		if page.Chosen, err = s.newUse(q, l, r, chosen); err != nil {
@@ -194,6 +227,9 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 			return nil, err
 		}
 		page.Glance = s.newGlance(&page, &row)
+		if page.Glance.Upgrades, err = s.library.Upgrades(r, chosen, page.Versions); err != nil {
+			return nil, err
+		}
 	}
 	address := func(path string) fileLink {
 		if path == initial.Path {
@@ -349,18 +385,21 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	if u.Kind != library.Module {
 		return u, nil
 	}
-	g, err := s.importGraph(q, r, f.Path)
+	g, err := s.importGraph(q, r, []views.PublishedFile{f})
 	if err != nil {
 		return nil, err
 	}
-	name, err := s.library.BuiltSpecifier(l, r, f.Path)
+	name, _, err := s.library.BuiltModule(l, r, f.Path)
 	if err != nil {
 		return nil, err
 	}
 	name = cmp.Or(name, l.ModuleName())
-	imports := map[string]string{name: u.URL}
-	maps.Copy(imports, g.Imports)
-	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(name)
+	m := g.ImportMap
+	if m.Imports[name] == "" {
+		m.Imports = map[string]string{name: u.URL}
+		maps.Copy(m.Imports, g.Imports)
+	}
+	u.ImportMap = importMap(m) + "\n" + importStatement(name)
 	u.Preload = modulePreloads(g.Modules)
 	u.Modules, u.Problems = len(g.Modules), g.Problems
 	if g.Pending {

@@ -255,7 +255,7 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 		if page.Manifest, err = s.library.EntryManifest(found.Entries[i].Entry); err != nil {
 			return nil, err
 		}
-		page.addFiles(q)
+		page.addManifest(q)
 	}
 	for _, e := range found.Entries { // the newest that says so counts
 		if e.Kind == logs.Withdrawn {
@@ -271,8 +271,8 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// addFiles adds the files of the page that the query selects.
-func (page *releasePage) addFiles(q *request) {
+// addManifest adds the totals, notes and left-out files of the manifest, and the part of its files that the page number selects.
+func (page *releasePage) addManifest(q *request) {
 	m := page.Manifest
 	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
 		return withQuery(releaseHistoryPath(page.Name, page.Version), encodeQuery("page", n)) + "#files"

@@ -15,9 +15,9 @@ func TestNodes(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	now := time.Now()
 	members := []Node{
-		{Name: "https://one:9443", Role: "writer", Leads: true, Entries: 120, Since: now, Heard: now},
+		{Name: "https://one:9443", Role: "leader", Leads: true, Entries: 120, Since: now, Heard: now},
 		{Name: "<two>", Role: "follower", Entries: 100, Lacks: 20, Behind: 12, Since: now, Heard: now.Add(-75 * time.Second), Problem: "the <bucket> is behind", Evidence: "fork-1.json"},
-		{Name: "four", Role: "former writer", Former: true, Silent: true, Heard: now.Add(-2 * time.Minute)},
+		{Name: "four", Role: "former leader", Former: true, Silent: true, Heard: now.Add(-2 * time.Minute)},
 		{Name: "three", Role: "follower", Behind: -1, Heard: now},
 	}
 	var failure error
@@ -35,7 +35,7 @@ func TestNodes(t *testing.T) {
 			}
 		}
 	}
-	shows("https://one:9443", ">writer<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up", ">former writer<", "2 min ago", "<strong>four</strong>: not heard of since")
+	shows("https://one:9443", ">leader<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up", ">former leader<", "2 min ago", "<strong>four</strong>: not heard of since")
 	failure, members = errors.New("it does not answer"), members[:1]
 	shows("only this node is shown: it does not answer", "https://one:9443")
 	if w := get(t, newSite(t, shelf, nil), "/nodes"); w.Code != http.StatusNotFound {

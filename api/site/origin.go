@@ -14,7 +14,8 @@ type built struct {
 	Commit                     string
 	Workflow, WorkflowLink     string
 	Mismatch                   string // the repository that the package JSON names, where that is another one
-	Why                        string // why nothing proves it
+	Why                        string // why nothing proves it, "" where the outcome says all
+	Outcome                    string // of the check of the provenance attestation, in a word or two
 }
 
 // newBuilt returns what the log entry of a release says about how it was built, compared with the repository in the
@@ -22,17 +23,17 @@ type built struct {
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
-		return &built{Why: "No provenance: mirrored from another origin"}
+		return &built{Why: "mirrored from another origin"}
 	case p == nil && e.Signature.Outcome == "":
-		return &built{Why: "No provenance: not an npm release"}
+		return &built{Why: "not an npm release"}
 	case p == nil:
-		return &built{Why: "Provenance was not checked at publication"}
+		return &built{Why: "at publication"}
 	case p.Outcome == logs.AttestationMissing:
-		return &built{Why: "No provenance published on npm"}
+		return &built{Why: "on npm"}
 	case p.Outcome == logs.AttestationInvalid:
-		return &built{Why: "Invalid provenance on npm: " + p.Reason}
+		return &built{Why: p.Reason}
 	case p.Outcome != logs.AttestationVerified:
-		return &built{Why: "Unverified provenance on npm: " + p.Reason}
+		return &built{Why: p.Reason}
 	default:
 		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: text.WebLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: text.WebLink(p.Workflow)}
 		if path, ok := strings.CutPrefix(p.Workflow, p.Repository+"/"); ok {
@@ -44,6 +45,17 @@ func newBuilt(e logs.Entry, repository string) *built {
 		}
 		return b
 	}
+}
+
+// describeProvenance returns the outcome of the check of a provenance attestation in words, "not checked" for "".
+func describeProvenance(outcome logs.AttestationOutcome) string {
+	switch outcome {
+	case "":
+		return "not checked"
+	case logs.AttestationMissing:
+		return "not published"
+	}
+	return string(outcome)
 }
 
 // workflowLink returns the link to the workflow's source at GitHub, "" for other services.
@@ -65,7 +77,12 @@ func (s *Site) addOrigin(page *libraryPage) {
 	if err != nil {
 		failed(err)
 	} else if len(found.Entries) > 0 {
-		page.Built = newBuilt(found.Entries[0].Entry, page.RepositoryLink)
+		e := found.Entries[0].Entry
+		page.Built = newBuilt(e, page.RepositoryLink)
+		page.Built.Outcome = describeProvenance("")
+		if e.Provenance != nil {
+			page.Built.Outcome = describeProvenance(e.Provenance.Outcome)
+		}
 	}
 	if page.Upstream, page.UpstreamDiffers, err = s.library.Upstream(page.Name, page.Release.Version); err != nil {
 		failed(err)

@@ -28,11 +28,11 @@ func TestBuilt(t *testing.T) {
 			Workflow: ".github/workflows/release.yml@refs/heads/main", WorkflowLink: "https://github.com/jars/pickle/blob/c0ffee/.github/workflows/release.yml",
 			Mismatch: "https://github.com/jars/other",
 		}},
-		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}, "", built{Why: "No provenance published on npm"}},
-		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "too large"}}, "", built{Why: "Unverified provenance on npm: too large"}},
-		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "Provenance was not checked at publication"}},
-		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "No provenance: not an npm release"}},
-		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "No provenance: mirrored from another origin"}},
+		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}, "", built{Why: "on npm"}},
+		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "too large"}}, "", built{Why: "too large"}},
+		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "at publication"}},
+		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "not an npm release"}},
+		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "mirrored from another origin"}},
 	}
 	for _, tt := range tests {
 		if got := newBuilt(tt.entry, tt.repository); *got != tt.want {
@@ -57,13 +57,16 @@ func TestOriginOnPage(t *testing.T) {
 	page := get(t, site, "/library/pickle").Body.String()
 	for _, want := range []string{
 		`<dt>Authors</dt><dd><a href="https://a.example/" rel="noopener">A &lt;b&gt;</a>, <a href="/search?q=B" title="Libraries of the same author">B</a>`, "and 1 more</dd>",
-		`<dt>Built from</dt><dd>No provenance: not an npm release</dd>`, `<p class="notice">On 2 January 2026 it was &lt;the same&gt;.</p>`,
+		`<dt>Provenance</dt><dd>not checked <span class="hint">not an npm release</span></dd>`, `<p class="notice">On 2 January 2026 it was &lt;the same&gt;.</p>`,
 		`<link rel="alternate" type="application/atom+xml" title="pickle 1.0.0: releases, and what became of them" href="/logs.atom?package=pickle">`,
 		`href="/logs.atom?package=pickle" type="application/atom+xml">Feed</a>`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s", want)
 		}
+	}
+	if n := strings.Count(page, "not an npm release"); n != 1 || strings.Contains(page, "Built from") {
+		t.Errorf("the page says %d times why it has no provenance", n)
 	}
 	if strings.Contains(page, "@example.com") || strings.Contains(page, "javascript:") {
 		t.Error("the page has an address, or a link that runs something")

@@ -19,6 +19,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // This file makes pages, and caches those that depend on libraries only until one of these changes. A page of a release
@@ -275,8 +276,8 @@ func (s *Site) documentsFor(q *request) library.Documents {
 	})
 }
 
-// A graphKey identifies what loads when a page imports a module.
-type graphKey struct{ release, file, assetBase string }
+// A graphKey identifies what loads when a page imports modules of a release.
+type graphKey struct{ release, files, assetBase string }
 
 // A cachedGraph stays valid until one of the libraries that it depends on changes.
 type cachedGraph struct {
@@ -287,27 +288,21 @@ type cachedGraph struct {
 const (
 	maxGraphs     = 500
 	maxGraphBytes = 32 << 20
-	// maxFollowed limits the modules of the graphs that are made for one page. The next request for the page continues.
-	maxFollowed = 1000
 )
 
-// importGraph returns the modules that a module imports, directly and indirectly, from the cache or by following its imports. The graph is
-// empty and Pending if the page has followed maxFollowed modules already.
-func (s *Site) importGraph(q *request, r *library.Release, file string) (*library.Graph, error) {
-	key := graphKey{r.Owner(), file, q.assetBase}
+// importGraph returns the modules that modules import, directly and indirectly, from the cache or by following their imports.
+func (s *Site) importGraph(q *request, r *library.Release, modules []views.PublishedFile) (*library.Graph, error) {
+	key := graphKey{r.Owner(), "", q.assetBase}
+	for _, f := range modules {
+		key.files += f.Path + "\n"
+	}
 	g, ok := s.graphs.CachedIf(key, func(g cachedGraph) bool { return !s.library.Changes().Since(g.moment, g.Libraries) })
 	if !ok {
-		if q.followed >= maxFollowed {
-			q.inputs.isUnrendered = true
-			return &library.Graph{Pending: true}, nil
-		}
-		f, _ := r.Find(file)
 		g.moment = s.library.Changes().Now()
 		var err error
-		if g.Graph, err = s.library.Graph(q.Context(), q.assetBase, r, f, s.documentsFor(q)); err != nil {
+		if g.Graph, err = s.library.Graph(q.Context(), q.assetBase, r, modules, s.documentsFor(q)); err != nil {
 			return nil, err
 		}
-		q.followed += len(g.Modules)
 		if !g.Pending {
 			_, _ = s.graphs.Get(key, func() (cachedGraph, int, error) { return g, g.Bytes(), nil })
 		}

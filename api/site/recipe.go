@@ -1,7 +1,6 @@
 package site
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"html"
@@ -108,8 +107,7 @@ func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile
 // all modules) with its modules, classic scripts (the main one first), and module scripts.
 func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
-	var all []library.GraphModule
-	imports, has := map[string]string{}, map[string]bool{}
+	var modules []views.PublishedFile
 	slices.SortStableFunc(chosen, func(a, b views.PublishedFile) int {
 		return cmp.Or(loadRank(r, a.Path)-loadRank(r, b.Path), cmp.Compare(a.Path, b.Path))
 	})
@@ -121,29 +119,14 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 		case library.Script:
 			scripts = append(scripts, snippet)
 		case library.Module:
-			specifier, err := s.library.BuiltSpecifier(l, r, f.Path)
+			specifier, _, err := s.library.BuiltModule(l, r, f.Path)
 			if err != nil {
 				return err
 			}
 			if specifier != "" {
-				imports[specifier], snippet.HTML = snippet.URL, importStatement(specifier)
+				snippet.HTML = importStatement(specifier)
 			}
-			roots = append(roots, snippet)
-			g, err := s.importGraph(q, r, f.Path)
-			if err != nil {
-				return err
-			}
-			maps.Copy(imports, g.Imports)
-			page.Problems = append(page.Problems, g.Problems...)
-			if g.Pending && !slices.Contains(page.Problems, modulesPending) {
-				page.Problems = append(page.Problems, modulesPending)
-			}
-			for _, m := range g.Modules {
-				if !has[m.URL] {
-					has[m.URL] = true
-					all = append(all, m)
-				}
-			}
+			roots, modules = append(roots, snippet), append(modules, f)
 		default:
 			page.Untagged = append(page.Untagged, f.Path)
 		}
@@ -152,16 +135,25 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 	for _, s := range styles {
 		lines = append(lines, s.HTML)
 	}
+	pending := false
 	if len(roots) > 0 {
-		lines = append(lines, importMap(imports, all))
-		if len(all) > len(roots) {
-			lines = append(lines, modulePreloads(all))
+		g, err := s.importGraph(q, r, modules)
+		if err != nil {
+			return err
 		}
+		page.Problems = append(page.Problems, g.Problems...)
+		lines = append(lines, importMap(g.ImportMap))
+		if len(g.Modules) > len(roots) {
+			lines = append(lines, modulePreloads(g.Modules))
+		}
+		pending = g.Pending
 	}
 	for _, s := range append(scripts, roots...) {
 		lines = append(lines, s.HTML)
 	}
-	if !slices.Contains(page.Problems, modulesPending) { // else some are missing
+	if pending {
+		page.Problems = append(page.Problems, modulesPending)
+	} else {
 		page.Tags = strings.Join(lines, "\n")
 	}
 	if len(scripts) > 0 {
@@ -183,12 +175,9 @@ func loadRank(r *library.Release, file string) int {
 
 // importMap returns the markup of an import map, which has the integrity of all modules
 // (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
-func importMap(imports map[string]string, modules []library.GraphModule) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ")                                // and "<" is escaped, so that nothing ends the script element
-	_ = e.Encode(library.NewImportMap(imports, modules)) // strings always encode
-	return "<script type=\"importmap\">\n" + b.String() + "</script>"
+func importMap(m library.ImportMap) string {
+	text, _ := json.MarshalIndent(m, "", "  ") // strings always encode, and "<" is escaped, so that nothing ends the script element
+	return "<script type=\"importmap\">\n" + string(text) + "\n</script>"
 }
 
 // importStatement returns the markup of a module script that imports a module by its name.

@@ -4,6 +4,7 @@ import (
 	"html/template"
 	"strings"
 
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -52,17 +53,17 @@ func (m *markup) html() template.HTML {
 }
 
 // writeOptions returns the options of a version picker with their marks.
-func writeOptions(versions []views.Version, selected string, marks map[string]mark) template.HTML {
+func writeOptions(versions []views.Version, selected string, marks library.Marks) template.HTML {
 	var m markup
 	for _, v := range versions {
-		mark := marks[v.Version]
+		mark := marks.Of(v.Version)
 		m.addRaw(`<option`)
 		if mark != "" {
 			m.addRaw(` value="`).addText(v.Version).addRaw(`"`)
 		}
 		m.addRawIf(v.Version == selected, ` selected`).addRaw(`>`).addText(v.Version)
 		if mark != "" {
-			m.addRaw(" (", string(mark), ")")
+			m.addRaw(" (", mark, ")")
 		}
 		m.addRaw("</option>\n")
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/urlpath"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -67,23 +68,27 @@ type Options struct {
 
 // A Site serves the pages with their style sheets and scripts. It is safe for concurrent use.
 type Site struct {
-	options     Options
-	library     *library.Index
-	logger      *slog.Logger
-	files       *files
-	templates   map[string]*template.Template
-	routes      []route
+	options   Options
+	library   *library.Index
+	logger    *slog.Logger
+	files     *files
+	templates map[string]*template.Template
+	routes    []route
+	drafting  draftLimiter
+	caches
+	flights       flights
+	now           func() time.Time
+	renderTimeout time.Duration
+}
+
+// caches are the responses, and parts of them, that a site stores while what they are made from has not changed.
+type caches struct {
 	summaries   prepared.Cache[*library.Listing, *summary]
 	totals      totalsCache
 	references  prepared.Cache[string, docsReference] // by the OpenAPI document
-	drafting    draftLimiter
 	cachedPages prepared.Cache[pageKey, *page]
 	graphs      prepared.Cache[graphKey, cachedGraph]
 	hosts       cachedHosts
-	flights     flights
-	now         func() time.Time
-
-	renderTimeout time.Duration
 }
 
 // New returns the site. It fails only if an embedded template or file is invalid.
@@ -150,9 +155,9 @@ type route struct {
 func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
-		read := requests.DecodeName
+		read := urlpath.DecodeName
 		if i == len(stars)-1 && strings.HasSuffix(r.pattern, "**") {
-			read = requests.DecodeFile
+			read = urlpath.DecodeFile
 		}
 		name, err := read(star)
 		if err != nil {

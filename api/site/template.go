@@ -220,6 +220,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"download": downloadPath,
 
 		"options":      writeOptions,
+		"noMarks":      func() library.Marks { return library.Marks{} },
 		"filerows":     writeFileRows,
 		"folderrows":   writeFolderRows,
 		"madefilerows": writeProcessingRows,

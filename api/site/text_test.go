@@ -77,8 +77,8 @@ func TestIdentifier(t *testing.T) {
 }
 
 func TestImportMap(t *testing.T) {
-	module := library.GraphModule{Snippet: library.Snippet{URL: "https://a.example/b&c.mjs", Integrity: "sha512-I"}}
-	got := importMap(map[string]string{`</script><b>`: module.URL}, []library.GraphModule{module}) + importStatement(`</script><b>`)
+	const url = "https://a.example/b&c.mjs"
+	got := importMap(library.ImportMap{Imports: map[string]string{`</script><b>`: url}, Integrity: map[string]string{url: "sha512-I"}}) + importStatement(`</script><b>`)
 	if strings.Count(got, "</script>") != 2 || strings.Contains(got, "<b>") {
 		t.Errorf("a name ends the script: %s", got)
 	}

@@ -22,7 +22,7 @@ type attack struct {
 var (
 	everyWay   = []string{plain, secure, h2, nginx, proxied, proxiedV2}
 	fourPlaces = []string{"--max-connections", "400"}
-	noCache    = append([]string{"--cache", "4MiB", "--sending", "32MiB"}, fourPlaces...)
+	noCache    = append([]string{"--cache", "4MiB"}, fourPlaces...)
 )
 
 var attacks = []attack{
@@ -34,6 +34,7 @@ var attacks = []attack{
 	{name: "botnet-silent-20000", ways: []string{plain, secure}, at: 20_000, from: 20_000, do: assault.Silent},
 	{name: "botnet-half-handshakes", ways: []string{secure}, at: 16_000, from: 2000, do: assault.HalfTLS},
 	{name: "botnet-half-handshakes-20000", ways: []string{secure}, at: 20_000, from: 20_000, do: assault.HalfTLS},
+	{name: "botnet-churn", ways: []string{plain, secure}, at: 500, from: 100, do: assault.Churn},
 	{name: "botnet-slow-readers", ways: []string{plain}, args: []string{"--max-connections", "2000"}, at: 4000, from: 2000, do: assault.Slowly, path: bigFile},
 	{name: "botnet-zero-windows", ways: []string{plain, secure}, args: []string{"--max-connections", "2000"}, at: 4000, from: 2000, do: assault.NoRead, path: bigFile},
 	{name: "half-a-head", ways: []string{plain, proxied}, args: fourPlaces, at: 600, do: assault.HalfHead},

@@ -13,8 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/larder-cdn/larder/bench/internal/stage"
@@ -143,6 +143,9 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 		args = append(args, "--trusted-proxies", relaying, "--proxy-protocol")
 	}
 	t.larder = exec.Command(larder, append(args, a.args...)...)
+	if slices.Contains(a.args, "--cache") {
+		t.larder.Env = append(os.Environ(), "LARDER_SENDING=32MiB")
+	}
 	if a.npm {
 		registry := registry()
 		t.stops = append(t.stops, registry.Close)
@@ -154,26 +157,15 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 		return t, err
 	}
 	t.stops = append(t.stops, stop)
-	for t.address == "" {
-		if url, err := os.ReadFile(file); err == nil {
-			t.address = strings.TrimSpace(string(url))
-			t.address = t.address[strings.Index(t.address, "//")+2:]
-			_, port, err := net.SplitHostPort(t.address)
-			if err != nil {
-				return t, err
-			}
-			t.address = net.JoinHostPort(relaying, port)
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return t, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-		if t.larder.Process.Signal(syscall.Signal(0)) != nil {
-			return t, fmt.Errorf("larder does not run: %s", &t.said)
-		}
+	url, err := stage.AwaitURL(ctx, t.larder.Process, file)
+	if err != nil {
+		return t, fmt.Errorf("%w: %s", err, &t.said)
 	}
+	_, port, err := net.SplitHostPort(url[strings.Index(url, "//")+2:])
+	if err != nil {
+		return t, err
+	}
+	t.address = net.JoinHostPort(relaying, port)
 	switch way {
 	case nginx:
 		return t, t.behindNginx(ctx, folder)

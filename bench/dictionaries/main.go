@@ -1,7 +1,7 @@
 // Dictionaries measures deltas between the releases of popular npm packages: the bytes that a browser with the previous release downloads, as a
 // share of the file in Brotli, and the storage that the deltas take.
 //
-//	go run ./dictionaries -packages 50 -releases 10 -chart ../docs/images/deltas.svg
+//	go run ./dictionaries -packages 50 -releases 10 -chart ../docs/pictures/deltas.svg
 //
 // It fetches the packages from the registry that npm is configured with, and measures the files that their package.json names for browsers.
 package main

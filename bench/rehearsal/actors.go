@@ -176,7 +176,7 @@ func (a *actor) larder(ctx context.Context, args ...string) (string, error) {
 // publishes is whether a node of the cluster is the one that does, by its own word.
 func (a *actor) publishes(ctx context.Context) bool {
 	_, said, err := a.askPrivate(ctx, "/metrics")
-	return err == nil && strings.Contains(said, "\nlarder_cluster_writer 1\n")
+	return err == nil && strings.Contains(said, "\nlarder_cluster_leader 1\n")
 }
 
 // ready is whether the private address says that all is well.

@@ -243,10 +243,10 @@ type status struct {
 	Packages []struct {
 		Published, Waiting, Failed, Refused int
 	} `json:"packages"`
-	Troubles []struct {
+	Problems []struct {
 		Kind     string   `json:"kind"`
 		Cause    string   `json:"cause"`
 		Count    int      `json:"count"`
 		Packages []string `json:"packages"`
-	} `json:"troubles"`
+	} `json:"problems"`
 }

@@ -90,8 +90,8 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\nWhat was not published, by cause:\n\n")
 	t = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, trouble := range r.status.Troubles {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%v\n", trouble.Count, trouble.Kind, trouble.Cause, trouble.Packages[:min(3, len(trouble.Packages))])
+	for _, problem := range r.status.Problems {
+		fmt.Fprintf(t, "%d\t%s\t%s\t%v\n", problem.Count, problem.Kind, problem.Cause, problem.Packages[:min(3, len(problem.Packages))])
 	}
 	return t.Flush()
 }

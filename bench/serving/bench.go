@@ -54,14 +54,14 @@ func (p protocol) http2() bool { return p.streams > 0 }
 func (p protocol) inQuick() bool { return !p.http2() || p.connections == connections/streams }
 
 var protocols = []protocol{
-	{name: "keep-alive", budget: func(body int) float64 {
+	{name: keepAlive, byCPU: true, budget: func(body int) float64 {
 		switch {
-		case body <= 10e3:
-			return 1.3
-		case body <= 30e3:
-			return 1.2
+		case body == 18e3:
+			return 1.5
+		case body <= 100e3:
+			return 1.25
 		}
-		return 1
+		return 1.2
 	}},
 	{name: "new connections", close: true, byCPU: true, budget: forSmallest(1)},
 	{name: "TLS", secure: true, budget: func(body int) float64 {
@@ -79,6 +79,9 @@ var protocols = []protocol{
 	overHTTP2("h2c 8x8", false, connections/streams, streams),
 	overHTTP2("h2c 64x8", false, connections, streams),
 }
+
+// keepAlive is the name of HTTP/1.1 without TLS.
+const keepAlive = "keep-alive"
 
 func overHTTP2(name string, secure bool, connections, streams int) protocol {
 	return protocol{name: name, secure: secure, connections: connections, streams: streams, byCPU: true, budget: func(body int) float64 {
@@ -161,7 +164,7 @@ func (b *bench) measureAll(ctx context.Context) error {
 			return err
 		}
 		b.report.Mix = m
-		mixed = []scenario{{name: "mix", protocol: protocol{name: "keep-alive"}, requests: m.requests, order: m.order, mixed: true,
+		mixed = []scenario{{name: "mix", protocol: protocol{name: keepAlive}, requests: m.requests, order: m.order, mixed: true,
 			what: fmt.Sprintf("Zipf over %d files, %.0f MB; the list asks for %d of them, %.0f MB; Larder's cache is %s", m.Files, megabytes(m.Bytes), m.Distinct, megabytes(m.Working), b.memory)}}
 	}
 	for _, part := range []struct {
@@ -238,12 +241,21 @@ func stopAll(servers []*server) {
 }
 
 func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certificate, cache string, h2c bool) error {
-	servers, err := b.start(ctx, tls, cache, h2c)
+	all, err := b.start(ctx, tls, cache, h2c)
 	if err != nil {
 		return err
 	}
-	defer func() { stopAll(servers) }()
+	defer func() { stopAll(all) }()
 	for _, s := range scenarios {
+		servers := all
+		if s.protocol.name == keepAlive && !s.mixed {
+			bare, err := startBare(ctx, all[0], s.requests)
+			if err != nil {
+				return err
+			}
+			defer bare.stop()
+			servers = append(slices.Clip(all), bare)
+		}
 		known, err := b.compare(ctx, servers, s)
 		if err != nil {
 			return err

@@ -43,6 +43,10 @@ type options struct {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == bareArgument {
+		fmt.Fprintln(os.Stderr, "serving:", runBare(os.Stdin))
+		os.Exit(1)
+	}
 	// The load generator of our own is this program again, on the other core.
 	if len(os.Args) == 2 && os.Args[1] == leanArgument {
 		debug.SetGCPercent(-1) // it allocates next to nothing once it runs

@@ -166,7 +166,7 @@ func (r *report) print(out io.Writer) {
 	}
 	fmt.Fprint(out, "\nLarder over the others in requests a second; over nginx also in requests for a second of processor time, and in p99\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tnginx, the best\tbudget\t\tfor CPU\tp99\tlane off\tcaddy\tnginx was\tload\t")
+	fmt.Fprintln(w, "\tnginx, the best\tbudget\t\tfor CPU\tp99\tlane off\tcaddy\tbare, for CPU\tnginx was\tload\t")
 	for _, s := range r.Scenarios {
 		budget, verdict := "", ""
 		if s.Budget > 0 {
@@ -182,8 +182,12 @@ func (r *report) print(out io.Writer) {
 				verdict = "MISSED"
 			}
 		}
-		fmt.Fprintf(w, "%s\t%.2f\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t\n", s.Name, s.Ratios[0].Rate, budget, verdict,
-			s.Ratios[0].CPU, s.Ratios[0].P99, s.Ratios[1].Rate, s.Ratios[2].Rate, strings.TrimPrefix(s.Best, "nginx, "), s.Generator)
+		bare := ""
+		if len(s.Ratios) > 3 {
+			bare = fmt.Sprintf("%.2f", s.Ratios[3].CPU)
+		}
+		fmt.Fprintf(w, "%s\t%.2f\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t\n", s.Name, s.Ratios[0].Rate, budget, verdict,
+			s.Ratios[0].CPU, s.Ratios[0].P99, s.Ratios[1].Rate, s.Ratios[2].Rate, bare, strings.TrimPrefix(s.Best, "nginx, "), s.Generator)
 	}
 	w.Flush()
 	idle := 0

@@ -57,17 +57,11 @@ func startLarder(ctx context.Context, o larderOptions) (*server, error) {
 	if o.cache != "" {
 		args = append(args, "--cache", o.cache)
 	}
-	if o.noLane {
-		args = append(args, "--fast-lane=false")
-	}
-	if o.h2c {
-		args = append(args, "--h2c")
-	}
 	if o.tls.Cert != "" {
 		args = append(args, "--tls-cert", o.tls.Cert, "--tls-key", o.tls.Key)
 	}
 	cmd := exec.Command(o.program, args...)
-	cmd.Env = os.Environ()
+	cmd.Env = append(os.Environ(), fmt.Sprintf("LARDER_FAST_LANE=%t", !o.noLane), fmt.Sprintf("LARDER_H2C=%t", o.h2c))
 	if o.core != anyCore {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}

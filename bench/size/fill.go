@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,12 +23,14 @@ import (
 // What a store is made of. The public service had 4,100 libraries with 200,000 releases of 7 million files in all.
 const (
 	perRelease = 35 // files
-	perLibrary = 49 // releases
 	// changing is in how many releases of a library each file has another content.
 	changing = 5
 	// atOnce is how many releases a commit publishes.
 	atOnce = 200
 )
+
+// perLibrary is how many releases a library has.
+var perLibrary = 49
 
 // fill publishes releases in a folder until there are that many files, by the code that the bot uses. A fifth of the files
 // of each release are new, the others are those of the release before.
@@ -78,9 +83,18 @@ func publishOne(tx *logs.Tx, store *kvstore.Store, release int) error {
 	released := time.Date(2020, 1, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(release%perLibrary) * 30 * 24 * time.Hour)
 	entry := logs.Entry{Time: released, Actor: "operator", Package: name}
 	if release%perLibrary == 0 {
-		data := fmt.Appendf(nil, `{"name":%q,"description":%q,"filename":"module-00.min.js","keywords":[%q,"module"],"license":"MIT",
-			"repository":{"type":"git","url":"https://example.com/%[1]s.git"},"autoupdate":{"source":"npm","target":%[1]q,"fileMap":[{"basePath":"","files":["**/*.js"]}]}}`,
-			name, strings.ReplaceAll(name, "-", " ")+" for pages", strings.SplitN(name, "-", 2)[0])
+		words := rand.New(rand.NewPCG(uint64(release), 1))
+		keywords := strings.Fields(vocabulary(words, 1+words.IntN(8)))
+		keywords = append(keywords, strings.SplitN(name, "-", 2)[0])
+		slices.Sort(keywords)
+		data, err := json.Marshal(map[string]any{
+			"name": name, "description": vocabulary(words, 5+words.IntN(15)), "filename": "module-00.min.js", "keywords": slices.Compact(keywords),
+			"license": "MIT", "authors": []any{map[string]string{"name": vocabulary(words, 2)}}, "repository": map[string]string{"type": "git", "url": "https://github.com/" + vocabulary(words, 1) + "/" + name + ".git"},
+			"autoupdate": map[string]any{"source": "npm", "target": name, "fileMap": []any{map[string]any{"basePath": "", "files": []string{"**/*.js"}}}},
+		})
+		if err != nil {
+			return err
+		}
 		entry.Kind, entry.PackageJSON = logs.PackageAdded, kvstore.Sum(data)
 		if err := errors.Join(put(store, data), views.Record(tx, views.Change{Entry: entry, PackageJSON: data})); err != nil {
 			return err
@@ -124,6 +138,20 @@ func content(release, i int) (logs.File, []byte) {
 	}
 	data := []byte(b.String())
 	return logs.File{Path: fileOf(i), Size: int64(len(data)), SHA256: kvstore.Sum(data), SRI: logs.SumSRI(data), Origin: logs.Upstream}, data
+}
+
+// vocabulary returns n words that are as frequent as words of descriptions are: a few in nearly all of them, most of 12,000 in hardly any.
+func vocabulary(r *rand.Rand, n int) string {
+	zipf := rand.NewZipf(r, 1.07, 8, 12_000-1)
+	list := make([]string, n)
+	for i := range list {
+		word := zipf.Uint64()
+		letters := rand.New(rand.NewPCG(word, 2))
+		for range 1 + letters.IntN(4) {
+			list[i] += string("bcdfghjklmnprstvwxz"[letters.IntN(19)]) + string("aeiou"[letters.IntN(5)])
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 // Names of libraries are two words and a number, so that searches find some and not all.

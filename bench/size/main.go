@@ -47,14 +47,15 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.larder, "larder", "bin/larder", "the `program` to measure")
 	flags.StringVar(&o.cache, "cache", filepath.Join(os.TempDir(), "larder-bench-size"), "`folder` that keeps the store between runs; 10 GB, and as much again while the backup and the mirror are there")
 	flags.IntVar(&o.files, "files", 7_000_000, "files in the store; the bounds are for up to 7 million")
+	flags.IntVar(&perLibrary, "releases", perLibrary, "releases of each library: -releases 1 -files 210000 is 6,000 libraries")
 	flags.StringVar(&o.only, "only", "", "measure only these `parts`, separated by commas: start, serving, fsck, mirror; none only fills the store")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often the program is started")
 	flags.DurationVar(&o.follow, "follow", 3*time.Minute, "how long the mirror may catch up")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 || o.files < perRelease*perLibrary || o.rounds < 1 {
-		return fmt.Errorf("no arguments are expected, -files is %d or more and -rounds 1 or more", perRelease*perLibrary)
+	if flags.NArg() > 0 || perLibrary < 1 || o.files < perRelease*perLibrary || o.rounds < 1 {
+		return fmt.Errorf("no arguments are expected, -files is %d or more, and -releases and -rounds 1 or more", perRelease*perLibrary)
 	}
 	var err error
 	if o.larder, err = filepath.Abs(o.larder); err != nil {
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	if _, err := os.Stat(o.larder); err != nil {
 		return fmt.Errorf("%w; `make build` makes it, -larder names another", err)
 	}
-	m := &measurement{options: o, folder: filepath.Join(o.cache, fmt.Sprint(o.files))}
+	m := &measurement{options: o, folder: filepath.Join(o.cache, fmt.Sprintf("%d-%d", o.files, perLibrary))}
 	if err := fill(ctx, m.folder, o.files); err != nil {
 		return err
 	}

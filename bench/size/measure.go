@@ -98,9 +98,14 @@ func (l *larder) stop() {
 	<-l.ended
 }
 
-// get asks for a page, or a file, and returns how long the whole answer took.
+// get requests a page or a file of the public address, and returns how long the complete response took.
 func (l *larder) get(ctx context.Context, path, accept string) (body []byte, took time.Duration, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.base+path, nil)
+	return l.getAt(ctx, l.base+path, accept)
+}
+
+// getAt is get for any address.
+func (l *larder) getAt(ctx context.Context, address, accept string) (body []byte, took time.Duration, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -113,17 +118,22 @@ func (l *larder) get(ctx context.Context, path, accept string) (body []byte, too
 	defer answer.Body.Close()
 	body, err = io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", path, answer.Status)
+		err = fmt.Errorf("%s: %s", address, answer.Status)
 	}
 	return body, time.Since(begun), err
 }
 
-// until asks again and again until the answer is as it should be, and returns how long after the start that was.
+// until requests a path of the public address until the response is as it should be, and returns how long after the start that was.
 func (l *larder) until(ctx context.Context, path string, ok func(body []byte) bool) (time.Duration, error) {
+	return l.untilAt(ctx, l.base+path, ok)
+}
+
+// untilAt is until for any address.
+func (l *larder) untilAt(ctx context.Context, address string, ok func(body []byte) bool) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
-		body, _, err := l.get(ctx, path, "*/*")
+		body, _, err := l.getAt(ctx, address, "*/*")
 		if err == nil && ok(body) {
 			return time.Since(l.begun), nil
 		}
@@ -131,54 +141,79 @@ func (l *larder) until(ctx context.Context, path string, ok func(body []byte) bo
 		case <-l.ended:
 			return 0, fmt.Errorf("the program has ended: %s", l.said.String())
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%s is not answered as it should be: %w, %w: %s", path, err, ctx.Err(), body)
+			return 0, fmt.Errorf("%s does not respond as it should: %w, %w: %s", address, err, ctx.Err(), body)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// start measures from the start of the program to the first file, and until all libraries can be found.
+// start measures from the start of the program to the first file, until /readyz is 200, and until all libraries can be
+// found, with the processor time and the memory that a start takes.
 func (m *measurement) start(ctx context.Context) error {
 	// The first start signs the log, and writes out what filling has left in the log of the store.
-	l, err := m.serve(ctx)
-	if err != nil {
+	if _, err := m.startOnce(ctx, 0); err != nil {
 		return err
 	}
-	_, err = l.until(ctx, "/stats", m.complete)
-	l.stop()
-	if err != nil {
-		return err
+	bounds := [...]float64{1, 20, 20, 40, 1500}
+	if m.files <= 210_000 {
+		bounds = [...]float64{1, 2, 2, 4, 300} // of 6,000 libraries
 	}
 	for _, system := range []string{"remembers", "has forgotten"} {
-		var file, search []float64
+		var rounds [len(bounds)][]float64
 		for round := range m.rounds {
 			if system == "has forgotten" {
 				if err := forget(m.data()); err != nil {
 					return err
 				}
 			}
-			l, err := m.serve(ctx)
+			values, err := m.startOnce(ctx, round)
 			if err != nil {
 				return err
 			}
-			first, err := l.until(ctx, pathOf(m.files/perRelease*perRelease/(m.rounds+1)*round), func([]byte) bool { return true })
-			all := first
-			if err == nil {
-				all, err = l.until(ctx, "/stats", m.complete)
+			for i, v := range values {
+				rounds[i] = append(rounds[i], v)
 			}
-			l.stop()
-			if err != nil {
-				return err
-			}
-			file, search = append(file, first.Seconds()), append(search, all.Seconds())
 		}
-		slices.Sort(file)
-		slices.Sort(search)
 		of := "the system " + system + " the store's files"
-		m.add("start to the first file", file[len(file)/2], 1, "s", of)
-		m.add("start to all libraries in search", search[len(search)/2], 20, "s", of)
+		for i, what := range []string{"start to the first file", "start to ready", "start to all libraries in search", "processor time of a start", "memory of a start"} {
+			unit := "s"
+			if i == 4 {
+				unit = "MB"
+			}
+			slices.Sort(rounds[i])
+			m.add(what, rounds[i][len(rounds[i])/2], bounds[i], unit, of)
+		}
 	}
 	return nil
+}
+
+// startOnce starts and stops the program. It returns the seconds to the first file, until it is ready and until all
+// libraries can be found, its processor time in seconds and its peak memory in MB. Each round requests another file.
+func (m *measurement) startOnce(ctx context.Context, round int) (values [5]float64, err error) {
+	l, err := m.serve(ctx)
+	if err != nil {
+		return values, err
+	}
+	defer l.stop()
+	for i, wait := range []func() (time.Duration, error){
+		func() (time.Duration, error) {
+			return l.until(ctx, pathOf(m.files/perRelease*perRelease/(m.rounds+1)*round), func([]byte) bool { return true })
+		},
+		func() (time.Duration, error) {
+			return l.untilAt(ctx, l.private+"/readyz", func([]byte) bool { return true })
+		},
+		func() (time.Duration, error) { return l.until(ctx, "/stats", m.complete) },
+	} {
+		took, err := wait()
+		if err != nil {
+			return values, err
+		}
+		values[i] = took.Seconds()
+	}
+	values[4] = float64(peak(l.cmd.Process.Pid)) / 1e6
+	l.stop()
+	values[3] = (l.cmd.ProcessState.UserTime() + l.cmd.ProcessState.SystemTime()).Seconds()
+	return values, nil
 }
 
 // complete reports whether what /stats says is all libraries.
@@ -241,7 +276,7 @@ func (m *measurement) serving(ctx context.Context) error {
 	}
 	backup := filepath.Join(m.folder, "backup")
 	defer os.RemoveAll(backup)
-	if err := errors.Join(os.RemoveAll(backup), m.timed(ctx, "larder backup", 300, "backup", backup, "--data", m.data())); err != nil {
+	if err := errors.Join(os.RemoveAll(backup), m.timed(ctx, "larder backup", 3600, "backup", backup, "--data", m.data())); err != nil {
 		return err
 	}
 	m.add("memory", float64(peak(l.cmd.Process.Pid))/1e6, 1500, "MB", "peak, resident")

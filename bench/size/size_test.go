@@ -4,9 +4,10 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/larder-cdn/larder/bench/internal/stage"
 )
 
 // Everything that is measured works, over a store of three libraries.
@@ -14,18 +15,10 @@ func TestRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs the program")
 	}
-	larder := os.Getenv("BUILT_LARDER") // one that was built before
-	if larder == "" {
-		larder = filepath.Join(t.TempDir(), "larder")
-		build := exec.Command("go", "build", "-o", larder, "./cmd/larder")
-		build.Dir = "../.."
-		if said, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, said)
-		}
-	}
+	larder := stage.BuiltLarder(t)
 	cache := t.TempDir()
 	args := []string{"-larder", larder, "-cache", cache, "-files", "5000", "-rounds", "1"}
-	m := &measurement{options: options{larder: larder, files: 5000}, folder: filepath.Join(cache, "5000")}
+	m := &measurement{options: options{larder: larder, files: 5000}, folder: filepath.Join(cache, "5000-49")}
 	if got := m.libraries(); got != 3 {
 		t.Fatalf("%d libraries, want 3", got)
 	}
@@ -41,8 +34,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("the %s is left", what)
 		}
 	}
-	if len(m.results) != 23 {
-		t.Errorf("%d measurements, want 23: %v", len(m.results), m.results)
+	if len(m.results) != 29 {
+		t.Errorf("%d measurements, want 29: %v", len(m.results), m.results)
 	}
 }
 

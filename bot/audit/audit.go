@@ -301,7 +301,7 @@ func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error
 		if built.built == nil && built.cannot == "" {
 			built, err = c.compareModules(ctx, src)
 		}
-		made[i], results[i] = true, built.problem(f)
+		made[i], results[i] = true, built.compareFile(f)
 	}
 	if err != nil {
 		return asArchiveDifference(err)
@@ -518,7 +518,7 @@ func sameRepository(address, built string) bool {
 	if strings.Count(rest, "/") == 1 && !strings.ContainsAny(rest, ":@") {
 		address = (&url.URL{Scheme: "https", Host: host + ".com", Path: "/" + rest}).String()
 	}
-	return git.Place(address) != "" && git.Place(address) == git.Place(built)
+	return git.CanonicalAddress(address) != "" && git.CanonicalAddress(address) == git.CanonicalAddress(built)
 }
 
 // mayBePublishedAs reports whether the file name of an archive may be published under a path: they are equal, or the fileMap

@@ -38,7 +38,7 @@ func (c *comparison) compareModules(ctx context.Context, src archive.Source) (fo
 	}
 	m := c.claim.Manifest
 	again, files, err := modules.Build(ctx, c.o.Minifiers, modules.Release{
-		Owner: m.Package + "@" + m.Version, Package: m.Source.Name, Subpaths: modules.Requested(record), Archive: src,
+		Owner: m.Package + "@" + m.Version, Package: m.Source.Name, Subpaths: modules.RequestedSubpaths(record), Archive: src,
 	})
 	if err != nil {
 		return found, err
@@ -83,9 +83,9 @@ func compareInputs(ctx context.Context, src archive.Source, record *logs.Modules
 	return err
 }
 
-// problem returns why a built file is not what building it again gave: a [verify.Difference], or an error if it could not be checked; nil
+// compareFile returns why a built file is not what building it again gave: a [verify.Difference], or an error if it could not be checked; nil
 // if both have the same bytes.
-func (found moduleCheck) problem(f logs.File) error {
+func (found moduleCheck) compareFile(f logs.File) error {
 	switch hash, ok := found.built[f.Path]; {
 	case found.cannot != "":
 		return fmt.Errorf("%s", found.cannot)

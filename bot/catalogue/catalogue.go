@@ -1,11 +1,9 @@
-// Package catalogue keeps a catalogue up to date: it looks again and again at the folder, archive or git
-// repository that holds it, and hands over what has changed.
+// Package catalogue polls the folder, archive or git repository that has the catalogue, and applies each change.
 //
-// What it guarantees: whatever is wrong with the source, a catalogue that was good once stays; the state
-// says what is wrong and since when. What came from a git repository is kept in a folder, so that a start
-// needs no network. Looks that are asked for while one is under way are one.
+// What it guarantees: if the source has an error, the last valid catalogue stays, and the state says what is wrong and since when. A catalogue from
+// a git repository is cached in a folder, so a start needs no network. Polls that are requested during a poll are one poll.
 //
-// The package must not know what a catalogue is for, nor which part asks for a look.
+// The package must not know what a catalogue is for, nor which part requests a poll.
 package catalogue
 
 import (
@@ -29,19 +27,18 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Options say what a [Keeper] keeps. Source and Dir are required, and Git for a repository that is not on
-// this machine.
+// Options configures a [Watcher]. Source and Dir are required, and Git for a repository that is not on this machine.
 type Options struct {
 	// Source is a folder, an archive, a bare git repository, the URL of one over https, with #BRANCH where
 	// it is not the default branch, or "starter".
 	Source string
-	// Dir is a folder for what came from a git repository. It is made when there is something.
+	// Dir is the folder of the cache for a git repository. It is created when there is something to cache.
 	Dir string
 	// Git reads repositories.
 	Git *git.Client
-	// Token gives the token for a repository's URL, or "". Default: none has one.
+	// Token returns the token for a repository's URL, or "". Default: no token.
 	Token func(*url.URL) string
-	// Interval is the time between two looks; default five minutes.
+	// Interval is the time between two polls; default five minutes.
 	Interval time.Duration
 	// Logger gets changes and errors; default: none.
 	Logger *slog.Logger
@@ -49,49 +46,49 @@ type Options struct {
 	Now func() time.Time
 }
 
-// A State is how a catalogue stands.
+// A State is the state of a catalogue.
 type State struct {
 	Source string `json:"source"`
-	// Commit and Branch are those of the catalogue that counts, of a git repository.
+	// Commit and Branch are those of the catalogue in use, for a git repository.
 	Commit string `json:"commit,omitempty"`
 	Branch string `json:"branch,omitempty"`
-	// Packages is how many it has; Changed when it last became another one.
+	// Packages is their number; Changed is when the catalogue changed last.
 	Packages int       `json:"packages"`
 	Changed  time.Time `json:"changed,omitzero"`
-	// Checked is the last look that found something or nothing new.
+	// Checked is when the last successful poll ended.
 	Checked time.Time `json:"checked,omitzero"`
-	// Problem is why the last look failed, Since when the first one did that has failed since.
+	// Problem is why the last poll failed, and Since when the first of the failed polls in a row ended.
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
-	// Refused are files that cannot be used, a hundred at most: what their packages were before stays.
+	// Refused are up to a hundred invalid files. Their packages stay as they were.
 	Refused []Refused `json:"refused,omitempty"`
 }
 
-// Refused is a file of a catalogue that cannot be used.
+// Refused is an invalid file of a catalogue.
 type Refused struct {
 	File   string `json:"file"`
 	Reason string `json:"reason"`
 }
 
-// A Keeper keeps one catalogue. It is safe for concurrent use.
-type Keeper struct {
+// A Watcher polls one catalogue. It is safe for concurrent use.
+type Watcher struct {
 	o      Options
 	source source
 	wake   chan struct{}
 
 	mu    sync.Mutex
 	state State
-	seen  string // what the source was when the catalogue that counts was taken
+	seen  string // fingerprint of the source when the catalogue in use was read
 }
 
-// New returns a keeper. It looks at nothing yet.
-func New(o Options) (*Keeper, error) {
+// New returns a watcher, which has not read the catalogue yet.
+func New(o Options) (*Watcher, error) {
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	k := &Keeper{o: o, wake: make(chan struct{}, 1)}
+	k := &Watcher{o: o, wake: make(chan struct{}, 1)}
 	var err error
 	if k.source, err = newSource(o); err != nil {
 		return nil, err
@@ -100,7 +97,7 @@ func New(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// newSource tells what a source is.
+// newSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the starter catalogue.
 func newSource(o Options) (source, error) {
 	location, branch, _ := strings.Cut(o.Source, "#")
 	switch {
@@ -128,81 +125,81 @@ func newSource(o Options) (source, error) {
 }
 
 // Static reports whether the catalogue can never change.
-func (k *Keeper) Static() bool {
+func (k *Watcher) Static() bool {
 	_, static := k.source.(starter)
 	return static
 }
 
 // Remote reports whether the catalogue comes over a network.
-func (k *Keeper) Remote() bool {
+func (k *Watcher) Remote() bool {
 	_, remote := k.source.(remote)
 	return remote
 }
 
-// State returns how the catalogue stands.
-func (k *Keeper) State() State {
+// State returns the state of the catalogue.
+func (k *Watcher) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state
 }
 
-// Refresh has Run look soon, and returns at once.
-func (k *Keeper) Refresh() {
+// Refresh makes Run poll soon, and returns at once.
+func (k *Watcher) Refresh() {
 	select {
 	case k.wake <- struct{}{}:
 	default: // one is about to be
 	}
 }
 
-// Kept returns what was kept of the catalogue, where that comes over a network.
-func (k *Keeper) Kept() (*packages.Catalogue, bool) {
+// Cached returns the cached catalogue; false if none is cached, or the source is on this machine.
+func (k *Watcher) Cached() (*packages.Catalogue, bool) {
 	if !k.Remote() {
 		return nil, false
 	}
-	c, head, err := kept(k.o)
+	c, head, err := readCache(k.o)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			k.o.Logger.Warn("what was kept of the catalogue is not used", "err", err)
+			k.o.Logger.Warn("the cached catalogue is not used", "err", err)
 		}
 		return nil, false
 	}
-	k.taken(c, head)
+	k.use(c, head)
 	return c, true
 }
 
 // Open returns the catalogue as the source has it now.
-func (k *Keeper) Open(ctx context.Context) (*packages.Catalogue, error) {
+func (k *Watcher) Open(ctx context.Context) (*packages.Catalogue, error) {
 	c, head, err := k.source.read(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	k.taken(c, head)
+	k.use(c, head)
 	return c, nil
 }
 
-// firstPause is the one after a failure where there is no catalogue yet; it doubles up to the interval.
-const firstPause = 5 * time.Second
+// firstBackoff is the time until the next poll after the first failure while there is no catalogue yet. It doubles up to the interval.
+const firstBackoff = 5 * time.Second
 
-// Run looks at the source at once, each interval, and on request, until ctx ends. What has changed goes to
-// apply; where that fails, the same goes there again after the next look.
-func (k *Keeper) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
+// Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again after the next
+// poll if that fails.
+func (k *Watcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
 	if k.Static() {
 		return
 	}
-	pause := firstPause
+	backoff := firstBackoff
 	for {
-		if err := k.Look(ctx, apply); err == nil || !k.State().Changed.IsZero() {
-			pause = k.o.Interval
+		if err := k.Poll(ctx, apply); err == nil || !k.State().Changed.IsZero() {
+			backoff = k.o.Interval
 		}
-		if retry.SleepUnless(ctx, min(pause, k.o.Interval), k.wake) != nil {
+		if retry.SleepUnless(ctx, min(backoff, k.o.Interval), k.wake) != nil {
 			return
 		}
-		pause *= 2
+		backoff *= 2
 	}
 }
 
-// Look looks once, as Run does.
-func (k *Keeper) Look(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
+// Poll polls the source once, and calls apply with a changed catalogue.
+func (k *Watcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
 	k.mu.Lock()
 	seen := k.seen
 	k.mu.Unlock()
@@ -214,7 +211,7 @@ func (k *Keeper) Look(ctx context.Context, apply func(context.Context, *packages
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		k.failed(err)
+		k.recordFailure(err)
 		return err
 	case c == nil:
 		k.mu.Lock()
@@ -225,13 +222,13 @@ func (k *Keeper) Look(ctx context.Context, apply func(context.Context, *packages
 		k.state.Checked, k.state.Problem, k.state.Since = k.o.Now().UTC(), "", time.Time{}
 		return nil
 	}
-	k.taken(c, head)
+	k.use(c, head)
 	k.o.Logger.Info("the catalogue has changed", "source", k.o.Source, "commit", head.Commit, "packages", len(c.Packages()), "refused", len(c.Problems()))
 	return nil
 }
 
-// failed notes that a look failed, and tells it once.
-func (k *Keeper) failed(err error) {
+// recordFailure stores why a poll failed, and logs it unless the poll before failed for the same reason.
+func (k *Watcher) recordFailure(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Now().UTC()
@@ -245,11 +242,11 @@ func (k *Keeper) failed(err error) {
 	k.state.Problem = problem
 }
 
-// maxRefused is how many files a state tells of.
+// maxRefused is how many invalid files a state lists.
 const maxRefused = 100
 
-// taken notes that a catalogue counts from now on.
-func (k *Keeper) taken(c *packages.Catalogue, head version) {
+// use stores in the state that a catalogue is in use from now on.
+func (k *Watcher) use(c *packages.Catalogue, head version) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Now().UTC()
@@ -266,44 +263,47 @@ func (k *Keeper) taken(c *packages.Catalogue, head version) {
 	}
 }
 
-// A version is what a source was when it was read.
+// A version is the state of a source when it was read.
 type version struct {
 	git.Head
-	seen string // differs where the source does
+	seen string // fingerprint, another one if the source has changed
 }
 
-// A source is where a catalogue is.
+// A source has a catalogue.
 type source interface {
-	// read returns the catalogue, nil where the source still is what seen describes.
+	// read returns the catalogue, nil if the source still has the fingerprint seen.
 	read(ctx context.Context, seen string) (*packages.Catalogue, version, error)
 }
 
+// starter is the built-in catalogue.
 type starter struct{}
 
+// read implements [source].
 func (starter) read(context.Context, string) (*packages.Catalogue, version, error) {
 	return packages.Starter(), version{}, nil
 }
 
-// folder is a folder, or an archive of one.
+// A folder is a folder, or an archive of one.
 type folder struct{ name string }
 
+// read implements [source].
 func (f folder) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
-	now, err := fingerprint(ctx, f.name)
+	now, err := hashListing(ctx, f.name)
 	if err == nil && now == seen {
 		return nil, version{}, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, version{}, err
 	}
-	c, err := packages.Open(f.name) // which knows what to say where there is nothing
+	c, err := packages.Open(f.name) // its error says what is missing
 	return c, version{seen: now}, err
 }
 
-// maxEntries bounds what a look at a folder reads.
+// maxEntries bounds the files and folders that a poll reads.
 const maxEntries = 200_000
 
-// fingerprint is short and differs where a file was added, removed or written.
-func fingerprint(ctx context.Context, name string) (string, error) {
+// hashListing returns a hash of the names, sizes and times of all files in a folder: another one if a file was added, removed or written.
+func hashListing(ctx context.Context, name string) (string, error) {
 	// A link to a folder is a usual way to replace all of it at once.
 	name, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -322,11 +322,11 @@ func fingerprint(ctx context.Context, name string) (string, error) {
 			return nil
 		}
 		if entries++; entries > maxEntries {
-			return fmt.Errorf("it holds more than %d files and folders", maxEntries)
+			return fmt.Errorf("it has more than %d files and folders", maxEntries)
 		}
 		info, err := entry.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone since; the next look tells
+			return nil // deleted since
 		}
 		if err != nil {
 			return err
@@ -346,6 +346,7 @@ type remote struct {
 	git.Remote
 }
 
+// read implements [source].
 func (r remote) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
 	if seen != "" {
 		head, err := r.o.Git.Head(ctx, r.Remote)
@@ -353,7 +354,7 @@ func (r remote) read(ctx context.Context, seen string) (*packages.Catalogue, ver
 			return nil, version{}, err
 		}
 	}
-	return keep(r.o, func(dst *os.File) (git.Head, error) {
+	return fetchIntoCache(r.o, func(dst *os.File) (git.Head, error) {
 		head, _, err := r.o.Git.Snapshot(ctx, r.Remote, dst)
 		return head, err
 	})
@@ -365,6 +366,7 @@ type local struct {
 	dir, branch string
 }
 
+// read implements [source].
 func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
 	if seen != "" {
 		head, err := git.LocalHead(l.dir, l.branch)
@@ -372,27 +374,27 @@ func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, vers
 			return nil, version{}, err
 		}
 	}
-	return keep(l.o, func(dst *os.File) (git.Head, error) {
+	return fetchIntoCache(l.o, func(dst *os.File) (git.Head, error) {
 		head, _, err := git.LocalSnapshot(ctx, l.dir, l.branch, dst)
 		return head, err
 	})
 }
 
-// What is kept of a git repository: the files of the last commit that was a catalogue, and which that is.
+// The cache of a git repository: the files of the last commit that was a valid catalogue, and a description of them.
 const (
 	filesName = "catalogue.tar"
 	headName  = "catalogue.json"
 )
 
-// note says what is in filesName.
-type note struct {
+// A cacheHead describes the files of the cache.
+type cacheHead struct {
 	Source string `json:"source"`
 	Commit string `json:"commit"`
 	Branch string `json:"branch,omitempty"`
 }
 
-// keep gets the files of a commit, and keeps them where they are a catalogue.
-func keep(o Options, get func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ version, err error) {
+// fetchIntoCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a catalogue.
+func fetchIntoCache(o Options, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ version, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, version{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
 	}
@@ -406,47 +408,47 @@ func keep(o Options, get func(*os.File) (git.Head, error)) (_ *packages.Catalogu
 		}
 	}()
 	defer file.Close()
-	head, err := get(file)
+	head, err := fetch(file)
 	if err != nil {
 		return nil, version{}, err
 	}
 	c, err := packages.Open(file.Name())
 	if err != nil {
-		return nil, version{}, fmt.Errorf("commit %s is no catalogue: %w", head.Commit, withoutPath(err))
+		return nil, version{}, fmt.Errorf("commit %s is not a catalogue: %w", head.Commit, unwrapPath(err))
 	}
 	if len(c.Packages()) == 0 {
-		return nil, version{}, fmt.Errorf("commit %s is no catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
+		return nil, version{}, fmt.Errorf("commit %s is not a catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
 	}
-	data, err := json.Marshal(note{o.Source, head.Commit, head.Branch})
+	data, err := json.Marshal(cacheHead{o.Source, head.Commit, head.Branch})
 	if err != nil {
 		return nil, version{}, err
 	}
 	at := filepath.Join(o.Dir, headName)
-	// Whatever is interrupted, the note is never about other files.
+	// If this is interrupted, the head never describes other files.
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, version{}, err
 	}
 	if err := errors.Join(file.Sync(), os.Rename(file.Name(), filepath.Join(o.Dir, filesName)), os.WriteFile(at, data, 0o600)); err != nil {
-		return nil, version{}, fmt.Errorf("couldn't keep the catalogue: %w", err)
+		return nil, version{}, fmt.Errorf("couldn't cache the catalogue: %w", err)
 	}
 	return c, version{head, head.Commit}, nil
 }
 
-// withoutPath leaves out the name of the file, which no operator gave.
-func withoutPath(err error) error {
+// unwrapPath returns the cause of an error about a temporary file, without the file's name.
+func unwrapPath(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
 	}
-	return errors.New("it holds no package; a catalogue keeps them as packages/{first letter}/{name}.json")
+	return errors.New("it has no package; a catalogue has them as packages/{first letter}/{name}.json")
 }
 
-// kept reads what keep has kept of the same source.
-func kept(o Options) (*packages.Catalogue, version, error) {
+// readCache returns the cached catalogue of the source. Its error is [fs.ErrNotExist] if none is cached.
+func readCache(o Options) (*packages.Catalogue, version, error) {
 	data, err := os.ReadFile(filepath.Join(o.Dir, headName))
 	if err != nil {
 		return nil, version{}, err
 	}
-	var n note
+	var n cacheHead
 	if err := json.Unmarshal(data, &n); err != nil || n.Commit == "" {
 		return nil, version{}, fmt.Errorf("%s is damaged", headName)
 	}

@@ -55,7 +55,7 @@ func names(c *packages.Catalogue) string {
 	return strings.Join(all, " ")
 }
 
-func keeper(t *testing.T, source, dir string) *catalogue.Keeper {
+func keeper(t *testing.T, source, dir string) *catalogue.Watcher {
 	t.Helper()
 	f, err := fetch.New(fetch.Options{Tries: 1})
 	if err != nil {
@@ -81,7 +81,7 @@ func TestLastGood(t *testing.T) {
 	to := &taker{}
 	look := func(want string, problem bool) {
 		t.Helper()
-		err := k.Look(t.Context(), to.apply)
+		err := k.Poll(t.Context(), to.apply)
 		s := k.State()
 		if (err != nil) != problem || (s.Problem != "") != problem || s.Since.IsZero() == problem {
 			t.Errorf("%v, %+v", err, s)
@@ -90,7 +90,7 @@ func TestLastGood(t *testing.T) {
 			t.Errorf("taken: %q, want %q", got, want)
 		}
 	}
-	if _, ok := k.Kept(); ok {
+	if _, ok := k.Cached(); ok {
 		t.Error("something was kept of nothing")
 	}
 	look("", true) // no commit yet
@@ -117,16 +117,16 @@ func TestLastGood(t *testing.T) {
 
 	// Another start needs no network; another source needs another catalogue.
 	server.Answer(nil)
-	if c, ok := keeper(t, r.URL, dir).Kept(); !ok || names(c) != "c" {
+	if c, ok := keeper(t, r.URL, dir).Cached(); !ok || names(c) != "c" {
 		t.Errorf("kept: %v", ok)
 	}
-	if _, ok := keeper(t, r.URL+"#other", dir).Kept(); ok {
+	if _, ok := keeper(t, r.URL+"#other", dir).Cached(); ok {
 		t.Error("that is another branch")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "catalogue.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := keeper(t, r.URL, dir).Kept(); ok {
+	if _, ok := keeper(t, r.URL, dir).Cached(); ok {
 		t.Error("that is damaged")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -223,7 +223,7 @@ func TestLinkedFolder(t *testing.T) {
 	to := &taker{}
 	look := func(want string) {
 		t.Helper()
-		if err := k.Look(t.Context(), to.apply); err != nil {
+		if err := k.Poll(t.Context(), to.apply); err != nil {
 			t.Error(err)
 		}
 		if got := to.taken(); got != want {

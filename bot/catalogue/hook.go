@@ -7,17 +7,17 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 )
 
-// HookPath is the path of [Keeper.Hook].
+// HookPath is the path of [Watcher.Hook].
 const HookPath = "/hooks/catalogue"
 
 // maxPush bounds a push event in bytes. GitHub's lists two thousand commits at most.
 const maxPush = 8 << 20
 
 // Hook returns the webhook by which a git host reports pushes to the catalogue, in deliveries with a secret.
-func (k *Keeper) Hook(secret string, logger *slog.Logger) http.Handler {
+func (k *Watcher) Hook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: maxPush, Logger: logger,
-		Take: func(d git.Delivery) (int, string) { return handlePush(d, k.State().Branch, k.Refresh) },
+		Handle: func(d git.Delivery) (int, string) { return handlePush(d, k.State().Branch, k.Refresh) },
 	}
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Part keeps the catalogue up to date, and has apply take over each change.
-func (k *Keeper) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
+// Part returns the part of the process that runs the watcher. It calls apply with each changed catalogue.
+func (k *Watcher) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
 	return parts.Part{Name: "catalogue", Run: parts.RunUntilDone(func(ctx context.Context) { k.Run(ctx, apply) })}
 }
 
 // Register registers the metrics of the catalogue.
-func (k *Keeper) Register(r prometheus.Registerer) {
+func (k *Watcher) Register(r prometheus.Registerer) {
 	r.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_catalogue_failing",

@@ -126,7 +126,7 @@ func ignoredReason(p *packages.Package, version string) string {
 	if pattern := p.IgnoredBy(version); pattern != "" {
 		return fmt.Sprintf("the package JSON's ignoreVersions has the pattern %.100q for it", pattern)
 	}
-	return "the package JSON's ignoreVersions had a pattern for it when upstream was last asked"
+	return "the package JSON's ignoreVersions had a pattern for it at the last poll"
 }
 
 // operatorCommand returns the command with which an operator gets a version in a state, "" if none helps. followed reports whether the bot polls the
@@ -136,14 +136,14 @@ func operatorCommand(s views.State, p *packages.Package, followed bool) string {
 	case !packages.ValidVersion(s.Version) || s.Kind.Served():
 		return ""
 	case s.Kind == views.Withdrawn:
-		return fmt.Sprintf("larder restore %s %s --reason TEXT", s.Package, s.Version)
+		return fmt.Sprintf("larder withdraw --undo %s %s --reason TEXT", s.Package, s.Version)
 	case !followed:
 		return ""
 	case s.Kind == views.Refused && s.Reason == sources.Gone && p.IgnoresVersion(s.Version):
 	case s.Kind == views.Gone, s.Kind == views.Refused && s.Reason == sources.Gone:
 		return fmt.Sprintf("larder import %s %s FOLDER|ARCHIVE", s.Package, s.Version)
 	case s.Kind == views.Refused, s.Kind == views.Failed:
-		return fmt.Sprintf("larder retry %s@%s", s.Package, s.Version)
+		return fmt.Sprintf("larder add --retry %s@%s", s.Package, s.Version)
 	}
 	return fmt.Sprintf("larder add %s@%s", s.Package, s.Version)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// The budget of comparing what is published with upstream, besides the usual looks. Each day some releases are compared
+// The budget of comparing what is published with upstream, besides the usual polls. Each day some releases are compared
 // file by file, with those that differed the last time; and some packages have all their integrities compared with
 // upstream's full list: so many that every package has its turn within a month.
 const (
@@ -31,12 +31,12 @@ const (
 	auditAgain    = 10 // of those that differed
 	auditDays     = 28 // for all packages
 	auditTime     = 10 * time.Minute
-	auditPause    = time.Hour // after an upstream that does not answer
+	auditPause    = time.Hour // after an upstream that does not respond
 )
 
-// An auditPlan is the rest of a day's share of audits.
+// An auditPlan is the remaining part of a day's audits.
 type auditPlan struct {
-	Next     time.Time             `json:"next"` // when the next share begins
+	Next     time.Time             `json:"next"` // when the next day's audits start
 	Packages []string              `json:"packages,omitempty"`
 	Releases []sources.ReleaseName `json:"releases,omitempty"`
 }
@@ -44,14 +44,14 @@ type auditPlan struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-// readAuditPlan returns the stored rest of the day's audits, a zero one if there is none or it is damaged.
+// readAuditPlan returns the stored plan, a zero one if there is none or it is damaged.
 func (sc *Scheduler) readAuditPlan() (a auditPlan, err error) {
 	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)
 	if err == nil {
 		err = json.Unmarshal(data, &a)
 	}
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		sc.logger.Warn("couldn't read which releases are still to be compared with upstream; choosing anew", "err", err)
+		sc.logger.Warn("couldn't read which releases are still to be compared with upstream; choosing others", "err", err)
 	}
 	return a, nil
 }
@@ -70,7 +70,7 @@ func (sc *Scheduler) runAudits(ctx context.Context) error {
 }
 
 // Audit compares published releases with their upstreams, as far as that is due, and returns when more is. The first audits are due a day after the first
-// call. A restart continues with the rest of a day's audits. The error is for what stops the bot.
+// call. A restart continues a day's audits. The error is for what stops the bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	todo, err := sc.readAuditPlan()
 	if err != nil {
@@ -164,7 +164,7 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 			sc.logger.Warn("couldn't read where releases come from", "package", s.Package, "err", err)
 		}
 		last := sources.Later(sources.BoundTime(origins.Compared, now, 0), sources.BoundTime(origins.Failed, now, 0))
-		for _, o := range origins.Versions { // a change is one only after another look
+		for _, o := range origins.Versions { // a change is logged only after another poll
 			if !o.Since.IsZero() {
 				last = time.Time{}
 			}
@@ -190,10 +190,10 @@ func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error 
 		return err
 	}
 	defer sc.polling.Release(1)
-	if err := sc.polled.Hold(ctx, name); err != nil {
+	if err := sc.polled.Acquire(ctx, name); err != nil {
 		return err
 	}
-	defer sc.polled.Drop(name)
+	defer sc.polled.Release(name)
 	states, err := views.States(sc.store, name)
 	if err != nil {
 		return err

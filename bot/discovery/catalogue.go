@@ -25,7 +25,7 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	for _, p := range c.Packages() {
 		if old, ok := before.Get(p.Name); !ok || !bytes.Equal(old.JSON, p.JSON) {
 			if err := sc.schedule.set(ctx, p.Name, sc.options.Records.Known(p.Name).Next); err != nil {
-				return fmt.Errorf("bot: couldn't put %s on the agenda: %w", p.Name, err)
+				return fmt.Errorf("bot: couldn't schedule %s: %w", p.Name, err)
 			}
 		}
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 )
 
-// The budgets: of npm's downloads sixty requests in an hour; of GitHub's stars as many with a token and six without one, of
-// the sixty that GitHub then allows. Each package is asked about once in a month.
+// The budgets: sixty requests an hour for npm's downloads; for GitHub's stars sixty with a token, and six of the sixty that GitHub allows without.
+// Each package is requested once a month.
 const (
 	countEvery          = time.Minute
 	countEveryAnonymous = 10 * time.Minute
 	countAgain          = 30 * 24 * time.Hour
-	countTomorrow       = 24 * time.Hour // until GitHub is asked again about a repository of which it gave no answer
-	countPause          = time.Hour      // after an answer that is none, and where nothing is due
+	countTomorrow       = 24 * time.Hour // until the next request about a repository for which GitHub failed
+	countPause          = time.Hour      // after a failure, and if no package is due
 )
 
 // repeatCounting calls one at intervals of every, until ctx ends. one requests the counts of the package that is due and returns its name, "" if none is;
@@ -34,7 +34,7 @@ func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, on
 		case errors.As(err, &limit):
 			pause = countPause
 		case err != nil:
-			sc.logger.Warn("couldn't ask how much a package is in demand; it is tried again", "package", name, "after", countPause, "err", err)
+			sc.logger.Warn("couldn't request the download count or stars of a package; it is tried again", "package", name, "after", countPause, "err", err)
 			pause = countPause
 		case name == "":
 			pause = countPause
@@ -48,7 +48,7 @@ func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, on
 // CountDownloads requests the download count of the npm package whose count is oldest, and stores it. It returns the name of the package, "" if no count
 // is due.
 func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
-	known, err := sources.ReadAllDemand(sc.store)
+	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {
 		return "", err
 	}
@@ -69,14 +69,14 @@ func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	n, err := sc.options.Demand(ctx, target)
+	n, err := sc.options.CountDownloads(ctx, target)
 	if errors.Is(err, fetch.ErrNotFound) {
 		n, err = 0, nil // of a new package nothing is counted yet
 	}
 	if err != nil {
 		return name, err
 	}
-	return name, sc.options.Records.ChangeDemand(name, func(d *sources.Demand) {
+	return name, sc.options.Records.ChangePopularityCounts(name, func(d *sources.PopularityCounts) {
 		d.Downloads, d.AsOf, d.Asked = n, sc.options.Now().UTC().Truncate(time.Second), true
 	})
 }
@@ -98,29 +98,29 @@ func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Trunc
 // CountStars requests the stars of the package at GitHub whose count is due first, and stores them. It returns the name of the package, "" if no count is
 // due.
 func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
-	known, err := sources.ReadAllDemand(sc.store)
+	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {
 		return "", err
 	}
 	var name, target string
-	var before sources.Demand
+	var before sources.PopularityCounts
 	now := sc.starsTime()
 	for _, p := range sc.options.Publisher.Catalogue().Packages() {
 		if p.Repository == nil || !sc.options.Git.AtGitHub(p.Repository.URL) {
 			continue
 		}
 		d := known[p.Name]
-		if g := d.GitHub; g != nil && g.Repository != git.Place(p.Repository.URL) {
+		if g := d.GitHub; g != nil && g.Repository != git.CanonicalAddress(p.Repository.URL) {
 			d.GitHub = nil
 		}
-		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.IsStarredBefore(before)) {
+		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)) || d.GitHub.AsOf.After(now); due && (name == "" || d.StarsDueBefore(before)) {
 			name, target, before = p.Name, p.Repository.URL, d
 		}
 	}
 	if name == "" {
 		return "", nil
 	}
-	next := sources.Stars{Repository: git.Place(target), AsOf: now}
+	next := sources.Stars{Repository: git.CanonicalAddress(target), AsOf: now}
 	etag := ""
 	if before.GitHub != nil {
 		etag = before.GitHub.ETag
@@ -143,5 +143,5 @@ func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 	default:
 		next.Counts, next.ETag = found.Counts, fresh
 	}
-	return name, errors.Join(err, sc.options.Records.ChangeDemand(name, func(d *sources.Demand) { d.GitHub = &next }))
+	return name, errors.Join(err, sc.options.Records.ChangePopularityCounts(name, func(d *sources.PopularityCounts) { d.GitHub = &next }))
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // poll polls a package's upstream, records new versions, and puts releases that are due into q. A failure of the package is recorded, not returned; an
-// error stops the bot. If resume is not nil and the upstream is down, poll returns errParked, and resume is called once the upstream may respond again.
+// error stops the bot. If resume is not nil and the upstream is down, poll returns errUpstreamDown, and resume is called once the upstream may respond again.
 func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -34,10 +34,10 @@ func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, re
 	if resume != nil && !sc.options.Breakers.Admit(sources.UpstreamName(p), p.Name, resume) {
 		return errUpstreamDown
 	}
-	if err := sc.polled.Hold(ctx, p.Name); err != nil {
+	if err := sc.polled.Acquire(ctx, p.Name); err != nil {
 		return err
 	}
-	defer sc.polled.Drop(p.Name)
+	defer sc.polled.Release(p.Name)
 	tasks, err := sc.pollAndRecord(ctx, p, pollRequest{has: q.has, actor: ingest.ActorBot})
 	if err != nil {
 		return err
@@ -46,10 +46,10 @@ func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, re
 	return nil
 }
 
-// errParked is that a package waits for an upstream that is down.
+// errUpstreamDown says that a package waits for an upstream that is down.
 var errUpstreamDown = errors.New("its upstream is down")
 
-// An pollRequest says on whose behalf an upstream is asked.
+// A pollRequest says on whose behalf an upstream is polled.
 type pollRequest struct {
 	actor string
 	has   func(id string) bool // reports whether a release is queued or known already
@@ -58,7 +58,7 @@ type pollRequest struct {
 }
 
 // pollAndRecord polls a package's upstream, stores the result and the time of the next poll, and returns the releases to fetch. The caller holds the
-// package in sc.looks.
+// package in sc.polled.
 func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
 	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
@@ -85,7 +85,7 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 	case events.Stops(err), err != nil && ctx.Err() != nil:
 		return nil, errors.Join(ctx.Err(), err)
 	case errors.As(err, &limit):
-		// Nothing is wrong with it; but until then there is no use in asking.
+		// A request before then would be refused.
 		upstream.Attempts, upstream.Reason = max(1, upstream.Attempts), err.Error()
 		upstream.Next = limit.Until.Add(sources.Jittered(sources.MinWait))
 		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name})
@@ -108,13 +108,13 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name, Waiting: len(tasks)})
 	}
 	if counts, ok := sc.options.Publisher.Catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
-		// The catalogue has changed meanwhile, and has not been looked at by what it says now.
+		// The package JSON has changed meanwhile, and the poll was by the old one.
 		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
 	}
 	sc.options.Records.Mu.Lock()
 	defer sc.options.Records.Mu.Unlock()
 	row := sc.options.Records.Known(p.Name)
-	if row.Next.IsZero() && !before.Next.IsZero() { // it was enrolled anew during the look
+	if row.Next.IsZero() && !before.Next.IsZero() { // it was registered again during the poll
 		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
 	}
 	upstream.NoFiles = row.NoFiles
@@ -123,7 +123,7 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 			upstream.Retry, upstream.Filled = append(upstream.Retry, version), false
 		}
 	}
-	// Only now, when what the answer says is durable, may its validators be used.
+	// The validators may be used only now that the versions of the response are durable.
 	return tasks, sc.options.Records.Set(upstream)
 }
 
@@ -138,7 +138,7 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 	if slices.ContainsFunc(states, func(s views.State) bool {
 		return !s.Kind.Final() && (in.force || !s.Next.After(sc.options.Now())) && !in.has(ingest.ReleaseID(s.Package, s.Version))
 	}) || !upstream.UpdateFilled(states, sc.options.Releases) {
-		// Something is to be fetched or to be chosen, which needs the list in whole.
+		// The bot has to fetch or choose versions, which needs the complete list.
 		validators = fetch.Validators{}
 	}
 	here := sources.RefOf(p)
@@ -166,7 +166,7 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 	plan := planPackage(planInput{
 		pkg: p, listed: listed.Versions, latest: listed.Latest, states: states, known: *upstream,
 		newest: sc.options.Releases, force: in.force, now: sc.options.Now(),
-		named: in.named || len(upstream.Seen) == 0 && !upstream.Named.IsZero(), // the event's own look failed
+		named: in.named || len(upstream.Seen) == 0 && !upstream.Named.IsZero(), // the event's own poll failed
 	})
 	plan.changes = slices.DeleteFunc(plan.changes, func(c stateChange) bool {
 		return c.Reason == sources.Gone && in.has(ingest.ReleaseID(c.Package, c.Version)) // how that ends is not for this to say
@@ -182,7 +182,7 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.Validators, plan.seen, plan.tried, plan.fresh
 	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, sources.GroupDeprecations(listed.Versions)
 	if !upstream.Filled {
-		upstream.Filled, upstream.Looked, upstream.Retry = plan.filled, plan.looked, plan.retry
+		upstream.Filled, upstream.Examined, upstream.Retry = plan.filled, plan.examined, plan.retry
 	}
 	if upstream.Filled && upstream.Began.IsZero() {
 		upstream.Began = sc.options.Now()

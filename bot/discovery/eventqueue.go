@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// News are the packages that events have named. They are looked at ahead of the agenda, in the order in which they were
-// named, each once however often it was named meanwhile.
+// An eventQueue has the packages that events have named. They are polled ahead of the schedule, in the order of the events, each once however often it
+// was named meanwhile.
 type eventQueue struct {
 	mu      sync.Mutex
 	all     map[string]*namedPackage
@@ -24,23 +24,23 @@ type eventQueue struct {
 	changed chan struct{} // closed, and replaced, when more wait
 }
 
-// A namedPackage package is in one of these stages.
+// A namedPackage is a package that an event has named.
 type namedPackage struct {
 	stage stage
-	again bool // it was named since the look began
+	again bool // it was named since its poll started
 }
 
 type stage int
 
 const (
-	noted   stage = iota // the agenda is about to have it
-	waits                // for a look
-	looked               // at, right now
-	resting              // until it may be looked at again
+	noted      stage = iota // the caller is about to store it in the schedule
+	waits                   // for a poll
+	polling                 // it is being polled
+	backingOff              // until it may be polled again
 )
 
-// restAfterLook is between two looks at a package that is named again and again.
-const restAfterLook = 2 * time.Second
+// repollInterval is the time between two polls of a package that events name repeatedly.
+const repollInterval = 2 * time.Second
 
 // newEventQueue returns an empty queue.
 func newEventQueue() *eventQueue {
@@ -56,7 +56,7 @@ func (n *eventQueue) add(names []string) (fresh []string) {
 		case p == nil:
 			n.all[name] = &namedPackage{}
 			fresh = append(fresh, name)
-		case p.stage == looked || p.stage == resting:
+		case p.stage == polling || p.stage == backingOff:
 			p.again = true
 		}
 	}
@@ -85,7 +85,7 @@ func (n *eventQueue) has(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.all[name]
-	return p != nil && (p.stage != resting || p.again)
+	return p != nil && (p.stage != backingOff || p.again)
 }
 
 // next waits until a package is due for a poll, and returns it. The caller calls done after the poll.
@@ -95,7 +95,7 @@ func (n *eventQueue) next(ctx context.Context) (string, error) {
 		if len(n.waiting) > 0 {
 			name := n.waiting[0]
 			n.waiting = n.waiting[1:]
-			n.all[name].stage = looked
+			n.all[name].stage = polling
 			n.mu.Unlock()
 			return name, nil
 		}
@@ -113,8 +113,8 @@ func (n *eventQueue) next(ctx context.Context) (string, error) {
 func (n *eventQueue) done(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.all[name].stage = resting
-	time.AfterFunc(restAfterLook, func() {
+	n.all[name].stage = backingOff
+	time.AfterFunc(repollInterval, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.all[name].again {
@@ -137,7 +137,7 @@ func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 		sets.Go(func() error { return sc.schedule.sooner(ctx, name, now) })
 	}
 	if err := sets.Wait(); err != nil {
-		return fmt.Errorf("bot: couldn't write down that packages are to be looked at: %w", err)
+		return fmt.Errorf("bot: couldn't store that packages are due: %w", err)
 	}
 	return nil
 }
@@ -172,27 +172,27 @@ func (sc *Scheduler) pollAnnouncedPackage(ctx context.Context, name string, q *q
 	}
 	resume := func() {
 		if err := sc.Announce(ctx, name); err != nil && ctx.Err() == nil {
-			sc.logger.Warn("not moved on the agenda", "package", name, "err", err)
+			sc.logger.Warn("not rescheduled", "package", name, "err", err)
 		}
 	}
 	if !sc.options.Breakers.Admit(sources.UpstreamName(p), name+" named", resume) {
 		return nil
 	}
-	if err := sc.polled.Hold(ctx, name); err != nil { // a look that began before the event may have missed the release
+	if err := sc.polled.Acquire(ctx, name); err != nil { // a poll that started before the event may have missed the release
 		return err
 	}
-	defer sc.polled.Drop(name)
+	defer sc.polled.Release(name)
 	tasks, err := sc.pollAndRecord(ctx, p, pollRequest{has: q.has, actor: ingest.ActorBot, named: true})
 	if err != nil {
 		return err
 	}
 	q.push(tasks...)
-	q.markNewestFresh(name) // the first look at the package may have found what the event is about, before the event came
+	q.markNewestFresh(name) // the first poll of the package may have found what the event is about, before the event came
 	sc.Reschedule(ctx, name, sc.nextPoll(p, q, sc.options.Now().Add(sources.FirstLag)))
 	return nil
 }
 
-// Followers find the packages of a catalogue by what is upstream.
+// A packageIndex finds the packages of a catalogue by their upstream.
 type packageIndex struct {
 	of           *packages.Catalogue
 	npm          map[string][]string // names of packages by name upstream
@@ -204,10 +204,10 @@ func (sc *Scheduler) PackagesFromNpm(npmName string) []string { return sc.packag
 
 // PackagesFromRepository returns the names of the packages whose releases are tagged in a repository, or that name it as theirs.
 func (sc *Scheduler) PackagesFromRepository(repository string) []string {
-	return sc.packageIndex().repositories[git.Place(repository)]
+	return sc.packageIndex().repositories[git.CanonicalAddress(repository)]
 }
 
-// packageIndex returns the index of the catalogue in use, made anew if the catalogue has changed.
+// packageIndex returns the index of the catalogue in use, and creates it again if the catalogue has changed.
 func (sc *Scheduler) packageIndex() *packageIndex {
 	c := sc.options.Publisher.Catalogue()
 	if f := sc.index.Load(); f != nil && f.of == c {
@@ -218,10 +218,10 @@ func (sc *Scheduler) packageIndex() *packageIndex {
 		if p.Autoupdate == nil {
 			continue
 		}
-		places := []string{git.Place(p.Repository.URL)}
+		places := []string{git.CanonicalAddress(p.Repository.URL)}
 		if p.Autoupdate.Source == sources.KindNpm {
 			f.npm[p.Autoupdate.Target] = append(f.npm[p.Autoupdate.Target], p.Name)
-		} else if at := git.Place(p.Autoupdate.Target); at != places[0] {
+		} else if at := git.CanonicalAddress(p.Autoupdate.Target); at != places[0] {
 			places = append(places, at)
 		}
 		for _, at := range places {

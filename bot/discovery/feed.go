@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A feed follows a registry's change feed: what it names is on the agenda before the sequence after it is written down, so
-// a restart goes on where the process was, and forgets nothing. A feed that is new here begins with what changes from now on.
+// A feed follows a registry's change feed. Packages that it names are scheduled before the sequence after them is stored, so a restart continues where
+// the process was. A new feed starts with the changes from now on.
 type feed struct {
 	url       string
 	sequences *durable.Namespace[string, string] // by address
@@ -25,15 +25,15 @@ type feed struct {
 	state FeedState
 }
 
-// A FeedState tells how the registry's change feed stands.
+// A FeedState is the state of the registry's change feed.
 type FeedState struct {
 	URL      string `json:"url"` // without what may be secret
 	Sequence string `json:"sequence,omitempty"`
 	// Answered is when the registry last answered, Named how many changes since the start were of packages that are here.
 	Answered time.Time `json:"answered,omitzero"`
 	Named    int64     `json:"named"`
-	// Problem says why the registry's last answer did not count, Since when the first of those in a row came, and Next when
-	// it is asked again.
+	// Problem says why the last response was not used, Since when the first of such responses in a row came, and Next when
+	// the next request is due.
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	Next    time.Time `json:"next,omitzero"`
@@ -45,7 +45,7 @@ func (s *FeedState) Describe() string {
 	case s == nil:
 		return ""
 	case s.Problem != "":
-		return fmt.Sprintf("The change feed %s cannot be followed since %s, so that releases are found by looking for them: %s (asked again at %s)\n",
+		return fmt.Sprintf("The change feed %s cannot be followed since %s, so the bot polls for releases: %s (next request at %s)\n",
 			s.URL, s.Since.Local().Format(time.DateTime), s.Problem, s.Next.Local().Format(time.TimeOnly))
 	case s.Answered.IsZero():
 		return fmt.Sprintf("The change feed %s has not answered yet.\n", s.URL)
@@ -54,8 +54,8 @@ func (s *FeedState) Describe() string {
 		s.URL, text.Count(int(s.Named), "change", "changes"), s.Answered.Local().Format(time.DateTime))
 }
 
-// The pauses between two requests. A feed that holds no answer back is asked every feedPause; one that fails, or whose
-// sequence goes back, less and less often.
+// The intervals between two requests. A feed without long polling is requested every feedPause; one that fails, or whose sequence goes back, less
+// and less often.
 const (
 	feedBusy         = 100 * time.Millisecond
 	feedPause        = 5 * time.Second
@@ -78,17 +78,17 @@ func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	f.sequences, err = durable.Open(r, durable.Class[string, string]{
 		Name: "feed",
 		New: func(context.Context, *durable.State) (durable.Handler[string, string], error) {
-			return cursor{}, nil
+			return feedCursor{}, nil
 		},
 	})
 	return f, err
 }
 
-// cursor keeps the sequence of a feed. It answers with the present one, after taking another that is not "".
-type cursor struct{ durable.NoAlarm }
+// A feedCursor is the durable object with the sequence of a feed. It stores a sequence that is not "", and returns the present one.
+type feedCursor struct{ durable.NoAlarm }
 
 // Handle implements [durable.Handler].
-func (cursor) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
+func (feedCursor) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
 	const key = "sequence"
 	if sequence != "" {
 		return sequence, s.Put(ctx, key, []byte(sequence))
@@ -117,11 +117,11 @@ func (f *feed) changeState(how func(*FeedState)) {
 // followFeed reads the change feed and announces the packages that it names, until ctx ends.
 func (sc *Scheduler) followFeed(ctx context.Context) error {
 	f := sc.feed
-	bookmark := f.sequences.Object(f.url)
+	cursor := f.sequences.Object(f.url)
 	failures := 0
 	for {
 		begun := time.Now()
-		since, last, err := sc.advanceFeed(ctx, bookmark)
+		since, last, err := sc.advanceFeed(ctx, cursor)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -136,7 +136,7 @@ func (sc *Scheduler) followFeed(ctx context.Context) error {
 			sc.logger.Warn("change feed", "feed", f.state.URL, "err", err, "pause", pause)
 		case failures > 0:
 			failures = 0
-			sc.logger.Info("the change feed answers again", "feed", f.state.URL)
+			sc.logger.Info("the change feed responds again", "feed", f.state.URL)
 			fallthrough
 		default:
 			if last == since && time.Since(begun) < feedPause {
@@ -169,15 +169,15 @@ func (f *feed) recordResponse(last string, err error, now time.Time, pause time.
 
 // advanceFeed reads the feed from the stored sequence on, announces the packages that it names, and stores the sequence that it reached. It returns both
 // sequences.
-func (sc *Scheduler) advanceFeed(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
-	if since, err = bookmark.Send(ctx, ""); err == nil {
+func (sc *Scheduler) advanceFeed(ctx context.Context, cursor durable.Object[string, string]) (since, last string, err error) {
+	if since, err = cursor.Send(ctx, ""); err == nil {
 		last, err = sc.readFeed(ctx, since)
 	}
 	if err == nil && last != since && goesBack(since, last) {
-		err = errors.New("its sequence goes back, as if it had begun anew; it is followed from there, and looks at their time find what it left out")
+		err = errors.New("its sequence goes back, as after a reset; the bot follows it from there, and polls find what it left out")
 	}
 	if last != "" && last != since {
-		if _, failed := bookmark.Send(ctx, last); failed != nil {
+		if _, failed := cursor.Send(ctx, last); failed != nil {
 			err = failed
 		}
 	}
@@ -206,7 +206,7 @@ func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, e
 	}
 	sc.feed.changeState(func(s *FeedState) { s.Named += changes })
 	if failed := sc.Announce(ctx, names...); failed != nil {
-		return "", failed // it is asked once more, because the agenda does not have them all
+		return "", failed // the request is repeated, because the schedule does not have them all
 	}
 	return last, err
 }

@@ -207,7 +207,7 @@ func TestNewsAreLookedAtOnce(t *testing.T) {
 		if !n.has("c") {
 			t.Error("what is named while it rests is not about to be looked at")
 		}
-		want("b", restAfterLook-time.Millisecond)
+		want("b", repollInterval-time.Millisecond)
 		want("c", time.Millisecond)
 		n.done("b")
 		n.done("c")

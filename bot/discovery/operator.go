@@ -72,11 +72,14 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 	// What an interrupted command leaves unfinished is the schedule's.
 	defer func() { sc.Reschedule(ctx, name, sc.options.Now().Add(sources.MinWait)) }()
 	var t events.Tally
-	if err := do(events.Counted(ctx, &t), p); err != nil {
+	switch err := do(events.WithTally(ctx, &t), p); {
+	case sources.IsOutage(err):
+		return fmt.Errorf("%w; `larder doctor` says what helps", err)
+	case err != nil:
 		return err
 	}
 	if s := t.Sum(); s.Refused+s.Failed > 0 {
-		return fmt.Errorf("%d published, %d refused, %d failed; `larder status %s` says why", s.Published, s.Refused, s.Failed, name)
+		return fmt.Errorf("%d published, %d refused, %d failed; `larder status %s` says why, and `larder doctor` what helps", s.Published, s.Refused, s.Failed, name)
 	}
 	return nil
 }
@@ -84,11 +87,11 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 // addDue polls a package and publishes the releases that are due, until a new package has the releases that it starts with.
 func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 	for again := true; again; again = sc.options.Publisher.TakeRefill(p.Name) {
-		if err := sc.polled.Hold(ctx, p.Name); err != nil {
+		if err := sc.polled.Acquire(ctx, p.Name); err != nil {
 			return err
 		}
 		tasks, err := sc.pollAndRecord(ctx, p, pollRequest{actor: ingest.ActorOperator, force: true, has: func(string) bool { return false }})
-		sc.polled.Drop(p.Name)
+		sc.polled.Release(p.Name)
 		if err == nil {
 			err = sc.releaseAll(ctx, tasks)
 		}
@@ -171,7 +174,7 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 				case views.Published, views.Mirrored:
 					return nil
 				case views.Refused, views.Failed:
-					events.Report(ctx, events.Event{Kind: events.Kind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
+					events.ReportOnly(ctx, events.Event{Kind: events.Kind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
 					return nil
 				}
 				// The goroutine that had it was stopped; now it is ours.

@@ -19,11 +19,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A pollResult is what asking an upstream came to.
+// A pollResult is the result of polling an upstream.
 type pollResult struct {
 	from      sources.Ref
-	listing   *sources.Listing // nil where there is none
-	unchanged bool             // it is what it was at the last look
+	listing   *sources.Listing // nil if upstream has no such package
+	unchanged bool             // since the last poll
 	same      func(v sources.Candidate, published string) (same, known bool)
 }
 
@@ -32,7 +32,7 @@ type pollResult struct {
 func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	known, err := sources.LookupOrigins(sc.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		sc.logger.Warn("origins begun anew", "package", pkg, "err", err)
+		sc.logger.Warn("couldn't read the origins of releases; recording them again", "package", pkg, "err", err)
 	}
 	if known.Versions == nil {
 		known = sources.Origins{Source: now.Kind, Target: now.Target, Versions: make(map[string]sources.Origin)}
@@ -179,8 +179,7 @@ func (at pollResult) listedHash(o sources.Origin, version string) (string, bool)
 	return boundIntegrity(v.Hash), true
 }
 
-// maxIntegrity is the most that is kept of an integrity, in bytes; three hashes
-// are shorter.
+// maxIntegrity bounds a stored integrity, in bytes; three hashes are shorter.
 const maxIntegrity = 512
 
 // boundIntegrity returns valid UTF-8 of at most maxIntegrity bytes of an integrity that upstream stated.

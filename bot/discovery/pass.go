@@ -6,11 +6,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/packages"
 )
 
-// PollsAtOnce bounds the upstreams that are asked at their time at once, and namedAtOnce those that an event named.
+// PollsAtOnce bounds the scheduled polls at once, and namedAtOnce those of packages that events name.
 const (
 	PollsAtOnce = 8
 	namedAtOnce = 4
@@ -74,7 +73,7 @@ func (sc *Scheduler) Run(ctx context.Context) error {
 	if sc.feed != nil {
 		g.Go(func() error { return sc.followFeed(groupCtx) })
 	}
-	if sc.options.Demand != nil {
+	if sc.options.CountDownloads != nil {
 		g.Go(func() error { return sc.repeatCounting(groupCtx, countEvery, sc.CountDownloads) })
 	}
 	if every := sc.starsInterval(); every > 0 {
@@ -93,28 +92,9 @@ func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.T
 	q := newQueue()
 	return func(ctx context.Context, name string) (next time.Time, err error) {
 		p, _ := sc.options.Publisher.Catalogue().Get(name)
-		if err := sc.poll(ctx, p, q, func() {}); err != nil {
+		if next, err = sc.pollScheduled(ctx, p, q); err != nil {
 			return time.Time{}, err
 		}
-		next = sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait))
 		return next, sc.schedule.set(ctx, name, next)
 	}
-}
-
-// PollForNews polls a package as the schedule does and, if event is true, as an event does at the same time. It returns the version that a download of fresh
-// releases would take then, "" for none.
-func (sc *Scheduler) PollForNews(ctx context.Context, name string, event bool) (version string, err error) {
-	p, _ := sc.options.Publisher.Catalogue().Get(name)
-	q := newQueue()
-	var looks errgroup.Group
-	looks.Go(func() error { return sc.poll(ctx, p, q, func() {}) })
-	if event {
-		looks.Go(func() error { return sc.pollAnnouncedPackage(ctx, name, q) })
-	}
-	if err := looks.Wait(); err != nil {
-		return "", err
-	}
-	q.close()
-	t, _, err := q.pop(ctx, true)
-	return t.Version.Name, err
 }

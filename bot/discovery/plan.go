@@ -16,7 +16,7 @@ import (
 type planInput struct {
 	pkg    *packages.Package
 	listed map[string]sources.Candidate
-	latest string // the version that upstream calls so; "" where it calls none
+	latest string // by upstream's own tag; "" without one
 	states []views.State
 	known  sources.Upstream
 	newest int // how many releases a new package starts with
@@ -30,14 +30,14 @@ type planned struct {
 	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
 	tasks   []ingest.Task // to be fetched now, newest first
 	// The next values of fields of [sources.Upstream].
-	seen    []string
-	ignored []string
-	gone    int
-	filled  bool
-	looked  int
-	tried   map[string]string
-	retry   []string
-	fresh   []string
+	seen     []string
+	ignored  []string
+	gone     int
+	filled   bool
+	examined int
+	tried    map[string]string
+	retry    []string
+	fresh    []string
 }
 
 // planning is a plan while it is made.
@@ -45,7 +45,7 @@ type planning struct {
 	planInput
 	out    planned
 	first  *packages.Start
-	before map[string]bool // versions that upstream had when it was last looked at
+	before map[string]bool // versions that upstream had at the last poll
 	// Of all known releases, the newest time, and the newest version.
 	lastTime    time.Time
 	lastVersion string
@@ -75,7 +75,7 @@ func planPackage(s planInput) planned {
 			p.planNew(r)
 		}
 	}
-	p.out.filled, p.out.looked = !p.pending && len(p.out.seen) > 0, p.first.Looked()
+	p.out.filled, p.out.examined = !p.pending && len(p.out.seen) > 0, p.first.Examined()
 	if !p.out.filled {
 		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return isChanged(p.out.changes, version) })
 	}
@@ -86,7 +86,7 @@ func planPackage(s planInput) planned {
 			p.out.changes = append(p.out.changes, change)
 		}
 	}
-	p.planSeen()
+	p.recordVersions()
 	return p.out
 }
 
@@ -126,7 +126,7 @@ func (p *planning) canRetry(r release, state views.State) bool {
 		return false
 	}
 	again := slices.Contains(p.known.Retry, r.name) && (p.startsWith(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
-	return again || state.Reason == sources.Gone || ingest.IsRefusedImport(state) || p.hashChanged(r)
+	return again || state.Reason == sources.Gone || state.Imported || p.hashChanged(r)
 }
 
 // planNew plans for a version without a state.
@@ -153,7 +153,7 @@ func (p *planning) wants(r release) bool {
 	switch {
 	case !p.known.Filled && p.startsWith(r):
 		return true
-	case !p.known.Filled && p.known.Began.IsZero() && len(p.before) == 0: // the package has never been looked at
+	case !p.known.Filled && p.known.Began.IsZero() && len(p.before) == 0: // the package has never been polled
 		return false
 	}
 	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
@@ -175,7 +175,7 @@ func (p *planning) planDetected(r release, was views.State) {
 
 // planFetch adds the task to fetch a release now. attempts is how many have failed.
 func (p *planning) planFetch(r release, attempts int) {
-	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first look
+	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first poll
 	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}
 	if t.Fresh = appeared || p.named && t.Rank == 0; t.Fresh && !p.known.Filled {
 		p.out.fresh = append(p.out.fresh, r.name)
@@ -184,9 +184,9 @@ func (p *planning) planFetch(r release, attempts int) {
 	p.out.tried[r.name] = r.version.Hash
 }
 
-// planSeen sets the versions that upstream ever had, because a registry that responds in part must not make old releases new, and the versions that the
+// recordVersions sets the versions that upstream ever had, so that a registry that returns only some of them once makes no old release new, and those that the
 // package JSON ignores.
-func (p *planning) planSeen() {
+func (p *planning) recordVersions() {
 	there := setOf(p.out.seen)
 	for _, version := range p.known.Seen {
 		if !there[version] && len(p.out.seen) < max(mostSeen, len(p.listed)) {
@@ -216,7 +216,7 @@ func (s *planInput) hashChanged(r release) bool {
 // The bounds of what one upstream may have written down. An upstream can give tags any names, as many as they like,
 // and others the next day.
 const (
-	mostUnusable = 20     // refusals, at one look, of what is no version
+	mostUnusable = 20     // refusals in one poll of names that are not versions
 	mostSeen     = 20_000 // versions, with those that upstream has no longer
 )
 

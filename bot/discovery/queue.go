@@ -152,9 +152,9 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// publishTasks fetches and publishes the releases in q until q is closed and empty. With patient, tasks wait while their upstream is down, and fresh ones
+// publishTasks fetches and publishes the releases in q until q is closed and empty. With waits, tasks wait while their upstream is down, and fresh ones
 // have goroutines of their own.
-func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, patient bool) error {
+func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := func(fresh bool) error {
 		for {
@@ -162,7 +162,7 @@ func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, patient bool) e
 			if !ok {
 				return err
 			}
-			if patient && !sc.options.Breakers.Admit(sources.ArchivesName(t.Pkg), t.ID(), func() { q.putBack(t) }) {
+			if waits && !sc.options.Breakers.Admit(sources.ArchivesName(t.Pkg), t.ID(), func() { q.putBack(t) }) {
 				continue
 			}
 			// A release that an operator's command is publishing is left to that.
@@ -176,7 +176,7 @@ func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, patient bool) e
 	for range sc.options.Downloads {
 		g.Go(func() error { return work(false) })
 	}
-	if patient {
+	if waits {
 		for range ingest.FreshDownloads {
 			g.Go(func() error { return work(true) })
 		}

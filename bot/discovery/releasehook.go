@@ -16,7 +16,7 @@ import (
 // ReleaseHookPath is the path of [Scheduler.ReleaseHook].
 const ReleaseHookPath = "/hooks/release"
 
-// The bounds of a delivery. npm's has the whole packument in it, of which only the name counts.
+// The bounds of a delivery. npm's contains the complete packument, of which only the name counts.
 const (
 	mostReleased = 8 << 20 // bytes
 	mostNamed    = 1000    // packages
@@ -28,7 +28,7 @@ const (
 func (sc *Scheduler) ReleaseHook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: mostReleased, Logger: logger,
-		Take: sc.handleReleaseEvent,
+		Handle: sc.handleReleaseEvent,
 	}
 }
 
@@ -48,7 +48,7 @@ func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message str
 	var found []string
 	switch {
 	case d.Event != "":
-		addresses, ok := git.ReleasedIn(d.Event, d.Payload)
+		addresses, ok := git.ParseReleaseEvent(d.Event, d.Payload)
 		if !ok {
 			return http.StatusOK, "nothing to do: it is no push of a tag, and no release"
 		}

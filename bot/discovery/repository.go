@@ -38,9 +38,9 @@ func (sc *Scheduler) checkRepository(ctx context.Context, p *packages.Package, u
 		return &replacedError{recorded: upstream.Repository.ID, found: found.ID}
 	}
 	upstream.Repository = sources.RepositoryState{ID: found.ID, Archived: found.Archived, ETag: etag}
-	if p.Repository == nil || git.Place(p.Repository.URL) != git.Place(p.Autoupdate.Target) {
+	if p.Repository == nil || git.CanonicalAddress(p.Repository.URL) != git.CanonicalAddress(p.Autoupdate.Target) {
 		return nil
 	}
-	stars := sources.Stars{Counts: found.Counts, Repository: git.Place(p.Repository.URL), AsOf: sc.starsTime(), ETag: etag}
-	return sc.options.Records.ChangeDemand(p.Name, func(d *sources.Demand) { d.GitHub = &stars })
+	stars := sources.Stars{Counts: found.Counts, Repository: git.CanonicalAddress(p.Repository.URL), AsOf: sc.starsTime(), ETag: etag}
+	return sc.options.Records.ChangePopularityCounts(p.Name, func(d *sources.PopularityCounts) { d.GitHub = &stars })
 }

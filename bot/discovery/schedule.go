@@ -14,15 +14,14 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// An pollSchedule holds when each package's upstream is to be asked. Each package is a
-// durable object whose alarm is that time, so what sleeps takes no memory, and a
-// restart forgets nothing.
+// A pollSchedule has the time of each package's next poll. Each package is a durable object whose alarm is that time, so a waiting package takes no
+// memory, and a restart loses none.
 type pollSchedule struct {
 	packages *durable.Namespace[scheduleChange, struct{}]
 	due      chan duePackage
 }
 
-// An scheduleChange changes when a package is due.
+// A scheduleChange changes when a package is due.
 type scheduleChange struct {
 	at     time.Time
 	sooner bool // only to an earlier time
@@ -69,7 +68,7 @@ func (a *pollSchedule) next(ctx context.Context) (duePackage, error) {
 	}
 }
 
-// scheduledPackage is a package on the agenda.
+// A scheduledPackage is the durable object of a package in the schedule.
 type scheduledPackage struct{ due chan<- duePackage }
 
 // Handle implements [durable.Handler].
@@ -81,8 +80,8 @@ func (scheduledPackage) Handle(ctx context.Context, s *durable.State, a schedule
 	return struct{}{}, s.SetAlarm(ctx, a.at)
 }
 
-// Alarm implements [durable.Handler]. It lasts until the package has been asked for: if
-// the process ends before, the next one asks.
+// Alarm implements [durable.Handler]. It lasts until the package has been polled: if
+// the process ends before, the next one polls it.
 func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	var at time.Time
 	err := s.Call(ctx, func(ctx context.Context) error {
@@ -108,8 +107,7 @@ func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable
 	return s.SetAlarm(ctx, at)
 }
 
-// setsAtOnce is how many packages are put on the agenda together, so that their writes
-// share a sync.
+// setsAtOnce is how many packages are scheduled together, so that their writes share a sync.
 const setsAtOnce = 256
 
 // runPolls polls each package's upstream when it is due, until ctx ends.
@@ -130,27 +128,30 @@ func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 				v.next <- time.Time{}
 				continue
 			}
-			if sc.announced.has(v.pkg) { // what looks at it says when it is due next
+			if sc.announced.has(v.pkg) { // its poll reschedules it
 				v.next <- sc.options.Now().Add(sources.MinWait)
 				continue
 			}
 			polls.Go(func() error {
-				next := sc.options.Now().Add(sources.MinWait)
-				defer func() { v.next <- next }()
-				err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) })
-				if err == errUpstreamDown {
-					next = sc.options.Now().Add(sources.Jittered(sc.options.Interval)) // or sooner
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				next = sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait))
-				return nil
+				next, err := sc.pollScheduled(ctx, p, q)
+				v.next <- next
+				return err
 			})
 		}
 	})
 	return polls.Wait()
+}
+
+// pollScheduled polls a package that is due, puts releases that are due into q, and returns when the package is due next. An error stops the bot.
+func (sc *Scheduler) pollScheduled(ctx context.Context, p *packages.Package, q *queue) (next time.Time, err error) {
+	soon := sc.options.Now().Add(sources.MinWait)
+	switch err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) }); {
+	case err == errUpstreamDown:
+		return sc.options.Now().Add(sources.Jittered(sc.options.Interval)), nil // or sooner
+	case err != nil:
+		return soon, err
+	}
+	return sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait)), nil
 }
 
 // scheduleAll stores when each package of the catalogue is due.
@@ -166,26 +167,14 @@ func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// followClock schedules all packages again when the clock has been set back, until ctx ends: what was due in an hour would be due in
-// a year where the clock had been a year ahead.
+// followClock schedules all packages again when the clock was set back, until ctx ends: after a clock that was a year ahead, a package that was
+// due in an hour would be due in a year.
 func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
-	for before := sc.wallClock(); ; {
-		if err := retry.Sleep(ctx, sc.options.ClockCheck); err != nil {
-			return err
-		}
-		now := sc.wallClock()
-		if now.Before(before) {
-			sc.logger.Warn("the clock was set back; packages are scheduled again", "by", before.Sub(now))
-			if err := sc.scheduleAll(ctx, q); err != nil {
-				return err
-			}
-		}
-		before = now
-	}
+	return retry.FollowClock(ctx, sc.options.ClockCheck, sc.options.Now, func(by time.Duration) error {
+		sc.logger.Warn("the clock was set back; packages are scheduled again", "by", by)
+		return sc.scheduleAll(ctx, q)
+	})
 }
-
-// wallClock returns the time without the monotonic clock reading, which would hide that the clock was set back.
-func (sc *Scheduler) wallClock() time.Time { return sc.options.Now().Round(0) }
 
 // nextPoll returns when a package is due next: when its upstream is, or earlier if a release waits for another attempt that no goroutine works on, but
 // not before earliest.
@@ -211,6 +200,6 @@ func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time)
 // Reschedule makes a scheduled package due earlier. If that cannot be stored, the package is polled at its time.
 func (sc *Scheduler) Reschedule(ctx context.Context, pkg string, at time.Time) {
 	if err := sc.schedule.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
-		sc.logger.Warn("not moved on the agenda", "package", pkg, "err", err)
+		sc.logger.Warn("not rescheduled", "package", pkg, "err", err)
 	}
 }

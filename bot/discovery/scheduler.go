@@ -50,9 +50,9 @@ type Options struct {
 	Runtime *durable.Runtime
 	// Feed is the address of a registry's change feed, "" for none.
 	Feed string
-	// Demand returns how often an npm package was downloaded in the last month; nil if npm is not asked.
-	Demand func(ctx context.Context, npmName string) (int64, error)
-	// ClockCheck is the interval at which the scheduler checks whether the clock was set back; default one minute.
+	// CountDownloads returns how often an npm package was downloaded in the last month; nil if npm is not requested.
+	CountDownloads func(ctx context.Context, npmName string) (int64, error)
+	// ClockCheck is the interval at which the scheduler checks whether the clock was set back.
 	ClockCheck time.Duration
 	// Changed is called with each package of which a page displays something else afterwards, although the log has no entry of it.
 	Changed func(pkg string)
@@ -79,9 +79,6 @@ type Scheduler struct {
 
 // New returns a scheduler, which polls nothing before Run.
 func New(o Options) (*Scheduler, error) {
-	if o.ClockCheck == 0 {
-		o.ClockCheck = time.Minute
-	}
 	sc := &Scheduler{options: o, store: o.Store, log: o.Log, logger: o.Logger, polling: semaphore.NewWeighted(PollsAtOnce), announced: newEventQueue()}
 	var err error
 	if sc.schedule, err = openPollSchedule(o.Runtime); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Stops reports whether the bot cannot go on after err.
+// Stops reports whether the bot has to stop after err, because it concerns this machine and not a package.
 func Stops(err error) bool {
 	var start *worker.StartError
 	var local *fetch.LocalError
@@ -23,21 +23,21 @@ type Kind string
 
 // The kinds of events.
 const (
-	Checking     Kind = "checking"  // a package's upstream is asked
+	Checking     Kind = "checking"  // the bot polls a package's upstream
 	Checked      Kind = "checked"   // upstream responded; Waiting releases of the package have to be fetched
 	Releasing    Kind = "release"   // a release is being fetched and processed
 	Published    Kind = "published" // it is served: Files files of Bytes bytes
 	Refused      Kind = "refused"   // it will not be published, for Reason
-	Failed       Kind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
+	Failed       Kind = "failed"    // a poll or a release failed, for Reason; the next attempt is at Next
 	Waits        Kind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
-	Recompressed Kind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
-	Note         Kind = "note"      // something worth knowing, in Reason
+	Recompressed Kind = "squeezed"  // a content has smaller encodings; Bytes were saved, Waiting contents are in the queue
+	Note         Kind = "note"      // information for the operator, in Reason
 	Audited      Kind = "audited"   // a release was compared with upstream, file by file, and does not differ; Reason says why it could not be compared
 	Differing    Kind = "differs"   // a release is not what upstream has, as Reason says
 	Changed      Kind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
 )
 
-// An Event tells the terminal or the command that watches what the bot does.
+// An Event is a step of the bot, for the terminal, logs and metrics.
 type Event struct {
 	Kind    Kind      `json:"kind"`
 	Package string    `json:"package,omitempty"`
@@ -57,8 +57,8 @@ func WithReport(ctx context.Context, fn func(Event)) context.Context {
 	return context.WithValue(ctx, reportKey{}, fn)
 }
 
-// Report passes an event only to the report of the context.
-func Report(ctx context.Context, e Event) {
+// ReportOnly passes an event to the report of the context, see [WithReport], and to no [Sink].
+func ReportOnly(ctx context.Context, e Event) {
 	if fn, ok := ctx.Value(reportKey{}).(func(Event)); ok {
 		fn(e)
 	}
@@ -72,5 +72,5 @@ func (s Sink) Emit(ctx context.Context, e Event) {
 	if s != nil {
 		s(e)
 	}
-	Report(ctx, e)
+	ReportOnly(ctx, e)
 }

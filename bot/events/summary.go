@@ -7,7 +7,7 @@ import (
 
 // A Summary counts what a pass did.
 type Summary struct {
-	Packages  int   `json:"packages"` // whose upstream was asked
+	Packages  int   `json:"packages"` // whose upstream was polled
 	Published int   `json:"published"`
 	Refused   int   `json:"refused"`
 	Failed    int   `json:"failed"` // packages and releases to be tried again
@@ -17,9 +17,9 @@ type Summary struct {
 
 // Tally makes a Summary from events.
 type Tally struct {
-	mu    sync.Mutex
-	s     Summary
-	asked map[string]struct{} // packages
+	mu     sync.Mutex
+	s      Summary
+	polled map[string]struct{} // packages
 }
 
 // add counts an event.
@@ -28,11 +28,11 @@ func (t *Tally) add(e Event) {
 	defer t.mu.Unlock()
 	switch e.Kind {
 	case Checking:
-		if t.asked == nil {
-			t.asked = make(map[string]struct{})
+		if t.polled == nil {
+			t.polled = make(map[string]struct{})
 		}
-		t.asked[e.Package] = struct{}{}
-		t.s.Packages = len(t.asked)
+		t.polled[e.Package] = struct{}{}
+		t.s.Packages = len(t.polled)
 	case Published:
 		t.s.Published++
 		t.s.Files += e.Files
@@ -51,8 +51,8 @@ func (t *Tally) Sum() Summary {
 	return t.s
 }
 
-// Counted returns a context whose operation's events t counts as well.
-func Counted(ctx context.Context, t *Tally) context.Context {
+// WithTally returns a context whose operation's events t counts, besides the report of ctx.
+func WithTally(ctx context.Context, t *Tally) context.Context {
 	outer, ok := ctx.Value(reportKey{}).(func(Event))
 	return WithReport(ctx, func(e Event) {
 		t.add(e)

@@ -249,7 +249,7 @@ func TestQuota(t *testing.T) {
 
 	// Erased files free the quota at the next check.
 	desk := withdrawal.New(r.Store, r.Log, r.clock)
-	if _, _, err := desk.End(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
+	if _, _, err := desk.WithdrawAndErase(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	r.fallback.CheckMirrored(t.Context())

@@ -145,7 +145,7 @@ func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	if now.Before(wait.until) {
 		return
 	}
-	compared, err := f.o.Bot.CompareWithNpm(ctx, id.pkg, id.version)
+	compared, err := f.o.Bot.ReconcileWithNpm(ctx, id.pkg, id.version)
 	if compared || ctx.Err() != nil {
 		delete(f.backoffs, id)
 		return

@@ -302,7 +302,7 @@ func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	}
 	log, firstUse, err := known.Open(ctx, o.options, o.o.Now())
 	if firstUse && err == nil {
-		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key or --fallback-root", "origin", o.String(), "key", log.Key())
+		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it in the setting fallback-key or fallback-root", "origin", o.String(), "key", log.Key())
 	}
 	if err != nil {
 		return nil, err

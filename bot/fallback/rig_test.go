@@ -89,7 +89,7 @@ func newRig(t *testing.T, origins ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(getter.Close)
-	r.bot, err = bot.New(bot.Options{Store: r.Store, Log: r.Log, Catalogue: catalogue, Npm: npm.NewClient(config, getter, npm.Options{}), TempDir: t.TempDir(), Now: r.clock})
+	r.bot, err = bot.New(bot.Options{Store: r.Store, Log: r.Log, Catalogue: catalogue, Upstreams: bot.Upstreams{Npm: npm.NewClient(config, getter, npm.Options{})}, TempDir: t.TempDir(), Clock: bot.Clock{Now: r.clock}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func TestCost(t *testing.T) {
 	dir := t.TempDir()
 	cost.Check(t,
 		cost.Parser{Name: "pack", Parse: func(data []byte) {
-			if p, err := readPack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
+			if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
 				p.close()
 			}
 		}, Wrap: func(text string) []byte {
@@ -26,14 +26,14 @@ func TestCost(t *testing.T) {
 		}, Seeds: []string{"a"}, Words: []string{"a", "b", "\x00"}, Size: 4 << 10, MaxMilliseconds: 60, MaxKiB: 5000},
 		cost.Parser{Name: "tree", Parse: func(data []byte) {
 			for len(data) > 0 {
-				_, rest, err := treeEntry(data)
+				_, rest, err := parseTreeEntry(data)
 				if err != nil {
 					return
 				}
 				data = rest
 			}
 		}, Seeds: []string{"100644 a\x00aaaaaaaaaaaaaaaaaaaa"}, Words: []string{"100644 a\x00", "40000 ", "a", "\x00", "/", " ", "aaaaaaaaaaaaaaaaaaaa"}, MaxMilliseconds: 5, MaxKiB: 500},
-		cost.Parser{Name: "large file's pointer", Parse: func(data []byte) { pointerSize(data) }, Seeds: []string{"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"},
+		cost.Parser{Name: "large file's pointer", Parse: func(data []byte) { parsePointer(data) }, Seeds: []string{"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"},
 			Words: []string{"\n", "size ", "1", "oid ", "a", "\r\n"}, MaxMilliseconds: 5, MaxKiB: 500},
 	)
 }

@@ -64,7 +64,7 @@ type Client struct {
 	pack packSlots
 }
 
-// New returns a client. It asks for nothing yet.
+// New returns a client, which sends no request yet.
 func New(o Options) *Client {
 	o.PackBytes = cmp.Or(o.PackBytes, 512<<20)
 	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
@@ -115,14 +115,14 @@ type Counts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-// AtGitHub reports whether a repository is one that GitHub's API is asked about.
+// AtGitHub reports whether the repository at target is on the host of the configured GitHub API.
 func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
 	return err == nil && c.hub != nil && c.hub.has(at)
 }
 
-// Describe requests the description of a repository that is AtGitHub, one request for one that has not been renamed. It is nil
-// if it is the one that came with the entity tag. Errors are those of Tags and a *[LimitError].
+// Describe requests the description of a repository from GitHub's API, for one that is AtGitHub. found is nil if the description is still the
+// one with the entity tag etag; fresh is the entity tag of the present one. Errors are those of Tags and a *[LimitError].
 func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repository, fresh string, err error) {
 	at, err := parseAddress(target)
 	if err != nil {
@@ -132,11 +132,11 @@ func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repo
 	return found, fresh, nameRepository(target, err)
 }
 
-// Authorized reports whether GitHub knows the client that asks it.
+// Authorized reports whether requests to GitHub's API have a token.
 func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
 
-// Place writes the address of a repository in one way, whichever of git's forms it has; "" where it is none.
-func Place(target string) string {
+// CanonicalAddress returns host and path of a repository's address in one form, whichever form of git's target has; "" if target is not an address.
+func CanonicalAddress(target string) string {
 	at, err := parseAddress(target)
 	if err != nil {
 		return ""
@@ -144,18 +144,19 @@ func Place(target string) string {
 	return strings.ToLower(at.Host + "/" + strings.TrimSuffix(strings.Trim(at.Path, "/"), ".git"))
 }
 
-// A Release is what a tag has.
+// A Release has the files of a commit.
 type Release struct {
-	// Archive has the files of its commit, in the file that was given.
+	// Archive has the files, in the file that the caller passed.
 	Archive archive.Source
 	Tree    string // the hash of the commit's tree
-	// Date is that of the commit; zero where it makes no sense.
+	// Date is that of the commit, zero for an implausible one.
 	Date time.Time
 	// Notes say what is not in the archive, and why.
 	Notes []string
 }
 
-func empty(dst *os.File) error {
+// truncateFile empties a file. Its error is a *[fetch.LocalError].
+func truncateFile(dst *os.File) error {
 	if _, err := dst.Seek(0, 0); err != nil {
 		return fetch.NewLocalError(err)
 	}
@@ -176,8 +177,7 @@ func nameRepository(target string, err error) error {
 	return fmt.Errorf("git repository %.200s: %w", target, err)
 }
 
-// A RefusedError says that a repository, or a commit in it, has what is not taken. Trying again does not
-// help.
+// A RefusedError says why a repository or a commit is not accepted. Trying again does not help.
 type RefusedError struct {
 	// Reason is for people.
 	Reason string
@@ -185,18 +185,18 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-func refuse(format string, args ...any) error {
+// refusef returns a [RefusedError] with a formatted reason.
+func refusef(format string, args ...any) error {
 	return &RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// A LimitError says that GitHub takes no more requests for a while.
+// A LimitError says that the rate limit of GitHub's API is used up.
 type LimitError struct {
-	// Until is when it takes some again.
-	Until time.Time
+	Until time.Time // when GitHub accepts requests again
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("GitHub takes no more requests until %s", e.Until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("GitHub accepts no more requests until %s", e.Until.UTC().Format(time.RFC3339))
 }
 
 // scpLike is git's short form of an ssh address: [user@]host:path.
@@ -205,13 +205,12 @@ var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*
 // maxAddress is the longest address of a repository, in bytes.
 const maxAddress = 2048
 
-// parseAddress reads the address of a repository in any of git's forms, and returns where it is over
-// https. Old package JSONs have git://, which hosts have stopped answering, and ssh, which needs a key
-// that Larder does not have; the same repositories answer over https.
+// parseAddress parses the address of a repository in any of git's forms, and returns its https URL. Old package JSONs have git://, which hosts
+// no longer support, and ssh, which needs a key; hosts serve the same repositories over https.
 func parseAddress(target string) (*url.URL, error) {
 	target = strings.TrimSpace(target)
 	if len(target) > maxAddress {
-		return nil, refuse("the address of the repository has %d bytes, over the limit of %d", len(target), maxAddress)
+		return nil, refusef("the address of the repository has %d bytes, over the limit of %d", len(target), maxAddress)
 	}
 	if !strings.Contains(target, "://") {
 		if m := scpLike.FindStringSubmatch(target); m != nil {
@@ -221,7 +220,7 @@ func parseAddress(target string) (*url.URL, error) {
 	at, err := url.Parse(strings.TrimPrefix(target, "git+"))
 	if err != nil || at.Hostname() == "" || strings.Trim(at.Path, "/") == "" {
 		// url.Error repeats the URL, which may hold credentials.
-		return nil, refuse("the address of the repository is no URL such as https://example.com/owner/name.git")
+		return nil, refusef("the address of the repository is no URL such as https://example.com/owner/name.git")
 	}
 	switch at.Scheme {
 	case "git", "ssh":
@@ -232,10 +231,10 @@ func parseAddress(target string) (*url.URL, error) {
 		}
 	case "https", "http":
 	default:
-		return nil, refuse("the address of the repository begins with %.20q; https: is what can be asked", at.Scheme+":")
+		return nil, refusef("the address of the repository begins with %.20q; https: is what can be asked", at.Scheme+":")
 	}
 	if at.User != nil {
-		return nil, refuse("the address of the repository has a user or a password in it, which Larder does not send")
+		return nil, refusef("the address of the repository has a user or a password in it, which Larder does not send")
 	}
 	at.Host = strings.ToLower(at.Host)
 	at.RawQuery, at.Fragment, at.RawFragment = "", "", ""
@@ -248,16 +247,15 @@ const (
 	maxTagName = 1024 // bytes
 )
 
-// versions makes releases of tags: name to commit. Of "v1.0" and "1.0" the second counts, because that is
-// how the version is written; the first is told of. What has no place in a version stays, for the
-// bot to refuse.
-func versions(commits map[string]string) ([]Tag, error) {
+// tagsByVersion returns one tag for each version, given the commits by tag name. Of "v1.0" and "1.0" it returns the second, with a note. Invalid
+// versions stay, for the bot to refusef.
+func tagsByVersion(commits map[string]string) ([]Tag, error) {
 	if len(commits) > maxTags {
-		return nil, refuse("the repository has %d tags, over the limit of %d", len(commits), maxTags)
+		return nil, refusef("the repository has %d tags, over the limit of %d", len(commits), maxTags)
 	}
 	tags := make([]Tag, 0, len(commits))
 	for name, commit := range commits {
-		version, short := shortened(name)
+		version, short := versionOfTag(name)
 		if _, exact := commits[version]; short && exact {
 			continue
 		}
@@ -271,17 +269,18 @@ func versions(commits map[string]string) ([]Tag, error) {
 	return tags, nil
 }
 
-// shortened drops the "v" of "v1.0"; "vanilla-1.0" begins with a word and stays.
-func shortened(name string) (version string, short bool) {
+// versionOfTag returns the name of a tag without a "v" before a digit; short reports whether there was one. "vanilla-1.0" stays.
+func versionOfTag(name string) (version string, short bool) {
 	if rest, ok := strings.CutPrefix(name, "v"); ok && startsWithDigit(rest) {
 		return rest, true
 	}
 	return name, false
 }
 
+// startsWithDigit reports whether the first byte of s is an ASCII digit.
 func startsWithDigit(s string) bool { return s != "" && '0' <= s[0] && s[0] <= '9' }
 
-// Remote is a repository that the operator named: it may have any address, and be asked over http.
+// A Remote is a repository that the operator names, so it may have any address and plain http.
 type Remote struct {
 	// URL is where it is, without a user or a password.
 	URL *url.URL
@@ -299,6 +298,7 @@ type Head struct {
 	Branch string
 }
 
+// access returns which URLs are trusted and get the token: those with the origin of the remote.
 func (r Remote) access() access {
 	host := *r.URL
 	local := host.Hostname() == "127.0.0.1" || host.Hostname() == "::1" || host.Hostname() == "localhost"
@@ -321,9 +321,9 @@ func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
 	return head, nameRepository(fetch.Redact(r.URL), err)
 }
 
-// Snapshot gets the files of the last commit of a remote's branch into dst, as an archive.
+// Snapshot fetches the files of the last commit of a remote's branch into dst, as an archive.
 func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *Release, error) {
-	if err := empty(dst); err != nil {
+	if err := truncateFile(dst); err != nil {
 		return Head{}, nil, err
 	}
 	s, head, err := c.openBranch(ctx, r)
@@ -358,8 +358,7 @@ func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, erro
 	return s, Head{refs[i].hash.String(), cmp.Or(r.Branch, strings.TrimPrefix(refs[i].target, "refs/heads/"))}, nil
 }
 
-// IsRepository reports whether a folder is a bare repository, such as one made with `git clone --bare` or
-// --mirror: it has no files to read but through git.
+// IsRepository reports whether a folder is a bare git repository, such as one made with `git clone --bare`.
 func IsRepository(dir string) bool {
 	for _, name := range []string{"HEAD", "objects", "refs"} {
 		if _, err := os.Stat(dir + string(os.PathSeparator) + name); err != nil {
@@ -372,11 +371,12 @@ func IsRepository(dir string) bool {
 // LocalHead returns the last commit of a branch, "" for the default one, of a bare repository on this
 // machine.
 func LocalHead(dir, branch string) (Head, error) {
-	_, head, err := localHead(dir, branch)
+	_, head, err := openLocalBranch(dir, branch)
 	return head, err
 }
 
-func localHead(dir, branch string) (storer.Storer, Head, error) {
+// openLocalBranch opens a bare repository on this machine and finds the last commit of a branch, "" for the default one.
+func openLocalBranch(dir, branch string) (storer.Storer, Head, error) {
 	r, err := baregit.Open(dir)
 	if err != nil {
 		return nil, Head{}, fmt.Errorf("git repository %s: %w", dir, err)
@@ -392,12 +392,12 @@ func localHead(dir, branch string) (storer.Storer, Head, error) {
 	return r, Head{ref.Hash().String(), ref.Name().Short()}, nil
 }
 
-// LocalSnapshot is Client.Snapshot for a bare repository on this machine.
+// LocalSnapshot writes the files of the last commit of a branch of a bare repository on this machine into dst, as an archive.
 func LocalSnapshot(ctx context.Context, dir, branch string, dst *os.File) (Head, *Release, error) {
-	if err := empty(dst); err != nil {
+	if err := truncateFile(dst); err != nil {
 		return Head{}, nil, err
 	}
-	r, head, err := localHead(dir, branch)
+	r, head, err := openLocalBranch(dir, branch)
 	if err != nil {
 		return Head{}, nil, err
 	}

@@ -19,15 +19,14 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// GitHubURL is where GitHub itself answers.
+// GitHubURL is the base of GitHub's own API.
 const GitHubURL = "https://api.github.com"
 
-// GitHubOptions are what a client needs.
+// GitHubOptions configures a GitHubClient.
 type GitHubOptions struct {
-	// URL is where the API is: https://HOST/api/v3 for GitHub Enterprise Server. Default:
-	// DefaultURL.
+	// URL is the base of the API: https://HOST/api/v3 for GitHub Enterprise Server; default [GitHubURL].
 	URL string
-	// Token is what GitHub knows this program by. Default: it does not.
+	// Token authorizes requests. Default: none.
 	Token string
 	// UserAgent is sent with every request. Default "larder".
 	UserAgent string
@@ -60,13 +59,13 @@ func API(c *GitHubClient) *github.Client {
 	return api
 }
 
-// NewGitHubClient returns a client. It asks for nothing yet.
+// NewGitHubClient returns a client, which sends no request yet.
 func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
 	base, err := url.Parse(strings.TrimRight(cmp.Or(o.URL, GitHubURL), "/") + "/")
 	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" || base.Scheme != "https" && base.Scheme != "http" {
 		return nil, errors.New("github: the address of the API must be a URL such as " + GitHubURL)
 	}
-	if base.Scheme == "http" && !loopback(base.Hostname()) {
+	if base.Scheme == "http" && !isLoopback(base.Hostname()) {
 		return nil, fmt.Errorf("github: the address of the API must begin with https: over http every machine between here and %s could read the token", base.Host)
 	}
 	if strings.ContainsFunc(o.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -88,15 +87,14 @@ func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
 // Authorized reports whether requests are made with a token.
 func (c *GitHubClient) Authorized() bool { return c.transport.token != "" }
 
-// IsGitHubHost reports whether repositories on host are those that the API at apiURL, "" for GitHub's own, knows.
+// IsGitHubHost reports whether the API at apiURL, "" for GitHub's own, is about the repositories on a host.
 func IsGitHubHost(apiURL, host string) bool {
 	base, err := url.Parse(cmp.Or(apiURL, GitHubURL))
 	return err == nil && base.Host != "" && strings.TrimPrefix(strings.ToLower(base.Host), "api.") == strings.TrimPrefix(strings.ToLower(host), "www.")
 }
 
-// Waiting returns until when requests wait for one of GitHub's limits, zero where they
-// do not.
-func (c *GitHubClient) Waiting() time.Time {
+// LimitedUntil returns the time until which GitHub's rate limits delay requests, zero if they do not.
+func (c *GitHubClient) LimitedUntil() time.Time {
 	c.transport.mu.Lock()
 	defer c.transport.mu.Unlock()
 	if time.Now().Before(c.transport.until) {
@@ -105,12 +103,14 @@ func (c *GitHubClient) Waiting() time.Time {
 	return time.Time{}
 }
 
-func loopback(host string) bool {
+// isLoopback reports whether a host is this machine.
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
-// Stars returns what requests from GitHub how many stars a repository has. A repository that does not exist is [fetch.ErrNotFound].
+// Stars returns a function that requests the number of stars of a repository from GitHub. Its error is [fetch.ErrNotFound] if the repository does
+// not exist.
 func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) (int64, error) {
 	return func(ctx context.Context, owner, repository string) (int64, error) {
 		found, _, err := API(c).Repositories.Get(ctx, owner, repository)
@@ -124,8 +124,7 @@ func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) 
 	}
 }
 
-// GitHubStatus returns the HTTP status of an answer that is an error, 0 where err is another
-// one.
+// GitHubStatus returns the HTTP status of the response that err reports, 0 for an error without a response.
 func GitHubStatus(err error) int {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		return e.Response.StatusCode
@@ -133,9 +132,8 @@ func GitHubStatus(err error) int {
 	return 0
 }
 
-// DescribeGitHubError is an error of a client's for people: what GitHub says, or why it could not be
-// asked, without the address, which callers know better. The same failure has the same
-// description each time.
+// DescribeGitHubError describes an error of a client for people: GitHub's response, or why there is none, without the address. The same failure
+// has the same description each time.
 func DescribeGitHubError(err error) string {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		text := fmt.Sprintf("GitHub answered %d %s", e.Response.StatusCode, http.StatusText(e.Response.StatusCode))
@@ -162,7 +160,7 @@ func DescribeGitHubError(err error) string {
 	return err.Error()
 }
 
-// short is what another server says, on a line that is not too long.
+// short returns text of another server on one line of at most 300 bytes.
 func short(s string) string {
 	const most = 300
 	return text.Short(strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), ""), most)

@@ -149,7 +149,7 @@ func TestUsedUp(t *testing.T) {
 		if _, _, err := git.API(client).Repositories.Get(ctx, "example", "logs"); err != nil {
 			t.Fatal(err) // the second of the second window
 		}
-		if until := client.Waiting(); until.Sub(begun) < 19*time.Minute {
+		if until := client.LimitedUntil(); until.Sub(begun) < 19*time.Minute {
 			t.Errorf("the next request waits until %s", until)
 		}
 		if _, _, err := git.API(client).Repositories.Get(ctx, "example", "logs"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {

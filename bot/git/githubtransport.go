@@ -41,8 +41,8 @@ type githubTransport struct {
 	logger    *slog.Logger
 
 	mu    sync.Mutex
-	until time.Time // nothing is sent before
-	write time.Time // nothing that changes something is sent before
+	until time.Time // when the next request may be sent
+	write time.Time // when the next request that changes something may be sent
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -57,7 +57,7 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("github: a request with a body that can be sent only once")
 	}
 	for attempt := 0; ; attempt++ {
-		if err := t.wait(r.Context(), r.Method != http.MethodGet && r.Method != http.MethodHead); err != nil {
+		if err := t.waitForTurn(r.Context(), r.Method != http.MethodGet && r.Method != http.MethodHead); err != nil {
 			return nil, err
 		}
 		response, body, err := t.send(r)
@@ -65,7 +65,7 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if !t.recordLimits(response, body, attempt) {
-			// The library would refuse to ask, where we wait.
+			// The library would refusef the next request, which this transport delays.
 			for _, name := range []string{limitHeader, remainingHeader, resetHeader} {
 				response.Header.Del(name)
 			}
@@ -74,7 +74,7 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// send makes one attempt, and reads the answer.
+// send sends a request once, and reads the response.
 func (t *githubTransport) send(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), answerTime, fmt.Errorf("no answer within %s", answerTime))
 	defer cancel()
@@ -105,7 +105,7 @@ func (t *githubTransport) send(r *http.Request) (*http.Response, []byte, error) 
 	return response, body, nil
 }
 
-// causeOf tells of our own deadline in place of the error that it led to.
+// causeOf returns why ctx ended if it has ended, such as its own timeout, else err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -113,8 +113,9 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// wait returns when a request may be sent, or ctx's error.
-func (t *githubTransport) wait(ctx context.Context, write bool) error {
+// waitForTurn waits until the rate limits allow a request, or returns the error of ctx. write says that the request changes something: between two of
+// these is a pause.
+func (t *githubTransport) waitForTurn(ctx context.Context, write bool) error {
 	for {
 		t.mu.Lock()
 		now, at := time.Now(), t.until
@@ -140,7 +141,7 @@ func (t *githubTransport) wait(ctx context.Context, write bool) error {
 func (t *githubTransport) recordLimits(response *http.Response, body []byte, attempt int) (over bool) {
 	h := response.Header
 	used := h.Get(remainingHeader) == "0"
-	after, hasAfter := seconds(h.Get(retryHeader))
+	after, hasAfter := parseSeconds(h.Get(retryHeader))
 	switch response.StatusCode {
 	case http.StatusTooManyRequests:
 		over = true
@@ -168,20 +169,20 @@ func (t *githubTransport) recordLimits(response *http.Response, body []byte, att
 	}
 	t.mu.Unlock()
 	if later {
-		t.logger.Info("waiting until GitHub takes more requests", "limit", kind(used), "wait", wait.Round(time.Second))
+		t.logger.Info("waiting until GitHub takes more requests", "limit", limitName(used), "wait", wait.Round(time.Second))
 	}
 	return over
 }
 
-func kind(primary bool) string {
+// limitName returns GitHub's name for a kind of rate limit: primary counts requests, secondary limits abuse.
+func limitName(primary bool) string {
 	if primary {
 		return "primary"
 	}
 	return "secondary"
 }
 
-// untilReset is how long the present window of the primary limit lasts, by GitHub's
-// clock.
+// untilReset returns how long the present window of the primary limit lasts, by GitHub's clock.
 func untilReset(h http.Header) time.Duration {
 	reset, err := strconv.ParseInt(h.Get(resetHeader), 10, 64)
 	if err != nil {
@@ -194,8 +195,8 @@ func untilReset(h http.Header) time.Duration {
 	return time.Unix(reset, 0).Sub(now) + time.Second // both are rounded
 }
 
-// seconds reads a number of seconds.
-func seconds(s string) (time.Duration, bool) {
+// parseSeconds parses a number of seconds; ok is false for other text.
+func parseSeconds(s string) (d time.Duration, ok bool) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	return time.Duration(n) * time.Second, err == nil
 }

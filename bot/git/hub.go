@@ -33,16 +33,16 @@ func newHub(client *GitHubClient) *hub {
 // repositoryPath is an owner and a name, as GitHub allows them.
 var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
-// has reports whether a repository is one of GitHub's.
+// has reports whether the repository at an address is on this GitHub.
 func (h *hub) has(at *url.URL) bool {
 	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
 }
 
-// ownerAndName returns OWNER/NAME of a repository at GitHub.
+// ownerAndName returns OWNER/NAME of the repository at an address, or an error if the address has another form.
 func (h *hub) ownerAndName(at *url.URL) (string, error) {
 	m := repositoryPath.FindStringSubmatch(strings.TrimSuffix(at.Path, ".git"))
 	if m == nil || strings.Trim(m[1], ".") == "" || strings.Trim(m[2], ".") == "" {
-		return "", refuse("the address is not that of a repository at GitHub: https://%s/OWNER/NAME", h.web)
+		return "", refusef("the address is not that of a repository at GitHub: https://%s/OWNER/NAME", h.web)
 	}
 	return m[1] + "/" + m[2], nil
 }
@@ -56,9 +56,8 @@ func (h *hub) repositoryAddress(at *url.URL) (*url.URL, error) {
 	return &url.URL{Scheme: h.client.BaseURL.Scheme, Host: h.web, Path: "/" + name + ".git"}, nil
 }
 
-// trusted reports whether an address is on the host that the operator named,
-// and no less protected on its way than the API.
-func (h *hub) trusted(u *url.URL) bool {
+// isTrusted reports whether a URL has the host that the operator configured, and https unless the API has plain http.
+func (h *hub) isTrusted(u *url.URL) bool {
 	return strings.ToLower(u.Host) == h.web && (u.Scheme == "https" || u.Scheme == h.client.BaseURL.Scheme)
 }
 
@@ -69,7 +68,8 @@ const requestTimeout = 90 * time.Second
 // errNotModified says that a response is the known one.
 var errNotModified = errors.New("not modified")
 
-// get requests JSON, unless it is the one with that entity tag, and returns the new entity tag.
+// get requests the JSON at a path of the API into a value, and returns its entity tag. The error is errNotModified if it is still the one with the
+// entity tag etag.
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
 	err = h.request(ctx, func(ctx context.Context) error {
 		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
@@ -88,7 +88,7 @@ func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh strin
 	return fresh, err
 }
 
-// request runs a function that sends a request to GitHub, unless that has to wait for long.
+// request calls do, which sends a request to GitHub. If the rate limit delays the request for long, the error is a *[LimitError].
 func (h *hub) request(parent context.Context, do func(context.Context) error) error {
 	select {
 	case h.turn <- struct{}{}:
@@ -96,7 +96,7 @@ func (h *hub) request(parent context.Context, do func(context.Context) error) er
 	case <-parent.Done():
 		return context.Cause(parent)
 	}
-	if until := h.client.Waiting(); time.Until(until) > requestTimeout {
+	if until := h.client.LimitedUntil(); time.Until(until) > requestTimeout {
 		return &LimitError{until}
 	}
 	ctx, cancel := context.WithTimeout(parent, requestTimeout)
@@ -108,7 +108,7 @@ func (h *hub) request(parent context.Context, do func(context.Context) error) er
 	if parent.Err() != nil {
 		return context.Cause(parent)
 	}
-	if until := h.client.Waiting(); ctx.Err() != nil && !until.IsZero() {
+	if until := h.client.LimitedUntil(); ctx.Err() != nil && !until.IsZero() {
 		return &LimitError{until}
 	}
 	switch GitHubStatus(err) {
@@ -117,15 +117,15 @@ func (h *hub) request(parent context.Context, do func(context.Context) error) er
 	case http.StatusNotFound:
 		return fmt.Errorf("%w (%s)", fetch.ErrNotFound, DescribeGitHubError(err))
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return err // for moved
+		return err // for movedPath
 	}
 	return errors.New(DescribeGitHubError(err))
 }
 
 var movedTo = lazyregexp.New(`/repositories/([0-9]{1,20})(?:/|$)`)
 
-// moved returns the path that GitHub says a repository has now; "" where err says nothing like that.
-func (h *hub) moved(err error) string {
+// movedPath returns the API path to which an error of GitHub's API redirects, "" for other errors.
+func (h *hub) movedPath(err error) string {
 	var answered *gogithub.ErrorResponse
 	if !errors.As(err, &answered) || answered.Response == nil {
 		return ""
@@ -141,8 +141,8 @@ func (h *hub) moved(err error) string {
 	return "repositories/" + m[1]
 }
 
-// describe requests the description of a repository, and follows it where it has been renamed. It is nil if it is the one
-// with the entity tag.
+// describe requests the description of a repository, and follows a redirect to its new name. found is nil if the description is still the one
+// with the entity tag etag; fresh is the present entity tag.
 func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
 	name, err := h.ownerAndName(at)
 	if err != nil {
@@ -150,7 +150,7 @@ func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Re
 	}
 	found = new(Repository)
 	fresh, err = h.get(ctx, "repos/"+name, etag, found)
-	if to := h.moved(err); to != "" {
+	if to := h.movedPath(err); to != "" {
 		fresh, err = h.get(ctx, to, etag, found)
 	}
 	if errors.Is(err, errNotModified) && etag != "" { // without an entity tag there is no known description
@@ -168,8 +168,8 @@ func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Re
 	return found, fresh, nil
 }
 
-// sensible is a commit's time, zero for one that cannot be true: a committer may write any.
-func sensible(seconds int64) time.Time {
+// plausibleTime returns the time at seconds since 1970, zero for one that no commit can have: a committer may write any.
+func plausibleTime(seconds int64) time.Time {
 	at := time.Unix(seconds, 0).UTC()
 	if at.Year() < 1990 || at.Year() > 2200 {
 		return time.Time{}

@@ -36,15 +36,15 @@ const (
 	baseCache   = 32 << 20  // bytes of objects in memory that others are built on
 )
 
-// objects finds the object of that hash.
-type objects func(plumbing.Hash) (plumbing.EncodedObject, error)
+// An objectReader returns the object with a hash.
+type objectReader func(plumbing.Hash) (plumbing.EncodedObject, error)
 
 // packSlots limits how many packs are parsed and read at a time, because that takes memory. Downloads take no slot: a slow host would
 // keep all others from publishing.
 type packSlots chan struct{}
 
-// acquire waits for a slot, which leave gives back.
-func (s packSlots) acquire(ctx context.Context) (leave func(), err error) {
+// acquire waits for a slot. The caller calls release once it does not need the slot any more; further calls do nothing.
+func (s packSlots) acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case s <- struct{}{}:
 		return sync.OnceFunc(func() { <-s }), nil
@@ -53,22 +53,22 @@ func (s packSlots) acquire(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// pack is a pack in a file without a name. It has a slot until leave is called.
+// A pack is a git pack in a file without a name. It has a slot until leave is called.
 type pack struct {
 	file *os.File
 	*packfile.Packfile
 	leave func()
 }
 
-// close closes the file, and gives the slot back.
+// close closes the file and releases the slot.
 func (p *pack) close() {
 	p.file.Close()
 	p.leave()
 }
 
-// readPack takes a pack from a stranger: into a file in dir, and apart only when it is known to be within
-// the bounds, and it has a slot. The caller closes it.
-func readPack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ *pack, err error) {
+// receivePack writes an untrusted pack into a file in dir, checks it against the limits, and parses it once it has a slot. The caller closes
+// the pack.
+func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ *pack, err error) {
 	file, err := os.CreateTemp(dir, "download-*.pack")
 	if err != nil {
 		return nil, fetch.NewLocalError(err)
@@ -105,17 +105,18 @@ func readPack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ 
 		return nil, err
 	}
 	if _, err := parser.Parse(); err != nil {
-		return nil, packError(ctx, err)
+		return nil, classifyPackError(ctx, err)
 	}
 	found, err := index.Index()
 	if err != nil {
-		return nil, packError(ctx, err)
+		return nil, classifyPackError(ctx, err)
 	}
 	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0), leave}, nil
 }
 
-// packError makes a refusal of what a pack is wrong with.
-func packError(ctx context.Context, err error) error {
+// classifyPackError returns the error of parsing a pack: that of ctx if ctx has ended, a *[fetch.LocalError] if the file could not be used, else a
+// *[RefusedError].
+func classifyPackError(ctx context.Context, err error) error {
 	var local *os.PathError
 	var own *RefusedError
 	switch {
@@ -126,12 +127,11 @@ func packError(ctx context.Context, err error) error {
 	case errors.As(err, &local):
 		return fetch.NewLocalError(err)
 	}
-	return refuse("the pack is malformed: %.200v", err)
+	return refusef("the pack is malformed: %.200v", err)
 }
 
-// checkPack reads a pack from beginning to end without putting anything together, and refuses one that
-// could take more than the bounds: a few bytes can say that they become a gigabyte, or that they are
-// built on thousands of others.
+// checkPack reads a pack from beginning to end without resolving deltas, and refuses one that could exceed the limits: a few bytes can state
+// that they unpack to a gigabyte, or that they are a delta of thousands of others.
 func checkPack(ctx context.Context, file *os.File) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return fetch.NewLocalError(err)
@@ -139,10 +139,10 @@ func checkPack(ctx context.Context, file *os.File) error {
 	scanner := packfile.NewScanner(file)
 	_, count, err := scanner.Header()
 	if err != nil {
-		return packError(ctx, err)
+		return classifyPackError(ctx, err)
 	}
 	if count > maxObjects {
-		return refuse("the pack has %d objects, over the limit of %d", count, maxObjects)
+		return refusef("the pack has %d objects, over the limit of %d", count, maxObjects)
 	}
 	depths := make(map[int64]int, count)
 	var total int64
@@ -152,25 +152,25 @@ func checkPack(ctx context.Context, file *os.File) error {
 		}
 		h, err := scanner.NextObjectHeader()
 		if err != nil {
-			return packError(ctx, err)
+			return classifyPackError(ctx, err)
 		}
 		if h.Length > maxObject {
-			return refuse("the pack has an object of %d bytes, over the limit of %d", h.Length, maxObject)
+			return refusef("the pack has an object of %d bytes, over the limit of %d", h.Length, maxObject)
 		}
-		head := &head{most: 2 * binary.MaxVarintLen64}
+		head := &headWriter{most: 2 * binary.MaxVarintLen64}
 		if n, _, err := scanner.NextObject(head); err != nil {
-			return packError(ctx, err)
+			return classifyPackError(ctx, err)
 		} else if n != h.Length {
-			return refuse("the pack is malformed: an object of %d bytes says that it has %d", n, h.Length)
+			return refusef("the pack is malformed: an object of %d bytes says that it has %d", n, h.Length)
 		}
 		size := h.Length
 		switch h.Type {
 		case plumbing.REFDeltaObject:
-			return refuse("the pack has objects that are built on others by their hashes, which was not asked for")
+			return refusef("the pack has objects that are built on others by their hashes, which was not asked for")
 		case plumbing.OFSDeltaObject:
 			base, ok := depths[h.OffsetReference]
 			if !ok || base >= maxDepth {
-				return refuse("the pack has an object that is built on more than %d others, or on none", maxDepth)
+				return refusef("the pack has an object that is built on more than %d others, or on none", maxDepth)
 			}
 			depths[h.Offset] = base + 1
 			if size, err = deltaSize(head.data); err != nil {
@@ -181,40 +181,42 @@ func checkPack(ctx context.Context, file *os.File) error {
 			depths[h.Offset] = 0
 		}
 		if total += size; size > maxObject || total > maxUnpacked {
-			return refuse("the pack has objects of over %d bytes, or of over %d in all", maxObject, maxUnpacked)
+			return refusef("the pack has objects of over %d bytes, or of over %d in all", maxObject, maxUnpacked)
 		}
 	}
 	return nil
 }
 
-// deltaSize returns the size of what a delta makes, in bytes: the second number in it, after the size of
-// its base (gitformat-pack, "Deltified representation").
+// deltaSize returns the size in bytes of the object that a delta results in: the second number in the delta, after the size of its base
+// (gitformat-pack, "Deltified representation").
 func deltaSize(delta []byte) (int64, error) {
 	_, n := binary.Uvarint(delta)
 	if n <= 0 {
-		return 0, refuse("the pack is malformed: a delta without sizes")
+		return 0, refusef("the pack is malformed: a delta without sizes")
 	}
 	size, n := binary.Uvarint(delta[n:])
 	if n <= 0 || size > maxUnpacked {
-		return 0, refuse("the pack is malformed, or has an object of over %d bytes", maxUnpacked)
+		return 0, refusef("the pack is malformed, or has an object of over %d bytes", maxUnpacked)
 	}
 	return int64(size), nil
 }
 
-// head keeps the first bytes that are written.
-type head struct {
+// A headWriter keeps the first bytes that are written to it, and discards the others.
+type headWriter struct {
 	most int
 	data []byte
 }
 
-func (h *head) Write(p []byte) (int, error) {
+// Write implements [io.Writer].
+func (h *headWriter) Write(p []byte) (int, error) {
 	h.data = append(h.data, p[:min(len(p), h.most-len(h.data))]...)
 	return len(p), nil
 }
 
-// canceller ends the parsing of a pack with its context.
+// A canceller is an observer of a pack's parser, and ends parsing when its context ends.
 type canceller struct{ ctx context.Context }
 
+// OnHeader and the other methods implement [packfile.Observer].
 func (c canceller) OnHeader(uint32) error { return c.ctx.Err() }
 func (c canceller) OnInflatedObjectHeader(plumbing.ObjectType, int64, int64) error {
 	return c.ctx.Err()
@@ -224,23 +226,24 @@ func (c canceller) OnInflatedObjectContent(plumbing.Hash, int64, uint32, []byte)
 }
 func (c canceller) OnFooter(plumbing.Hash) error { return c.ctx.Err() }
 
-// packFile is a file as go-git wants one.
+// A packFile is a file with the methods that go-git requires.
 type packFile struct{ *os.File }
 
+// Lock and Unlock do nothing: only one goroutine has the file.
 func (packFile) Lock() error   { return nil }
 func (packFile) Unlock() error { return nil }
 
-// content reads an object of that type into memory, which the bounds of a pack allow.
-func content(get objects, hash plumbing.Hash, want plumbing.ObjectType) ([]byte, error) {
+// readObject returns the content of an object of type want. It refuses an object of another type or of more than maxObject bytes.
+func readObject(get objectReader, hash plumbing.Hash, want plumbing.ObjectType) ([]byte, error) {
 	o, err := get(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		return nil, refuse("the repository did not send the object %s", hash)
+		return nil, refusef("the repository did not send the object %s", hash)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("object %s: %w", hash, err)
 	}
 	if o.Type() != want {
-		return nil, refuse("the object %s is a %s where a %s belongs", hash, o.Type(), want)
+		return nil, refusef("the object %s is a %s where a %s belongs", hash, o.Type(), want)
 	}
 	r, err := o.Reader()
 	if err != nil {
@@ -249,24 +252,24 @@ func content(get objects, hash plumbing.Hash, want plumbing.ObjectType) ([]byte,
 	defer r.Close()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(io.LimitReader(r, maxObject+1)); err != nil {
-		return nil, refuse("the object %s cannot be read: %.200v", hash, err)
+		return nil, refusef("the object %s cannot be read: %.200v", hash, err)
 	}
 	if b.Len() > maxObject {
-		return nil, refuse("the object %s has over %d bytes", hash, maxObject)
+		return nil, refusef("the object %s has over %d bytes", hash, maxObject)
 	}
 	return b.Bytes(), nil
 }
 
-// besides is the folder where a file is.
-func besides(f *os.File) string { return filepath.Dir(f.Name()) }
+// folderOf returns the folder of a file.
+func folderOf(f *os.File) string { return filepath.Dir(f.Name()) }
 
 const (
 	maxFolders    = 100 // in each other
 	maxSubmodules = 20  // that are told of by name
 )
 
-// readCommit finds a commit, through the tags that name it.
-func readCommit(get objects, hash plumbing.Hash) (*object.Commit, error) {
+// readCommit returns the commit with a hash, or the one that the annotated tag with that hash names.
+func readCommit(get objectReader, hash plumbing.Hash) (*object.Commit, error) {
 	const most = 10 // tags of tags
 	for range most {
 		o, err := get(hash)
@@ -276,59 +279,60 @@ func readCommit(get objects, hash plumbing.Hash) (*object.Commit, error) {
 		if o.Type() != plumbing.TagObject {
 			var c object.Commit
 			if err := c.Decode(o); err != nil {
-				return nil, refuse("%s is no commit: %.200v", hash, err)
+				return nil, refusef("%s is no commit: %.200v", hash, err)
 			}
 			return &c, nil
 		}
 		var t object.Tag
 		if err := t.Decode(o); err != nil {
-			return nil, refuse("%s is no tag: %.200v", hash, err)
+			return nil, refusef("%s is no tag: %.200v", hash, err)
 		}
 		hash = t.Target
 	}
-	return nil, refuse("%s is a tag of a tag of a tag, and so on", hash)
+	return nil, refusef("%s is a tag of a tag of a tag, and so on", hash)
 }
 
 // A treeWalk visits the files, links and submodules of a tree in git's order.
 type treeWalk struct {
 	ctx     context.Context
-	get     objects
+	get     objectReader
 	entries int
 	visit   func(name string, entry object.TreeEntry) error
 }
 
-func (w *treeWalk) folder(hash plumbing.Hash, path string, depth int) error {
+// walkFolder visits the entries of the folder at path, which ends with a slash or is "", and of those below it.
+func (w *treeWalk) walkFolder(hash plumbing.Hash, path string, depth int) error {
 	if depth > maxFolders {
-		return refuse("folders are more than %d deep in each other", maxFolders)
+		return refusef("folders are more than %d deep in each other", maxFolders)
 	}
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
 	}
-	data, err := content(w.get, hash, plumbing.TreeObject)
+	data, err := readObject(w.get, hash, plumbing.TreeObject)
 	if err != nil {
 		return err
 	}
 	for len(data) > 0 {
 		var entry object.TreeEntry
-		if entry, data, err = treeEntry(data); err != nil {
-			return refuse("the folder %.200q: %v", path, err)
+		if entry, data, err = parseTreeEntry(data); err != nil {
+			return refusef("the folder %.200q: %v", path, err)
 		}
 		// Folders count as well: a few of them that name each other many times never end.
 		if w.entries++; w.entries > 2*archive.DefaultLimits.Entries {
-			return refuse("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
+			return refusef("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
 		}
 		name := path + entry.Name
 		// Names of folders are repeated in those of all files below them, so that a small pack could fill the memory.
 		if len(name) > archive.DefaultLimits.NameLength {
-			return refuse("%.100q has a path of %d bytes, over the limit of %d", name, len(name), archive.DefaultLimits.NameLength)
+			return refusef("%.100q has a path of %d bytes, over the limit of %d", name, len(name), archive.DefaultLimits.NameLength)
 		}
 		switch entry.Mode {
 		case filemode.Dir:
-			err = w.folder(entry.Hash, name+"/", depth+1)
+			err = w.walkFolder(entry.Hash, name+"/", depth+1)
 		case filemode.Submodule, filemode.Symlink, filemode.Regular, filemode.Executable, filemode.Deprecated:
 			err = w.visit(name, entry)
 		default:
-			err = refuse("%.200q has the mode %s, which git does not have", name, entry.Mode)
+			err = refusef("%.200q has the mode %s, which git does not have", name, entry.Mode)
 		}
 		if err != nil {
 			return err
@@ -339,7 +343,7 @@ func (w *treeWalk) folder(hash plumbing.Hash, path string, depth int) error {
 
 // export writes the files of a tree to dst, as an archive.
 type export struct {
-	get        objects
+	get        objectReader
 	wanted     func(name string) bool // nil for all
 	tar        *tar.Writer
 	left       int64 // bytes
@@ -350,13 +354,13 @@ type export struct {
 // typeAbsent is the type of a tar's entry that has only a name; package archive leaves it out.
 const typeAbsent = 'Z'
 
-// exportTree writes the files of a tree to dst. Names are written as they are: package archive
-// checks them when the archive is read.
-func exportTree(ctx context.Context, get objects, tree plumbing.Hash, wanted func(string) bool, dst *os.File) (notes []string, err error) {
+// exportTree writes the files of a tree to dst as a tar archive, and returns notes about what it left out. It writes names unchanged, because package
+// archive checks them when it reads the archive. Of files that wanted does not accept it writes only the names; nil accepts all.
+func exportTree(ctx context.Context, get objectReader, tree plumbing.Hash, wanted func(string) bool, dst *os.File) (notes []string, err error) {
 	out := bufio.NewWriterSize(fetch.LocalWriter(dst), 64<<10)
 	e := &export{get: get, wanted: wanted, tar: tar.NewWriter(out), left: archive.DefaultLimits.Unpacked}
-	w := &treeWalk{ctx: ctx, get: get, visit: e.add}
-	if err := w.folder(tree, "", 0); err != nil {
+	w := &treeWalk{ctx: ctx, get: get, visit: e.addEntry}
+	if err := w.walkFolder(tree, "", 0); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(e.tar.Close(), out.Flush()); err != nil {
@@ -368,7 +372,8 @@ func exportTree(ctx context.Context, get objects, tree plumbing.Hash, wanted fun
 	return e.notes, nil
 }
 
-func (e *export) add(name string, entry object.TreeEntry) error {
+// addEntry writes the entry of a tree, or notes that a submodule is left out.
+func (e *export) addEntry(name string, entry object.TreeEntry) error {
 	switch {
 	case entry.Mode == filemode.Submodule:
 		if e.submodules++; e.submodules <= maxSubmodules {
@@ -376,39 +381,41 @@ func (e *export) add(name string, entry object.TreeEntry) error {
 		}
 		return nil
 	case entry.Mode == filemode.Symlink:
-		return e.write(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "-", Mode: 0o777}, nil)
+		return e.writeEntry(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "-", Mode: 0o777}, nil)
 	case e.wanted != nil && !e.wanted(name):
-		return e.write(&tar.Header{Typeflag: typeAbsent, Name: name, Mode: 0o644}, nil)
+		return e.writeEntry(&tar.Header{Typeflag: typeAbsent, Name: name, Mode: 0o644}, nil)
 	}
-	return e.file(entry.Hash, name)
+	return e.addFile(entry.Hash, name)
 }
 
-func (e *export) file(hash plumbing.Hash, name string) error {
-	data, err := content(e.get, hash, plumbing.BlobObject)
+// addFile writes a file with its content, within the limit of all files.
+func (e *export) addFile(hash plumbing.Hash, name string) error {
+	data, err := readObject(e.get, hash, plumbing.BlobObject)
 	if err != nil {
 		return err
 	}
 	if e.left -= int64(len(data)); e.left < 0 {
-		return refuse("the files of the commit have over %d bytes", archive.DefaultLimits.Unpacked)
+		return refusef("the files of the commit have over %d bytes", archive.DefaultLimits.Unpacked)
 	}
-	return e.write(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644}, data)
+	return e.writeEntry(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644}, data)
 }
 
-func (e *export) write(h *tar.Header, data []byte) error {
+// writeEntry writes one entry of the tar archive with a fixed time.
+func (e *export) writeEntry(h *tar.Header, data []byte) error {
 	h.Format, h.ModTime = tar.FormatPAX, time.Unix(0, 0)
 	err := e.tar.WriteHeader(h)
 	if err == nil {
 		_, err = e.tar.Write(data)
 	}
 	if errors.Is(err, tar.ErrHeader) {
-		return refuse("%.200q is no name for a file", h.Name)
+		return refusef("%.200q is no name for a file", h.Name)
 	}
 	return err
 }
 
-// treeEntry reads the first entry of a tree: mode, space, name, NUL and the bytes of a hash. go-git's own
-// reader cleans names and refuses some, which is for the archive's rules.
-func treeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
+// parseTreeEntry parses the first entry of a tree: mode, space, name, NUL and the bytes of a hash. go-git's own parser changes and refuses names,
+// which the rules of the archive decide here.
+func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
 	space := indexByte(data, ' ', 7)
 	if space < 0 {
 		return entry, nil, errors.New("an entry without a mode")
@@ -432,7 +439,7 @@ func treeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
 	return entry, data[n:], nil
 }
 
-// indexByte is where c is in the first bytes, up to most of them; -1 where it is not.
+// indexByte returns the index of c among the first most bytes of data, -1 if it is not there.
 func indexByte(data []byte, c byte, most int) int {
 	for i, b := range data[:min(len(data), most)] {
 		if b == c {
@@ -446,9 +453,9 @@ func indexByte(data []byte, c byte, most int) int {
 // (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 const maxPointer = 1024
 
-// pointerSize reads a Git LFS pointer, which stands in a repository for a file that is elsewhere, and
-// returns the size of that file in bytes. ok is false for any other file.
-func pointerSize(data []byte) (size int64, ok bool) {
+// parsePointer parses a Git LFS pointer, which a repository has in place of a file that is stored elsewhere. It returns the size of that file in
+// bytes; ok is false for any other file.
+func parsePointer(data []byte) (size int64, ok bool) {
 	first, rest, _ := bytes.Cut(data, []byte("\n"))
 	switch string(bytes.TrimRight(first, "\r")) {
 	case "version https://git-lfs.github.com/spec/v1", "version https://hawser.github.com/spec/v1":
@@ -469,8 +476,9 @@ func pointerSize(data []byte) (size int64, ok bool) {
 	return size, hasOID && hasSize
 }
 
-func leaveOutPointer(data []byte) (reason string) {
-	if size, ok := pointerSize(data); ok {
+// describePointer returns why a file is left out if it is a Git LFS pointer, "" for any other file.
+func describePointer(data []byte) (reason string) {
+	if size, ok := parsePointer(data); ok {
 		return fmt.Sprintf("a Git LFS pointer: the file itself, of %d bytes, is not in the repository", size)
 	}
 	return ""

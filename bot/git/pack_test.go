@@ -94,7 +94,7 @@ func TestPacksOfStrangers(t *testing.T) {
 		"built on nothing":   {simple(func(p *packed) { p.object(plumbing.OFSDeltaObject, 3, []byte{3}, []byte("abc")) }), "or on none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := readPack(t.Context(), bytes.NewReader(tt.data), t.TempDir(), make(packSlots, 1))
+			p, err := receivePack(t.Context(), bytes.NewReader(tt.data), t.TempDir(), make(packSlots, 1))
 			if err == nil {
 				p.close()
 			}
@@ -110,7 +110,7 @@ func TestPacksOfStrangers(t *testing.T) {
 	for i := range maxDepth + 1 {
 		deep.delta(i, append(uvarints(12, 12), 0x90, 12))
 	}
-	if _, err := readPack(t.Context(), bytes.NewReader(deep.end()), t.TempDir(), make(packSlots, 1)); err == nil || !strings.Contains(err.Error(), "more than 250 others") {
+	if _, err := receivePack(t.Context(), bytes.NewReader(deep.end()), t.TempDir(), make(packSlots, 1)); err == nil || !strings.Contains(err.Error(), "more than 250 others") {
 		t.Errorf("a chain: %v", err)
 	}
 }
@@ -121,7 +121,7 @@ func TestPackFiles(t *testing.T) {
 	p := newPacked(1)
 	p.object(plumbing.BlobObject, 1, nil, []byte("a"))
 	for _, data := range [][]byte{p.end(), []byte("PACK")} {
-		if p, err := readPack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
+		if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
 			p.close()
 		}
 	}
@@ -138,7 +138,7 @@ func FuzzPack(f *testing.F) {
 	f.Add([]byte("PACK"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := readPack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1))
+		p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1))
 		if err == nil {
 			p.close()
 		}
@@ -164,7 +164,7 @@ func FuzzReferences(f *testing.F) {
 func FuzzTreeEntry(f *testing.F) {
 	f.Add([]byte("100644 a\x00" + strings.Repeat("x", 20)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		entry, rest, err := treeEntry(data)
+		entry, rest, err := parseTreeEntry(data)
 		if err == nil && (entry.Name == "" || len(rest) >= len(data) || strings.ContainsRune(entry.Name, 0)) {
 			t.Errorf("%q is %+v", data, entry)
 		}
@@ -175,7 +175,7 @@ func FuzzPointer(f *testing.F) {
 	f.Add([]byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"))
 	f.Add([]byte("version https://hawser.github.com/spec/v1\r\nsize 1\r\noid sha256:\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if size, ok := pointerSize(data); size < 0 || ok && !bytes.HasPrefix(data, []byte("version https://")) {
+		if size, ok := parsePointer(data); size < 0 || ok && !bytes.HasPrefix(data, []byte("version https://")) {
 			t.Errorf("%q: %d, %v", data, size, ok)
 		}
 	})
@@ -185,7 +185,7 @@ func FuzzVersions(f *testing.F) {
 	f.Add("v1.0", "1.0")
 	f.Add("v", "vv1")
 	f.Fuzz(func(t *testing.T, one, two string) {
-		tags, err := versions(map[string]string{one: "a", two: "b"})
+		tags, err := tagsByVersion(map[string]string{one: "a", two: "b"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestVersions(t *testing.T) {
 		for name := range strings.FieldsSeq(tt.tags) {
 			commits[name] = "x"
 		}
-		tags, err := versions(commits)
+		tags, err := tagsByVersion(commits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +239,7 @@ func TestVersions(t *testing.T) {
 	for i := range maxTags + 1 {
 		many[strings.Repeat("a", i%100)+string(rune('0'+i))] = "x"
 	}
-	if _, err := versions(many); err == nil {
+	if _, err := tagsByVersion(many); err == nil {
 		t.Error("so many tags")
 	}
 }

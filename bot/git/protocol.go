@@ -68,7 +68,7 @@ func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, e
 	home.RawQuery = "service=git-upload-pack"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, home.String(), nil)
 	if err != nil {
-		return nil, refuse("the address of the repository cannot be used: %.200v", err)
+		return nil, refusef("the address of the repository cannot be used: %.200v", err)
 	}
 	response, err := c.send(s.list, request, "advertisement")
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http
 	return response, nil
 }
 
-// protocolError returns the part of an error that is worth reporting.
+// protocolError returns the error of a response: that of ctx, that of the download, or that the response is malformed.
 func protocolError(ctx context.Context, err error) error {
 	var ours *fetch.Error
 	var local *fetch.LocalError
@@ -155,6 +155,7 @@ func readPacket(r io.Reader) (string, error) {
 	return line, nil
 }
 
+// readPacketBytes returns the content of the next packet of a stream, or which special packet it is.
 func readPacketBytes(r io.Reader) (data []byte, special string, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -219,13 +220,13 @@ func (s *session) readAdvertisement(r io.Reader) error {
 			s.addCapability(line)
 		}
 	}
-	return refuse("the host lists more than %d capabilities", maxCapabilities)
+	return refusef("the host lists more than %d capabilities", maxCapabilities)
 }
 
 // maxCapabilities limits the capabilities that a host lists; known ones list about ten.
 const maxCapabilities = 200
 
-// addCapability stores a capability. Of the references that are symbolic only HEAD counts.
+// addCapability stores a capability that the host lists. Of symbolic references it stores only HEAD.
 func (s *session) addCapability(text string) {
 	name, value, _ := strings.Cut(text, "=")
 	if name != "symref" || strings.HasPrefix(value, "HEAD:") {
@@ -233,9 +234,10 @@ func (s *session) addCapability(text string) {
 	}
 }
 
+// checkFormat returns an error unless the repository uses SHA-1.
 func (s *session) checkFormat() error {
 	if format := s.capabilities["object-format"]; format != "" && format != "sha1" {
-		return refuse("the repository uses the object format %.20q, and Larder reads sha1 only", format)
+		return refusef("the repository uses the object format %.20q, and Larder reads sha1 only", format)
 	}
 	return nil
 }
@@ -345,7 +347,7 @@ func parseReference(line string) (reference, error) {
 func (c *Client) post(ctx context.Context, s *session, through *http.Client, body *bytes.Buffer) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.at.JoinPath("git-upload-pack").String(), body)
 	if err != nil {
-		return nil, refuse("the address of the repository cannot be used: %.200v", err)
+		return nil, refusef("the address of the repository cannot be used: %.200v", err)
 	}
 	request.Header.Set("Content-Type", serviceType+"request")
 	request.Header.Set("Accept", serviceType+"result")
@@ -356,8 +358,8 @@ func (c *Client) post(ctx context.Context, s *session, through *http.Client, bod
 	return response.Body, nil
 }
 
-// partial reports whether the host sends commits without their files, and single files.
-func (s *session) partial() bool {
+// supportsPartial reports whether the host sends commits without their files, and single files by their hashes.
+func (s *session) supportsPartial() bool {
 	return s.version2 && slices.Contains(strings.Fields(s.capabilities["fetch"]), "filter")
 }
 
@@ -389,7 +391,7 @@ func (c *Client) fetchPack(ctx context.Context, s *session, content packContent,
 	if err != nil {
 		return nil, protocolError(download, err)
 	}
-	p, err := readPack(ctx, data, dir, c.pack)
+	p, err := receivePack(ctx, data, dir, c.pack)
 	if err != nil {
 		return nil, protocolError(download, err)
 	}

@@ -3,10 +3,12 @@ package git_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,31 +17,42 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// A selection has only its files fetched, from hosts with partial clones; other hosts send all of them.
+// Of a repository with several releases, git's own server sends the objects of one commit, and with partial clones only the blobs of the selected files.
+// Objects of releases before and after never arrive.
 func TestSelection(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		change   func(w http.ResponseWriter, q *http.Request) http.ResponseWriter
 		partial  bool
 		requests int
+		objects  string // of each pack
 	}{
-		{"version 2", func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return w }, true, 4},
-		{"version 2 without filters", func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return withoutFilter{w} }, false, 3},
+		{"version 2", func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return w }, true, 4, "4 2"},
+		{"version 2 without filters", func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return withoutFilter{w} }, false, 3, "8"},
 		{"version 0", func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			q.Header.Del("Git-Protocol")
 			return w
-		}, false, 2},
+		}, false, 2, "8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			server := gittest.New(t)
 			r := server.Repository(t, "a.git")
 			large := strings.Repeat("large", 1000)
+			r.Release("v0.9.0", noon, gittest.Files{"dist/a.js": "before", "dist/c.js": "before, too"})
 			commit := r.Release("v1.0.0", noon, gittest.Files{"dist/a.js": "a", "dist/same.js": "a", "dist/lfs.js": pointer, "link:dist/b.js": "a.js", "docs/large.txt": large})
+			r.Release("v1.1.0", noon, gittest.Files{"dist/a.js": "after", "dist/same.js": "a"})
 			backend, err := gittest.Backend(server.Dir, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			server.Answer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { backend.ServeHTTP(tt.change(w, q), q) }))
+			var packs []string
+			server.Answer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				body := recordedBody{ResponseWriter: w}
+				backend.ServeHTTP(tt.change(&body, q), q)
+				if _, pack, ok := strings.Cut(body.text.String(), "PACK\x00\x00\x00\x02"); ok {
+					packs = append(packs, strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(pack[:4]))), 10))
+				}
+			}))
 			c := client(t, git.Options{})
 			var names []string
 			selection := func(ctx context.Context, a archive.Source) (func(string) bool, error) {
@@ -69,8 +82,23 @@ func TestSelection(t *testing.T) {
 			if got := len(server.Requests()); got != tt.requests {
 				t.Errorf("%d requests, want %d", got, tt.requests)
 			}
+			if got := strings.Join(packs, " "); got != tt.objects {
+				t.Errorf("packs of %s objects arrived, want %s", got, tt.objects)
+			}
 		})
 	}
+}
+
+// recordedBody copies the body of a response.
+type recordedBody struct {
+	http.ResponseWriter
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (r *recordedBody) Write(p []byte) (int, error) {
+	r.text.Write(p)
+	return r.ResponseWriter.Write(p)
 }
 
 // withoutFilter hides from clients that the host can filter.

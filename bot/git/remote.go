@@ -36,19 +36,19 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 	commits := make(map[string]string)
 	for _, ref := range refs {
 		if name := strings.TrimPrefix(ref.name, tagPrefix); name != "" && len(name) <= maxTagName {
-			commits[name] = ref.commit()
+			commits[name] = ref.commitHash()
 		}
 	}
-	listing := &Listing{Validator: fingerprint(commits), Moved: s.moved}
+	listing := &Listing{Validator: tagsValidator(commits), Moved: s.moved}
 	if listing.Unchanged = listing.Validator == validator; listing.Unchanged {
 		return listing, nil
 	}
-	listing.Tags, err = versions(commits)
+	listing.Tags, err = tagsByVersion(commits)
 	return listing, nameRepository(target, err)
 }
 
-// commit returns the hash of what a reference names: for an annotated tag, that of what the tag is about.
-func (r reference) commit() string {
+// commitHash returns the hash of the commit that a reference names, through an annotated tag.
+func (r reference) commitHash() string {
 	if r.peeled != plumbing.ZeroHash {
 		return r.peeled.String()
 	}
@@ -67,13 +67,13 @@ func (c *Client) openTarget(ctx context.Context, target string) (*session, error
 		if at, err = c.hub.repositoryAddress(at); err != nil {
 			return nil, err
 		}
-		how.trusted = c.hub.trusted
+		how.trusted = c.hub.isTrusted
 	}
 	return c.open(ctx, at, how)
 }
 
-// fingerprint is short and different for different tags.
-func fingerprint(commits map[string]string) string {
+// tagsValidator returns a hash of all tags, given their commits by name: another one if a tag was added, moved or removed.
+func tagsValidator(commits map[string]string) string {
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(commits)) {
 		fmt.Fprintf(sum, "%s %s\n", commits[name], name)
@@ -88,19 +88,20 @@ type Selection func(ctx context.Context, names archive.Source) (wanted func(name
 // in the commit. With a selection, the contents of other files are not fetched where the host can leave them out; the archive
 // then has those files as left out. An error about dst is a *[fetch.LocalError]; others are those of Tags.
 func (c *Client) Release(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
-	r, err := c.release(ctx, target, tag, selection, dst)
+	r, err := c.fetchTag(ctx, target, tag, selection, dst)
 	if err != nil {
 		return nil, nameRepository(target, fmt.Errorf("tag %.100q: %w", tag.Name, err))
 	}
-	r.Archive = r.Archive.LeaveOut(maxPointer, leaveOutPointer)
+	r.Archive = r.Archive.LeaveOut(maxPointer, describePointer)
 	if tag.Note != "" {
 		r.Notes = append([]string{tag.Note}, r.Notes...)
 	}
 	return r, nil
 }
 
-func (c *Client) release(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
-	if err := empty(dst); err != nil {
+// fetchTag is Release without the notes about the tag. It returns an error if the tag names another commit by now.
+func (c *Client) fetchTag(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
+	if err := truncateFile(dst); err != nil {
 		return nil, err
 	}
 	s, err := c.openTarget(ctx, target)
@@ -114,7 +115,7 @@ func (c *Client) release(ctx context.Context, target string, tag Tag, selection 
 	i := slices.IndexFunc(refs, func(ref reference) bool { return ref.name == tagPrefix+tag.Name })
 	now := ""
 	if i >= 0 {
-		now = refs[i].commit()
+		now = refs[i].commitHash()
 	}
 	if now != tag.Commit {
 		return nil, fmt.Errorf("it was at commit %s and is at %s now", tag.Commit, cmp.Or(now, "none"))
@@ -128,12 +129,12 @@ const maxSelected = 10_000
 // fetchCommit fetches one commit, without those before it, and writes its files to dst. want is what the repository
 // has listed, which may be a tag of that commit.
 func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash, commit string, selection Selection, dst *os.File) (*Release, error) {
-	partial := selection != nil && s.partial()
+	partial := selection != nil && s.supportsPartial()
 	first := commitWithFiles
 	if partial {
 		first = commitWithFolders
 	}
-	p, err := c.fetchPack(ctx, s, first, []plumbing.Hash{want}, besides(dst))
+	p, err := c.fetchPack(ctx, s, first, []plumbing.Hash{want}, folderOf(dst))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash
 		return nil, err
 	}
 	if found.Hash.String() != commit {
-		return nil, refuse("it names the commit %s, and not %s as the repository had said", found.Hash, commit)
+		return nil, refusef("it names the commit %s, and not %s as the repository had said", found.Hash, commit)
 	}
 	if !partial {
 		return exportCommit(ctx, p.Get, found, nil, dst)
@@ -160,7 +161,7 @@ func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash
 		second, hashes, wanted = commitWithFiles, []plumbing.Hash{want}, nil
 	}
 	p.leave()
-	files, err := c.fetchPack(ctx, s, second, hashes, besides(dst))
+	files, err := c.fetchPack(ctx, s, second, hashes, folderOf(dst))
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash
 }
 
 // selectFiles applies a selection to the names in a commit, and returns the hashes of the chosen files, each once.
-func selectFiles(ctx context.Context, get objects, c *object.Commit, selection Selection) (wanted func(string) bool, hashes []plumbing.Hash, err error) {
+func selectFiles(ctx context.Context, get objectReader, c *object.Commit, selection Selection) (wanted func(string) bool, hashes []plumbing.Hash, err error) {
 	var entries []archive.Entry
 	var all []plumbing.Hash
 	w := &treeWalk{ctx: ctx, get: get, visit: func(name string, entry object.TreeEntry) error {
@@ -189,7 +190,7 @@ func selectFiles(ctx context.Context, get objects, c *object.Commit, selection S
 		entries, all = append(entries, archive.Entry{Name: name, Skipped: skipped}), append(all, entry.Hash)
 		return nil
 	}}
-	if err := w.folder(c.TreeHash, "", 0); err != nil {
+	if err := w.walkFolder(c.TreeHash, "", 0); err != nil {
 		return nil, nil, err
 	}
 	if wanted, err = selection(ctx, archive.List(entries, nil)); err != nil {
@@ -204,16 +205,16 @@ func selectFiles(ctx context.Context, get objects, c *object.Commit, selection S
 	return wanted, slices.Compact(hashes), nil
 }
 
-// exportCommit makes a release of a commit's files; of those that are not wanted it has only the names. A nil wanted
-// stands for all.
-func exportCommit(ctx context.Context, get objects, c *object.Commit, wanted func(string) bool, dst *os.File) (*Release, error) {
+// exportCommit writes the files of a commit to dst, and returns them as a release. Of files that wanted does not accept it has only the names; nil
+// accepts all.
+func exportCommit(ctx context.Context, get objectReader, c *object.Commit, wanted func(string) bool, dst *os.File) (*Release, error) {
 	notes, err := exportTree(ctx, get, c.TreeHash, wanted, dst)
 	if err != nil {
 		return nil, err
 	}
 	source, err := archive.OpenDownload(dst)
 	if err != nil {
-		return nil, refuse("the commit has no files")
+		return nil, refusef("the commit has no files")
 	}
-	return &Release{Archive: source, Tree: c.TreeHash.String(), Date: sensible(c.Committer.When.Unix()), Notes: notes}, nil
+	return &Release{Archive: source, Tree: c.TreeHash.String(), Date: plausibleTime(c.Committer.When.Unix()), Notes: notes}, nil
 }

@@ -35,7 +35,7 @@ func TestLongPaths(t *testing.T) {
 		}
 		visited := 0
 		w := &treeWalk{ctx: t.Context(), get: get, visit: func(string, object.TreeEntry) error { visited++; return nil }}
-		err := w.folder(hash, "", 0)
+		err := w.walkFolder(hash, "", 0)
 		if refused := err != nil && strings.Contains(err.Error(), "over the limit of 1024"); refused != (folders == 3) || visited != 3-folders {
 			t.Errorf("%d folders: %v, %d files", folders, err, visited)
 		}

@@ -25,25 +25,23 @@ type Delivery struct {
 	Payload []byte
 }
 
-// leastSecret is the fewest bytes of a secret that cannot be guessed.
-const leastSecret = 16
+// minSecret is the length of the shortest secret in bytes that cannot be guessed.
+const minSecret = 16
 
-// CheckWebhookSecret returns an error for a secret that is no good for webhooks.
+// CheckWebhookSecret returns an error for a secret that is too short, or has white space at an end.
 func CheckWebhookSecret(secret string) error {
 	switch {
-	case len(secret) < leastSecret:
-		return fmt.Errorf("the secret of a webhook needs %d characters or more, so that it cannot be guessed; `openssl rand -hex 32` makes one", leastSecret)
+	case len(secret) < minSecret:
+		return fmt.Errorf("the secret of a webhook needs %d characters or more, so that it cannot be guessed; `openssl rand -hex 32` makes one", minSecret)
 	case strings.TrimSpace(secret) != secret:
 		return errors.New("the secret of a webhook begins or ends with white space, which is hardly meant")
 	}
 	return nil
 }
 
-// ReadDelivery reads a webhook's request, of which nothing counts before its signature has been verified:
-// HMAC-SHA256 of the body with the secret, in X-Hub-Signature-256, as GitHub, Gitea and Forgejo send it, or in
-// X-Npm-Signature, as npm registries do.
-// (The older X-Hub-Signature is SHA-1 and is not looked at.) The payload may have most bytes; GitHub's have
-// up to 25 MiB. The error is an *[answers.Failure].
+// ReadDelivery reads the request of a webhook, of up to most bytes, and verifies its signature: the HMAC-SHA256 of the body with the secret, in
+// X-Hub-Signature-256 (GitHub, Gitea, Forgejo) or X-Npm-Signature (npm registries). It ignores the older X-Hub-Signature, which is SHA-1. The error is
+// an *[answers.Failure].
 func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) {
 	if r.Method != http.MethodPost {
 		return Delivery{}, &answers.Failure{Status: http.StatusMethodNotAllowed, Message: "a webhook is sent with POST", Fields: []answers.Field{{Name: "Allow", Value: http.MethodPost}}}
@@ -56,14 +54,14 @@ func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) 
 		return Delivery{}, &answers.Failure{Status: http.StatusUnauthorized, Message: "no signature in X-Hub-Signature-256 or X-Npm-Signature; give the webhook the secret"}
 	}
 	if r.ContentLength > most {
-		return Delivery{}, tooLong(most)
+		return Delivery{}, newTooLargeError(most)
 	}
 	payload, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	switch {
 	case err != nil:
 		return Delivery{}, &answers.Failure{Status: http.StatusBadRequest, Message: "the body broke off"}
 	case int64(len(payload)) > most:
-		return Delivery{}, tooLong(most)
+		return Delivery{}, newTooLargeError(most)
 	}
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(payload)
@@ -73,11 +71,12 @@ func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) 
 	return Delivery{Event: short(r.Header.Get("X-GitHub-Event")), ID: short(r.Header.Get("X-GitHub-Delivery")), Payload: payload}, nil
 }
 
-func tooLong(most int64) error {
+// newTooLargeError returns the response to a payload of more than most bytes.
+func newTooLargeError(most int64) error {
 	return &answers.Failure{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("more than %d bytes", most)}
 }
 
-// parseSignature reads "sha256=" and 64 hexadecimal digits.
+// parseSignature parses a signature, "sha256=" and 64 hexadecimal digits; false for other text.
 func parseSignature(header string) ([]byte, bool) {
 	digits, ok := strings.CutPrefix(header, "sha256=")
 	if !ok || len(digits) != hex.EncodedLen(sha256.Size) {
@@ -89,32 +88,32 @@ func parseSignature(header string) ([]byte, bool) {
 
 // A Webhook is an [http.Handler] for one webhook.
 type Webhook struct {
-	// Secret is the one that both sides know.
+	// Secret is shared with the sender.
 	Secret string
 	// MaxBytes is the most that a payload may have.
 	MaxBytes int64
-	// Take is given each delivery that is genuine. It returns an HTTP status and what to say to the person who
-	// looks at the deliveries. GitHub waits ten seconds, so what takes longer must not be waited for.
-	Take func(Delivery) (status int, message string)
+	// Handle handles each delivery whose signature is valid. It returns an HTTP status and a message for the person who reads the log of
+	// deliveries. It returns within ten seconds, because GitHub waits no longer.
+	Handle func(Delivery) (status int, message string)
 	// Logger logs deliveries.
 	Logger *slog.Logger
 
-	under atomic.Int32 // deliveries being read
+	reading atomic.Int32 // deliveries
 }
 
-// mostDeliveries is how many are read at once: any client may begin one, and each takes memory.
-const mostDeliveries = 4
+// maxDeliveries is how many deliveries are read at once: any client may send one, and each takes memory.
+const maxDeliveries = 4
 
 // ServeHTTP implements http.Handler.
 func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if h.under.Add(1) > mostDeliveries {
-		h.under.Add(-1)
+	if h.reading.Add(1) > maxDeliveries {
+		h.reading.Add(-1)
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: "too many deliveries at once", Retry: 1}).SendJSON(w, r)
 		return
 	}
 	delivery, err := ReadDelivery(r, h.Secret, h.MaxBytes)
-	h.under.Add(-1)
+	h.reading.Add(-1)
 	if err != nil {
 		h.Logger.Warn("webhook refused", "path", r.URL.Path, "reason", err)
 		refused := &answers.Failure{Status: http.StatusBadRequest, Message: "malformed"}
@@ -122,17 +121,17 @@ func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refused.SendJSON(w, r)
 		return
 	}
-	status, message := h.Take(delivery)
-	h.Logger.Info("webhook", "path", r.URL.Path, "event", delivery.Event, "delivery", delivery.ID, "status", status, "said", message)
+	status, message := h.Handle(delivery)
+	h.Logger.Info("webhook", "path", r.URL.Path, "event", delivery.Event, "delivery", delivery.ID, "status", status, "message", message)
 	answers.NoStore.SetHeader(w.Header())
 	w.Header().Set("Content-Type", answers.JSON)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"message": message})
 }
 
-// ReleasedIn returns the addresses of the repository that an event is about which says that there may be a release: a push
-// of a tag, a tag that was created, a release that was published. ok is false for other events.
-func ReleasedIn(event string, payload []byte) (addresses []string, ok bool) {
+// ParseReleaseEvent returns the addresses of the repository of an event that may announce a release: a pushed or created tag, or a published
+// release. ok is false for other events.
+func ParseReleaseEvent(event string, payload []byte) (addresses []string, ok bool) {
 	var about struct {
 		Action     string `json:"action"`
 		Ref        string `json:"ref"`
@@ -162,8 +161,8 @@ func ReleasedIn(event string, payload []byte) (addresses []string, ok bool) {
 	return addresses, ok && len(addresses) > 0
 }
 
-// PushedBranch returns the branch that a push event is about. ok is false where it is about a tag, or
-// a branch that is gone, or no such event at all.
+// PushedBranch returns the branch to which the payload of a push event says that commits were pushed. ok is false for a tag, a deleted branch, or
+// another payload.
 func PushedBranch(payload []byte) (branch string, ok bool) {
 	var push struct {
 		Ref     string `json:"ref"`

@@ -109,7 +109,7 @@ func FuzzReadDelivery(f *testing.F) {
 
 func TestWebhook(t *testing.T) {
 	var taken []string
-	hook := &git.Webhook{Secret: documentedSecret, MaxBytes: 100, Logger: slog.New(slog.DiscardHandler), Take: func(d git.Delivery) (int, string) {
+	hook := &git.Webhook{Secret: documentedSecret, MaxBytes: 100, Logger: slog.New(slog.DiscardHandler), Handle: func(d git.Delivery) (int, string) {
 		taken = append(taken, string(d.Payload))
 		return http.StatusAccepted, "thanks"
 	}}

@@ -10,10 +10,10 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// The bounds of what is kept of what upstream says about a release.
+// The bounds of the stored texts about a release.
 const (
 	maxDescription  = 512 << 10 // bytes of a file that says it
-	maxReadme       = 64 << 10  // bytes of what is kept
+	maxReadme       = 64 << 10  // bytes
 	maxDependencies = 200
 	maxDependency   = 214     // bytes of a name, which is npm's limit
 	maxRange        = 1 << 10 // bytes of a range of versions

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -39,7 +38,7 @@ type assembly struct {
 	mu        sync.Mutex
 	manifest  *logs.Manifest
 	crashes   int           // of the minifier
-	minifying time.Duration // that the minifier's jobs took together
+	minifying time.Duration // the processor time that the minifier's jobs used together
 	silent    int           // notes and files left out that are not listed
 }
 
@@ -54,8 +53,8 @@ const (
 // that brought the minifier down is published as it is.
 const maxCrashes = 3
 
-// maxMinifying bounds the time that the minifier takes for one release. It takes the square of the size of some files, such as expressions of thousands of
-// parts, and a release may have 50,000 of them that are each just within MinifyTimeout.
+// maxMinifying bounds the processor time that the minifier uses for one release. It takes the square of the size of some files, such as
+// expressions of thousands of parts, and a release may have 50,000 of them that are each just within worker.ScriptTime.
 const maxMinifying = 30 * time.Minute
 
 // assemble makes the manifest of a release and stores its contents, which pins keeps. It reads the archive twice: first the names, on which the selection
@@ -199,7 +198,7 @@ func (a *assembly) processFile(ctx context.Context, source string, paths []strin
 			continue
 		}
 		small, err := a.minify(ctx, task, data)
-		if ctx.Err() != nil || events.Stops(err) {
+		if ctx.Err() != nil || worker.IsTransient(err) {
 			return errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
@@ -213,7 +212,8 @@ func (a *assembly) processFile(ctx context.Context, source string, paths []strin
 	return nil
 }
 
-// minify has a child process minify a file. It returns an error if the limits of the release for crashes or time are reached.
+// minify has a child process minify a file. It returns an error if the limits of the release for crashes or time are reached. If
+// [worker.IsTransient] reports true for the error, the release is tried again later.
 func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
 	a.mu.Lock()
 	crashes, minifying := a.crashes, a.minifying
@@ -222,22 +222,16 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
 	}
 	if minifying >= maxMinifying {
-		return nil, fmt.Errorf("the files of this release before it took the minifier %v, the limit for one release", maxMinifying)
+		return nil, fmt.Errorf("the files of this release before it took the minifier %v of processor time, the limit for one release", maxMinifying)
 	}
 	if len(data) > packages.MaxMinify {
 		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), packages.MaxMinify)
 	}
-	small, took, err := a.minifiers.DoTimed(ctx, ReleaseID(a.pkg.Name, a.version), task, data)
-	var crash *worker.CrashError
-	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-		var again time.Duration
-		small, again, err = a.minifiers.DoTimed(ctx, ReleaseID(a.pkg.Name, a.version), task, data) // once more: a signal from outside killed the process
-		took += again
-	}
+	small, used, err := a.minifiers.DoTimed(ctx, ReleaseID(a.pkg.Name, a.version), task, data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.minifying += took
-	if errors.As(err, &crash) {
+	a.minifying += used
+	if errors.As(err, new(*worker.CrashError)) {
 		a.crashes++
 	}
 	return small, err

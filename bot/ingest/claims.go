@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// Claims sees that no two goroutines work on the same thing, such as a version.
+// Claims are locks by id, so that no two goroutines work on the same version or package.
 type Claims struct {
 	mu   sync.Mutex
 	held map[string]chan struct{}
 }
 
-// Take claims an id and returns nil or, if another goroutine has it, a channel that is closed when that one drops it.
-func (c *Claims) Take(id string) (wait <-chan struct{}) {
+// TryAcquire locks an id and returns nil or, if another goroutine has it, a channel that is closed when that one releases it.
+func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if done, ok := c.held[id]; ok {
@@ -25,10 +25,10 @@ func (c *Claims) Take(id string) (wait <-chan struct{}) {
 	return nil
 }
 
-// Hold claims an id, and waits while another goroutine has it, until ctx ends.
-func (c *Claims) Hold(ctx context.Context, id string) error {
+// Acquire locks an id, and waits while another goroutine has it, until ctx ends.
+func (c *Claims) Acquire(ctx context.Context, id string) error {
 	for {
-		wait := c.Take(id)
+		wait := c.TryAcquire(id)
 		if wait == nil {
 			return nil
 		}
@@ -40,8 +40,8 @@ func (c *Claims) Hold(ctx context.Context, id string) error {
 	}
 }
 
-// Drop ends the claim of an id.
-func (c *Claims) Drop(id string) {
+// Release unlocks an id.
+func (c *Claims) Release(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.held[id])

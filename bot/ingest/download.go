@@ -25,7 +25,7 @@ const (
 	wrongFor   = 6 * time.Hour
 )
 
-// fetchVerified downloads a release into file and verifies it. Wrong bytes are fetched again, at once and then after a while; wrong counts how often the
+// fetchVerified downloads a release into file and verifies it. Wrong bytes are fetched again, at once and then after a while; came counts how often the
 // same came. It refuses the release once they have come several times over hours from an upstream that serves others.
 func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {

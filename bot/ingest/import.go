@@ -89,10 +89,10 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 	// Only now, so that an upload that stalls does not block others from publishing the version.
 	pb.Recover()
 	id := ReleaseID(r.Package, r.Version)
-	if pb.claims.Take(id) != nil {
+	if pb.claims.TryAcquire(id) != nil {
 		return in.wrapError(fmt.Errorf("it is being published right now; `larder status %s` reports how that ends", r.Package))
 	}
-	defer pb.claims.Drop(id)
+	defer pb.claims.Release(id)
 	manifest, err := pb.publishImport(ctx, in, received)
 	if err != nil { // the version is as it was: upstream may have it yet
 		return in.wrapError(err)

@@ -20,11 +20,11 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Why a release is not taken from another origin.
+// Reasons why a release is not fetched from another origin.
 var (
-	// ErrStays says that no other origin is asked about a version: it is or was published here,
-	// was refused, or is of no package of the catalogue.
-	ErrStays = errors.New("it is not looked for elsewhere")
+	// ErrStays says that no other origin is requested for a version: it is or was published here, was refused, or the catalogue does not have its
+	// package.
+	ErrStays = errors.New("it is not requested elsewhere")
 	// ErrInHand says that the bot is publishing the version right now.
 	ErrInHand = errors.New("it is being published right now")
 )
@@ -74,7 +74,7 @@ func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
 		return nil, err
 	}
 	pb.Recover()
-	if pb.claims.Take(ReleaseID(name, version)) != nil {
+	if pb.claims.TryAcquire(ReleaseID(name, version)) != nil {
 		return nil, ErrInHand
 	}
 	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
@@ -83,7 +83,7 @@ func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
 // Close unpins the contents and lets others publish the version.
 func (m *Mirroring) Close() {
 	m.pins.Release()
-	m.bot.claims.Drop(ReleaseID(m.pkg.Name, m.version))
+	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
 // StoreFile stores the content of a file that the caller has verified.
@@ -122,8 +122,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 		return nil, err
 	}
 	if mirror.Provisional() {
-		patient, cancel := context.WithTimeout(ctx, npmTimeout)
-		own, entry, err := b.assembleFromNpm(patient, m.pkg, m.version, m.pins)
+		limited, cancel := context.WithTimeout(ctx, npmTimeout)
+		own, entry, err := b.assembleFromNpm(limited, m.pkg, m.version, m.pins)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -228,9 +228,9 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	return same, other
 }
 
-// CompareWithNpm compares a release for which only another origin vouches with npm's. If they are equal, the log says so; if not, the release is
+// ReconcileWithNpm compares a release for which only another origin vouches with npm's. If they are equal, the log says so; if not, the release is
 // withdrawn and npm's published. It reports whether nothing is left to compare.
-func (pb *Publisher) CompareWithNpm(ctx context.Context, name, version string) (settled bool, err error) {
+func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return true, nil
@@ -371,7 +371,7 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// followOrigin withdraws or restores a release, as kind says, if it is unchanged and check, which may be nil, returns no error.
+// followOrigin withdraws or restores a release, as kind says, if it is unchanged and allowed, which may be nil, returns no error.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {

@@ -2,29 +2,25 @@ package ingest
 
 import (
 	"context"
-	"time"
+	"errors"
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/packages"
 )
 
 // isModule reports whether a .js file is an ES module, so that its tag can say so. What
-// is too large, or does not parse, is taken for a classic script. An error ends
-// the release.
+// is too large, or does not parse, is taken for a classic script. With an error
+// the release is tried again later.
 func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !needsFormat(source, data) {
 		return false, nil
 	}
 	format, err := b.minifiers.Do(ctx, release, worker.FindFormat, data)
-	if ctx.Err() != nil {
-		return false, ctx.Err()
-	}
-	if events.Stops(err) {
-		return false, err
+	if ctx.Err() != nil || worker.IsTransient(err) {
+		return false, errors.Join(ctx.Err(), err)
 	}
 	return err == nil && string(format) == "esm", nil
 }
@@ -41,7 +37,7 @@ func newPipeline(o Options, minifiers, children int) *pipeline {
 	return &pipeline{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),
 		minifiers: worker.NewPool(worker.Options{
-			Program: o.Program, Size: minifiers, Children: children, Timeout: MinifyTimeout,
+			Program: o.Program, Size: minifiers, Children: children, Timeout: worker.Timeout,
 			Memory: max(worker.Small, o.MemoryBytes-coding.Memory(coding.Brotli, coding.Quick, packages.MaxMinify)),
 		}),
 	}
@@ -49,9 +45,6 @@ func newPipeline(o Options, minifiers, children int) *pipeline {
 
 // freshWorkers returns how many minifying jobs fresh releases have for themselves.
 func freshWorkers(workers int) int { return max(1, workers/4) }
-
-// MinifyTimeout is far more than an honest file of packages.MaxMinify bytes needs to be minified.
-const MinifyTimeout = 20 * time.Second
 
 // FreshDownloads are the downloads, beside those of the options, that only fresh releases get.
 const FreshDownloads = 2

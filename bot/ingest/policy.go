@@ -15,10 +15,6 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// importUnattested is part of the reason for which the import of a release is refused. The bot tries such a version again if
-// upstream has it.
-const importUnattested = "an imported release has no attestation of its build"
-
 // overrideHint ends a refusal.
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
@@ -40,7 +36,7 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	override = text.Plain(strings.TrimSpace(override))
 	built := checked.Outcome == logs.AttestationVerified
 	switch {
-	case built && git.Place(checked.Repository) == git.Place(required):
+	case built && git.CanonicalAddress(checked.Repository) == git.CanonicalAddress(required):
 		return &checked, nil
 	case override != "":
 		checked.Override = text.Short(override, sources.MaxNote)
@@ -48,7 +44,7 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	case built:
 		return nil, sources.Refusef("the package JSON requires a build from %s, and it was built from %s; %s", required, text.Short(checked.Repository, 200), overrideHint)
 	case found == nil:
-		return nil, sources.Refusef("the package JSON requires a build from %s, and %s; %s", required, importUnattested, overrideHint)
+		return nil, sources.Refusef("the package JSON requires a build from %s, and an imported release has no attestation of its build; %s", required, overrideHint)
 	case checked.Outcome == logs.AttestationUnverified:
 		return nil, fmt.Errorf("the package JSON requires a build from %s, and the attestation could not be fetched: %s", required, checked.Reason)
 	}
@@ -138,14 +134,12 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 		return err
 	}
 	state := views.State{Package: p.Name, Version: version, Reason: refusal.Error(), Updated: pb.options.Now()}
-	if err := pb.refuse(state, ActorOperator, logs.Signature{}); err != nil {
+	missing := &logs.Provenance{Outcome: logs.AttestationMissing, Required: p.Provenance.Required()}
+	if err := pb.refuse(state, logs.Entry{Actor: ActorOperator, Provenance: missing}); err != nil {
 		return err
 	}
 	return refusal
 }
-
-// IsRefusedImport reports whether a version was refused because it was imported without an attestation.
-func IsRefusedImport(s views.State) bool { return strings.Contains(s.Reason, importUnattested) }
 
 // NeedsAttestation reports whether only npm's own release may be published: its package has a policy, and no other origin has
 // the attestations for it.
@@ -165,7 +159,7 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	}
 	if reason, ok := sources.RefusalReason(err); ok && ctx.Err() == nil {
 		state := views.State{Package: m.pkg.Name, Version: m.version, Reason: reason, Updated: b.options.Now()}
-		return errors.Join(err, b.refuse(state, ActorBot, logs.Signature{}))
+		return errors.Join(err, b.refuse(state, logs.Entry{Actor: ActorBot}))
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't publish npm's release, as the policy of the package requires: %w", err)

@@ -1,7 +1,7 @@
 // Package ingest makes releases: it fetches one from its source, takes the files that the package JSON names, makes what is missing, compresses
 // and hashes them, and publishes the release in one atomic write. It takes releases also from uploads, folders, and other origins.
 //
-// Guarantees: a release is published whole or not at all; a published version is never rewritten; a release that cannot be published ends in a
+// Guarantees: a release is published completely or not at all; a published version is never rewritten; a release that cannot be published ends in a
 // state with a reason and, if the reason may pass, with the time of the next attempt, also after a restart; memory and downloads under way are
 // bounded by Options.
 //
@@ -89,18 +89,13 @@ func New(o Options) (*Publisher, error) {
 		fresh:     newPipeline(o, freshWorkers(o.Workers), max(freshWorkers(o.Workers), FreshDownloads)),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
 	}
-	o.Budget.Minifiers.Drop, o.Budget.Fresh.Drop = p.backlog.minifiers.EndIdleChild, p.fresh.minifiers.EndIdleChild
+	o.Budget.Minifiers, o.Budget.Fresh = p.backlog.minifiers, p.fresh.minifiers
 	if err := p.markUnclean(); err != nil {
 		// Such as a full disk, which the next write reports.
 		p.logger.Warn("couldn't record that the bot is at work", "err", err)
 		p.leftovers.Store(true)
 	}
 	return p, nil
-}
-
-// NewBudget returns the budget that a publisher and a recompressor share.
-func NewBudget(workers, downloads int, memory int64) *worker.Budget {
-	return worker.NewBudget(workers, memory, max(workers, downloads), max(freshWorkers(workers), FreshDownloads))
 }
 
 // Close ends the child processes. No method may be running or follow.

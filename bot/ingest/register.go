@@ -46,11 +46,11 @@ func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogu
 	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
 	}
-	enrolled, err := views.Packages(pb.store)
+	rows, err := views.Packages(pb.store)
 	if err != nil {
 		return err
 	}
-	for _, known := range enrolled {
+	for _, known := range rows {
 		if !known.Removed && !c.Mentions(known.Name) {
 			if err := pb.recordRemoval(ctx, known); err != nil {
 				return fmt.Errorf("bot: couldn't record that the catalogue has %s no more: %w", known.Name, err)
@@ -69,7 +69,7 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	defer pins.Release()
 	data, err := pb.readPackageJSON(known)
 	if err != nil {
-		// Its row has the same JSON without white space, and the damage is for a check to tell.
+		// Its row has the same JSON without white space, and fsck reports the damage.
 		pb.logger.Warn("the log will name the package JSON without white space", "package", known.Name, "err", err)
 		data = known.JSON
 	}
@@ -122,7 +122,7 @@ func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) err
 				return err
 			}
 			if err := pb.registerOne(tx, pins, p); err != nil {
-				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
+				return fmt.Errorf("bot: couldn't register %s: %w", p.Name, err)
 			}
 		}
 		return nil

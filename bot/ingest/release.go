@@ -102,7 +102,7 @@ func (pb *Publisher) CheckUnpublished(name, version string) error {
 	case err != nil:
 		return err
 	case v.Withdrawn != nil:
-		return fmt.Errorf("%s %s was withdrawn (%s); `larder restore %s %s` serves it again as it was", name, version, v.Withdrawn.Reason, name, version)
+		return fmt.Errorf("%s %s was withdrawn (%s); `larder withdraw --undo %s %s` serves it again as it was", name, version, v.Withdrawn.Reason, name, version)
 	default:
 		return fmt.Errorf("%s %s is published already, and a published version is never rewritten", name, version)
 	}
@@ -124,10 +124,10 @@ const tempPattern = "download-*"
 // the bot.
 func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
-	if wait := pb.claims.Take(t.ID()); wait != nil {
+	if wait := pb.claims.TryAcquire(t.ID()); wait != nil {
 		return wait, nil
 	}
-	defer pb.claims.Drop(t.ID())
+	defer pb.claims.Release(t.ID())
 	if !t.Fresh { // fresh ones have downloads of their own
 		if err := pb.releasing.Acquire(ctx, 1); err != nil {
 			return nil, err
@@ -218,17 +218,17 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	s.Updated = pb.options.Now()
 	if reason, ok := sources.RefusalReason(cause); ok {
 		s.Kind, s.Reason = views.Refused, reason
-		var signed logs.Signature
+		evidence := logs.Entry{Actor: t.Actor}
 		var invalid *npm.SignatureError
 		if errors.As(cause, &invalid) {
-			signed = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
+			evidence.Signature = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
 		}
 		var refusal *sources.Refusal
 		refuse := pb.refuse
 		if errors.As(cause, &refusal) && refusal.NoFiles {
 			refuse = pb.refuseWithoutFiles
 		}
-		if err := refuse(s, t.Actor, signed); err != nil {
+		if err := refuse(s, evidence); err != nil {
 			return err
 		}
 		pb.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
@@ -281,8 +281,9 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	return nil
 }
 
-// refuse records in the log and the states that a version will not be published.
-func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) error {
+// refuse records in the log and the states that a version will not be published, for the reason in s. The entry has the actor, the signature
+// and the provenance of evidence.
+func (pb *Publisher) refuse(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
 	detail, err := pb.storeDetail(pins, s.Reason)
@@ -294,9 +295,9 @@ func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) 
 			return err
 		}
 		return views.Record(tx, views.Change{Entry: logs.Entry{
-			Kind: logs.Refused, Time: s.Updated, Actor: actor,
+			Kind: logs.Refused, Time: s.Updated, Actor: evidence.Actor,
 			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason, Detail: detail,
-			Signature: signed,
+			Signature: evidence.Signature, Provenance: evidence.Provenance,
 		}})
 	})
 	if err != nil && detail != (kvstore.Hash{}) {
@@ -307,7 +308,7 @@ func (pb *Publisher) refuse(s views.State, actor string, signed logs.Signature) 
 
 // refuseWithoutFiles records that a version will not be published because the file map selects nothing of it. The log has one such entry for each
 // package JSON: the states of further versions have none, as long as that one is refused.
-func (pb *Publisher) refuseWithoutFiles(s views.State, actor string, signed logs.Signature) error {
+func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) error {
 	pb.options.Records.Mu.Lock()
 	defer pb.options.Records.Mu.Unlock()
 	known, err := views.LookupPackage(pb.store, s.Package)
@@ -322,7 +323,7 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, actor string, signed logs
 			return pb.setState(s)
 		}
 	}
-	if err := pb.refuse(s, actor, signed); err != nil {
+	if err := pb.refuse(s, evidence); err != nil {
 		return err
 	}
 	upstream.NoFiles = sources.NoFilesReport{Version: s.Version, PackageJSON: known.Entry}
@@ -357,7 +358,7 @@ func (pb *Publisher) setState(s views.State) error {
 	return nil
 }
 
-// fetchAndPublish downloads a release and publishes it. It counts in wrong what came instead.
+// fetchAndPublish downloads a release and publishes it. It counts in came the wrong bytes that came instead.
 func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
@@ -383,7 +384,7 @@ func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.Wr
 	})
 }
 
-// An pendingRelease is a release on its way to publication.
+// A pendingRelease is a release on its way to publication.
 type pendingRelease struct {
 	pkg      *packages.Package
 	version  string
@@ -454,7 +455,7 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 // commit publishes a release whose contents are stored, in one write with entry and, if before is not "", an entry of that kind in front of it.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
-		// Whatever was true before, this is the moment that counts.
+		// The count at the time of publication is stored.
 		if err := errors.Join(pb.CheckUnpublished(manifest.Package, manifest.Version), pb.checkManifest(manifest.Package, manifest.Version, hash)); err != nil {
 			return err
 		}
@@ -465,7 +466,7 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 		}
 		entry.Time, entry.Actor = pb.options.Now(), actor
 		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
-		demand, err := sources.LookupDemand(pb.store, manifest.Package)
+		demand, err := sources.LookupPopularityCounts(pb.store, manifest.Package)
 		if err != nil {
 			return err
 		}

@@ -12,11 +12,11 @@ type Task struct {
 	Pkg      *packages.Package
 	Version  sources.Candidate
 	Released time.Time
-	Fresh    bool // it has appeared since the first look at the package, so it goes ahead of every backlog
+	Fresh    bool // it has appeared since the first poll of the package, so it precedes every backlog
 	Tried    int  // attempts that failed
 	Rank     int  // 0 for a package's newest, so that every package's newest come first
 	Actor    string
-	Override string // that of [intake]
+	Override string // that of [pendingRelease]
 }
 
 // ID returns the id of the version in queues and claims.

@@ -40,7 +40,7 @@ type Tree struct {
 	Override string `json:"override,omitempty"`
 }
 
-// A TreeEvent tells how far an import has come and, where Problem is not "", of a release that was not imported.
+// A TreeEvent reports the progress of an import and, if Problem is not "", a release that was not imported.
 type TreeEvent struct {
 	Done    int    `json:"done"`
 	Of      int    `json:"of"`
@@ -61,32 +61,32 @@ type TreeSummary struct {
 	// Refused has the releases that were not imported, by problem, the most frequent first.
 	Refused []TreeRefusals `json:"refused"`
 	// Unknown are the folders that have no package's name, Beside the files and links beside the folders.
-	Unknown Some `json:"unknown"`
-	Beside  Some `json:"beside"`
-	LeftOut Some `json:"leftOut"` // files of published releases, such as links
+	Unknown Sample `json:"unknown"`
+	Beside  Sample `json:"beside"`
+	LeftOut Sample `json:"leftOut"` // files of published releases, such as links
 	// Unlisted are releases of which there are no integrities, Missing those of which there are some and no folder.
-	Unlisted Some `json:"unlisted"`
-	Missing  Some `json:"missing"`
+	Unlisted Sample `json:"unlisted"`
+	Missing  Sample `json:"missing"`
 }
 
 // TreeRefusals are the releases that were not imported for one problem.
 type TreeRefusals struct {
 	Problem string `json:"problem"`
-	Some
+	Sample
 }
 
-// Some counts what is too much to list.
-type Some struct {
+// A Sample is the number of names, and the first few of them.
+type Sample struct {
 	Count int      `json:"count"`
 	First []string `json:"first,omitempty"`
 }
 
-const someFirst = 5
+const sampleSize = 5
 
 // add counts names, and lists them while there are few.
-func (s *Some) add(names ...string) {
+func (s *Sample) add(names ...string) {
 	s.Count += len(names)
-	s.First = append(s.First, names[:min(len(names), someFirst-len(s.First))]...)
+	s.First = append(s.First, names[:min(len(names), sampleSize-len(s.First))]...)
 }
 
 // The problems that a release of a tree may have.
@@ -125,7 +125,7 @@ type treeImport struct {
 	dates    dates
 	listed   *integrities
 	packages []*treePackage
-	tell     func(TreeEvent)
+	report   func(TreeEvent)
 
 	mu   sync.Mutex
 	done int
@@ -137,21 +137,21 @@ type treePackage struct {
 	*packages.Package
 	laid     *packages.Package
 	versions []string // newest first
-	enrolled func(context.Context) error
+	register func(context.Context) error
 	upstream upstreamDates
 }
 
 // ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
 // Several are published at once. A release that is published with the same files is only counted, so an import that was
-// interrupted goes on when it is asked for again. One that cannot be imported does not stop the others and, as with Import,
-// nothing is said of it anywhere but to tell; the error is for what stops the import.
-func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, tell func(TreeEvent)) (TreeSummary, error) {
+// interrupted continues when it is called again. A release that cannot be imported does not stop the others and, as with Import, is
+// only reported to report; the error is for what stops the import.
+func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(TreeEvent)) (TreeSummary, error) {
 	root, err := os.OpenRoot(tree.Dir)
 	if err != nil {
 		return TreeSummary{}, fmt.Errorf("couldn't open the tree: %w", err)
 	}
 	defer root.Close()
-	t := &treeImport{Publisher: pb, Tree: tree, root: root, tell: tell, sum: TreeSummary{Refused: []TreeRefusals{}}}
+	t := &treeImport{Publisher: pb, Tree: tree, root: root, report: report, sum: TreeSummary{Refused: []TreeRefusals{}}}
 	if t.dates, err = readDates(tree.Released, pb.options.Now()); err != nil {
 		return TreeSummary{}, err
 	}
@@ -189,7 +189,7 @@ func (t *treeImport) scan() error {
 		}
 		slices.SortFunc(versions, func(x, y string) int { return packages.CompareVersions(y, x) })
 		found := &treePackage{Package: p, laid: p.LaidOut(), versions: versions}
-		found.enrolled = retryUntilDone(func(ctx context.Context) error { return t.Register(ctx, p) })
+		found.register = retryUntilDone(func(ctx context.Context) error { return t.Register(ctx, p) })
 		t.packages = append(t.packages, found)
 		t.sum.Releases += len(versions)
 		t.listed.markFound(name, versions)
@@ -277,7 +277,7 @@ func (t *treeImport) reportRelease(name, version string, err error) {
 		}
 		t.countRefusal(event.Problem, strings.TrimSpace(name+" "+version))
 	}
-	t.tell(event)
+	t.report(event)
 }
 
 // countRefusal counts a release that was not imported because of a problem.
@@ -297,9 +297,9 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 		return treeProblem(notVersion, "letters, digits and . _ + - are allowed, a letter or digit first, and a digit must be among them")
 	}
 	for id := ReleaseID(p.Name, version); ; {
-		wait := t.claims.Take(id)
+		wait := t.claims.TryAcquire(id)
 		if wait == nil {
-			defer t.claims.Drop(id)
+			defer t.claims.Release(id)
 			break
 		}
 		select {
@@ -354,7 +354,7 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	if err != nil {
 		return nil, err
 	}
-	if err := p.enrolled(ctx); err != nil {
+	if err := p.register(ctx); err != nil {
 		return nil, err
 	}
 	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
@@ -371,7 +371,7 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 // checkSame returns nil if a release was published with the files that the tree has, and the integrities in listed match.
 func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
-		return treeProblem(wasWithdrawn, "%s; `larder restore %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
+		return treeProblem(wasWithdrawn, "%s; `larder withdraw --undo %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
 	}
 	manifest, err := logs.ReadManifest(t.store, published.Manifest)
 	if err != nil {
@@ -382,7 +382,7 @@ func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published vi
 		return err
 	}
 	want := make(map[string]logs.File, len(manifest.Files))
-	var other Some
+	var other Sample
 	for _, f := range manifest.Files {
 		want[f.Path] = f
 		if plan.Targets[f.Path] == nil {
@@ -420,7 +420,7 @@ func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published vi
 }
 
 // String returns the names for the middle of a sentence.
-func (s Some) String() string {
+func (s Sample) String() string {
 	text := strings.Join(s.First, ", ")
 	if more := s.Count - len(s.First); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

@@ -26,7 +26,7 @@ import (
 
 // The values of Tree.Released that are no file's path.
 const (
-	ByPackument = "packument" // the package's npm registry tells
+	ByPackument = "packument" // the dates of the package's npm registry
 	ByTimes     = "mtime"     // the time of the release's newest file
 )
 
@@ -71,14 +71,14 @@ func checkDate(at, now time.Time) error {
 	return nil
 }
 
-// upstreamDates are what a package's upstream was asked for, once.
+// upstreamDates are the dates that a package's upstream returned for one request.
 type upstreamDates struct {
 	mu    sync.Mutex
-	dates map[string]time.Time // of the versions in the tree; nil before it was asked
+	dates map[string]time.Time // of the versions in the tree; nil before the request
 	err   error
 }
 
-// releaseDate returns when a release was made. It guesses nothing, because a published release keeps its date.
+// releaseDate returns the date of a release. It guesses nothing, because a published release keeps its date.
 func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
@@ -205,7 +205,7 @@ func (l *integrities) markFound(name string, versions []string) {
 }
 
 // missing returns the releases of which there are integrities and which the tree does not have.
-func (l *integrities) missing() (some Some) {
+func (l *integrities) missing() (some Sample) {
 	if l != nil {
 		some.add(slices.Sorted(maps.Keys(l.absent))...)
 	}
@@ -261,7 +261,7 @@ func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	for _, f := range m.Files {
 		files[f.Path] = f
 	}
-	var wrong Some
+	var wrong Sample
 	for _, file := range slices.Sorted(maps.Keys(listed)) {
 		f, ok := files[file]
 		if !ok {

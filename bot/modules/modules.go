@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -21,17 +22,18 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // The limits of what a build returns.
 const (
-	maxFiles      = 4 * worker.MaxSubpaths
-	maxBytes      = 64 << 20 // of all files
-	maxImports    = 20_000   // in all files
-	maxSpecifier  = 500      // bytes of a specifier, a subpath or a path
-	maxNames      = 1 << 20  // bytes of all specifiers, subpaths and paths
-	maxProblem    = 500      // bytes of the reason why there are no modules
+	maxFiles      = worker.MaxModulesFiles
+	maxImports    = 20_000  // in all files
+	maxSpecifier  = 500     // bytes of a specifier, a subpath or a path
+	maxNames      = 1 << 20 // bytes of all specifiers, subpaths and paths
+	maxProblem    = 500     // bytes of the reason why there are no modules
+	maxGlobals    = 20      // names of globals in one script
 	maxSkippedAll = 2 * worker.MaxSubpaths
 )
 
@@ -44,39 +46,44 @@ type Release struct {
 	// Subpaths are those that modules are built for; all that the package exports if empty.
 	Subpaths []string
 	Archive  archive.Source
-}
-
-// InputSize returns the size in bytes of the files that a build of the archive's modules gets.
-func InputSize(ctx context.Context, src archive.Source) (size int64, err error) {
-	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
-		if e.Skipped == "" && worker.ReadsModuleInput(e.Name) {
-			size += e.Size
-		}
-		return nil
-	})
-	return size, err
+	// Acquire waits until a build may take so many bytes here and in a child, which the caller gives back with leave. If it is nil, Build
+	// does not wait.
+	Acquire func(here, child int64) (leave func(), err error)
+	// Published reports whether the release publishes another file at a path; nil if that is known to be false.
+	Published func(path string) bool
 }
 
 // Build builds the modules of a release in a child of the pool. If they cannot be built, the record says why, and there are no files. The
-// error is about reading the archive or starting the child.
+// error is about reading the archive or about the child, and another attempt may succeed: a busy machine decides nothing for good.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
-	files, err := readFiles(ctx, r.Archive)
-	if tooLarge := new(inputError); errors.As(err, &tooLarge) {
-		record.Problem = err.Error()
+	size, err := measureBuildInput(ctx, r.Archive)
+	if err != nil {
+		return nil, nil, err
+	}
+	if size > worker.MaxModulesInput {
+		record.Problem = fmt.Sprintf("its scripts have over %d bytes, the limit for building modules", worker.MaxModulesInput)
 		return record, nil, nil
 	}
+	if r.Acquire != nil {
+		leave, err := r.Acquire(parentMemory(size), worker.Memory(worker.BuildModules, size/3*4))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer leave()
+	}
+	files, err := readBuildInput(ctx, r.Archive)
 	if err != nil {
 		return nil, nil, err
 	}
 	subpaths := slices.Sorted(slices.Values(r.Subpaths))
 	result, err := runBuild(ctx, pool, r.Owner, worker.ModulesRequest{Package: r.Package, Subpaths: subpaths, Files: files})
 	if err == nil {
-		err = check(result, files)
+		err = checkResult(result, files)
 	}
-	if ctx.Err() != nil || errors.As(err, new(*worker.StartError)) {
-		return nil, nil, errors.Join(ctx.Err(), err)
+	if ctx.Err() != nil || worker.IsTransient(err) {
+		return nil, nil, fmt.Errorf("couldn't build modules: %w", errors.Join(ctx.Err(), err))
 	}
 	if err != nil {
 		record.Problem = text.Short(err.Error(), maxProblem)
@@ -93,13 +100,19 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 		}
 		return record, nil, nil
 	}
+	for _, f := range result.Files {
+		if r.Published != nil && r.Published(f.Path) {
+			record.Problem = fmt.Sprintf("the package JSON publishes another file at %s", f.Path)
+			return record, nil, nil
+		}
+	}
 	record.Subpaths, record.Imports, record.Dynamic, record.Inputs = map[string]string{}, map[string][]string{}, map[string][]string{}, map[string]kvstore.Hash{}
 	for _, m := range result.Modules {
 		record.Subpaths[m.Subpath] = m.Path
 	}
 	for _, f := range result.Files {
-		if len(f.Imports) > 0 {
-			record.Imports[f.Path] = f.Imports
+		if path.Ext(f.Path) == worker.ModuleExtension {
+			record.Imports[f.Path] = append([]string{}, f.Imports...)
 		}
 		if len(f.Dynamic) > 0 {
 			record.Dynamic[f.Path] = f.Dynamic
@@ -108,32 +121,42 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 	for _, name := range result.Inputs {
 		record.Inputs[name] = kvstore.Sum(files[name])
 	}
+	record.Globals = result.Globals
 	return record, result.Files, nil
 }
 
-// Requested returns the subpaths that have been requested of a build, for building the same again.
-func Requested(record *logs.Modules) []string {
+// RequestedSubpaths returns the subpaths that have been requested of a build, for building the same again.
+func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
-	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.ModulePatterns })
+	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
-// An inputError says that an archive has too much to build modules from.
-type inputError struct{ size int64 }
-
-func (e *inputError) Error() string {
-	return fmt.Sprintf("its scripts have over %d bytes, the limit for building modules", worker.MaxModulesInput)
+// parentMemory returns the bytes that a build from files of size bytes takes in this process: these files, the request and the response in
+// base64, and the files of the response.
+func parentMemory(size int64) int64 {
+	request := size / 3 * 4
+	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))
+	return size + request + response + response/4*3
 }
 
-// readFiles returns the files of an archive that a build may need.
-func readFiles(ctx context.Context, src archive.Source) (map[string][]byte, error) {
-	files, size := map[string][]byte{}, int64(0)
-	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
-		if e.Skipped != "" || !worker.ReadsModuleInput(e.Name) {
-			return nil
+// measureBuildInput returns the bytes of the files of an archive that a build may need.
+func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err error) {
+	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+		if e.Skipped == "" && worker.IsModuleInput(e.Name) {
+			size += e.Size
 		}
-		if size += e.Size; size > worker.MaxModulesInput {
-			return &inputError{size}
+		return nil
+	})
+	return size, err
+}
+
+// readBuildInput returns the files of an archive that a build may need.
+func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		if e.Skipped != "" || !worker.IsModuleInput(e.Name) {
+			return nil
 		}
 		data, err := io.ReadAll(r)
 		files[e.Name] = data
@@ -142,25 +165,21 @@ func readFiles(ctx context.Context, src archive.Source) (map[string][]byte, erro
 	return files, err
 }
 
-// runBuild runs a build in a child, a second time if a signal from outside ended the child.
+// runBuild runs a build in a child.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {
 		return result, err
 	}
 	out, err := pool.Do(ctx, owner, worker.BuildModules, data)
-	var crash *worker.CrashError
-	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-		out, err = pool.Do(ctx, owner, worker.BuildModules, data)
-	}
 	if err != nil {
 		return result, err
 	}
 	return result, json.Unmarshal(out, &result)
 }
 
-// check returns an error unless a result is within the limits of a build: a hostile package may have taken over the child.
-func check(r worker.ModulesResult, inputs map[string][]byte) error {
+// checkResult returns an error unless a result is within the limits of a build: a hostile package may have taken over the child.
+func checkResult(r worker.ModulesResult, inputs map[string][]byte) error {
 	if len(r.Files) > maxFiles || len(r.Modules) > worker.MaxSubpaths || len(r.Skipped) > maxSkippedAll {
 		return fmt.Errorf("the build has %d files and %d modules, over the limits of %d and %d", len(r.Files), len(r.Modules), maxFiles, worker.MaxSubpaths)
 	}
@@ -174,14 +193,16 @@ func check(r worker.ModulesResult, inputs map[string][]byte) error {
 			return fmt.Errorf("the build has a file at %q", text.Short(f.Path, 100))
 		}
 		paths[f.Path] = true
-		size += len(f.Data)
+		if size += len(f.Data); len(f.Data) > packages.MaxFile {
+			return fmt.Errorf("%s would have %d bytes, over the limit of %d", f.Path, len(f.Data), packages.MaxFile)
+		}
 		imports += len(f.Imports) + len(f.Dynamic)
 		if slices.ContainsFunc(slices.Concat(f.Imports, f.Dynamic), func(s string) bool { return s == "" || isLong(s) }) {
 			return fmt.Errorf("%s has an import of over %d bytes", f.Path, maxSpecifier)
 		}
 	}
-	if size > maxBytes || imports > maxImports {
-		return fmt.Errorf("the build has %d bytes and %d imports, over the limits of %d and %d", size, imports, maxBytes, maxImports)
+	if size > worker.MaxModulesOutput || imports > maxImports {
+		return fmt.Errorf("the build has %d bytes and %d imports, over the limits of %d and %d", size, imports, worker.MaxModulesOutput, maxImports)
 	}
 	for _, s := range r.Skipped {
 		if isLong(s.Subpath) {
@@ -201,6 +222,12 @@ func check(r worker.ModulesResult, inputs map[string][]byte) error {
 			return fmt.Errorf("the build has read %q", text.Short(name, 100))
 		}
 		names += len(name)
+	}
+	for script, globals := range r.Globals {
+		if _, ok := inputs[script]; !ok || len(globals) > maxGlobals || slices.ContainsFunc(globals, isLong) {
+			return fmt.Errorf("the build reports globals of %q", text.Short(script, 100))
+		}
+		names += len(script)
 	}
 	if names > maxNames {
 		return fmt.Errorf("the build's names have %d bytes, over the limit of %d", names, maxNames)

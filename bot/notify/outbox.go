@@ -2,53 +2,69 @@ package notify
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
-	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
-// An Outbox is what a store has to send: scheduled requests, and the messages of webhooks. A node that follows opens none: what is in its
-// store is for the leader.
+// An Outbox is what a store has to send: scheduled requests, the messages of webhooks, and purges. A node that follows opens none, because
+// the leader sends what is in its store.
 type Outbox struct {
 	Runtime  *durable.Runtime
 	Schedule *Scheduler
 	Webhooks *Webhooks
 }
 
-// OpenOutbox opens the outbox of a store. Nothing is sent unless the runtime belongs to a running process.
-func OpenOutbox(runtime *durable.Runtime, store *kvstore.Store, log *logs.Log, userAgent string, logger *slog.Logger) (o *Outbox, err error) {
-	o = &Outbox{Runtime: runtime}
-	if o.Schedule, err = OpenScheduler(runtime, SchedulerOptions{UserAgent: userAgent, Logger: logger}); err == nil {
-		o.Webhooks, err = OpenWebhooks(WebhookOptions{Runtime: runtime, Store: store, Log: log, UserAgent: userAgent, Logger: logger})
+// OpenOutbox opens the outbox of a store, and sends what is due unless the runtime is quiet.
+func OpenOutbox(o WebhookOptions) (out *Outbox, err error) {
+	out = &Outbox{Runtime: o.Runtime}
+	if out.Schedule, err = OpenScheduler(o.Runtime, SchedulerOptions{UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger}); err == nil {
+		out.Webhooks, err = OpenWebhooks(o)
 	}
-	return o, err
+	return out, err
 }
 
 // Part sends what is due. stopped is called when it ends, before the store is closed.
 func (o *Outbox) Part(stopped func()) parts.Part {
-	return parts.Part{Name: "outbox", Run: parts.RunUntilDone(o.Webhooks.Run), Stop: parts.StopBy(stopped)}
+	return parts.Part{Name: "outbox", Run: parts.RunUntilDone(o.run), Stop: parts.StopBy(stopped)}
 }
 
-// keys is a range of keys of the store.
-type keys struct {
-	namespace kvstore.Namespace
-	prefix    []byte
+// clockCheck is how often the outbox checks whether the clock was set back.
+const clockCheck = time.Minute
+
+// run follows the log and the clock until ctx ends.
+func (o *Outbox) run(ctx context.Context) {
+	var clock sync.WaitGroup
+	defer clock.Wait()
+	clock.Go(func() {
+		o.correctAlarms(ctx)
+		_ = retry.FollowClock(ctx, clockCheck, o.Runtime.Now, func(time.Duration) error { // it ends with ctx
+			o.correctAlarms(ctx)
+			return nil
+		})
+	})
+	o.Webhooks.Run(ctx)
 }
 
-// stored returns where a store has its outbox: objects, and purges of caches.
-func stored() (all []keys) {
-	for _, class := range []string{"request", "webhooks", "webhook-message"} {
-		for _, prefix := range durable.RowPrefixes(class) {
-			all = append(all, keys{kvstore.Durable, prefix})
+// correctAlarms moves the alarms that a clock which was ahead has set, and logs an error.
+func (o *Outbox) correctAlarms(ctx context.Context) {
+	for _, s := range []*Scheduler{o.Schedule, o.Webhooks.messages, o.Webhooks.purges} {
+		if err := s.correctAlarms(ctx, o.Runtime.Now()); err != nil && ctx.Err() == nil {
+			s.options.Logger.Warn("couldn't correct when requests are due after the clock was set back; those requests may be late", "err", err)
 		}
 	}
-	for _, prefix := range purge.Prefixes {
-		all = append(all, keys{kvstore.Queue, prefix})
+}
+
+// rowPrefixes returns the prefixes of the rows of an outbox, in [kvstore.Durable].
+func rowPrefixes() (all [][]byte) {
+	for _, class := range []string{requestClass, registryClass, messageClass, purgeClass} {
+		all = append(all, durable.RowPrefixes(class)...)
 	}
 	return all
 }
@@ -70,12 +86,12 @@ func Snapshot(store *kvstore.Store, others []Row) ([]byte, error) {
 	at := store.Snapshot()
 	defer at.Close()
 	rows := append([]Row{}, others...)
-	for _, where := range stored() {
-		for item, err := range at.Scan(where.namespace, kvstore.Range{Prefix: where.prefix}) {
+	for _, prefix := range rowPrefixes() {
+		for item, err := range at.Scan(kvstore.Durable, kvstore.Range{Prefix: prefix}) {
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, NewRow(where.namespace, item.Key, item.Value))
+			rows = append(rows, NewRow(kvstore.Durable, item.Key, item.Value))
 		}
 	}
 	return json.Marshal(rows)
@@ -91,12 +107,12 @@ func Replace(store *kvstore.Store, snapshot []byte, mark func(*kvstore.Batch)) e
 	}
 	b := store.NewBatch()
 	defer b.Close()
-	for _, where := range stored() {
-		for item, err := range store.Scan(where.namespace, kvstore.Range{Prefix: where.prefix}) {
+	for _, prefix := range rowPrefixes() {
+		for item, err := range store.Scan(kvstore.Durable, kvstore.Range{Prefix: prefix}) {
 			if err != nil {
 				return err
 			}
-			b.Delete(where.namespace, bytes.Clone(item.Key))
+			b.Delete(kvstore.Durable, bytes.Clone(item.Key))
 		}
 	}
 	for _, row := range rows {

@@ -34,6 +34,10 @@ type SchedulerOptions struct {
 	// After, if not nil, is called after each attempt, at least once. If it returns an error, the
 	// scheduler repeats the attempt.
 	After func(ctx context.Context, id string, s State) error
+	// Send, if not nil, makes an attempt in place of sending the request itself. It may record progress in s.Done.
+	Send func(ctx context.Context, s *State) (status int, err error)
+	// KeepTrying says that no request is given up after [giveUpAfter].
+	KeepTrying bool
 	// Transport sends the requests; default one of its own.
 	Transport http.RoundTripper
 	Logger    *slog.Logger
@@ -41,15 +45,20 @@ type SchedulerOptions struct {
 	jitter func(time.Duration) time.Duration // for tests
 }
 
+// requestClass is the default class of a scheduler.
+const requestClass = "request"
+
 // The limits of attempts, and the retention of requests that are delivered or given up.
 const (
-	minBackoff  = 2 * time.Second
-	maxBackoff  = time.Hour
-	giveUpAfter = 3 * 24 * time.Hour
-	retention   = 24 * time.Hour
-	timeout     = 30 * time.Second
-	maxResponse = 64 << 10
-	maxProblem  = 300 // bytes
+	minBackoff = 2 * time.Second
+	maxBackoff = time.Hour
+	// longestBackoff is maxBackoff with jitter.
+	longestBackoff = maxBackoff + maxBackoff/4
+	giveUpAfter    = 3 * 24 * time.Hour
+	retention      = 24 * time.Hour
+	timeout        = 30 * time.Second
+	maxResponse    = 64 << 10
+	maxProblem     = 300 // bytes
 )
 
 var (
@@ -80,6 +89,8 @@ type State struct {
 	Attempts   int   `json:"attempts"`
 	Deliveries int64 `json:"deliveries"`
 	Missed     int64 `json:"missed,omitempty"`
+	// Done counts the parts of the next delivery that succeeded, if [SchedulerOptions].Send has parts.
+	Done int `json:"done,omitempty"`
 	// The last attempt, the status of its response (0 for no response), and why it failed.
 	Last    time.Time `json:"last,omitzero"`
 	Answer  int       `json:"answer,omitempty"`
@@ -99,13 +110,13 @@ type Scheduler struct {
 // A requestCommand is a command to the object of a request. The zero command reads its state.
 type requestCommand struct {
 	put    *Request
-	once   bool // put nothing if the object has a request
+	once   bool // put nothing if the object has a request with the same body
 	remove bool
 }
 
 // OpenScheduler opens a scheduler, which sends the requests that are due until the runtime is closed.
 func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
-	o.Class = cmp.Or(o.Class, "request")
+	o.Class = cmp.Or(o.Class, requestClass)
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Transport == nil {
@@ -146,7 +157,7 @@ func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, erro
 	return s.post(ctx, id, requestCommand{put: &r})
 }
 
-// PostOnce puts a request on the schedule unless one with that id is waiting, or was delivered or given up within a day.
+// PostOnce puts a request on the schedule unless one with that id and the same body is waiting, or was delivered or given up within a day.
 func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
 	return s.post(ctx, id, requestCommand{put: &r, once: true})
 }
@@ -187,6 +198,20 @@ func (s *Scheduler) Remove(ctx context.Context, id string) error {
 	}
 	_, err := s.objects.Object(id).Send(ctx, requestCommand{remove: true})
 	return err
+}
+
+// correctAlarms moves the alarms that only a clock which was ahead can have set, as of now.
+func (s *Scheduler) correctAlarms(ctx context.Context, now time.Time) error {
+	ids, err := s.objects.NamesDueAfter(now.Add(longestBackoff))
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if _, err := s.Get(ctx, id); err != nil && !errors.Is(err, ErrNoRequest) { // reading it moves its alarm
+			return err
+		}
+	}
+	return nil
 }
 
 // List returns up to limit requests in the order of their ids, from after one.
@@ -231,20 +256,27 @@ func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	return state, true, err
 }
 
-// boundTimes replaces times that only a clock which was ahead can have stored, so that such a clock delays no attempt once the request is read. The time of
-// the first delivery of a request is its client's, and stays.
+// boundTimes replaces times that only a clock which was ahead can have stored, so that such a clock delays a request by one interval of it or by
+// longestBackoff at most. It keeps the time of the first delivery where the client set that in triggerAt.
 func (s *State) boundTimes(now time.Time) {
+	now = now.UTC()
 	for _, past := range []*time.Time{&s.Last, &s.Since} {
 		if past.After(now) {
-			*past = now.UTC()
+			*past = now
 		}
 	}
-	if every := s.Request.every(); every > 0 && s.Deliveries+s.Missed > 0 && s.Due.After(now.Add(every)) {
-		s.Due = now.Add(every).UTC()
-		s.Next = s.Due
+	every, immediate := s.Request.every(), s.Request.TriggerAt == 0 && s.Request.TriggerEverySeconds == 0
+	switch latest := now.Add(every); {
+	case immediate && s.Due.After(now):
+		s.Due = now
+	case every > 0 && (s.Request.TriggerAt == 0 || s.Deliveries+s.Missed > 0) && s.Due.After(latest):
+		s.Due, s.Next = latest, latest
 	}
-	if s.Attempts > 0 && s.Next.After(now.Add(maxBackoff+maxBackoff/4)) {
-		s.Next = now.UTC()
+	if s.Next.After(now.Add(longestBackoff)) && (s.Attempts > 0 || immediate || s.Next.After(s.Due)) {
+		s.Next = now
+		if s.Due.After(now) { // the client's time has not come
+			s.Next = s.Due
+		}
 	}
 }
 
@@ -260,7 +292,7 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	switch {
 	case err != nil:
 		return State{}, err
-	case c.put != nil && !(found && c.once):
+	case c.put != nil && !(found && c.once && state.Request.Body == c.put.Body):
 		due := c.put.first(s.Now())
 		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
 		return state, errors.Join(
@@ -333,7 +365,11 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 
 // attempt sends a request and returns its state afterwards.
 func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s State) State {
-	status, err := o.send(ctx, s)
+	send := o.options.Send
+	if send == nil {
+		send = o.send
+	}
+	status, err := send(ctx, &s)
 	now := clock().UTC()
 	s.Last, s.Answer, s.Problem = now, status, ""
 	every := s.Request.every()
@@ -356,7 +392,7 @@ func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s St
 	backoff := retry.Doubled(s.Attempts, minBackoff, maxBackoff)
 	s.Next = now.Add(backoff + o.options.jitter(backoff))
 	switch {
-	case errors.Is(err, ErrGone) || every == 0 && s.Next.Sub(s.Since) > giveUpAfter:
+	case errors.Is(err, ErrGone) || every == 0 && !o.options.KeepTrying && s.Next.Sub(s.Since) > giveUpAfter:
 		s.Status, s.Next = GivenUp, time.Time{}
 	case every > 0 && s.Next.After(s.Due.Add(every)):
 		s.Next = s.Due.Add(every)
@@ -365,14 +401,13 @@ func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s St
 	return s
 }
 
-// send sends a request once. The status is 0 without a response.
-func (o requestObject) send(ctx context.Context, s State) (status int, err error) {
+// send sends the request of a state once. The status is 0 without a response.
+func (o requestObject) send(ctx context.Context, s *State) (status int, err error) {
 	host := s.Request.host()
 	r, err := http.NewRequestWithContext(ctx, cmp.Or(s.Request.Method, "GET"), s.Request.URL, strings.NewReader(s.Request.Body))
 	if err != nil {
 		return 0, fmt.Errorf("couldn't make a request to %s", host)
 	}
-	r.Header.Set("User-Agent", o.options.UserAgent)
 	for name, value := range s.Request.Headers {
 		r.Header.Set(name, value)
 	}
@@ -381,18 +416,34 @@ func (o requestObject) send(ctx context.Context, s State) (status int, err error
 			return 0, err
 		}
 	}
-	response, err := o.client.Do(r)
+	if status, err = o.do(r); err != nil {
+		return 0, err
+	}
+	return status, statusError(host, status)
+}
+
+// do sends a request and returns the status of its response. Its errors name only the host, because the rest of the URL may be secret.
+func (s *Scheduler) do(r *http.Request) (status int, err error) {
+	if r.Header.Get("User-Agent") == "" {
+		r.Header.Set("User-Agent", s.options.UserAgent)
+	}
+	response, err := s.client.Do(r)
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err // the other part is the URL
 	}
 	if err != nil {
-		return 0, fmt.Errorf("couldn't reach %s: %w", host, err)
+		return 0, fmt.Errorf("couldn't reach %s: %w", r.URL.Host, err)
 	}
 	defer response.Body.Close()
 	_, _ = io.CopyN(io.Discard, response.Body, maxResponse) // so that the connection can be used again
-	if response.StatusCode/100 != 2 {
-		return response.StatusCode, fmt.Errorf("%s answered %d %s", host, response.StatusCode, http.StatusText(response.StatusCode))
-	}
 	return response.StatusCode, nil
+}
+
+// statusError returns an error that names the host if the status of a response is not 2xx, else nil.
+func statusError(host string, status int) error {
+	if status/100 == 2 {
+		return nil
+	}
+	return fmt.Errorf("%s answered %d %s", host, status, http.StatusText(status))
 }

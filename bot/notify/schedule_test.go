@@ -20,6 +20,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/logs"
 )
 
 // A virtualReceiver receives requests in a test's virtual time.
@@ -383,4 +384,86 @@ func TestClockThatWasAhead(t *testing.T) {
 		time.Sleep(time.Hour)
 		p.want(t, "1h0m0s GET /repeating")
 	})
+}
+
+// TestAlarmsAfterClockWasAhead has an attempt fail while the clock is a year ahead. A process that starts under the right clock repeats it
+// within an hour, although no client reads the request, and makes the first attempt of those that had none; a request for next year stays where it is.
+func TestAlarmsAfterClockWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const year = 365 * 24 * time.Hour
+		store := openStore(t)
+		defer store.Close()
+		log, err := logs.Open(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &virtualReceiver{startedAt: time.Now(), answers: []int{500}}
+		ahead := durable.New(store, durable.Options{Now: func() time.Time { return time.Now().Add(year) }})
+		interrupt := func(ctx context.Context, id string, _ *http.Request, _ []byte) error {
+			if id == "interrupted" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+		s, err := OpenScheduler(ahead, SchedulerOptions{Transport: p, Before: interrupt, jitter: func(time.Duration) time.Duration { return 0 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		post(t, s, "failed", Request{URL: "https://a/failed"})
+		post(t, s, "next-year", Request{URL: "https://a/next-year", TriggerAt: time.Now().Add(year + 100*24*time.Hour).UnixMilli()})
+		p.want(t, "0s GET /failed")
+		post(t, s, "interrupted", Request{URL: "https://a/interrupted"})
+		post(t, s, "repeating", Request{URL: "https://b/repeating", TriggerEverySeconds: 3600})
+		synctest.Wait()
+		if err := ahead.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r := durable.New(store, durable.Options{})
+		o, err := OpenOutbox(WebhookOptions{Runtime: r, Store: store, Log: log, Transport: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); o.run(ctx) }()
+		time.Sleep(2*time.Hour - time.Second)
+		p.want(t, "0s GET /failed", "0s GET /interrupted", "1h0m0s GET /repeating")
+		cancel()
+		<-done
+		if err := r.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestBoundTimes holds which times of a request a clock that was a year ahead can have stored, and what they become.
+func TestBoundTimes(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const year, never = 365 * 24 * time.Hour, -time.Hour
+	client := now.Add(year / 2).UnixMilli()
+	for name, tt := range map[string]struct {
+		request         Request
+		attempts        int
+		delivered       int64
+		due, next       time.Duration // from now
+		wantDue, wanted time.Duration
+	}{
+		"immediate, not attempted":           {due: year, next: year},
+		"immediate, waits for its receiver":  {due: year, next: year + time.Second},
+		"immediate, failed":                  {attempts: 1, due: year, next: year + time.Minute},
+		"immediate, waits for its backoff":   {attempts: 1, due: never, next: time.Hour, wantDue: never, wanted: time.Hour},
+		"repeating, not attempted":           {request: Request{TriggerEverySeconds: 60}, due: year, next: year, wantDue: time.Minute, wanted: time.Minute},
+		"repeating, waits for its interval":  {request: Request{TriggerEverySeconds: 86400}, due: 23 * time.Hour, next: 23 * time.Hour, wantDue: 23 * time.Hour, wanted: 23 * time.Hour},
+		"repeating from a time, delivered":   {request: Request{TriggerAt: client, TriggerEverySeconds: 60}, delivered: 1, due: year, next: year, wantDue: time.Minute, wanted: time.Minute},
+		"repeating from a time, not yet due": {request: Request{TriggerAt: client, TriggerEverySeconds: 60}, due: year / 2, next: year / 2, wantDue: year / 2, wanted: year / 2},
+		"at a time, not yet due":             {request: Request{TriggerAt: client}, due: year / 2, next: year / 2, wantDue: year / 2, wanted: year / 2},
+		"at a time, waits for its receiver":  {request: Request{TriggerAt: 1}, due: never, next: year, wantDue: never},
+		"at a time, was due too early":       {request: Request{TriggerAt: client}, due: year / 2, next: year, wantDue: year / 2, wanted: year / 2},
+	} {
+		s := State{Request: tt.request, Attempts: tt.attempts, Deliveries: tt.delivered, Due: now.Add(tt.due), Next: now.Add(tt.next)}
+		s.boundTimes(now)
+		if !s.Due.Equal(now.Add(tt.wantDue)) || !s.Next.Equal(now.Add(tt.wanted)) {
+			t.Errorf("%s: due after %v, next after %v; want %v and %v", name, s.Due.Sub(now), s.Next.Sub(now), tt.wantDue, tt.wanted)
+		}
+	}
 }

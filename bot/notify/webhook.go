@@ -27,12 +27,14 @@ type WebhookOptions struct {
 	Log     *logs.Log
 	// UserAgent is sent with every message; default "larder".
 	UserAgent string
+	// Purge is about the purge hook, which receives withdrawals once [Webhooks.AddPurgeHook] is called.
+	Purge PurgeOptions
 	// Transport sends the messages; default that of [SchedulerOptions].
 	Transport http.RoundTripper
 	Logger    *slog.Logger
 }
 
-// MaxHooks is how many webhooks there may be.
+// MaxWebhooks is how many webhooks there may be.
 const MaxWebhooks = 1000
 
 // ErrNoWebhook reports an id that no webhook has.
@@ -69,6 +71,8 @@ type Webhook struct {
 // About describes the subject of the webhook.
 func (h *Webhook) About() string {
 	switch {
+	case h.ID == purgeHookID:
+		return "purge hook, not in the settings any more"
 	case h.Room == "*":
 		return "all rooms"
 	case h.Room != "":
@@ -119,15 +123,17 @@ type Webhooks struct {
 	options  WebhookOptions
 	registry durable.Object[command, response]
 	messages *Scheduler
+	purges   *Scheduler
+	purging  chan struct{} // holds one for each request for a single URL that is being sent
 	changed  chan struct{} // holds one after a webhook was added
 }
 
 // OpenWebhooks opens the webhooks of a store, and sends the messages that are due. [Webhooks.Run] follows the log.
 func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	w := &Webhooks{options: o, changed: make(chan struct{}, 1)}
+	w := &Webhooks{options: o, purging: make(chan struct{}, maxPurgeRequests), changed: make(chan struct{}, 1)}
 	registry, err := durable.Open(o.Runtime, durable.Class[command, response]{
-		Name: "webhooks",
+		Name: registryClass,
 		New: func(context.Context, *durable.State) (durable.Handler[command, response], error) {
 			return registry{}, nil
 		},
@@ -135,11 +141,19 @@ func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.registry = registry.Object("all")
+	w.registry = registry.Object(registryName)
 	w.messages, err = OpenScheduler(o.Runtime, SchedulerOptions{
-		Class: "webhook-message", UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
+		Class: messageClass, UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
 		Receiver: func(id string, _ Request) string { return webhookOf(id) },
 		Before:   w.sign, After: w.recordAttempt,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.purges, err = OpenScheduler(o.Runtime, SchedulerOptions{
+		Class: purgeClass, UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
+		Receiver: func(string, Request) string { return purgeHookID },
+		Send:     w.sendPurge, KeepTrying: true,
 	})
 	return w, err
 }
@@ -154,31 +168,41 @@ func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webh
 	}
 	added := hook{Secret: newSecret(), Webhook: Webhook{
 		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: subject,
-		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
+		Added: w.options.Runtime.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{added}); err != nil {
 		return h, "", err
 	}
+	w.wakeRun()
+	return added.Webhook, added.Secret, nil
+}
+
+// wakeRun makes Run read the log for a webhook that was just added.
+func (w *Webhooks) wakeRun() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
 	}
-	return added.Webhook, added.Secret, nil
 }
 
-// List returns all webhooks, oldest first.
+// List returns all webhooks, oldest first, and the purge hook if the settings do not name it any more.
 func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	a, err := w.send(ctx, listPending{})
-	hooks := make([]Webhook, len(a.hooks))
-	for i, h := range a.hooks {
-		hooks[i] = h.Webhook
+	hooks := make([]Webhook, 0, len(a.hooks))
+	for _, h := range a.hooks {
+		if h.ID != purgeHookID || w.options.Purge.Hook == (PurgeHook{}) {
+			hooks = append(hooks, h.Webhook)
+		}
 	}
 	slices.SortStableFunc(hooks, func(a, b Webhook) int { return a.Added.Compare(b.Added) })
 	return hooks, err
 }
 
-// Remove removes a webhook. A message that is being sent may still arrive.
+// Remove removes a webhook, or the purge hook if the settings do not name it any more. A message that is being sent may still arrive.
 func (w *Webhooks) Remove(ctx context.Context, id string) error {
+	if id == purgeHookID {
+		return w.removePurgeHook(ctx)
+	}
 	_, err := w.send(ctx, remove{id})
 	return err
 }
@@ -220,9 +244,14 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
-		cursor, due, err := w.due(a)
+		cursor, due, withdrawn, err := w.due(a)
 		if err != nil || cursor == a.cursor {
 			return cursor, len(a.hooks), err
+		}
+		for _, withdrawal := range withdrawn {
+			if err := w.schedulePurge(ctx, withdrawal); err != nil {
+				return cursor, 0, err
+			}
 		}
 		if err := w.enqueue(ctx, due); err != nil {
 			return cursor, 0, err
@@ -234,21 +263,25 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 	}
 }
 
-// due returns the messages of the next entries, and the cursor after them.
-func (w *Webhooks) due(a response) (cursor int64, due []message, err error) {
+// due returns the messages of the next entries, the withdrawals among them if there is a purge hook, and the cursor after them.
+func (w *Webhooks) due(a response) (cursor int64, due []message, withdrawn []Withdrawal, err error) {
 	cursor = a.cursor
 	for e, err := range logs.Entries(w.options.Store, cursor) {
 		if err != nil {
-			return cursor, nil, err
+			return cursor, nil, nil, err
 		}
 		cursor = e.Index + 1
 		for _, h := range a.hooks {
 			if !h.wants(e) {
 				continue
 			}
+			if h.ID == purgeHookID {
+				withdrawn = append(withdrawn, newWithdrawal(e))
+				continue
+			}
 			body, err := json.Marshal(h.newMessage(e))
 			if err != nil {
-				return cursor, nil, err
+				return cursor, nil, nil, err
 			}
 			due = append(due, message{h, messageID(h.ID, e.Index), body})
 		}
@@ -256,11 +289,14 @@ func (w *Webhooks) due(a response) (cursor int64, due []message, err error) {
 			break
 		}
 	}
-	return cursor, due, nil
+	return cursor, due, withdrawn, nil
 }
 
 // wants reports whether a webhook subscribes to an entry.
 func (h hook) wants(e logs.Indexed) bool {
+	if h.ID == purgeHookID {
+		return e.Index >= h.From && e.Kind == logs.Withdrawn
+	}
 	if h.Room != "" || e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
 		return false
 	}
@@ -319,7 +355,7 @@ type message struct {
 // messageID returns the id of the message about an entry, the same at each attempt.
 func messageID(hook string, entry int64) string { return fmt.Sprintf("%s-%d", hook, entry) }
 
-// hookOf returns the webhook that a message belongs to.
+// webhookOf returns the webhook that a message belongs to.
 func webhookOf(message string) string {
 	hook, _, _ := strings.Cut(message, "-")
 	return hook
@@ -359,7 +395,7 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now := w.options.Runtime.Now()
 	signature, err := sign(a.hooks[0].Secret, id, now, body)
 	if err != nil {
 		return err

@@ -43,6 +43,13 @@ type response struct {
 	version int   // changes when a webhook is added
 }
 
+// The class and the name of the registry, and the classes of the scheduled requests of webhooks and of the purge hook.
+const (
+	registryClass, registryName = "webhooks", "all"
+	messageClass                = "webhook-message"
+	purgeClass                  = "purge"
+)
+
 // registry is the handler of the registry. Its rows:
 //
 //	cursor            the next entry of the log
@@ -68,7 +75,7 @@ func (c add) do(ctx context.Context, s *durable.State) (response, error) {
 	switch {
 	case err != nil:
 		return response{}, err
-	case len(a.hooks) >= MaxWebhooks:
+	case c.hook.ID != purgeHookID && a.webhooks() >= MaxWebhooks:
 		return response{}, fmt.Errorf("there are %d webhooks, and there may be no more: remove one", MaxWebhooks)
 	case len(a.hooks) == 0: // no webhook has followed the log
 		err = durable.PutJSON(ctx, s, cursorKey, c.hook.From)
@@ -76,6 +83,16 @@ func (c add) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, errors.Join(err,
 		durable.PutJSON(ctx, s, versionKey, a.version+1),
 		durable.PutJSON(ctx, s, hookPrefix+c.hook.ID, c.hook))
+}
+
+// webhooks counts the webhooks, without the purge hook.
+func (r response) webhooks() (n int) {
+	for _, h := range r.hooks {
+		if h.ID != purgeHookID {
+			n++
+		}
+	}
+	return n
 }
 
 func (c remove) do(ctx context.Context, s *durable.State) (response, error) {

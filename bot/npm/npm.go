@@ -99,6 +99,23 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 	return packument, validators, nil
 }
 
+// Probe requests the packument of a package without reading it, and returns the registry's clock, zero if it does not say. The error is
+// nil if the registry responds and accepts the credentials, also if it has no such package.
+func (c *Client) Probe(ctx context.Context, name string) (clock time.Time, err error) {
+	target, err := c.config.packumentURL(name)
+	if err != nil {
+		return clock, err
+	}
+	err = c.fetch.Get(ctx, c.newRequest(target, http.Header{"Accept": {"application/json"}}, c.o.PackumentBytes), func(r *fetch.Response) error {
+		clock, _ = http.ParseTime(r.Header.Get("Date"))
+		return nil
+	})
+	if errors.Is(err, fetch.ErrNotFound) {
+		err = nil
+	}
+	return clock, err
+}
+
 // conditionalHeader returns the header of a request for JSON other than the one that known describes.
 func conditionalHeader(known Validators) http.Header {
 	header := http.Header{"Accept": {"application/json"}}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -24,26 +23,17 @@ import (
 // for each pair of contents: by then the releases that were published at the same time are known, too. A file that does not change has a delta
 // against itself, because its address changes. A delta that cannot be made is left out: nothing needs it.
 
-// released and pairs begin the keys of rows that queue deltas. The time of the release follows, newest first, then the package, a zero byte and
-// the version, or the hashes of a content and its dictionary.
-var released, pairs = []byte("n"), []byte("d")
+// released is the prefix of the keys of rows that queue the deltas of a release. The time of the release follows, newest first, then the package, a zero byte and
+// the version.
+var released = []byte("n")
 
 // timeLength is the length of the time in such a key.
 const timeLength = 8
 
-// appendTime appends the time of a release to the prefix of a key.
-func appendTime(prefix []byte, t time.Time) []byte {
-	return binary.BigEndian.AppendUint64(slices.Clone(prefix), ^uint64(max(0, t.Unix())))
-}
-
 // releaseKey returns the key of the row that queues the deltas of a release.
 func releaseKey(m *logs.Manifest) []byte {
-	return append(appendTime(released, m.Released), m.Package+"\x00"+m.Version...)
-}
-
-// pairKey returns the key of the row that queues the delta of a content against a dictionary.
-func pairKey(t time.Time, h, dictionary kvstore.Hash) []byte {
-	return append(append(appendTime(pairs, t), h[:]...), dictionary[:]...)
+	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, m.Released.Unix())))
+	return append(key, m.Package+"\x00"+m.Version...)
 }
 
 // maxSuccessors bounds the releases after a new one that get deltas against it.
@@ -56,14 +46,11 @@ func (r *Recompressor) makeDeltas(ctx context.Context) error {
 		if err == nil && key != nil {
 			err = r.queuePairs(key)
 		} else if err == nil {
-			if key, err = r.firstKey(pairs); err == nil && key == nil {
+			if key, err = r.firstKey(kvstore.QueuedDeltas); err == nil && key == nil {
 				return nil
 			}
-			const hashes = 1 + timeLength
-			var h kvstore.Hash
-			if err == nil && len(key) == hashes+2*len(h) {
-				h = kvstore.Hash(key[hashes:])
-				err = r.makeDelta(ctx, h, kvstore.Hash(key[hashes+len(h):]))
+			if h, dictionary, ok := kvstore.ParseQueuedDeltaKey(key); err == nil && ok {
+				err = r.makeDelta(ctx, h, dictionary)
 			}
 		}
 		if err != nil {
@@ -126,13 +113,13 @@ func (r *Recompressor) queuePairsOf(pkg, version string) error {
 		return err
 	}
 	for _, before := range packages.Predecessors(version, others) {
-		if err := r.queuePairsWith(m, before, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, own, of) }); err != nil {
+		if err := r.queuePairsWith(m, before, func(own, of kvstore.Hash) []byte { return kvstore.QueuedDeltaKey(m.Released, own, of) }); err != nil {
 			return err
 		}
 	}
 	successors := packages.Successors(version, others)
 	for _, after := range successors[:min(len(successors), maxSuccessors)] {
-		if err := r.queuePairsWith(m, after, func(own, of kvstore.Hash) []byte { return pairKey(m.Released, of, own) }); err != nil {
+		if err := r.queuePairsWith(m, after, func(own, of kvstore.Hash) []byte { return kvstore.QueuedDeltaKey(m.Released, of, own) }); err != nil {
 			return err
 		}
 	}
@@ -172,7 +159,7 @@ func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash
 	if err == nil {
 		base, err = r.store.Identity(dictionary)
 	}
-	brotli, compressible := content.Find(coding.Brotli)
+	_, compressible := content.Find(coding.Brotli)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), err == nil && !compressible: // erased meanwhile, or stored as it is
 		return nil
@@ -195,24 +182,14 @@ func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash
 		logger.Warn("no delta was made", "err", err)
 		return nil
 	}
-	// The child is not trusted: what it was given are strangers' bytes.
-	if back, err := coding.DecodeDelta(base, delta, content.Size); err != nil || !bytes.Equal(back, src) {
-		logger.Error("no delta was made: it decodes to other bytes", "err", err)
-		return nil
-	}
-	if !coding.DeltaWorthwhile(brotli.Length, int64(len(delta))) {
-		return nil
-	}
-	err = r.store.PutDelta(h, dictionary, delta)
-	if errors.Is(err, kvstore.ErrCorrupt) {
+	// The store decodes it: the child is not trusted, because its input is from strangers.
+	stored, err := r.store.PutDelta(h, delta)
+	switch {
+	case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, kvstore.ErrBadDelta):
 		logger.Error("no delta was stored", "err", err)
 		return nil
-	}
-	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrFull) {
-		return nil
-	}
-	if err == nil && r.options.Squeezed != nil {
-		r.options.Squeezed(h)
+	case stored && err == nil && r.options.DeltaStored != nil:
+		r.options.DeltaStored(h, dictionary)
 	}
 	return err
 }

@@ -34,13 +34,13 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	q := &r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	looked := 0
+	scanned := 0
 	rows, err := r.freeRows(1, func(row queueRow) bool {
-		looked++
+		scanned++
 		content, err := r.store.Content(row.hash)
-		return looked > maxOfferScan || err == nil && !content.Squeezed && content.Size <= worker.HugeSize && row.turn.crashes == 0
+		return scanned > maxOfferScan || err == nil && !content.Squeezed && content.Size <= worker.HugeSize && row.turn.crashes == 0
 	})
-	if err != nil || len(rows) == 0 || looked > maxOfferScan {
+	if err != nil || len(rows) == 0 || scanned > maxOfferScan {
 		return h, false, err
 	}
 	q.offered = append(q.offered, rows...)

@@ -22,8 +22,8 @@ import (
 // comes again after all others, and stands aside once that happened squeezeTries times.
 type queue struct {
 	mu      sync.Mutex
-	waiting int                       // rows that no goroutine has begun
-	hot     []kvstore.Hash            // asked for meanwhile, latest last
+	waiting int                       // rows that no goroutine has started
+	hot     []kvstore.Hash            // requested by clients meanwhile, latest last
 	busy    map[kvstore.Hash]struct{} // that a goroutine works on
 	offered []queueRow                // that other nodes work on, as far as is known; latest last
 	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
@@ -95,7 +95,7 @@ func (q *queue) wakeLocked() {
 	q.wake = make(chan struct{})
 }
 
-// turns, queued and givenUp begin the keys of the three kinds of rows.
+// turns, queued and givenUp are the prefixes of the keys of the three kinds of rows.
 var turns, queued, givenUp = []byte("t"), []byte("h"), []byte("x")
 
 // A turnRow is what a row that is in its turn, or given up, says of its content.
@@ -311,8 +311,8 @@ func (r *Recompressor) requeueGivenUp() error {
 // lastKey returns the key of a content's row after all others.
 func lastKey(h kvstore.Hash) []byte { return turnKey(time.Unix(0, 0), h) }
 
-// acquireHot takes the content that was prioritized last and that no goroutine works on; ok is false if there is none.
-func (r *Recompressor) acquireHot() (kvstore.Hash, bool) {
+// acquireRequested acquires the content that clients requested last and that no goroutine works on; ok is false if there is none.
+func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -27,8 +27,10 @@ type Options struct {
 	Budget *worker.Budget
 	// Squeezed is called with each content that has smaller encodings, from several goroutines; it may be nil.
 	Squeezed func(kvstore.Hash)
-	Events   events.Sink
-	Now      func() time.Time
+	// DeltaStored is called with each content that has a delta against a dictionary; it may be nil.
+	DeltaStored func(h, dictionary kvstore.Hash)
+	Events      events.Sink
+	Now         func() time.Time
 	// Dictionaries has the recompressor make deltas between the versions of a file.
 	Dictionaries bool
 }
@@ -48,7 +50,7 @@ func New(o Options) (*Recompressor, error) {
 		options: o, store: o.Store, logger: o.Logger,
 		squeezers: worker.NewPool(worker.Options{Program: o.Program, Size: o.Workers + 1, Nice: true, Timeout: encodeTimeout}),
 	}
-	o.Budget.Squeezers.Drop = r.squeezers.EndIdleChild
+	o.Budget.Squeezers = r.squeezers
 	return r, r.queue.open(o.Store)
 }
 

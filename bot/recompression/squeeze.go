@@ -34,15 +34,15 @@ func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
 		return Summary{}, err
 	}
-	tell := func() error {
+	report := func() error {
 		left, err := ReadQueue(r.store)
 		if err == nil && left.Contents > 0 {
-			events.Report(ctx, events.Event{Kind: events.Note, Reason: left.String()})
+			events.ReportOnly(ctx, events.Event{Kind: events.Note, Reason: left.String()})
 		}
 		return err
 	}
 	reportedAt := r.options.Now()
-	if err := tell(); err != nil {
+	if err := report(); err != nil {
 		return Summary{}, err
 	}
 	var mu sync.Mutex
@@ -60,7 +60,7 @@ func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 			}
 			mu.Unlock()
 			if due {
-				_ = tell() // the end tells it, too
+				_ = report() // the end reports it, too
 			}
 		})
 		if err != nil || !r.queue.anyBusy() {
@@ -74,7 +74,7 @@ func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
 			return sum, errors.Join(err, leftErr)
 		}
-		// The rest is in the hands of Run.
+		// Run continues.
 		select {
 		case <-wake:
 		case <-ctx.Done():
@@ -111,15 +111,15 @@ func (r *Recompressor) Run(ctx context.Context) error {
 	}
 }
 
-// savedBytes says what became of one content.
+// savedBytes has the bytes of a content's encodings before and after recompression.
 type savedBytes struct{ before, after int64 }
 
 // A queueRun is one goroutine's work on the queue.
 type queueRun struct {
 	*Recompressor
-	done   func(savedBytes)
-	group  *errgroup.Group
-	inHand atomic.Int64 // sheaves whose rows are still in the queue
+	done    func(savedBytes)
+	group   *errgroup.Group
+	working atomic.Int64 // batches whose rows are still in the queue
 }
 
 // runQueue recompresses the contents of the queue, newest release first, until none is left that no other goroutine works on. It calls done for each.
@@ -128,8 +128,8 @@ func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) erro
 	s := &queueRun{Recompressor: r, done: done, group: group}
 	for {
 		wake := r.queue.waker()
-		s.startHot(ctx)
-		idle := s.inHand.Load() == 0 // before the queue is read: what comes back into it later is not in rows
+		s.startRequested(ctx)
+		idle := s.working.Load() == 0 // before the queue is read: what comes back into it later is not in rows
 		rows, err := r.acquireRows()
 		if err == nil {
 			s.startRows(ctx, rows)
@@ -161,21 +161,21 @@ type batchOfRows struct {
 // startRows starts to recompress the contents of rows. It waits for a slot for each, except for huge ones.
 func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	ordinary := new(batchOfRows)
-	sheaves := make([]*batchOfRows, len(rows))
+	batches := make([]*batchOfRows, len(rows))
 	sizes := make([]int64, len(rows))
 	for i := range rows {
 		content, err := s.store.Content(rows[i].hash)
-		if err == nil { // else squeezeOne tells
+		if err == nil { // else recompress logs it
 			sizes[i] = content.Size
 		}
-		sheaves[i] = ordinary
+		batches[i] = ordinary
 		if sizes[i] > worker.HugeSize {
-			sheaves[i] = new(batchOfRows)
+			batches[i] = new(batchOfRows)
 		}
-		if sheaves[i].left.Add(1) == 1 {
-			s.inHand.Add(1)
+		if batches[i].left.Add(1) == 1 {
+			s.working.Add(1)
 		}
-		sheaves[i].rows = append(sheaves[i].rows, &rows[i])
+		batches[i].rows = append(batches[i].rows, &rows[i])
 	}
 	for i := range rows {
 		row := &rows[i]
@@ -193,16 +193,16 @@ func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 			return nil
 		}
 		s.start(ctx, row.owner(), sizes[i], work, func() error {
-			if sheaves[i].left.Add(-1) > 0 {
+			if batches[i].left.Add(-1) > 0 {
 				return nil
 			}
-			err := s.finishRows(sheaves[i].rows)
-			s.inHand.Add(-1)
+			err := s.finishRows(batches[i].rows)
+			s.working.Add(-1)
 			s.queue.wakeAll()
 			return err
 		})
 		if sizes[i] <= worker.HugeSize {
-			s.startHot(ctx)
+			s.startRequested(ctx)
 		}
 	}
 }
@@ -225,10 +225,10 @@ func (s *queueRun) start(ctx context.Context, owner string, size int64, work, af
 	s.group.Go(func() error { return run(leave, err) })
 }
 
-// startHot starts to recompress the contents that are being served.
-func (s *queueRun) startHot(ctx context.Context) {
+// startRequested starts to recompress the contents that are being served.
+func (s *queueRun) startRequested(ctx context.Context) {
 	for ctx.Err() == nil {
-		h, ok := s.acquireHot()
+		h, ok := s.acquireRequested()
 		if !ok {
 			return
 		}
@@ -238,7 +238,7 @@ func (s *queueRun) startHot(ctx context.Context) {
 			s.queue.release(h)
 			continue
 		}
-		s.inHand.Add(1)
+		s.working.Add(1)
 		s.start(ctx, h.String(), content.Size, func() error {
 			crash, err := s.recompress(ctx, h.String(), h, s.done)
 			if crash != nil {
@@ -246,7 +246,7 @@ func (s *queueRun) startHot(ctx context.Context) {
 			}
 			return err
 		}, func() error {
-			s.inHand.Add(-1)
+			s.working.Add(-1)
 			s.queue.release(h)
 			return nil
 		})

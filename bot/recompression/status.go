@@ -62,8 +62,8 @@ func (s QueueState) describeSpeed() string {
 	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
-// Rest returns the size of the queue and, if it is known, how long it takes.
-func (s QueueState) Rest() string {
+// Describe returns the size of the queue and, if it is known, how long it takes.
+func (s QueueState) Describe() string {
 	if s.Speed == 0 {
 		return humanize.Bytes(uint64(s.Bytes))
 	}

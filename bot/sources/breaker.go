@@ -6,10 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/larder-cdn/larder/bot/fetch"
 )
 
-// Breakers knows which upstreams do not answer. While one is down, a single request a minute finds out whether it is back,
+// Breakers are the circuit breakers of upstreams. While one is down, a single request a minute finds out whether it is back,
 // and everything else that wants it is parked; then all of that goes on, however long it took. So no package's pauses
 // grow by what is not its fault.
 //
@@ -17,11 +19,13 @@ import (
 // alone. A package that fails while others are served is its own fault, such as one that the registry keeps private,
 // and says nothing about the upstream until it is served itself.
 type Breakers struct {
-	now    func() time.Time
-	logger *slog.Logger
+	now        func() time.Time
+	clockCheck time.Duration // longest time between two reads of now while a caller waits
+	logger     *slog.Logger
 
-	mu  sync.Mutex
-	all map[string]*breaker
+	mu       sync.Mutex
+	all      map[string]*breaker
+	answered time.Time // when a request to any upstream last succeeded
 }
 
 // A breaker is how an upstream does.
@@ -40,9 +44,9 @@ const (
 	probeEvery   = time.Minute
 )
 
-// NewBreakers returns circuit breakers that are all closed, for the clock now.
-func NewBreakers(now func() time.Time, logger *slog.Logger) *Breakers {
-	return &Breakers{now: now, logger: logger, all: make(map[string]*breaker)}
+// NewBreakers returns circuit breakers that are all closed. They go by the clock now, which they read at least every clockCheck while a caller waits.
+func NewBreakers(now func() time.Time, clockCheck time.Duration, logger *slog.Logger) *Breakers {
+	return &Breakers{now: now, clockCheck: clockCheck, logger: logger, all: make(map[string]*breaker)}
 }
 
 // get returns the breaker of an upstream, and adds it if it is missing. The caller holds mu.
@@ -62,6 +66,36 @@ func (o *Breakers) IsDown(upstream string) bool {
 	return !o.get(upstream).since.IsZero()
 }
 
+var (
+	upstreamsDown = prometheus.NewDesc("larder_upstreams_unreachable",
+		"Registries and git hosts that do not respond; they are requested once a minute until they do.", nil, nil)
+	lastPoll = prometheus.NewDesc("larder_upstream_response_timestamp_seconds",
+		"Last response of a registry or git host to a poll or download, Unix time; 0 for none since the start.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (o *Breakers) Describe(ch chan<- *prometheus.Desc) {
+	ch <- upstreamsDown
+	ch <- lastPoll
+}
+
+// Collect implements prometheus.Collector.
+func (o *Breakers) Collect(ch chan<- prometheus.Metric) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	down, at := 0.0, 0.0
+	for _, h := range o.all {
+		if !h.since.IsZero() {
+			down++
+		}
+	}
+	if !o.answered.IsZero() {
+		at = float64(o.answered.Unix())
+	}
+	ch <- prometheus.MustNewConstMetric(upstreamsDown, prometheus.GaugeValue, down)
+	ch <- prometheus.MustNewConstMetric(lastPoll, prometheus.GaugeValue, at)
+}
+
 // Admit reports whether the caller may send a request to an upstream: it responds, or the caller's request is the one in a minute that tries it.
 // Otherwise resume is called later, when the caller may try again; of several calls with the same id, only for the last. An id begins with the package's
 // name and a space.
@@ -79,7 +113,7 @@ func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 	}
 	h.parked[id] = resume
 	if h.timer == nil {
-		h.timer = time.AfterFunc(h.next.Sub(now), func() { o.resumeOne(h) })
+		h.timer = time.AfterFunc(min(h.next.Sub(now), o.clockCheck), func() { o.resumeOne(h) })
 	}
 	return false
 }
@@ -94,7 +128,7 @@ func (o *Breakers) resumeOne(h *breaker) {
 		return
 	}
 	if wait := h.next.Sub(o.now()); wait > 0 {
-		h.timer.Reset(wait)
+		h.timer.Reset(min(wait, o.clockCheck))
 		o.mu.Unlock()
 		return
 	}
@@ -107,18 +141,9 @@ func (o *Breakers) resumeOne(h *breaker) {
 	}
 	next := h.parked[chosen]
 	delete(h.parked, chosen)
-	h.timer.Reset(probeEvery)
+	h.timer.Reset(min(probeEvery, o.clockCheck))
 	o.mu.Unlock()
 	next()
-}
-
-// ProbeNow lets the next request try an upstream that is down now, instead of in a minute.
-func (o *Breakers) ProbeNow(upstream string) {
-	o.mu.Lock()
-	h := o.get(upstream)
-	h.next = o.now()
-	o.mu.Unlock()
-	o.resumeOne(h)
 }
 
 // packageOf returns the package's name, with which an id of [Breakers.Admit] begins.
@@ -138,8 +163,9 @@ func (o *Breakers) Record(upstream, pkg string, err error) {
 	h := o.get(upstream)
 	now := o.now()
 	if !IsOutage(err) {
+		o.answered = now
 		if !h.since.IsZero() {
-			o.logger.Info("upstream answers again; what waited for it goes on", "upstream", upstream, "down", now.Sub(h.since).Round(time.Second), "waited", len(h.parked))
+			o.logger.Info("upstream responds again; waiting releases continue", "upstream", upstream, "down", now.Sub(h.since).Round(time.Second), "waited", len(h.parked))
 			for _, resume := range h.parked {
 				go resume()
 			}
@@ -162,7 +188,7 @@ func (o *Breakers) Record(upstream, pkg string, err error) {
 	}
 	if h.since.IsZero() {
 		h.since = now
-		o.logger.Warn("upstream does not answer; it is asked once a minute until it does", "upstream", upstream, "err", err)
+		o.logger.Warn("upstream does not respond; it is probed once a minute until it does, and `larder doctor` says what helps", "upstream", upstream, "err", err)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestOutage(t *testing.T) {
 	for _, length := range []time.Duration{90 * time.Second, time.Hour, 30 * 24 * time.Hour} {
 		t.Run(length.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := NewBreakers(time.Now, slog.New(slog.DiscardHandler))
+				o := NewBreakers(time.Now, time.Minute, slog.New(slog.DiscardHandler))
 				begun := time.Now()
 				var asked, served atomic.Int64
 				var last atomic.Int64 // when a caller was served, after the begin
@@ -57,7 +57,7 @@ func TestOutage(t *testing.T) {
 }
 
 func TestWhatIsNoOutage(t *testing.T) {
-	o := NewBreakers(time.Now, slog.New(slog.DiscardHandler))
+	o := NewBreakers(time.Now, time.Minute, slog.New(slog.DiscardHandler))
 	for _, err := range []error{nil, fetch.ErrNotFound, errors.New("its own fault"), &fetch.Error{Err: fetch.ErrTooLarge}, context.Canceled} {
 		for range 2 * FailuresDown {
 			o.Record("a", "p", err)
@@ -92,7 +92,7 @@ func TestWhatIsNoOutage(t *testing.T) {
 // are asked for. When it keeps everything to itself, it is one.
 func TestPrivatePackagesAreNoOutage(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	o := NewBreakers(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	o := NewBreakers(func() time.Time { return now }, time.Minute, slog.New(slog.DiscardHandler))
 	private := &fetch.Error{Status: 403, Err: errors.New("403 Forbidden")}
 	ask := func(name string, err error) bool {
 		if !o.Admit("a", name, func() {}) {
@@ -135,7 +135,7 @@ func TestPrivatePackagesAreNoOutage(t *testing.T) {
 // A probe is of a package that has not failed, where there is any.
 func TestProbesChooseWell(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	o := NewBreakers(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	o := NewBreakers(func() time.Time { return now }, time.Minute, slog.New(slog.DiscardHandler))
 	defer o.Close()
 	for i := range 20 {
 		o.Record("a", "private"+strconv.Itoa(i), errDown)

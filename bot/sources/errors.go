@@ -16,8 +16,8 @@ import (
 // MaxNote bounds a sentence that is stored about a release, in bytes.
 const MaxNote = 500
 
-// A VanishedError says that upstream reports of a package that it had before, or of an archive that it lists, that there is
-// none. An upstream that says so of all of them is not well.
+// A VanishedError reports that upstream responds with "not found" for a package that it had before, or for an archive that it lists. An upstream
+// that does so for all of them counts as down.
 type VanishedError struct {
 	Err     error
 	Archive bool
@@ -54,16 +54,16 @@ func saysNothingOfUpstream(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.As(err, &limit) || errors.As(err, &local)
 }
 
-// A Transient is an error that may pass, whatever it is about.
+// A Transient is an error after which an attempt can succeed, also if it wraps a refusal.
 type Transient struct{ Err error }
 
 func (t Transient) Error() string { return t.Err.Error() }
 func (t Transient) Unwrap() error { return t.Err }
 
-// unverified is that an archive with no hash to compare it with cannot be used.
+// unverified is the error of an archive that cannot be used and has no hash to compare it with.
 type unverified struct {
 	error
-	hash string // of what came
+	hash string // of the download
 }
 
 func (u unverified) Unwrap() error { return u.error }

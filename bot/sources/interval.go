@@ -8,18 +8,18 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// The pace at which a package's upstream is asked goes by how often releases appear: looksPerRelease times in the average
-// time between the last few of them, up to now, but never more often than once in shortestPause, nor less often than
-// Options.Interval says. So a release a day is enough to be asked every five minutes, and a package without one for weeks
-// is asked at the longest pause. After a change or an event it is shortestPause for an hour, because releases come in groups.
+// The bot polls an upstream pollsPerRelease times in the average time between the last few releases of the package, at most once in
+// shortestInterval and at least once in Options.Interval. So a package with a release a day is polled every five minutes, and one without a
+// release for weeks at the longest interval. After a change or an event the interval is shortestInterval for an hour, because releases come
+// in groups.
 const (
-	shortestPause   = 5 * time.Minute
-	looksPerRelease = 288
-	keptMoves       = 5
-	busy            = time.Hour
+	shortestInterval = 5 * time.Minute
+	pollsPerRelease  = 288
+	maxMoves         = 5
+	busy             = time.Hour
 )
 
-// An event that comes before what the registry answers with is followed by these looks, from the event on.
+// A registry may respond with the old versions for a while after its event. The bot polls after each of these times from the event on.
 const (
 	FirstLag = 15 * time.Second
 	lastLag  = time.Minute
@@ -28,7 +28,7 @@ const (
 // PollInterval returns how long to wait for the next poll after one that did not fail, at most longest: short after a change or an event, else by how
 // often releases appear.
 func (u *Upstream) PollInterval(now time.Time, longest time.Duration) time.Duration {
-	shortest := min(shortestPause, longest)
+	shortest := min(shortestInterval, longest)
 	since := now.Sub(u.Named)
 	switch {
 	case u.Named.After(u.Changed) && since < FirstLag:
@@ -41,7 +41,7 @@ func (u *Upstream) PollInterval(now time.Time, longest time.Duration) time.Durat
 		return longest
 	}
 	gap := now.Sub(u.Moves[len(u.Moves)-1]) / time.Duration(len(u.Moves))
-	return min(max(gap/looksPerRelease, shortest), longest)
+	return min(max(gap/pollsPerRelease, shortest), longest)
 }
 
 // RecordMoves stores in u when the newest releases in a list appeared: by the times that upstream states, else now for versions that are new.
@@ -61,7 +61,7 @@ func (u *Upstream) RecordMoves(p *packages.Package, listed map[string]Candidate,
 			times = append(times, now)
 		}
 	}
-	if len(times) < keptMoves {
+	if len(times) < maxMoves {
 		for _, at := range u.Moves {
 			if !slices.ContainsFunc(times, at.Equal) {
 				times = append(times, at)
@@ -69,5 +69,5 @@ func (u *Upstream) RecordMoves(p *packages.Package, listed map[string]Candidate,
 		}
 	}
 	slices.SortFunc(times, func(a, b time.Time) int { return cmp.Compare(b.UnixNano(), a.UnixNano()) })
-	u.Moves = slices.Clip(times[:min(len(times), keptMoves)])
+	u.Moves = slices.Clip(times[:min(len(times), maxMoves)])
 }

@@ -60,7 +60,7 @@ type Origins struct {
 	Source   string            `json:"source,omitempty"` // "npm" or "git"; "" in old rows
 	Target   string            `json:"target"`           // the package's name upstream
 	Versions map[string]Origin `json:"versions"`
-	// Compared is when all of them were last compared with an answer that was asked for whole, whatever the one before was.
+	// Compared is when all of them were last compared with a complete response.
 	Compared time.Time `json:"compared,omitzero"`
 	// Failed is when that could not be done; its turn comes again as if it had been.
 	Failed time.Time `json:"failed,omitzero"`

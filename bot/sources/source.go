@@ -50,33 +50,31 @@ func ReadmeRank(name string) int {
 
 // A Source is a kind of upstream.
 type Source interface {
-	// List asks what there is under a target. A target that is not there is
-	// fetch.ErrNotFound.
+	// List requests the versions of a target. The error for an unknown target is fetch.ErrNotFound.
 	List(ctx context.Context, target string, known fetch.Validators) (*Listing, error)
-	// Fetch gets a version into dst, and verifies it. It may leave out contents of files that the package does not publish.
+	// Fetch downloads a version into dst, and verifies it. It may leave out contents of files that the package does not publish.
 	Fetch(ctx context.Context, p *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error)
-	// Same compares what a listing states of a version's archive with the hash of
-	// what was published. known is false if they have no algorithm in common.
+	// Same compares the hash that a listing states for a version's archive with that of the published one. known is false if they have no
+	// algorithm in common.
 	Same(v Candidate, published string) (same, known bool)
 }
 
 // A Candidate is a version that a source lists.
 type Candidate struct {
-	Name      string
-	Published time.Time // zero where the source does not say
-	Hash      string    // of its archive, or of the commit that it is; "" if upstream states none
-	Ref       any       // what the source knows it by
-
-	deprecated string // why upstream warns of it, "" where it does not
+	Name       string
+	Published  time.Time // zero if the source does not state it
+	Hash       string    // of its archive, or of the commit that it is; "" if upstream states none
+	Ref        any       // the source's own data about the version
+	Deprecated string    // upstream's warning, "" if it is not deprecated
 }
 
 // A Listing is what a source has under a target.
 type Listing struct {
-	Unchanged  bool // since what the validators describe; no version is in it
+	Unchanged  bool // since the state that the validators describe; Versions is nil
 	Versions   map[string]Candidate
-	Latest     string // the version that upstream calls so; "" where it calls none
+	Latest     string // by upstream's own tag; "" without one
 	Validators fetch.Validators
-	Moved      string // the address that the target redirects to; "" where it does not
+	Moved      string // the address that the target redirects to; "" without a redirect
 }
 
 // Fetched is a version on its way to publication.
@@ -159,7 +157,7 @@ func (s NpmSource) List(ctx context.Context, target string, known fetch.Validato
 	}
 	l := &Listing{Versions: make(map[string]Candidate, len(packument.Versions)), Latest: packument.DistTags["latest"], Validators: fresh}
 	for name, v := range packument.Versions {
-		listed := Candidate{Name: name, Published: v.Published, Ref: v, deprecated: v.Deprecated}
+		listed := Candidate{Name: name, Published: v.Published, Ref: v, Deprecated: v.Deprecated}
 		if v.Err == nil {
 			listed.Hash = v.Hash()
 		}
@@ -189,7 +187,7 @@ func (s NpmSource) Same(v Candidate, published string) (same, known bool) {
 	return v.Ref.(npm.Version).SameTarball(published)
 }
 
-// maxSigned is the longest text that a registry signed, in bytes, which is kept in an entry; npm's have some 120.
+// maxSigned is the longest signed text of a registry that an entry of the log stores, in bytes; npm's have some 120.
 const maxSigned = 1 << 10
 
 // signatureForLog returns what the log stores of a registry's signature.

@@ -21,10 +21,10 @@ import (
 func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	said := map[string][]string{}
 	for name, v := range versions {
-		if v.deprecated == "" {
+		if v.Deprecated == "" {
 			continue
 		}
-		why := text.Cut(v.deprecated, MaxNote)
+		why := text.Cut(v.Deprecated, MaxNote)
 		if _, ok := said[why]; ok || len(said) < maxDeprecations {
 			said[why] = append(said[why], name)
 		}
@@ -38,22 +38,39 @@ func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	return said
 }
 
-// maxDeprecations bounds the different reasons that are kept of one package.
+// maxDeprecations bounds the different reasons that are stored for one package.
 const maxDeprecations = 200
 
-// ReadDeprecations returns the versions of a package that upstream has deprecated, each with the reason.
+// ReadDeprecations returns the versions of a package that upstream has deprecated, each with the reason; nil if this Larder has not read the
+// versions of upstream, as for what is mirrored or imported.
 func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
-	u, err := LookupUpstream(r, pkg)
+	var row struct {
+		Seen       json.RawMessage     `json:"seen"` // a page of search results reads many packages, so this is not decoded
+		Deprecated map[string][]string `json:"deprecated"`
+	}
+	data, err := r.Get(kvstore.Upstreams, upstreamVersionsKey(pkg))
+	if errors.Is(err, kvstore.ErrNotFound) { // 0.1.0 wrote the versions into the other row
+		data, err = r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+	}
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, nil
 	}
+	if err == nil {
+		err = json.Unmarshal(data, &row)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bot: couldn't read which versions of %s are deprecated: %w", pkg, err)
+	}
+	if row.Seen == nil && row.Deprecated == nil {
+		return nil, nil
+	}
 	reasons := map[string]string{}
-	for why, versions := range u.Deprecated {
+	for why, versions := range row.Deprecated {
 		for _, version := range versions {
 			reasons[version] = why
 		}
 	}
-	return reasons, err
+	return reasons, nil
 }
 
 // CountStart counts a version with that state in first, which chooses the releases that a package starts with.
@@ -83,25 +100,25 @@ type Upstream struct {
 	Package    string           `json:"package"`
 	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
 	Target     string           `json:"target,omitempty"`    // its name or address there
-	Validators fetch.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
+	Validators fetch.Validators `json:"validators,omitzero"` // of the last response that was applied completely
 	UpstreamVersions
 	// Filled says that the package has the releases that it starts with, as far as upstream has any that can be
-	// published; Looked is how many were looked at for that.
-	Filled bool `json:"filled,omitempty"`
-	Looked int  `json:"looked,omitempty"`
-	// Began is when it had them first. What was refused since is new to the package.
+	// published; Examined is how many versions the bot tried for that.
+	Filled   bool `json:"filled,omitempty"`
+	Examined int  `json:"looked,omitempty"`
+	// Began is when it had them first. Versions refused since then appeared later.
 	Began time.Time `json:"began,omitzero"`
 	// Retry are the versions that an earlier package JSON had refused, and for which the bot has not applied the current one yet.
 	Retry []string `json:"mended,omitempty"`
-	// Fresh are the versions that appeared after the first look, and wait, while Filled does not hold.
+	// Fresh are the versions that appeared after the first poll and wait while Filled does not hold.
 	Fresh []string `json:"fresh,omitempty"`
-	// Moves are when the last few releases appeared, newest first; Changed is when a look last found that upstream had
-	// changed, and Named when an event last said so. They set the pace of the looks.
+	// Moves are when the last few releases appeared, newest first; Changed is when a poll last found a change
+	// upstream, and Named when an event last reported one. They set the poll interval.
 	Moves    []time.Time `json:"moves,omitempty"`
 	Changed  time.Time   `json:"changed,omitzero"`
 	Named    time.Time   `json:"named,omitzero"`
 	Checked  time.Time   `json:"checked"`
-	Next     time.Time   `json:"next"`               // when it is asked again
+	Next     time.Time   `json:"next"`               // poll
 	Attempts int         `json:"attempts,omitempty"` // in a row that failed
 	Reason   string      `json:"reason,omitempty"`   // why the last one failed
 	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
@@ -126,7 +143,7 @@ type NoFilesReport struct {
 // rest of an [Upstream] changes with each poll.
 type UpstreamVersions struct {
 	// Seen are the versions that upstream ever had. A version that is not among them later
-	// has appeared since, whatever its time says: mirrors make up times.
+	// has appeared since, also if its time is earlier: mirrors make up times.
 	Seen []string `json:"seen,omitempty"`
 	// Gone is how many of Seen, at its end, upstream did not list the last time; Ignored are versions that it did list
 	// and the package JSON leaves out.
@@ -195,7 +212,7 @@ func (u *Upstream) UpdateFilled(states []views.State, newest int) bool {
 			pending = pending || !s.Kind.Final()
 			refused = refused || s.Kind == views.Refused
 		}
-		u.Filled, u.Looked = !pending && (!refused || first.Full()), first.Looked()
+		u.Filled, u.Examined = !pending && (!refused || first.Full()), first.Examined()
 	}
 	return u.Filled || !refused
 }
@@ -207,7 +224,7 @@ func (u Upstream) displaysSame(other Upstream) bool {
 
 // ForgetTarget clears everything that is about the previous target.
 func (u *Upstream) ForgetTarget() {
-	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
+	u.Validators, u.Seen, u.Filled, u.Examined, u.Tried = fetch.Validators{}, nil, false, 0, nil
 	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
 	u.Began, u.Retry = time.Time{}, nil
 	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}

@@ -91,6 +91,7 @@ func fieldsOf(data []byte) map[string]string {
 	return fields
 }
 
+// addFields adds the fields of a JSON value to fields, under paths that begin with name.
 func addFields(fields map[string]string, name string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -113,7 +114,7 @@ func addFields(fields map[string]string, name string, value any) {
 	fields[name] = strings.TrimSpace(b.String())
 }
 
-// describe says in words which files are added and removed.
+// describe returns a sentence that counts the files of the release latest that are added and removed.
 func (c *Change) describe(latest string) string {
 	switch {
 	case c.Problem != "":
@@ -124,6 +125,7 @@ func (c *Change) describe(latest string) string {
 	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, c.counts())
 }
 
+// counts returns how many files are added and removed, for the middle of a sentence.
 func (c *Change) counts() string {
 	return fmt.Sprintf("%d added, %d removed", len(c.Added), len(c.Removed))
 }
@@ -131,8 +133,8 @@ func (c *Change) counts() string {
 // listedChanges is the number of files on each side of a difference that are listed.
 const listedChanges = 60
 
-// files returns a line for each file that is added or removed.
-func (c *Change) files() (lines []string) {
+// fileLines returns a line for each file that is added or removed, up to listedChanges of each.
+func (c *Change) fileLines() (lines []string) {
 	for _, side := range []struct {
 		mark  string
 		files []string
@@ -147,7 +149,7 @@ func (c *Change) files() (lines []string) {
 	return lines
 }
 
-// listedTags is the number of files besides the main one whose tags are shown.
+// listedTags is the number of files besides the main one whose tags are displayed.
 const listedTags = 3
 
 // TagFiles returns the files of the latest release that pages most likely load: the main file, then minified ones.
@@ -165,7 +167,7 @@ func (p *Preview) TagFiles() []string {
 	return files
 }
 
-// fieldsHeading introduces the fields that differ.
+// fieldsHeading returns the sentence before the fields that differ.
 func (c *Change) fieldsHeading() string {
 	if len(c.Fields) == 0 {
 		return "No field differs from the published package JSON."

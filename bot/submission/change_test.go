@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/packages"
 )
 
 func TestNewChange(t *testing.T) {
 	release := func(version string, files ...string) *Preview {
-		p := &Preview{Package: &packages.Package{}, Latest: Release{Version: Version{Name: version}}}
+		p := &Preview{Package: &packages.Package{}, Latest: Release{Candidate: sources.Candidate{Name: version}}}
 		for _, f := range files {
 			p.Latest.Files = append(p.Latest.Files, packages.PlannedFile{Path: f})
 		}
@@ -37,7 +38,7 @@ func TestNewChange(t *testing.T) {
 	if got := NewChange(after, after.Package, release("1.0.0"), nil); got.Fields != nil || !strings.Contains(got.describe("2.0.0"), "those of 1.0.0, ") {
 		t.Errorf("%+v", got)
 	}
-	if got := NewChange(after, published, nil, errors.New("gone")); got.describe("2.0.0") != "The files that the published version selects are unknown: gone" || got.files() != nil {
+	if got := NewChange(after, published, nil, errors.New("gone")); got.describe("2.0.0") != "The files that the published version selects are unknown: gone" || got.fileLines() != nil {
 		t.Errorf("%+v", got)
 	}
 }
@@ -45,7 +46,7 @@ func TestNewChange(t *testing.T) {
 // A stranger's names stay inside code, and no line begins with one.
 func TestPreviewOfHostileNames(t *testing.T) {
 	const name = "::error::`</summary>\n```\n##[error].js"
-	p := &Preview{Package: &packages.Package{Name: "demo"}, Latest: Release{Version: Version{Name: "1.0.0"}, Files: []packages.PlannedFile{{Path: name}}}}
+	p := &Preview{Package: &packages.Package{Name: "demo"}, Latest: Release{Candidate: sources.Candidate{Name: "1.0.0"}, Files: []packages.PlannedFile{{Path: name}}}}
 	p.Tags = []string{"<script>"}
 	p.Change = &Change{Fields: []string{"+ " + line(name)}, Release: "1.0.0", Added: []string{name}, Removed: slices.Repeat([]string{name}, 100), Problem: name}
 	var log, summary strings.Builder

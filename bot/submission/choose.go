@@ -10,16 +10,16 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// The kinds of files that pages load. What loads them comes first.
+// The extensions of files that pages load, first those that load others.
 var (
 	loaders = []string{"js", "css", "mjs"}
 	kinds   = append(slices.Clone(loaders), "wasm", "svg", "png", "jpg", "jpeg", "gif", "webp", "avif", "ico", "woff2", "woff", "ttf", "eot", "otf")
 )
 
-// homes are the folders where libraries keep what is built for pages, in the order of trust.
-var homes = []string{"dist", "build", "umd", "browser", "bundles", "bundle", "_bundles", "cdn", "out", "output", "release", "public", "min", "lib", "js", "css", "src"}
+// buildFolders are the folders in which libraries have files that are built for pages, the likeliest first.
+var buildFolders = []string{"dist", "build", "umd", "browser", "bundles", "bundle", "_bundles", "cdn", "out", "output", "release", "public", "min", "lib", "js", "css", "src"}
 
-// chooseFiles chooses the folder and the globs, and returns the paths that they publish.
+// chooseFiles chooses which files of a release a draft publishes. It returns the folder and the globs, and the paths that they select.
 func chooseFiles(files []string) (packages.FileSet, []string) {
 	base := chooseBase(files)
 	folders := kindFolders(files)
@@ -46,7 +46,7 @@ func chooseFiles(files []string) (packages.FileSet, []string) {
 	present := map[string]bool{}
 	maps := false
 	for _, name := range here {
-		if prefix == "" && strings.Contains(name, "/") || hidden(name) {
+		if prefix == "" && strings.Contains(name, "/") || isHidden(name) {
 			continue
 		}
 		extension := strings.TrimPrefix(path.Ext(name), ".")
@@ -75,19 +75,19 @@ func chooseFiles(files []string) (packages.FileSet, []string) {
 	var published []string
 	for _, name := range here {
 		extension := strings.TrimPrefix(path.Ext(strings.TrimSuffix(name, ".map")), ".")
-		if present[extension] && !hidden(name) && (prefix != "" || !strings.Contains(name, "/")) {
+		if present[extension] && !isHidden(name) && (prefix != "" || !strings.Contains(name, "/")) {
 			published = append(published, name)
 		}
 	}
 	return set, published
 }
 
-// kindFolders returns the folders at the top that are called by the kind of files in them.
+// kindFolders returns the top folders that are named after the kind of their files, such as css and fonts.
 func kindFolders(files []string) []string {
 	var found []string
 	for _, folder := range []string{"css", "js", "fonts", "font", "webfonts", "images", "img"} {
 		if slices.ContainsFunc(files, func(f string) bool {
-			return strings.HasPrefix(f, folder+"/") && !hidden(f) && slices.Contains(kinds, strings.TrimPrefix(path.Ext(f), "."))
+			return strings.HasPrefix(f, folder+"/") && !isHidden(f) && slices.Contains(kinds, strings.TrimPrefix(path.Ext(f), "."))
 		}) {
 			found = append(found, folder)
 		}
@@ -98,20 +98,20 @@ func kindFolders(files []string) []string {
 // chooseBase returns the folder to publish from, "" or with a slash at its end.
 func chooseBase(files []string) string {
 	loads := func(name string) bool {
-		return slices.Contains(loaders, strings.TrimPrefix(path.Ext(name), ".")) && !hidden(name)
+		return slices.Contains(loaders, strings.TrimPrefix(path.Ext(name), ".")) && !isHidden(name)
 	}
-	for i, home := range homes {
+	for i, home := range buildFolders {
 		if home == "lib" && slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(f, "/") && loads(f) && !isConfiguration(f) }) {
 			return "" // from here on folders are as likely to hold sources
 		}
-		if slices.ContainsFunc(files, func(f string) bool { return strings.HasPrefix(f, homes[i]+"/") && loads(f) }) {
+		if slices.ContainsFunc(files, func(f string) bool { return strings.HasPrefix(f, buildFolders[i]+"/") && loads(f) }) {
 			return home + "/"
 		}
 	}
 	if slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(f, "/") && loads(f) }) {
 		return ""
 	}
-	// Some other folder: the one with the most of it.
+	// Some other folder: the one with the most files that load others.
 	counts := map[string]int{}
 	for _, f := range files {
 		if folder, _, ok := strings.Cut(f, "/"); ok && loads(f) {
@@ -130,24 +130,25 @@ func chooseBase(files []string) string {
 	return best + "/"
 }
 
-// isConfiguration reports whether a file at the top is for tools, such as rollup.config.js.
+// isConfiguration reports whether a top file configures tools, such as rollup.config.js.
 func isConfiguration(name string) bool {
 	return strings.Contains(name, ".config.") || strings.HasPrefix(name, "Gruntfile") || strings.HasPrefix(name, "gulpfile") || strings.HasPrefix(name, "test")
 }
 
-func hidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
+// isHidden reports whether a name or a folder of it begins with a dot.
+func isHidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
 
-// chooseMain returns the default file: what the author gives to pages or to content delivery networks,
-// in its minified form where there is one or will be one, else what is called like the library.
-func chooseMain(target string, m *manifest, base string, published []string) string {
+// chooseMain returns the default file of a draft, minified if possible: the one that package.json names for content delivery networks or pages, else
+// the one that is named like the library.
+func chooseMain(target string, m *packageJSON, base string, published []string) string {
 	for _, entry := range []anyText{m.Unpkg, m.JSDelivr} {
-		if name := findEntry(entry.string(), base, published); name != "" {
-			return minified(name)
+		if name := findEntry(entry.text(), base, published); name != "" {
+			return minifiedName(name)
 		}
 	}
 	var wanted []string
 	for _, entry := range []anyText{m.Browser, m.Main, m.Style, m.Module} {
-		if name := findEntry(entry.string(), base, published); name != "" {
+		if name := findEntry(entry.text(), base, published); name != "" {
 			wanted = append(wanted, name)
 		}
 	}
@@ -165,10 +166,10 @@ func chooseMain(target string, m *manifest, base string, published []string) str
 	if score(best) < -500 {
 		return ""
 	}
-	return minified(best)
+	return minifiedName(best)
 }
 
-// findEntry returns the file, by its path below base, that an entry of a package.json means, or "".
+// findEntry returns the published path, below base, of the file that an entry of package.json names, or "".
 func findEntry(entry, base string, published []string) string {
 	if entry == "" {
 		return ""
@@ -188,8 +189,8 @@ func findEntry(entry, base string, published []string) string {
 	return ""
 }
 
-// minified returns the minified form of a script or a style sheet, which upstream has, or the bot makes.
-func minified(name string) string {
+// minifiedName returns the name of the minified form of a script or a style sheet, and any other name unchanged.
+func minifiedName(name string) string {
 	extension := path.Ext(name)
 	stem := strings.TrimSuffix(name, extension)
 	if extension != ".js" && extension != ".css" || strings.HasSuffix(stem, ".min") || strings.HasSuffix(stem, "-min") {
@@ -198,7 +199,7 @@ func minified(name string) string {
 	return stem + ".min" + extension
 }
 
-// What words in the path of a main file count.
+// wordScores are the scores of words in the path of a main file.
 var wordScores = func() map[string]int {
 	scores := make(map[string]int)
 	for word := range strings.FieldsSeq("umd iife global browser bundle prod production") {
@@ -210,8 +211,7 @@ var wordScores = func() map[string]int {
 	return scores
 }()
 
-// mainScore says how likely a file is the main one of a library that is called so; less than -500 where it
-// is none that a page loads.
+// mainScore returns how likely a file is the main one of a library with a name; less than -500 if pages do not load such files.
 func mainScore(name, called string) int {
 	stem := strings.ToLower(path.Base(name))
 	extension := path.Ext(stem)

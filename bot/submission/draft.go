@@ -7,34 +7,37 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// A Draft is a package JSON that was written from a release.
+// A Draft is a package JSON that was made from a release.
 type Draft struct {
 	// Preview is what the bot would publish by it; its package is the draft.
 	Preview *Preview
-	// Notes are what a person should look at, in words: what was guessed for want of better.
+	// Notes are sentences about what a person should check.
 	Notes []string
 }
 
-// JSON is the package JSON, in a catalogue's form.
+// JSON returns the package JSON, in a catalogue's form.
 func (d *Draft) JSON() []byte { return d.Preview.Package.JSON }
 
-// File is where a catalogue keeps the package JSON, with slashes.
+// File returns the path of the package JSON in a catalogue, with slashes.
 func (d *Draft) File() string { return packages.Path(d.Preview.Package.Name) }
 
-// UndraftableError says what a package lacks that only a person can supply.
+// An UndraftableError says why no package JSON can be made from a package without a person.
 type UndraftableError struct {
-	// Package is the npm package, Version the release that was looked at.
+	// Package is the npm package, Version its latest release.
 	Package, Version string
 	Reason           string
 }
@@ -43,31 +46,27 @@ func (e *UndraftableError) Error() string {
 	return fmt.Sprintf("npm package %s %s: %s", e.Package, e.Version, e.Reason)
 }
 
-// NewDraft writes a package JSON for an npm package from its latest release: what it is from its
-// package.json, which files from what is really there. name is what the package is going to be called;
-// "" derives that from the npm package's.
-//
-// Errors are an *[UndraftableError], [ErrNoReleases], and those of the source.
-func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, error) {
+// NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release. name is the name of the new
+// package; "" derives it from target. Errors are an *[UndraftableError], [ErrNoReleases], and those of the source.
+func NewDraft(ctx context.Context, source sources.Source, target, name string) (*Draft, error) {
 	if !npm.ValidName(target) {
 		return nil, &npm.NameError{Name: target}
 	}
 	if name == "" {
 		name = packageName(target)
 	}
-	// A package that selects everything shows what there is.
-	everything := &packages.Package{Name: name, Autoupdate: &packages.Autoupdate{Source: "npm", Target: target}}
-	versions, err := source.Releases(ctx, target)
+	listing, err := source.List(ctx, target, fetch.Validators{})
 	if err != nil {
 		return nil, err
 	}
-	latest, ok := latestOf(everything, versions)
+	names := slices.Collect(maps.Keys(listing.Versions))
+	latest, ok := listing.Versions[packages.LatestVersion(slices.DeleteFunc(names, func(name string) bool { return !packages.ValidVersion(name) }))]
 	if !ok {
 		return nil, fmt.Errorf("npm package %s: %w", target, ErrNoReleases)
 	}
-	var m manifest
+	var m packageJSON
 	var files []string
-	err = withArchive(ctx, source, latest, func(a archive.Source) error {
+	err = withArchive(ctx, source, nil, target, latest, func(a archive.Source) error {
 		return archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 			if e.Skipped == "" {
 				files = append(files, e.Name)
@@ -90,7 +89,7 @@ func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, 
 		return nil, err
 	}
 	d := &Draft{}
-	data, err := d.write(name, target, &m, files)
+	data, err := d.encodePackage(name, target, &m, files)
 	if err != nil {
 		return nil, &UndraftableError{target, latest.Name, err.Error()}
 	}
@@ -98,73 +97,58 @@ func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, 
 	if err != nil {
 		return nil, &UndraftableError{target, latest.Name, "what it says of itself makes no package JSON: " + err.Error()}
 	}
-	if d.Preview, err = Look(ctx, source, p, 0); err != nil {
+	if d.Preview, err = NewPreview(ctx, source, p, 0); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-func latestOf(p *packages.Package, versions []Version) (Version, bool) {
-	var names []string
-	for _, v := range versions {
-		if packages.ValidVersion(v.Name) {
-			names = append(names, v.Name)
-		}
-	}
-	latest := packages.LatestVersion(names)
-	i := slices.IndexFunc(versions, func(v Version) bool { return v.Name == latest })
-	if i < 0 || latest == "" {
-		return Version{}, false
-	}
-	return versions[i], true
-}
-
-// write makes the package JSON.
-func (d *Draft) write(name, target string, m *manifest, files []string) ([]byte, error) {
+// encodePackage returns the package JSON of a package that serves files of an npm package, and adds notes about what a person should check.
+func (d *Draft) encodePackage(name, target string, m *packageJSON, files []string) ([]byte, error) {
 	set, published := chooseFiles(files)
 	if len(published) == 0 {
 		return nil, fmt.Errorf("none of its %d files is one that pages load (.js, .css and what they need), so there is nothing to serve", len(files))
 	}
 	p := packages.Package{
-		Name: name, Description: oneLine(m.Description.string()), Homepage: webAddress(m.Homepage.string()), License: oneLine(m.License.string()),
+		Name: name, Description: oneLine(m.Description.text()), Homepage: webAddress(m.Homepage.text()), License: oneLine(m.License.text()),
 		Filename:   chooseMain(target, m, set.BasePath, published),
 		Autoupdate: &packages.Autoupdate{Source: "npm", Target: target, FileMap: []packages.FileSet{set}},
 	}
 	if p.Description == "" {
 		p.Description = "The npm package " + target + "."
-		d.note("npm has no description; write what the library does, in a sentence")
+		d.addNote("npm has no description; write what the library does, in a sentence")
 	}
 	if valid, nearest := lint.License(p.License); !valid && p.License != "" {
-		d.note(fmt.Sprintf("npm has the license %q, which is no SPDX identifier; see that %q is right", p.License, nearest))
+		d.addNote(fmt.Sprintf("npm has the license %q, which is not an SPDX identifier; see that %q is right", p.License, nearest))
 		if nearest == "" {
-			d.Notes[len(d.Notes)-1] = fmt.Sprintf("npm has the license %q, which is no SPDX identifier; write the one that it is", p.License)
+			d.Notes[len(d.Notes)-1] = fmt.Sprintf("npm has the license %q, which is not an SPDX identifier; write the one that it is", p.License)
 		}
 		p.License = nearest
 	}
-	for _, keyword := range m.Keywords.strings() {
-		if keyword := oneLine(keyword.string()); keyword != "" && len(p.Keywords) < maxKeywords && !slices.Contains(p.Keywords, keyword) {
+	for _, keyword := range m.Keywords.list() {
+		if keyword := oneLine(keyword.text()); keyword != "" && len(p.Keywords) < maxKeywords && !slices.Contains(p.Keywords, keyword) {
 			p.Keywords = append(p.Keywords, keyword)
 		}
 	}
 	if len(p.Keywords) == 0 {
 		p.Keywords = []string{strings.TrimPrefix(strings.ReplaceAll(target, "/", "-"), "@")}
-		d.note("npm has no keywords; write what people would search for")
+		d.addNote("npm has no keywords; write what people would search for")
 	}
-	if address := repositoryAddress(m.Repository.string(), m.Homepage.string()); address != "" {
+	if address := repositoryAddress(m.Repository.text(), m.Homepage.text()); address != "" {
 		p.Repository = &packages.Repository{Type: "git", URL: address}
 	} else {
 		return nil, errors.New(`its package.json names no repository that can be reached; a package JSON needs one`)
 	}
 	for _, author := range append([]anyText{m.Author}, m.Authors...) {
-		if a, ok := author.author(); ok && len(p.Authors) < maxAuthors {
+		if a, ok := author.parseAuthor(); ok && len(p.Authors) < maxAuthors {
 			p.Authors = append(p.Authors, a)
 		}
 	}
 	if p.Filename == "" {
-		d.note("it has no main file that a page could load; name one as filename if there is")
+		d.addNote("it has no main file that a page could load; name one as filename if there is")
 	}
-	d.note("look through the files: chosen are those of the kinds that pages load, in " + folderNames(set))
-	return encode(&p)
+	d.addNote("look through the files: chosen are those of the kinds that pages load, in " + folderNames(set))
+	return encodeJSON(&p)
 }
 
 const (
@@ -172,8 +156,10 @@ const (
 	maxAuthors  = 20
 )
 
-func (d *Draft) note(text string) { d.Notes = append(d.Notes, text) }
+// addNote adds a sentence to Notes.
+func (d *Draft) addNote(text string) { d.Notes = append(d.Notes, text) }
 
+// folderNames returns the folders of a file set, for the end of a sentence.
 func folderNames(set packages.FileSet) string {
 	switch several, _, ok := strings.Cut(set.Files[0], "}/"); {
 	case ok && strings.HasPrefix(several, "{"):
@@ -184,8 +170,8 @@ func folderNames(set packages.FileSet) string {
 	return set.BasePath + "/"
 }
 
-// encode writes a package JSON in a catalogue's form, without what is empty or as it is by default.
-func encode(p *packages.Package) ([]byte, error) {
+// encodeJSON returns a package as JSON in a catalogue's form, without empty fields and defaults.
+func encodeJSON(p *packages.Package) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -195,17 +181,17 @@ func encode(p *packages.Package) ([]byte, error) {
 	}{Package: p}); err != nil {
 		return nil, err
 	}
-	return lint.Format(b.Bytes())
+	return packages.Format(b.Bytes(), true)
 }
 
 var unusable = lazyregexp.New(`[^a-zA-Z0-9._-]+`)
 
-// packageName derives a package's name from that of the npm package: @scope/name becomes scope-name.
+// packageName returns the name for a package that serves an npm package: scope-name for @scope/name.
 func packageName(target string) string {
 	return strings.TrimLeft(unusable.ReplaceAllString(strings.TrimPrefix(target, "@"), "-"), "._-")
 }
 
-// webAddress returns an address that people can follow, or "".
+// webAddress returns an http or https URL of at most 500 bytes unchanged, and "" for any other text.
 func webAddress(address string) string {
 	u, err := url.Parse(strings.TrimSpace(address))
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || len(u.String()) > 500 {
@@ -216,7 +202,8 @@ func webAddress(address string) string {
 
 var shortAddress = lazyregexp.New(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
-// repositoryAddress makes an https address of the ways in which npm lets people write repositories.
+// repositoryAddress returns the https URL of a repository, given its address in any form that npm allows, or a homepage at GitHub; "" if there is
+// none.
 func repositoryAddress(address, homepage string) string {
 	address = strings.TrimSpace(address)
 	if m := shortAddress.FindStringSubmatch(address); m != nil {

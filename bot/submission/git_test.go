@@ -8,6 +8,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -22,19 +23,19 @@ func TestGit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	source := Git(git.New(git.Options{Fetch: f}))
+	source := (&sources.Sources{Git: git.New(git.Options{Fetch: f})}).ForKind(sources.KindGit)
 	look := func(address string) (*packages.Package, *Preview, error) {
 		p := pkg(t, "slider.min.js", "dist", "*.@(js|css)")
 		a := *p.Autoupdate
 		a.Source, a.Target, p.Autoupdate = "git", address, &a
-		preview, err := Look(context.Background(), source, p, 10)
+		preview, err := NewPreview(context.Background(), source, p, 10)
 		return p, preview, err
 	}
 	_, preview, err := look(server.URL + "/slider.git")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := preview.Latest; r.Name != "2.0.0" || len(r.Files) != 4 || r.Made() != 2 || r.Bytes() != 11 || r.Default != "slider.min.js" {
+	if r := preview.Latest; r.Name != "2.0.0" || len(r.Files) != 4 || countMinified(&r) != 2 || r.Bytes() != 11 || r.Default != "slider.min.js" {
 		t.Errorf("latest: %+v", r)
 	}
 	if len(preview.Older) != 1 || preview.Older[0].Name != "1.9.0" || len(preview.Older[0].Files) != 2 {

@@ -10,31 +10,32 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// Upstreams are where the checks on a submission look.
+// Upstreams are the upstreams that the checks of a submission request.
 type Upstreams struct {
-	Sources    map[string]Source // by what a package JSON calls them
+	Sources    map[string]sources.Source // by their names in a package JSON
 	Popularity Popularity
 }
 
-// Look returns what the bot would publish of a package.
-func (u Upstreams) Look(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
+// Preview returns what the bot would publish of the latest release of a package, and of up to older of its newest others.
+func (u Upstreams) Preview(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
 	if p.Autoupdate == nil {
-		return nil, errors.New(`it has no "autoupdate", so there is no upstream to look at`)
+		return nil, errors.New(`it has no "autoupdate", so it has no upstream`)
 	}
 	source := u.Sources[p.Autoupdate.Source]
 	if source == nil {
-		return nil, fmt.Errorf("the releases of source %q cannot be looked at", p.Autoupdate.Source)
+		return nil, fmt.Errorf("the releases of source %q cannot be checked", p.Autoupdate.Source)
 	}
-	return Look(ctx, source, p, older)
+	return NewPreview(ctx, source, p, older)
 }
 
 // Compare adds the difference from the published package JSON to a preview.
 func (u Upstreams) Compare(ctx context.Context, preview *Preview, published *packages.Package) error {
-	selected, err := u.Look(ctx, published, 0)
+	selected, err := u.Preview(ctx, published, 0)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -45,8 +46,7 @@ func (u Upstreams) Compare(ctx context.Context, preview *Preview, published *pac
 // lintedAtOnce is how many upstreams are requested at the same time.
 const lintedAtOnce = 4
 
-// Lint adds what the upstreams of the packages report to the results. It returns, each once, what could not be found out
-// but need not.
+// Lint adds the problems that the upstreams of the packages show to the results. It returns sentences about counts that are unknown, each once.
 func (u Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []string, err error) {
 	notes := make([][]string, len(results))
 	g, ctx := errgroup.WithContext(ctx)
@@ -56,15 +56,15 @@ func (u Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []
 			continue
 		}
 		g.Go(func() error {
-			preview, err := u.Look(ctx, r.Package, 0)
+			preview, err := u.Preview(ctx, r.Package, 0)
 			if err != nil {
 				r.Add(ProblemOf(r.Package, err))
 				return ctx.Err()
 			}
 			r.Add(preview.Problems()...)
-			problems, open := u.Popularity.Check(ctx, r.Package)
+			problems, unknown := u.Popularity.Check(ctx, r.Package)
 			r.Add(problems...)
-			notes[i] = open
+			notes[i] = unknown
 			return ctx.Err()
 		})
 	}

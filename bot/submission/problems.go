@@ -20,13 +20,13 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// What a release may have before it is worth asking whether all of it is needed.
+// A release with more files or bytes gets a warning.
 const (
 	manyFiles = 2000
 	manyBytes = 100 << 20
 )
 
-// Problems returns what a package JSON should change, as its latest release shows.
+// Problems returns the problems of the package JSON that its latest release shows.
 func (p *Preview) Problems() []packages.Problem {
 	var problems []packages.Problem
 	add := func(severity packages.Severity, rule string, at []string, format string, args ...any) {
@@ -37,7 +37,7 @@ func (p *Preview) Problems() []packages.Problem {
 		add(packages.Error, "selection", fileMap, "nothing of %s would be published: %s", r.Name, r.Refused)
 	}
 	if r.Entries > 0 {
-		p.globs(add)
+		p.checkGlobs(add)
 	}
 	const most = 5
 	for i, left := range r.LeftOut {
@@ -49,12 +49,13 @@ func (p *Preview) Problems() []packages.Problem {
 	}
 	alike := packages.Alike(r.paths())
 	for _, group := range alike[:min(most, len(alike))] {
-		add(packages.Warning, "alike", fileMap, "%s of %s differ only in case or in Unicode form; mirrors on some file systems keep one of them: leave the others out", quoted(group), r.Name)
+		add(packages.Warning, "alike", fileMap, "%s of %s differ only in case or in Unicode form; mirrors on some file systems keep one of them: leave the others out", quotePaths(group), r.Name)
 	}
 	if more := len(alike) - most; more > 0 {
 		add(packages.Warning, "alike", fileMap, "%d more groups of files of %s differ only in case or in Unicode form", more, r.Name)
 	}
-	if filename := p.Package.Filename; filename != "" && r.Refused == "" && r.Default != filename && !p.Package.MayBuild(filename) {
+	p.addModuleProblems(add)
+	if filename := p.Package.Filename; filename != "" && r.Refused == "" && r.Default != filename && (r.Modules != nil || !p.Package.MayBuild(filename)) {
 		hint := "; no published file is of its kind"
 		if r.Default != "" {
 			hint = fmt.Sprintf("; did you mean %q?", r.Default)
@@ -71,8 +72,31 @@ func (p *Preview) Problems() []packages.Problem {
 	return problems
 }
 
-// quoted lists some paths, so that those which look the same can be distinguished.
-func quoted(paths []string) string {
+// addModuleProblems adds why modules of the latest release cannot be built. Subpaths that the package JSON lists by name are errors.
+func (p *Preview) addModuleProblems(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
+	const most = 5
+	built, at := p.Latest.Modules, []string{"autoupdate", "modules"}
+	switch {
+	case built == nil:
+		return
+	case built.Problem != "":
+		add(packages.Error, "modules", at, "no modules of %s would be built: %s", p.Latest.Name, built.Problem)
+		return
+	}
+	severity := packages.Warning
+	if len(p.Package.Autoupdate.Modules.Subpaths) > 0 {
+		severity = packages.Error
+	}
+	for _, sentence := range built.DescribeSkipped(most) {
+		add(severity, "modules", at, "%s: %s", p.Latest.Name, sentence)
+	}
+	if sentence := built.DescribeGlobals(); sentence != "" {
+		add(packages.Warning, "modules", at, "%s: %s", p.Latest.Name, sentence)
+	}
+}
+
+// quotePaths returns the first three paths in ASCII for a sentence, so that paths that look the same differ.
+func quotePaths(paths []string) string {
 	const most = 3
 	var shown []string
 	for _, path := range paths[:min(most, len(paths))] {
@@ -84,8 +108,8 @@ func quoted(paths []string) string {
 	return strings.Join(shown[:len(shown)-1], ", ") + " and " + shown[len(shown)-1]
 }
 
-// globs tells of globs that select nothing, or everything there is.
-func (p *Preview) globs(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
+// checkGlobs calls add with a problem for each glob that selects no file, or all.
+func (p *Preview) checkGlobs(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
 	r := &p.Latest
 	for _, use := range p.Package.GlobUses(r.Sources) {
 		set := p.Package.Autoupdate.FileMap[use.Entry]
@@ -101,8 +125,8 @@ func (p *Preview) globs(add func(severity packages.Severity, rule string, at []s
 	}
 }
 
-// ProblemOf makes a problem of an error of [Look]. What is unknown is an error, too: a check that could not
-// be made has not been passed.
+// ProblemOf returns the error of [NewPreview] as a problem of the package JSON. Its severity is always an error, because a check that could not be
+// made did not pass.
 func ProblemOf(p *packages.Package, err error) packages.Problem {
 	at, message := []string{"autoupdate", "target"}, ""
 	target := p.Autoupdate.Target
@@ -127,8 +151,8 @@ func ProblemOf(p *packages.Package, err error) packages.Problem {
 
 var upstreams = map[string]string{"npm": "the npm registry", "git": "the git server"}
 
-// listed is how many files of a release a summary lists.
-const listed = 500
+// maxListed is how many files of a release a summary lists.
+const maxListed = 500
 
 // WriteText writes a preview for a terminal or the log of a job. No line begins with text that a stranger chose, because
 // GitHub Actions would take one that begins with "::" for a command.
@@ -167,11 +191,12 @@ func (p *Preview) WriteText(w io.Writer) error {
 		fmt.Fprintf(out, "\n%s\n", c.fieldsHeading())
 		writeLines(out, c.Fields)
 		fmt.Fprintln(out, lint.Plain(c.describe(r.Name)))
-		writeLines(out, c.files())
+		writeLines(out, c.fileLines())
 	}
 	return out.Flush()
 }
 
+// writeLines writes indented lines of printable text.
 func writeLines(w io.Writer, lines []string) {
 	for _, line := range lines {
 		fmt.Fprintf(w, "  %s\n", lint.Plain(line))
@@ -182,39 +207,39 @@ func writeLines(w io.Writer, lines []string) {
 func (p *Preview) WriteMarkdown(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r := &p.Latest
-	fmt.Fprintf(out, "### %s %s\n\n", code(p.Package.Name), code(r.Name))
+	fmt.Fprintf(out, "### %s %s\n\n", codeSpan(p.Package.Name), codeSpan(r.Name))
 	if r.Refused != "" {
-		fmt.Fprintf(out, "Nothing would be published: %s\n\n", code(r.Refused))
+		fmt.Fprintf(out, "Nothing would be published: %s\n\n", codeSpan(r.Refused))
 	} else {
 		fmt.Fprintf(out, "%s.", r.Describe())
 		if r.Default != "" {
-			fmt.Fprintf(out, " The main file is %s.", code(r.Default))
+			fmt.Fprintf(out, " The main file is %s.", codeSpan(r.Default))
 		}
 		var lines []string
 		for i, f := range r.Files {
-			if i == listed {
-				lines = append(lines, fmt.Sprintf("… and %d more", len(r.Files)-listed))
+			if i == maxListed {
+				lines = append(lines, fmt.Sprintf("… and %d more", len(r.Files)-maxListed))
 				break
 			}
 			lines = append(lines, fmt.Sprintf("%9s  %s", Size(f), line(f.Path)))
 		}
-		fmt.Fprint(out, "\n\n"+details("Files", "", lines))
+		fmt.Fprint(out, "\n\n"+foldedBlock("Files", "", lines))
 	}
 	if len(p.Tags) > 0 {
-		fmt.Fprintf(out, "Pages load it with:\n\n%s\n", block("html", p.Tags))
+		fmt.Fprintf(out, "Pages load it with:\n\n%s\n", codeBlock("html", p.Tags))
 	}
 	if c := p.Change; c != nil {
 		fmt.Fprintf(out, "%s\n\n", c.fieldsHeading())
 		if len(c.Fields) > 0 {
-			fmt.Fprintf(out, "%s\n", block("diff", c.Fields))
+			fmt.Fprintf(out, "%s\n", codeBlock("diff", c.Fields))
 		}
 		about := c.describe(r.Name)
 		if c.Problem != "" {
-			about = code(about) // an error quotes others
+			about = codeSpan(about) // an error quotes others
 		}
 		fmt.Fprintf(out, "%s\n\n", about)
-		if files := c.files(); len(files) > 0 {
-			fmt.Fprint(out, details("Differences", "diff", files))
+		if files := c.fileLines(); len(files) > 0 {
+			fmt.Fprint(out, foldedBlock("Differences", "diff", files))
 		}
 	}
 	if len(p.Older) > 0 {
@@ -222,18 +247,22 @@ func (p *Preview) WriteMarkdown(w io.Writer) error {
 		for i := range p.Older {
 			older := &p.Older[i]
 			files, size := older.Count()
-			fmt.Fprintf(out, "| %s | %s | %s |\n", cell(older.Name), files, size)
+			fmt.Fprintf(out, "| %s | %s | %s |\n", tableCell(older.Name), files, size)
 		}
 		fmt.Fprintln(out)
 	}
 	return out.Flush()
 }
 
-// Describe says in words what would be published of a release.
+// Describe returns the middle of a sentence that counts what would be published of the release.
 func (r *Release) Describe() string {
-	description := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-r.Made(), "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
-	if made := r.Made(); made > 0 {
-		description += fmt.Sprintf("; %s would be made", text.Count(made, "minified file", "minified files"))
+	minified, built := r.Made()
+	description := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-minified-built, "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
+	if minified > 0 {
+		description += fmt.Sprintf("; %s would be made", text.Count(minified, "minified file", "minified files"))
+	}
+	if built > 0 {
+		description += fmt.Sprintf("; %s would be built in %s", text.Count(len(r.Modules.Subpaths), "module", "modules"), text.Count(built, "file", "files"))
 	}
 	if n := len(r.LeftOut); n > 0 {
 		description += fmt.Sprintf("; %s left out", text.Count(n, "file", "files"))
@@ -241,7 +270,7 @@ func (r *Release) Describe() string {
 	return description
 }
 
-// Size is a file's size for people; of one that is made, which has none yet, it says that.
+// Size returns the size of a file for people, or "made" for a minified file, which has no size yet.
 func Size(f packages.PlannedFile) string {
 	if f.Minified {
 		return "made"
@@ -249,7 +278,7 @@ func Size(f packages.PlannedFile) string {
 	return humanize.Bytes(uint64(f.Size))
 }
 
-// Count says how many files of a release there would be, and of what size.
+// Count returns the number and the size of the files that would be published, for the cells of a table.
 func (r *Release) Count() (files, size string) {
 	switch {
 	case r.Err != nil:
@@ -260,8 +289,8 @@ func (r *Release) Count() (files, size string) {
 	return humanize.Comma(int64(len(r.Files))), humanize.Bytes(uint64(r.Bytes()))
 }
 
-// code makes a code span of Markdown, on one line, which nothing inside can end.
-func code(text string) string {
+// codeSpan returns text as a code span of Markdown on one line, which no text can end.
+func codeSpan(text string) string {
 	text = line(text)
 	fence := strings.Repeat("`", longestRun(text)+1)
 	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") || text == "" {
@@ -270,21 +299,22 @@ func code(text string) string {
 	return fence + text + fence
 }
 
-// cell is code in a table.
-func cell(text string) string { return strings.ReplaceAll(code(text), "|", `\|`) }
+// tableCell returns text as a code span in a table of Markdown.
+func tableCell(text string) string { return strings.ReplaceAll(codeSpan(text), "|", `\|`) }
 
-// block makes a code block of Markdown, which nothing inside can end. language may be "".
-func block(language string, lines []string) string {
+// codeBlock returns lines as a code block of Markdown, which no line can end. language may be "".
+func codeBlock(language string, lines []string) string {
 	text := strings.Join(lines, "\n") + "\n"
 	fence := strings.Repeat("`", max(3, longestRun(text)+1))
 	return fence + language + "\n" + text + fence + "\n"
 }
 
-// details makes a code block that is folded.
-func details(title, language string, lines []string) string {
-	return "<details><summary>" + title + "</summary>\n\n" + block(language, lines) + "\n</details>\n\n"
+// foldedBlock returns lines as a code block of Markdown that opens on a click on its title.
+func foldedBlock(title, language string, lines []string) string {
+	return "<details><summary>" + title + "</summary>\n\n" + codeBlock(language, lines) + "\n</details>\n\n"
 }
 
+// longestRun returns the length of the longest run of backticks in a text.
 func longestRun(text string) (longest int) {
 	run := 0
 	for _, r := range text {
@@ -297,7 +327,7 @@ func longestRun(text string) (longest int) {
 	return longest
 }
 
-// line puts strangers' text on one line of sensible length.
+// line returns untrusted text on one line of at most 500 bytes.
 func line(s string) string {
 	return text.Short(text.Line(strings.ToValidUTF8(s, "\uFFFD"), ' '), 500)
 }

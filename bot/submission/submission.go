@@ -1,12 +1,10 @@
-// Package submission looks at what a package JSON says of its upstream before it is enrolled: whether
-// the target exists and how many people use it, and which files the bot would publish of its newest
-// releases. It also drafts a package JSON from a release.
+// Package submission checks a package JSON against its upstream before it is registered: whether the target exists, how many people use it, and
+// which files the bot would publish of its newest releases. It also drafts a package JSON from a release.
 //
-// It guarantees that what it shows is what the bot would publish: the tarball is the real one, held
-// against its hash, and the files are chosen by package selection, as the bot does. Nothing of a release
-// is ever run, or put on disk by a name of its own. What comes from strangers is bounded.
+// It guarantees that a preview is what the bot would publish: the archive is verified, and the files are selected by the bot's own plan. It never runs
+// files of a release, or stores them under their own names. All untrusted input has limits.
 //
-// The package must not know stores, nor which command or page asks.
+// The package must not know stores, nor which command or page uses it.
 package submission
 
 import (
@@ -15,98 +13,42 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
-	"time"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// ErrNoReleases: the target exists, but has no release that could be published.
+// ErrNoReleases reports a target that exists, but has no release that could be published.
 var ErrNoReleases = errors.New("it has no release")
-
-// A Source is where releases come from.
-type Source interface {
-	// Releases returns the versions that target has, in any order. An unknown target is
-	// [fetch.ErrNotFound].
-	Releases(ctx context.Context, target string) ([]Version, error)
-	// Archive gets the archive of a version that Releases returned, into dst, and verifies it.
-	Archive(ctx context.Context, v Version, dst *os.File) (archive.Source, error)
-}
-
-// Version is one version at a source.
-type Version struct {
-	// Name is the version itself, such as 1.2.3.
-	Name string
-	// Published is when it appeared; zero where the source does not say.
-	Published time.Time
-	// Deprecated is what its author says to its users; "" for nearly all.
-	Deprecated string
-	// Latest tells that upstream calls it so.
-	Latest bool
-	// Source is for the source itself, which knows the version by it.
-	Source any
-}
-
-// Npm returns the source of packages from an npm registry.
-func Npm(client *npm.Client) Source { return npmSource{client} }
-
-type npmSource struct{ client *npm.Client }
-
-func (s npmSource) Releases(ctx context.Context, target string) ([]Version, error) {
-	packument, _, err := s.client.Packument(ctx, target, npm.Validators{})
-	if err != nil {
-		return nil, err
-	}
-	versions := make([]Version, 0, len(packument.Versions))
-	for name, v := range packument.Versions {
-		versions = append(versions, Version{Name: name, Published: v.Published, Deprecated: v.Deprecated, Latest: name == packument.DistTags["latest"], Source: v})
-	}
-	return versions, nil
-}
-
-func (s npmSource) Archive(ctx context.Context, v Version, dst *os.File) (archive.Source, error) {
-	source, _, err := s.client.Release(ctx, v.Source.(npm.Version), dst)
-	return source, err
-}
-
-// RefusedError says that the bot would refuse a release for what it is, so that trying again does not help.
-// Besides it, errors of package archive and those that are permanent in package npm mean that.
-type RefusedError struct{ Err error }
-
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-func (e *RefusedError) Unwrap() error { return e.Err }
-
-// refused reports whether the bot would refuse a release for err.
-func refused(err error) bool {
-	var own *RefusedError
-	var archived *archive.RefusedError
-	return errors.As(err, &own) || errors.As(err, &archived) || npm.IsPermanent(err) && !errors.Is(err, fetch.ErrNotFound)
-}
 
 // A Preview is what the bot would publish of a package.
 type Preview struct {
 	Package *packages.Package
-	// Latest is the release that most people are going to get.
+	// Latest is the newest release that is not a prerelease.
 	Latest Release
-	// Older are others of those that the bot would begin with, newest first.
+	// Older are others of the releases that the bot would start with, newest first.
 	Older []Release
-	// Tags are the HTML tags by which pages load the files of TagFiles. Default: not shown.
+	// Tags are the HTML tags by which pages load the files of TagFiles; empty if they are not displayed.
 	Tags []string
 	// Change is the difference from the published package JSON; nil for a new package.
 	Change *Change
 }
 
-// A Release is what would become of one release.
+// A Release is what the bot would publish of one release.
 type Release struct {
-	Version
+	sources.Candidate
 	// Files are what would be published, by path; LeftOut are selected but would not.
 	Files   []packages.PlannedFile
 	LeftOut []packages.LeftOut
@@ -115,15 +57,17 @@ type Release struct {
 	// Entries is how many files the release has; Sources are their paths.
 	Entries int
 	Sources []string
-	// Integrity has the SHA-512 of the files that upstream has, by path; of the latest release alone.
+	// Integrity has the SHA-512 of the latest release's files that upstream has, by path, and those of built modules.
 	Integrity map[string][sha512.Size]byte
+	// Modules is what the package JSON's modules would come to; nil if it asks for none, or if they were not built.
+	Modules *logs.Modules
 	// Refused says why nothing would be published; "" where something is.
 	Refused string
-	// Err is set where the release could not be had, so that nothing is known of it.
+	// Err is why the release could not be fetched; then nothing is known of it.
 	Err error
 }
 
-// Bytes is the size of all files that upstream has; those that are made are not known yet.
+// Bytes returns the size of all files in bytes, except for minified ones, whose sizes are not known yet.
 func (r *Release) Bytes() (total int64) {
 	for _, f := range r.Files {
 		total += f.Size
@@ -131,60 +75,58 @@ func (r *Release) Bytes() (total int64) {
 	return total
 }
 
-// Made is how many of the files are made.
-func (r *Release) Made() (n int) {
+// Made returns how many of the files are minified here, and how many are built as modules.
+func (r *Release) Made() (minified, built int) {
 	for _, f := range r.Files {
-		if f.Minified {
-			n++
+		switch {
+		case f.Minified:
+			minified++
+		case r.Modules != nil && f.Source == "":
+			built++
 		}
 	}
-	return n
+	return minified, built
 }
 
-// atOnce is how many archives are looked at at the same time.
-const atOnce = 3
+// fetchedAtOnce is how many archives are fetched at once.
+const fetchedAtOnce = 3
 
-// Look gets the latest release of a package, and up to older of its newest others, and tells what the bot
-// would publish of them. The errors are those of the source, where the latest release cannot be had, and
-// [ErrNoReleases].
-func Look(ctx context.Context, source Source, p *packages.Package, older int) (*Preview, error) {
+// NewPreview fetches the latest release of a package, and up to older of its newest others, and returns what the bot would publish of them. Its
+// errors are those of the source about the latest release, and [ErrNoReleases].
+func NewPreview(ctx context.Context, source sources.Source, p *packages.Package, older int) (*Preview, error) {
 	if p.Autoupdate == nil {
-		return nil, errors.New(`the package has no "autoupdate", so there is nowhere to look`)
+		return nil, errors.New(`the package has no "autoupdate", so it has no upstream`)
 	}
-	versions, err := source.Releases(ctx, p.Autoupdate.Target)
+	listing, err := source.List(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {
 		return nil, err
 	}
-	versions = slices.DeleteFunc(versions, func(v Version) bool { return !packages.ValidVersion(v.Name) || p.IgnoresVersion(v.Name) })
-	if len(versions) == 0 {
+	names := slices.SortedFunc(maps.Keys(listing.Versions), func(a, b string) int { return packages.CompareVersions(b, a) })
+	names = slices.DeleteFunc(names, func(name string) bool { return !packages.ValidVersion(name) || p.IgnoresVersion(name) })
+	if len(names) == 0 {
 		return nil, ErrNoReleases
 	}
-	slices.SortFunc(versions, func(a, b Version) int { return packages.CompareVersions(b.Name, a.Name) })
-	names := make([]string, len(versions))
-	for i, v := range versions {
-		names[i] = v.Name
-	}
-	// A prerelease may be newer; but pages and tags show the latest by this.
+	// A prerelease may be newer, but pages and tags display this one.
 	latest := packages.LatestVersion(names)
 	start := packages.NewStart(1 + older)
-	chosen := []Version{versions[slices.Index(names, latest)]}
+	chosen := []sources.Candidate{listing.Versions[latest]}
 	start.Take(latest)
-	for _, v := range versions {
+	for _, name := range names {
 		switch {
-		case v.Name == latest:
-		case start.Wants(v.Name):
-			start.Take(v.Name)
-			chosen = append(chosen, v)
-		case v.Latest && older > 0:
-			chosen = append(chosen, v)
+		case name == latest:
+		case start.Wants(name):
+			start.Take(name)
+			chosen = append(chosen, listing.Versions[name])
+		case name == listing.Latest && older > 0:
+			chosen = append(chosen, listing.Versions[name])
 		}
 	}
 	releases := make([]Release, len(chosen))
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
+	g.SetLimit(fetchedAtOnce)
 	for i, v := range chosen {
 		g.Go(func() error {
-			releases[i] = look(groupCtx, source, p, v, i == 0)
+			releases[i] = previewRelease(groupCtx, source, p, v, i == 0)
 			if i == 0 {
 				return releases[i].Err
 			}
@@ -197,45 +139,69 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 	return &Preview{Package: p, Latest: releases[0], Older: releases[1:]}, ctx.Err()
 }
 
-// A Minifier tells by its error that no minified form can be made of a script (".js") or a style sheet (".css"), and by
-// ctx's error that it could not find out.
-type Minifier func(ctx context.Context, extension string, data []byte) error
-
-// Minified returns a source of whose releases [Look] shows those minified forms only that can be made. Without it, all
-// are shown that the bot would try to make.
-func Minified(s Source, m Minifier) Source { return minifying{s, m} }
-
-type minifying struct {
-	Source
-	minify Minifier
+// A Maker makes files that upstream does not have, as the bot does.
+type Maker struct {
+	// Minify returns an error if no minified form can be made of a script (".js") or a style sheet (".css"), and ctx's error if it could not
+	// find out.
+	Minify func(ctx context.Context, extension string, data []byte) error
+	// BuildModules builds the modules of a release, as [modules.Build] does.
+	BuildModules func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error)
 }
 
-func look(ctx context.Context, source Source, p *packages.Package, v Version, hashed bool) (r Release) {
-	r.Version = v
-	r.Err = withArchive(ctx, source, v, func(a archive.Source) error {
+// WithMaker returns a source of whose releases [NewPreview] lists modules, and only those minified files that can be made. Without it, a preview lists all
+// minified files that the bot would try to make.
+func WithMaker(s sources.Source, m Maker) sources.Source { return makingSource{s, m} }
+
+// A makingSource is a source with a Maker.
+type makingSource struct {
+	sources.Source
+	Maker
+}
+
+// previewRelease fetches a version and returns what the bot would publish of it, with the hashes of the files if hashed is true.
+func previewRelease(ctx context.Context, source sources.Source, p *packages.Package, v sources.Candidate, hashed bool) (r Release) {
+	r.Candidate = v
+	r.Err = withArchive(ctx, source, p, p.Autoupdate.Target, v, func(a archive.Source) error {
 		s, err := packages.NewPlan(ctx, p, a)
 		if err != nil {
 			return err
 		}
 		r.Files, r.LeftOut, r.Entries, r.Sources, r.Refused = s.Files(), s.LeftOut, s.Entries, s.Sources(), s.Nothing()
-		if with, ok := source.(minifying); ok {
-			if err := r.leaveUnmade(ctx, s, a, with.minify); err != nil {
-				return err
+		if with, ok := source.(makingSource); ok {
+			err = r.removeUnminifiable(ctx, a, with.Minify)
+			if err == nil && p.Autoupdate.Modules != nil && r.Refused == "" {
+				err = r.buildModules(ctx, p, a, with)
 			}
 		}
-		r.Default = packages.DefaultFile(p.Filename, r.paths())
-		if hashed {
-			return r.hash(ctx, s, a)
+		if err == nil && hashed {
+			err = r.hashFiles(ctx, s, a)
 		}
-		return nil
+		r.Default = packages.DefaultFile(p.Filename, r.paths())
+		return err
 	})
-	if r.Err != nil && refused(r.Err) {
-		r.Refused, r.Err = r.Err.Error(), nil // as the bot does
+	if reason, ok := sources.RefusalReason(r.Err); ok {
+		r.Refused, r.Err = reason, nil // as the bot does
 	}
 	return r
 }
 
-// paths are those of Files.
+// buildModules adds the files of the modules that the package JSON asks for.
+func (r *Release) buildModules(ctx context.Context, p *packages.Package, a archive.Source, with makingSource) error {
+	published := r.paths()
+	record, files, err := with.BuildModules(ctx, modules.Release{
+		Owner: p.Name + "@" + r.Name, Package: p.Autoupdate.Target, Subpaths: p.Autoupdate.Modules.Subpaths, Archive: a,
+		Published: func(path string) bool { return slices.Contains(published, path) },
+	})
+	r.Modules, r.Integrity = record, make(map[string][sha512.Size]byte)
+	for _, f := range files {
+		r.Files = append(r.Files, packages.PlannedFile{Path: f.Path, Size: int64(len(f.Data))})
+		r.Integrity[f.Path] = sha512.Sum512(f.Data)
+	}
+	slices.SortFunc(r.Files, func(x, y packages.PlannedFile) int { return strings.Compare(x.Path, y.Path) })
+	return err
+}
+
+// paths returns the paths of Files.
 func (r *Release) paths() []string {
 	paths := make([]string, len(r.Files))
 	for i, f := range r.Files {
@@ -244,9 +210,9 @@ func (r *Release) paths() []string {
 	return paths
 }
 
-// leaveUnmade takes out the minified forms that cannot be made.
-func (r *Release) leaveUnmade(ctx context.Context, s *packages.Plan, a archive.Source, minify Minifier) error {
-	if r.Made() == 0 {
+// removeUnminifiable removes the minified files that cannot be made from Files.
+func (r *Release) removeUnminifiable(ctx context.Context, a archive.Source, minify func(ctx context.Context, extension string, data []byte) error) error {
+	if minified, _ := r.Made(); minified == 0 {
 		return nil
 	}
 	unmade := make(map[string]bool) // by the source's path
@@ -266,9 +232,11 @@ func (r *Release) leaveUnmade(ctx context.Context, s *packages.Plan, a archive.S
 	return err
 }
 
-// hash reads what is going to be published.
-func (r *Release) hash(ctx context.Context, s *packages.Plan, a archive.Source) error {
-	r.Integrity = make(map[string][sha512.Size]byte)
+// hashFiles reads the files that would be published and stores their hashes in Integrity.
+func (r *Release) hashFiles(ctx context.Context, s *packages.Plan, a archive.Source) error {
+	if r.Integrity == nil {
+		r.Integrity = make(map[string][sha512.Size]byte)
+	}
 	return archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, content io.Reader) error {
 		targets := s.Targets[e.Name]
 		if len(targets) == 0 {
@@ -285,17 +253,18 @@ func (r *Release) hash(ctx context.Context, s *packages.Plan, a archive.Source) 
 	})
 }
 
-// withArchive hands the archive of a version to use.
-func withArchive(ctx context.Context, source Source, v Version, use func(archive.Source) error) error {
+// withArchive fetches the archive of a version of target, which may leave out what the package p does not publish, and calls use with it. The
+// archive is deleted afterwards. p may be nil for npm.
+func withArchive(ctx context.Context, source sources.Source, p *packages.Package, target string, v sources.Candidate, use func(archive.Source) error) error {
 	file, err := os.CreateTemp("", "larder-look-*")
 	if err != nil {
 		return fmt.Errorf("couldn't make a file for the download: %w", err)
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	a, err := source.Archive(ctx, v, file)
+	fetched, err := source.Fetch(ctx, p, target, v, file)
 	if err != nil {
 		return err
 	}
-	return use(a)
+	return use(fetched.Archive)
 }

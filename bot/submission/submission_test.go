@@ -15,8 +15,12 @@ import (
 	"unicode"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/modules"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -24,7 +28,7 @@ import (
 var released = time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
 
 // source returns a registry and the source that reads it.
-func source(t *testing.T) (*npmtest.Registry, Source) {
+func source(t *testing.T) (*npmtest.Registry, sources.Source) {
 	t.Helper()
 	registry := npmtest.New(t)
 	registry.Setenv(t)
@@ -32,7 +36,7 @@ func source(t *testing.T) (*npmtest.Registry, Source) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return registry, Npm(npm.NewClient(config, getter(t), npm.Options{}))
+	return registry, (&sources.Sources{Npm: npm.NewClient(config, getter(t), npm.Options{})}).ForKind(sources.KindNpm)
 }
 
 func getter(t *testing.T) *fetch.Client {
@@ -61,6 +65,12 @@ func pkg(t *testing.T, filename, base string, globs ...string) *packages.Package
 	return p
 }
 
+// countMinified returns how many minified files would be made of a release.
+func countMinified(r *Release) int {
+	n, _ := r.Made()
+	return n
+}
+
 func TestLook(t *testing.T) {
 	registry, npm := source(t)
 	at := released
@@ -75,11 +85,11 @@ func TestLook(t *testing.T) {
 	add("1.9.0", map[string]string{"dist/slider.js": "c", "dist/slider.min.js": "d"})
 	add("1.8.0", nil, npmtest.Tarball([]byte("no tarball")))
 	add("9.0.0", map[string]string{"dist/slider.js": "ignored"})
-	preview, err := Look(context.Background(), npm, pkg(t, "slider.min.js", "dist", "*.@(js|css)"), 3)
+	preview, err := NewPreview(context.Background(), npm, pkg(t, "slider.min.js", "dist", "*.@(js|css)"), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := preview.Latest; r.Name != "2.0.0" || r.Entries < 3 || len(r.Files) != 4 || r.Made() != 2 || r.Bytes() != 11 || r.Default != "slider.min.js" || r.Refused != "" {
+	if r := preview.Latest; r.Name != "2.0.0" || r.Entries < 3 || len(r.Files) != 4 || countMinified(&r) != 2 || r.Bytes() != 11 || r.Default != "slider.min.js" || r.Refused != "" {
 		t.Errorf("latest: %+v", r)
 	} else if len(r.Integrity) != 2 || r.Integrity["slider.js"] != sha512.Sum512([]byte("window.a")) || r.Integrity["slider.css"] != sha512.Sum512([]byte("a{}")) {
 		t.Errorf("integrity: %v", r.Integrity)
@@ -94,7 +104,7 @@ func TestLook(t *testing.T) {
 	if got := rules(preview.Problems()); got != "warning upstream" { // deprecated
 		t.Errorf("problems: %s", got)
 	}
-	if preview, err = Look(context.Background(), npm, pkg(t, "slider.min.js", "dist", "*.js"), 0); err != nil || len(preview.Older) != 0 {
+	if preview, err = NewPreview(context.Background(), npm, pkg(t, "slider.min.js", "dist", "*.js"), 0); err != nil || len(preview.Older) != 0 {
 		t.Errorf("%v, %v", preview, err)
 	}
 
@@ -108,7 +118,7 @@ func TestLook(t *testing.T) {
 		p := pkg(t, "a.js", "", "*.js")
 		a := *p.Autoupdate
 		a.Target, p.Autoupdate = target, &a
-		_, err := Look(context.Background(), npm, p, 0)
+		_, err := NewPreview(context.Background(), npm, p, 0)
 		if err == nil {
 			t.Errorf("%s: no error", target)
 			continue
@@ -120,7 +130,7 @@ func TestLook(t *testing.T) {
 	}
 	registry.Fail(npmtest.Fault{Status: http.StatusServiceUnavailable})
 	p := pkg(t, "a.js", "", "*.js")
-	_, err = Look(context.Background(), npm, p, 0)
+	_, err = NewPreview(context.Background(), npm, p, 0)
 	if problem := ProblemOf(p, err); !strings.Contains(problem.Message, "could not be looked at") || problem.Severity != packages.Error {
 		t.Errorf("registry down: %v", problem)
 	}
@@ -132,6 +142,56 @@ func rules(problems []packages.Problem) string {
 		all = append(all, p.Severity.String()+" "+p.Rule)
 	}
 	return strings.Join(all, ", ")
+}
+
+// TestModuleProblems holds what is reported of modules that cannot be built, and that their files are listed.
+func TestModuleProblems(t *testing.T) {
+	registry, npm := source(t)
+	registry.Add("slider", "1.0.0", released, map[string]string{"slider.js": "a"})
+	skipped := map[string]string{}
+	for i := range 7 {
+		skipped[fmt.Sprintf("./s%d", i)] = "it imports fs"
+	}
+	for name, tt := range map[string]struct {
+		modules string
+		record  logs.Modules
+		want    string
+	}{
+		"all":            {"true", logs.Modules{Subpaths: map[string]string{".": "esm/index.mjs"}}, ""},
+		"some":           {"true", logs.Modules{Subpaths: map[string]string{".": "esm/index.mjs"}, Skipped: map[string]string{"./server": "it imports fs"}}, "warning modules"},
+		"some of a list": {`[".","./server"]`, logs.Modules{Subpaths: map[string]string{".": "esm/index.mjs"}, Skipped: map[string]string{"./server": "it imports fs"}}, "error modules"},
+		"many":           {"true", logs.Modules{Subpaths: map[string]string{".": "esm/index.mjs"}, Skipped: skipped}, strings.Repeat("warning modules, ", 5) + "warning modules"},
+		"globals":        {"true", logs.Modules{Subpaths: map[string]string{".": "esm/index.mjs"}, Globals: map[string][]string{"index.js": {"Buffer"}}}, "warning modules"},
+		"none":           {"true", logs.Modules{Problem: "it imports fs"}, "error modules, error filename"},
+	} {
+		p, err := packages.Parse("", []byte(strings.Replace(string(pkg(t, "esm/index.mjs", "", "slider.js").JSON), `"ignoreVersions"`, `"modules": `+tt.modules+`, "ignoreVersions"`, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		preview, err := NewPreview(t.Context(), WithMaker(npm, Maker{
+			Minify: func(context.Context, string, []byte) error { return errors.New("not now") },
+			BuildModules: func(_ context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
+				if r.Package != "slider" || !r.Published("slider.js") || r.Published("esm/index.mjs") {
+					t.Errorf("%+v", r)
+				}
+				var files []worker.ModuleFile
+				if tt.record.Problem == "" {
+					files = []worker.ModuleFile{{Path: "esm/index.mjs", Data: []byte("export{}")}}
+				}
+				return &tt.record, files, nil
+			},
+		}), p, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rules(preview.Problems()); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+		r := &preview.Latest
+		if tt.record.Problem == "" && (r.Default != "esm/index.mjs" || r.Integrity[r.Default] != sha512.Sum512([]byte("export{}")) || !strings.Contains(r.Describe(), "1 file of the release's 2 would be published, 9 B in all; 1 module would be built in 1 file")) {
+			t.Errorf("%s: %+v\n%s", name, r, r.Describe())
+		}
+	}
 }
 
 func TestProblems(t *testing.T) {
@@ -153,7 +213,7 @@ func TestProblems(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			preview, err := Look(context.Background(), npm, tt.pkg, 0)
+			preview, err := NewPreview(context.Background(), npm, tt.pkg, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -167,7 +227,7 @@ func TestProblems(t *testing.T) {
 		})
 	}
 	const composed, decomposed = "caf\u00e9.js", "cafe\u0301.js"
-	alike := &Preview{Package: pkg(t, "a.js", "", "*.js"), Latest: Release{Version: Version{Name: "1.0.0"}, Default: "a.js"}}
+	alike := &Preview{Package: pkg(t, "a.js", "", "*.js"), Latest: Release{Candidate: sources.Candidate{Name: "1.0.0"}, Default: "a.js"}}
 	for _, path := range []string{"A.js", "a.js", composed, decomposed} {
 		alike.Latest.Files = append(alike.Latest.Files, packages.PlannedFile{Path: path})
 	}
@@ -175,7 +235,7 @@ func TestProblems(t *testing.T) {
 		!strings.HasPrefix(got[1].Message, `"cafe\u0301.js" and "caf\u00e9.js" of 1.0.0`) {
 		t.Errorf("alike: %v", got)
 	}
-	many := &Preview{Package: pkg(t, "a0.js", "", "*.js"), Latest: Release{Version: Version{Name: "1.0.0"}, Default: "a0.js"}}
+	many := &Preview{Package: pkg(t, "a0.js", "", "*.js"), Latest: Release{Candidate: sources.Candidate{Name: "1.0.0"}, Default: "a0.js"}}
 	for i := range manyFiles + 1 {
 		many.Latest.Files = append(many.Latest.Files, packages.PlannedFile{Path: fmt.Sprintf("a%d.js", i)})
 	}
@@ -384,7 +444,7 @@ func TestRepositoryAddress(t *testing.T) {
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte(`{"description":"d","license":{"type":"MIT"},"repository":{"url":"git://github.com/o/r"},"keywords":"a, b","author":{"name":"n"},"contributors":["a <b> (c)"],"main":"x"}`), "dist/a.js\nb.css")
 	f.Fuzz(func(t *testing.T, data []byte, names string) {
-		var m manifest
+		var m packageJSON
 		if json.Unmarshal(data, &m) != nil {
 			return
 		}
@@ -395,7 +455,7 @@ func FuzzManifest(f *testing.F) {
 			}
 		}
 		d := &Draft{}
-		written, err := d.write("slider", "@scope/slider", &m, files)
+		written, err := d.encodePackage("slider", "@scope/slider", &m, files)
 		if err != nil {
 			return
 		}
@@ -408,17 +468,17 @@ func FuzzManifest(f *testing.F) {
 func FuzzCode(f *testing.F) {
 	f.Add("`a``b`|\n<b>")
 	f.Fuzz(func(t *testing.T, text string) {
-		span := code(text)
+		span := codeSpan(text)
 		fence := span[:len(span)-len(strings.TrimLeft(span, "`"))]
 		inner := strings.TrimSuffix(strings.TrimPrefix(span, fence), fence)
 		if strings.Contains(inner, fence) || strings.HasPrefix(inner, "`") || strings.HasSuffix(inner, "`") || strings.ContainsAny(inner, "\r\n") {
 			t.Errorf("%q ends early: %s", text, span)
 		}
-		if cell := cell(text); strings.Count(cell, "|") != strings.Count(cell, `\|`) {
+		if cell := tableCell(text); strings.Count(cell, "|") != strings.Count(cell, `\|`) {
 			t.Errorf("%q breaks a table: %s", text, cell)
 		}
 		body := text + "\n"
-		b := block("", []string{text})
+		b := codeBlock("", []string{text})
 		fence = b[:strings.IndexByte(b, '\n')]
 		if !strings.HasPrefix(fence, "```") || strings.Contains(body, fence) {
 			t.Errorf("%q ends a block: %s", text, b)

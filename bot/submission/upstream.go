@@ -6,20 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages"
-	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// manifest is what a draft takes from a package.json. Authors write most fields in several ways.
-type manifest struct {
+// A packageJSON is what a draft takes from npm's package.json. Authors write most fields in several ways.
+type packageJSON struct {
 	Description anyText   `json:"description"`
 	License     anyText   `json:"license"`
 	Homepage    anyText   `json:"homepage"`
@@ -35,16 +32,17 @@ type manifest struct {
 	Style       anyText   `json:"style"`
 }
 
-// anyText is a value that ought to be a text: it may also be an object that has one inside, or a list.
+// anyText is a JSON value that should be a string, but may also be an object that has one, or a list.
 type anyText struct{ raw json.RawMessage }
 
+// UnmarshalJSON stores any value.
 func (t *anyText) UnmarshalJSON(data []byte) error {
 	t.raw = append([]byte(nil), data...)
 	return nil
 }
 
-// string returns the text, or that of an object's url or type, or "".
-func (t anyText) string() string {
+// text returns the string, or the url or type of an object, or "".
+func (t anyText) text() string {
 	var s string
 	if json.Unmarshal(t.raw, &s) == nil {
 		return s
@@ -59,13 +57,13 @@ func (t anyText) string() string {
 	return ""
 }
 
-// strings returns the texts of a list, or those between the commas of a text.
-func (t anyText) strings() []anyText {
+// list returns the elements of a list, or the parts between the commas of a string.
+func (t anyText) list() []anyText {
 	var list []anyText
 	if json.Unmarshal(t.raw, &list) == nil {
 		return list
 	}
-	for part := range strings.SplitSeq(t.string(), ",") {
+	for part := range strings.SplitSeq(t.text(), ",") {
 		if raw, err := json.Marshal(part); err == nil {
 			list = append(list, anyText{raw})
 		}
@@ -76,12 +74,11 @@ func (t anyText) strings() []anyText {
 // person is npm's "Name <email> (url)".
 var person = lazyregexp.New(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
 
-// author reads a person, whose address for mail stays out of a file that is going to be published
-// without being asked.
-func (t anyText) author() (packages.Author, bool) {
+// parseAuthor parses a person without the mail address, which is not published unasked; false if the person has no name.
+func (t anyText) parseAuthor() (packages.Author, bool) {
 	var object struct{ Name, URL string }
 	if json.Unmarshal(t.raw, &object) != nil {
-		m := person.FindStringSubmatch(t.string())
+		m := person.FindStringSubmatch(t.text())
 		if m == nil {
 			return packages.Author{}, false
 		}
@@ -91,60 +88,23 @@ func (t anyText) author() (packages.Author, bool) {
 	return a, a.Name != ""
 }
 
-// Git returns the source of packages from git repositories.
-func Git(client *git.Client) Source { return gitSource{client} }
-
-type gitSource struct{ client *git.Client }
-
-// tagged is a version of a git repository.
-type tagged struct {
-	target string
-	tag    git.Tag
-}
-
-func (s gitSource) Releases(ctx context.Context, target string) ([]Version, error) {
-	listing, err := s.client.Tags(ctx, target, "")
-	if err != nil {
-		return nil, err
-	}
-	versions := make([]Version, 0, len(listing.Tags))
-	for _, tag := range listing.Tags {
-		versions = append(versions, Version{Name: tag.Version, Source: tagged{target, tag}})
-	}
-	return versions, nil
-}
-
-func (s gitSource) Archive(ctx context.Context, v Version, dst *os.File) (archive.Source, error) {
-	of := v.Source.(tagged)
-	release, err := s.client.Release(ctx, of.target, of.tag, nil, dst)
-	var refused *git.RefusedError
-	if errors.As(err, &refused) {
-		return archive.Source{}, &RefusedError{err}
-	}
-	if err != nil {
-		return archive.Source{}, err
-	}
-	return release.Archive, nil
-}
-
-// What makes a library popular enough: one of them is.
+// A library is popular enough with one of these.
 const (
-	leastDownloads = 800 // from npm in a month
-	leastStars     = 200 // at GitHub
+	minDownloads = 800 // from npm in a month
+	minStars     = 200 // at GitHub
 )
 
-// Popularity asks how many people use a library.
+// Popularity requests how many people use a library.
 type Popularity struct {
 	// Downloads returns how often an npm package was downloaded in the last month, or
-	// [fetch.ErrNotFound] where there is no count. Nil: it is not asked.
+	// [fetch.ErrNotFound] where there is no count. Nil: npm is not requested.
 	Downloads func(ctx context.Context, name string) (int64, error)
 	// Stars returns how many stars a repository at GitHub has, or [fetch.ErrNotFound] if
-	// it does not exist. Nil: stars are not looked up.
+	// it does not exist. Nil: GitHub is not requested.
 	Stars func(ctx context.Context, owner, repository string) (int64, error)
 }
 
-// Check returns a warning where hardly any site uses the library, and in words what could not be found
-// out on the way.
+// Check returns a warning if few people use the library, and sentences about counts that are unknown.
 func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []packages.Problem, unknown []string) {
 	if p.Autoupdate == nil {
 		return nil, nil
@@ -152,12 +112,12 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	at, target := []string{"autoupdate", "target"}, p.Autoupdate.Target
 	var known []string
 	if p.Autoupdate.Source == "npm" {
-		switch n, err := o.downloads(ctx, target); {
-		case errors.Is(err, errNotAsked):
+		switch n, err := o.requestDownloads(ctx, target); {
+		case errors.Is(err, errNotConfigured):
 			unknown = append(unknown, "npm's downloads: --downloads-url does not say where they are counted")
 		case err != nil:
 			unknown = append(unknown, fmt.Sprintf("npm's downloads of %.200q are not known: %v", target, err))
-		case n >= leastDownloads:
+		case n >= minDownloads:
 			return nil, nil
 		default:
 			known = append(known, humanize.Comma(n)+" downloads from npm in a month")
@@ -165,15 +125,15 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	}
 	owner, repository, ok := gitHubRepository(p)
 	if ok {
-		switch n, err := o.stars(ctx, owner, repository); {
+		switch n, err := o.requestStars(ctx, owner, repository); {
 		case errors.Is(err, fetch.ErrNotFound):
 			problems = append(problems, packages.ProblemAt(p.JSON, packages.Warning, "address",
 				fmt.Sprintf("GitHub has no repository %s/%s, or it is not public", owner, repository), "repository", "url"))
-		case errors.Is(err, errNotAsked):
+		case errors.Is(err, errNotConfigured):
 			unknown = append(unknown, "stars at GitHub: not asked for")
 		case err != nil:
 			unknown = append(unknown, fmt.Sprintf("the stars of %s/%s at GitHub are not known: %v", owner, repository, err))
-		case n >= leastStars:
+		case n >= minStars:
 			return nil, unknown
 		default:
 			known = append(known, humanize.Comma(n)+" stars at GitHub")
@@ -181,17 +141,18 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	}
 	if len(known) > 0 && len(unknown) == 0 {
 		problems = append(problems, packages.ProblemAt(p.JSON, packages.Warning, "popularity", fmt.Sprintf(
-			"few people use it: it has %s; a library should have %d downloads in a month or %d stars", strings.Join(known, " and "), leastDownloads, leastStars), at...))
+			"few people use it: it has %s; a library should have %d downloads in a month or %d stars", strings.Join(known, " and "), minDownloads, minStars), at...))
 	}
 	return problems, unknown
 }
 
-// errNotAsked: the settings name no server to ask.
-var errNotAsked = errors.New("not asked")
+// errNotConfigured says that no server of counts is configured.
+var errNotConfigured = errors.New("not configured")
 
-func (o Popularity) downloads(ctx context.Context, name string) (int64, error) {
+// requestDownloads returns the downloads of an npm package in a month, 0 for one without a count.
+func (o Popularity) requestDownloads(ctx context.Context, name string) (int64, error) {
 	if o.Downloads == nil {
-		return 0, errNotAsked
+		return 0, errNotConfigured
 	}
 	n, err := o.Downloads(ctx, name)
 	if errors.Is(err, fetch.ErrNotFound) {
@@ -200,16 +161,17 @@ func (o Popularity) downloads(ctx context.Context, name string) (int64, error) {
 	return n, err
 }
 
-func (o Popularity) stars(ctx context.Context, owner, repository string) (int64, error) {
+// requestStars returns the stars of a repository at GitHub.
+func (o Popularity) requestStars(ctx context.Context, owner, repository string) (int64, error) {
 	if o.Stars == nil {
-		return 0, errNotAsked
+		return 0, errNotConfigured
 	}
 	return o.Stars(ctx, owner, repository)
 }
 
 var gitHubAddress = lazyregexp.New(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
 
-// gitHubRepository finds the package's repository at GitHub.
+// gitHubRepository returns owner and name of a package's repository at GitHub; ok is false if it has none there.
 func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
 	var addresses []string
 	if p.Autoupdate != nil && p.Autoupdate.Source == "git" {
@@ -226,12 +188,12 @@ func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
 	return "", "", false
 }
 
-// Downloads returns a counter of downloads that asks an API like npm's at base:
-// {base}/downloads/point/last-month/{name}. base is the operator's word and may have any address.
+// Downloads returns a function that requests download counts from an API like npm's: {base}/downloads/point/last-month/{name}. The operator
+// configures base, so it may have any address.
 func Downloads(client *fetch.Client, base string) (func(ctx context.Context, name string) (int64, error), error) {
 	home, err := url.Parse(base)
 	if err != nil || home.Host == "" || home.User != nil {
-		return nil, errors.New("the address of the downloads API is no URL")
+		return nil, errors.New("the address of the downloads API is not a URL")
 	}
 	return func(ctx context.Context, name string) (n int64, err error) {
 		// A scope's slash stays: the API has no other form.
@@ -256,28 +218,31 @@ func Downloads(client *fetch.Client, base string) (func(ctx context.Context, nam
 	}, nil
 }
 
-// shownRelease is a release as JSON.
-type shownRelease struct {
-	Version string      `json:"version"`
-	Files   int         `json:"files"`
-	Bytes   int64       `json:"bytes"`
-	Made    int         `json:"made"`
-	Default string      `json:"default,omitempty"`
-	Refused string      `json:"refused,omitempty"`
-	Error   string      `json:"error,omitempty"`
-	List    []shownFile `json:"list,omitempty"`
-	LeftOut []shownFile `json:"leftOut,omitempty"`
+// A releaseJSON is the JSON form of a release.
+type releaseJSON struct {
+	Version string     `json:"version"`
+	Files   int        `json:"files"`
+	Bytes   int64      `json:"bytes"`
+	Made    int        `json:"made"`
+	Built   int        `json:"built,omitempty"`
+	Default string     `json:"default,omitempty"`
+	Refused string     `json:"refused,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	List    []fileJSON `json:"list,omitempty"`
+	LeftOut []fileJSON `json:"leftOut,omitempty"`
 }
 
-type shownFile struct {
+// A fileJSON is the JSON form of a file.
+type fileJSON struct {
 	Path     string `json:"path"`
 	Bytes    int64  `json:"bytes,omitempty"`
 	Minified bool   `json:"minified,omitempty"`
+	Built    bool   `json:"built,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 }
 
-// shownChange is the difference from the published package JSON, as JSON.
-type shownChange struct {
+// A changeJSON is the JSON form of the difference from the published package JSON.
+type changeJSON struct {
 	Fields  []string `json:"fields,omitempty"`
 	Release string   `json:"release,omitempty"`
 	Added   []string `json:"added,omitempty"`
@@ -285,27 +250,27 @@ type shownChange struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// AsJSON is the preview in its JSON form, with what is wrong.
+// AsJSON returns the JSON form of the preview, with problems.
 func (p *Preview) AsJSON(problems []packages.Problem) any {
 	shown := struct {
-		Package  string         `json:"package"`
-		Latest   shownRelease   `json:"latest"`
-		Older    []shownRelease `json:"older"`
-		Tags     []string       `json:"tags"`
-		Change   *shownChange   `json:"change,omitempty"`
-		Problems []string       `json:"problems"`
-	}{Package: p.Package.Name, Latest: p.Latest.shown(), Older: []shownRelease{}, Tags: append([]string{}, p.Tags...), Problems: []string{}}
+		Package  string        `json:"package"`
+		Latest   releaseJSON   `json:"latest"`
+		Older    []releaseJSON `json:"older"`
+		Tags     []string      `json:"tags"`
+		Change   *changeJSON   `json:"change,omitempty"`
+		Problems []string      `json:"problems"`
+	}{Package: p.Package.Name, Latest: p.Latest.asJSON(), Older: []releaseJSON{}, Tags: append([]string{}, p.Tags...), Problems: []string{}}
 	if c := p.Change; c != nil {
-		shown.Change = &shownChange{c.Fields, c.Release, c.Added, c.Removed, c.Problem}
+		shown.Change = &changeJSON{c.Fields, c.Release, c.Added, c.Removed, c.Problem}
 	}
 	for _, f := range p.Latest.Files {
-		shown.Latest.List = append(shown.Latest.List, shownFile{Path: f.Path, Bytes: f.Size, Minified: f.Minified})
+		shown.Latest.List = append(shown.Latest.List, fileJSON{Path: f.Path, Bytes: f.Size, Minified: f.Minified, Built: f.Source == ""})
 	}
 	for _, l := range p.Latest.LeftOut {
-		shown.Latest.LeftOut = append(shown.Latest.LeftOut, shownFile{Path: l.Path, Reason: l.Reason})
+		shown.Latest.LeftOut = append(shown.Latest.LeftOut, fileJSON{Path: l.Path, Reason: l.Reason})
 	}
 	for i := range p.Older {
-		shown.Older = append(shown.Older, p.Older[i].shown())
+		shown.Older = append(shown.Older, p.Older[i].asJSON())
 	}
 	for _, problem := range problems {
 		shown.Problems = append(shown.Problems, problem.String())
@@ -313,8 +278,10 @@ func (p *Preview) AsJSON(problems []packages.Problem) any {
 	return shown
 }
 
-func (r *Release) shown() shownRelease {
-	shown := shownRelease{Version: r.Name, Files: len(r.Files), Bytes: r.Bytes(), Made: r.Made(), Default: r.Default, Refused: r.Refused}
+// asJSON returns the JSON form of the release without its files.
+func (r *Release) asJSON() releaseJSON {
+	minified, built := r.Made()
+	shown := releaseJSON{Version: r.Name, Files: len(r.Files), Bytes: r.Bytes(), Made: minified, Built: built, Default: r.Default, Refused: r.Refused}
 	if r.Err != nil {
 		shown.Error = r.Err.Error()
 	}

@@ -20,18 +20,18 @@ func TestEnd(t *testing.T) {
 		}
 		return nil
 	}
-	out, erasure, err := c.desk.End(ctx, "demo", "1.0.0", "by order", false, inForce)
+	out, erasure, err := c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", false, inForce)
 	if err != nil || out == nil || erasure != nil || calls != 1 {
 		t.Fatalf("withdrawn: %+v, %+v, %v, asked %d times", out, erasure, err, calls)
 	}
-	if _, _, err := c.desk.End(ctx, "demo", "1.0.0", "by order", false, inForce); !errors.Is(err, withdrawal.ErrAlready) {
+	if _, _, err := c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", false, inForce); !errors.Is(err, withdrawal.ErrAlready) {
 		t.Errorf("withdrawn twice: %v", err)
 	}
 	stuck := errors.New("stuck")
-	if _, _, err := c.desk.End(ctx, "demo", "1.0.0", "by order", true, func(context.Context) error { return stuck }); !errors.Is(err, stuck) || !c.stored("one") {
+	if _, _, err := c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", true, func(context.Context) error { return stuck }); !errors.Is(err, stuck) || !c.stored("one") {
 		t.Errorf("erased although it may be served: %v", err)
 	}
-	out, erasure, err = c.desk.End(ctx, "demo", "1.0.0", "by order", true, inForce)
+	out, erasure, err = c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", true, inForce)
 	if err != nil || out != nil || erasure == nil || erasure.Erased == 0 || c.stored("one") {
 		t.Errorf("erased later: %+v, %+v, %v", out, erasure, err)
 	}

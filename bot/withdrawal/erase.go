@@ -26,9 +26,8 @@ type Erasure struct {
 	Busy int `json:"busy"`
 }
 
-// Erase removes for good the contents of a withdrawn release that nothing else
-// needs. It can be called again, for what it had to leave.
-func (d *Desk) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
+// Erase permanently removes the contents of a withdrawn release that nothing else needs. It can be called again for contents that were in use.
+func (d *Service) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
 	reason, err := checkReason(reason)
 	if err != nil {
 		return Erasure{}, err
@@ -40,16 +39,16 @@ func (d *Desk) Erase(ctx context.Context, name, version, reason string) (Erasure
 	if v.Withdrawn == nil {
 		return Erasure{}, fmt.Errorf("%s %s is served; withdraw it before its files are erased", name, version)
 	}
-	c, err := d.candidates(m)
+	c, err := d.newCandidates(m)
 	if err != nil {
 		return Erasure{}, err
 	}
-	seen, err := c.exclude(ctx, d.store, name, version)
+	seen, err := c.excludeNeeded(ctx, d.store, name, version)
 	if err != nil {
 		return Erasure{}, err
 	}
 	for {
-		entry, err := d.remove(ctx, c, seen, logs.Entry{
+		entry, err := d.appendErasure(ctx, c, seen, logs.Entry{
 			Kind: logs.Erased, Time: d.now(), Actor: actor,
 			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
 		})
@@ -64,13 +63,13 @@ func (d *Desk) Erase(ctx context.Context, name, version, reason string) (Erasure
 		if err != nil {
 			return Erasure{}, err
 		}
-		return c.erasure(entry), nil
+		return c.newErasure(entry), nil
 	}
 }
 
-// remove erases the candidates that nothing has come to need since the log had
-// seen entries, and returns the entry's index.
-func (d *Desk) remove(ctx context.Context, c *candidates, seen int64, entry logs.Entry) (int64, error) {
+// appendErasure removes the candidates from the store and appends the entry that says so, unless entries since the first seen ones need them. It
+// returns the index of the entry, -1 if no candidate was left.
+func (d *Service) appendErasure(ctx context.Context, c *candidates, seen int64, entry logs.Entry) (int64, error) {
 	index := int64(-1)
 	pins := d.store.Pin()
 	defer pins.Release()
@@ -101,7 +100,7 @@ func (d *Desk) remove(ctx context.Context, c *candidates, seen int64, entry logs
 		if err != nil {
 			return err
 		}
-		if entry.Erasure, err = d.keep(pins, data); err != nil {
+		if entry.Erasure, err = d.storeDocument(pins, data); err != nil {
 			return err
 		}
 		e, err := tx.Append(entry)
@@ -114,8 +113,8 @@ func (d *Desk) remove(ctx context.Context, c *candidates, seen int64, entry logs
 	return index, err
 }
 
-// keep stores a document that an entry names.
-func (d *Desk) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+// storeDocument stores a document that an entry names, and pins it.
+func (d *Service) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	h := kvstore.Sum(data)
 	if there, err := pins.Has(h); err != nil || there {
 		return h, err
@@ -123,7 +122,7 @@ func (d *Desk) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	return h, d.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}})
 }
 
-// candidates are contents that may be erased, as far as is known.
+// candidates are contents that may be erased, unless something else turns out to need them.
 type candidates struct {
 	sizes  map[kvstore.Hash]int64
 	shared int
@@ -131,8 +130,8 @@ type candidates struct {
 	busy   int
 }
 
-// candidates returns the contents of a release that are stored.
-func (d *Desk) candidates(m *logs.Manifest) (*candidates, error) {
+// newCandidates returns the contents of a release that the store has.
+func (d *Service) newCandidates(m *logs.Manifest) (*candidates, error) {
 	c := &candidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
 	for _, f := range m.Files {
 		switch _, err := d.store.Content(f.SHA256); {
@@ -145,31 +144,31 @@ func (d *Desk) candidates(m *logs.Manifest) (*candidates, error) {
 	return c, nil
 }
 
-// mostWith is how many of those that share contents are named.
-const mostWith = 5
+// maxNamed is how many of the releases that share contents are named.
+const maxNamed = 5
 
-func (c *candidates) needed(h kvstore.Hash, by string) {
+// excludeContent removes a content from the candidates because by, a release or a log entry, needs it.
+func (c *candidates) excludeContent(h kvstore.Hash, by string) {
 	if _, ok := c.sizes[h]; !ok {
 		return
 	}
 	delete(c.sizes, h)
 	c.shared++
-	if len(c.with) < mostWith {
+	if len(c.with) < maxNamed {
 		c.with[by] = struct{}{}
 	}
 }
 
-// exclude drops the candidates that anything but the one release needs: a release
-// that is served, one that could be restored, or the log itself. It returns how many
-// entries the log had.
-func (c *candidates) exclude(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
+// excludeNeeded removes the candidates that anything besides the release needs: another release that is served or could be restored, or the log. It
+// returns the number of entries that it read.
+func (c *candidates) excludeNeeded(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
 	for f, err := range views.AllFiles(snapshot) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return 0, err
 		}
-		c.needed(f.Hash, f.Package+" "+f.Version)
+		c.excludeContent(f.Hash, f.Package+" "+f.Version)
 	}
 	type release struct{ name, version string }
 	withdrawn := make(map[release]kvstore.Hash) // its manifest
@@ -196,7 +195,7 @@ func (c *candidates) exclude(ctx context.Context, store *kvstore.Store, name, ve
 	return seen, nil
 }
 
-// excludeEntry drops the candidates that one more entry needs.
+// excludeEntry removes the candidates that an entry needs, or the release that it publishes.
 func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	c.excludeNamed(e)
 	if e.Kind.Serves() {
@@ -205,26 +204,27 @@ func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	return nil
 }
 
-// excludeNamed drops the candidates that an entry names itself, such as a package
-// JSON that is also a file.
+// excludeNamed removes the candidates that an entry itself names, such as a package JSON that is also a file.
 func (c *candidates) excludeNamed(e logs.Indexed) {
 	for _, h := range e.Contents() {
-		c.needed(h, fmt.Sprintf("log entry %d", e.Index))
+		c.excludeContent(h, fmt.Sprintf("log entry %d", e.Index))
 	}
 }
 
+// excludeManifest removes the candidates that are files of the release with a manifest. by is the name of the release.
 func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by string) error {
 	m, err := logs.ReadManifest(store, h)
 	if err != nil {
 		return fmt.Errorf("%s may share files: %w", by, err)
 	}
 	for _, f := range m.Files {
-		c.needed(f.SHA256, by)
+		c.excludeContent(f.SHA256, by)
 	}
 	return nil
 }
 
-func (c *candidates) erasure(entry int64) Erasure {
+// newErasure returns the result after the candidates were erased, with the index of the log entry.
+func (c *candidates) newErasure(entry int64) Erasure {
 	e := Erasure{Entry: entry, Erased: len(c.sizes), Shared: c.shared, Busy: c.busy}
 	for _, size := range c.sizes {
 		e.Bytes += size

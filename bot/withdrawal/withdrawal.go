@@ -1,14 +1,11 @@
-// Package withdrawal takes published releases out of service, brings them back
-// and erases what only they have.
+// Package withdrawal withdraws published releases, restores them, and erases the contents that only they have.
 //
-// Guarantees: each of these is an entry of the log, in the same write as the rows
-// that it changes; a release that was restored is served as it was before; erasing
-// removes no content that another release needs, whether that is served or could be
-// restored, that the log names, or that a release under way is about to name.
+// Guarantees: each of these is an entry of the log, in the same write as the rows that it changes; a restored release is served as it was before;
+// erasing removes no content that another release needs that is served or could be restored, that the log names, or that a release on its way to
+// publication is about to name.
 //
-// It needs a store and its log only, no catalogue, so that nothing that is wrong
-// elsewhere keeps an operator from withdrawing. It does not know how releases are served: what
-// does follows the log.
+// It needs only a store and its log, no catalogue, so an operator can withdraw whatever else fails. It must not know how releases are served: the
+// server follows the log.
 package withdrawal
 
 import (
@@ -25,30 +22,28 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// MaxReason bounds a reason, in bytes. Responses to requests for the release
-// have it.
+// MaxReason bounds a reason, in bytes. Responses to requests for the release contain it.
 const MaxReason = 1000
 
-// actor does all this, as the log says it.
+// actor is the actor of all entries.
 const actor = "operator"
 
-// A Desk is where an operator says which releases to withdraw. Its methods may be
-// called at the same time.
-type Desk struct {
+// A Service withdraws, restores and erases releases for an operator. Its methods may be called at the same time.
+type Service struct {
 	store *kvstore.Store
 	log   *logs.Log
 	now   func() time.Time
 }
 
-// New returns a desk over a store and its log.
-func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Desk {
-	return &Desk{store: store, log: log, now: now}
+// New returns a service over a store and its log.
+func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Service {
+	return &Service{store: store, log: log, now: now}
 }
 
-// ErrAlready says that a release has been withdrawn before.
+// ErrAlready says that an operator withdrew the release before.
 var ErrAlready = errors.New("is withdrawn already")
 
-// An Outcome says what became of a release.
+// An Outcome describes a release that was withdrawn or restored.
 type Outcome struct {
 	Package string   `json:"package"`
 	Version string   `json:"version"`
@@ -58,10 +53,9 @@ type Outcome struct {
 	Bytes   int64    `json:"bytes"` // of all files
 }
 
-// Withdraw ends that a published release is served. One that the bot withdrew is withdrawn
-// again, in the operator's name, so that the bot does not restore it.
-func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
-	return d.change(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
+// Withdraw withdraws a published release. It withdraws a release again that the bot withdrew, so that the bot does not restore it.
+func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
+	return d.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
 		if w == nil {
 			return nil
@@ -75,10 +69,10 @@ func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcom
 	})
 }
 
-// Restore makes a withdrawn release be served again, exactly as it was. policy is what the entry says of the policy of its
-// package, nil for none.
-func (d *Desk) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (Outcome, error) {
-	return d.change(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
+// Restore makes a withdrawn release served again, with the same files. policy is what the entry says about the provenance policy of the package,
+// nil for a package without a policy.
+func (d *Service) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (Outcome, error) {
+	return d.appendEntry(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
 		}
@@ -101,9 +95,8 @@ func (d *Desk) Restore(ctx context.Context, name, version, reason string, policy
 	})
 }
 
-// change appends an entry about a published or withdrawn release, if allowed lets
-// it.
-func (d *Desk) change(e logs.Entry, name, version, reason string, allowed func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
+// appendEntry completes e for a published or withdrawn release and appends it to the log, unless check returns an error.
+func (d *Service) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
 	reason, err := checkReason(reason)
 	if err != nil {
 		return Outcome{}, err
@@ -116,7 +109,7 @@ func (d *Desk) change(e logs.Entry, name, version, reason string, allowed func(v
 		if err != nil {
 			return err
 		}
-		if err := allowed(v, m, pins); err != nil {
+		if err := check(v, m, pins); err != nil {
 			return err
 		}
 		e.Time, e.Actor, e.Package, e.Version, e.Released = d.now(), actor, name, version, v.Released
@@ -131,6 +124,7 @@ func (d *Desk) change(e logs.Entry, name, version, reason string, allowed func(v
 	return out, err
 }
 
+// newOutcome describes the release of an entry, which has the manifest m.
 func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
 	out := Outcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
 	for i, f := range m.Files {
@@ -140,8 +134,8 @@ func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
 	return out
 }
 
-// lookup returns a release that is or was published.
-func (d *Desk) lookup(name, version string) (views.Version, *logs.Manifest, error) {
+// lookup returns a version that is or was published, and its manifest. Its error says why there is none.
+func (d *Service) lookup(name, version string) (views.Version, *logs.Manifest, error) {
 	v, err := views.LookupVersion(d.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return v, nil, d.explainAbsent(name, version)
@@ -153,8 +147,8 @@ func (d *Desk) lookup(name, version string) (views.Version, *logs.Manifest, erro
 	return v, m, err
 }
 
-// explainAbsent says what there is instead of a release that was never published.
-func (d *Desk) explainAbsent(name, version string) error {
+// explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is unknown.
+func (d *Service) explainAbsent(name, version string) error {
 	state, err := views.LookupState(d.store, name, version)
 	switch {
 	case err == nil:
@@ -171,8 +165,8 @@ func (d *Desk) explainAbsent(name, version string) error {
 	return fmt.Errorf("%s has no version %s; `larder status %s` lists those it has", name, version, name)
 }
 
-// explainMissing says why a withdrawn release cannot be restored.
-func (d *Desk) explainMissing(ctx context.Context, name, version string, f logs.File) error {
+// explainMissing returns an error that says why a release cannot be restored: the content of file f was erased or is lost.
+func (d *Service) explainMissing(ctx context.Context, name, version string, f logs.File) error {
 	erased := logs.Indexed{Index: -1}
 	for e, err := range logs.Entries(d.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -188,8 +182,7 @@ func (d *Desk) explainMissing(ctx context.Context, name, version string, f logs.
 	return fmt.Errorf("%s %s cannot be restored: its files were erased for good (log entry %d: %s)", name, version, erased.Index, erased.Reason)
 }
 
-// checkReason returns a reason that can stand in the log, in answers and on a
-// terminal.
+// checkReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxReason bytes.
 func checkReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
@@ -203,9 +196,9 @@ func checkReason(reason string) (string, error) {
 	return reason, nil
 }
 
-// End withdraws a release and, where erase says so, removes its files once inForce has returned: no process serves them
-// then. A release that was withdrawn before can be erased later; there is no outcome then.
-func (d *Desk) End(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*Outcome, *Erasure, error) {
+// WithdrawAndErase withdraws a release and, if erase is true, erases its files once inForce has returned, when no process serves them any more. The
+// outcome is nil for a release that was withdrawn before, whose files are only erased.
+func (d *Service) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*Outcome, *Erasure, error) {
 	var withdrawn *Outcome
 	switch out, err := d.Withdraw(ctx, name, version, reason); {
 	case err == nil:

@@ -23,7 +23,7 @@ func now() time.Time { return testkit.Released.Add(time.Hour) }
 // A counter is a desk over a shelf with some releases.
 type counter struct {
 	*testkit.Shelf
-	desk *withdrawal.Desk
+	desk *withdrawal.Service
 	t    *testing.T
 }
 

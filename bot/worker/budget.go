@@ -8,63 +8,39 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// Budget decides when a file of a release, or an encoder, may begin. All of them share one
-// budget of memory: what this process needs for it, and what its child may have. One that
-// needs more than the whole budget runs alone.
+// Budget decides when a file of a release, or an encoder, may start. All of them share one budget of memory: what this process needs for it,
+// and the limit of its child. One that needs more than the whole budget runs alone. Idle children of the pools get what memory is left, and end
+// if a turn needs it.
 //
-// Files of releases go first, because clients wait for them, and those of fresh releases before
-// all; an eighth of the memory, up to mostKept, is for these alone. Contents of ordinary size have so many slots and begin in the order in which they came.
+// Files of releases go first, because clients wait for them, and those of fresh releases before all others; an eighth of the memory, up to
+// maxReserved, is for fresh releases alone. Contents of ordinary size have slots and start in the order in which they came.
 //
-// Huge contents take minutes and much memory, so the first of them needs no slot and others
-// have half of the slots at most. They begin where slotMemory is left for each slot, or for a
-// quarter of them while most are idle; one does also where there is no content of ordinary size.
+// Huge contents take minutes and much memory, so one of them needs no slot and others have half of the slots at most. They start if slotMemory
+// is left for each slot, or for a quarter of them while most are idle; one also starts if there is no content of ordinary size.
 type Budget struct {
-	mu     sync.Mutex
-	slots  int   // that are free
-	of     int   // slots in all
-	memory int64 // bytes that are free; below 0 where one runs that needs more than there is
-	most   int64 // bytes in all
-	kept   int64 // of them for fresh releases
-	taken  bool  // the lane of huge contents
-	// huge contents beside the lane, and what all huge ones take
+	mu       sync.Mutex
+	slots    int   // that are free
+	of       int   // slots in all
+	memory   int64 // bytes that no turn has; below 0 while one runs that needs more than there is
+	most     int64 // bytes in all
+	reserved int64 // of them for fresh releases
+	taken    bool  // the slot of huge contents
+	// huge contents in other slots, and the memory of all huge ones
 	extra      int
 	hugeMemory int64
 
-	Minifiers, Fresh, Squeezers *idleWorkers // fresh: the minifiers of fresh releases
+	// The pools in which turns have children: those for files of releases, and of fresh ones, and the encoders. Nil for none.
+	Minifiers, Fresh, Squeezers childPool
 
 	freshFiles, files, ordinary, huge []*turn
 }
 
-// idleWorkers counts a pool's children without a job, by owner, in the order in which the pool ends them: the longest idle
-// first. Each has idleMemory bytes. A child serves one owner only, so a turn reuses the child of its own owner or starts one.
-type idleWorkers struct {
-	owners  []string
-	running int    // children with a job
-	most    int    // children of the pool in all
-	Drop    func() // ends the child that is idle longest
-}
-
-// start counts a child that gets a job, and reports whether it was idle before.
-func (w *idleWorkers) start(owner string) (reused bool) {
-	w.running++
-	if i := slices.Index(w.owners, owner); i >= 0 {
-		w.owners = slices.Delete(w.owners, i, i+1)
-		return true
-	}
-	return false
-}
-
-// trim forgets the children that the pool has ended to start others, and returns how many those are.
-func (w *idleWorkers) trim() int {
-	n := min(len(w.owners), max(0, len(w.owners)+w.running-w.most))
-	w.owners = w.owners[n:]
-	return n
-}
-
-// finish counts a child that has no job any more.
-func (w *idleWorkers) finish(owner string) {
-	w.running--
-	w.owners = append(w.owners, owner)
+// A childPool is what a budget needs of a [Pool].
+type childPool interface {
+	// idleOwners returns the owners of the idle children.
+	idleOwners() []string
+	// endIdleChildren ends up to most idle children, but none of these owners, and returns how many it ended.
+	endIdleChildren(most int, except []string) int
 }
 
 // HugeSize is the size in bytes above which a content is huge.
@@ -74,29 +50,25 @@ const HugeSize = 2 << 20
 // all slots.
 const slotMemory = 32 << 20
 
-// mostKept bounds the memory that only fresh releases may have.
-const mostKept = 48 << 20
+// maxReserved bounds the memory that only fresh releases may have.
+const maxReserved = 48 << 20
 
 // idleMemory is the bytes that a child keeps while it has nothing to do.
 const idleMemory = 16 << 20
 
-// A turn is one file's or one encoder's: it waits, runs and ends.
+// A turn is that of a file or an encoder: it waits, runs and ends.
 type turn struct {
 	memory int64
-	owner  string        // for whom the child works
-	child  *idleWorkers  // of the pool in which it has a child; nil where it has none
-	begin  chan struct{} // closed when it may
-	lane   *[]*turn      // in which it waits
-	apart  bool          // it has the lane of huge contents
+	owner  string        // of the child
+	pool   childPool     // of the child; nil without one
+	begin  chan struct{} // closed when it may start
+	queue  *[]*turn      // in which it waits
+	apart  bool          // it has the slot of huge contents
 }
 
-// NewBudget returns lanes over pools with at most so many children that process files of releases and of fresh ones.
-func NewBudget(slots int, memory int64, minifiers, fresh int) *Budget {
-	pool := func(most int) *idleWorkers { return &idleWorkers{most: most, Drop: func() {}} }
-	return &Budget{
-		slots: slots, of: slots, memory: memory, most: memory, kept: min(memory/8, mostKept),
-		Minifiers: pool(minifiers), Fresh: pool(fresh), Squeezers: pool(slots + 1),
-	}
+// NewBudget returns a budget with that many slots for encoders and bytes of memory.
+func NewBudget(slots int, memory int64) *Budget {
+	return &Budget{slots: slots, of: slots, memory: memory, most: memory, reserved: min(memory/8, maxReserved)}
 }
 
 // EncoderMemory is what squeezing a content takes: a child, and its bytes here, on their way
@@ -107,43 +79,43 @@ func EncoderMemory(size int64) int64 {
 
 // AcquireEncoder waits until a content of that size may be encoded by the owner's child. The caller leaves afterwards.
 func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (leave func(), err error) {
-	t := &turn{memory: EncoderMemory(size), owner: owner, child: l.Squeezers, lane: &l.ordinary}
+	t := &turn{memory: EncoderMemory(size), owner: owner, pool: l.Squeezers, queue: &l.ordinary}
 	if size > HugeSize {
-		t.lane = &l.huge
+		t.queue = &l.huge
 	}
 	return l.wait(ctx, t)
 }
 
 // AcquireDelta waits until a content of that size may be encoded by the owner's child as a delta against a dictionary. The caller leaves afterwards.
 func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, size int64) (leave func(), err error) {
-	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, child: l.Squeezers, lane: &l.ordinary})
+	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
 
 // AcquireFile waits until a file of a release may take so much memory here, and the release's child so much if
 // that is not 0. The caller leaves afterwards.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
-	t, minifiers := &turn{memory: here + child, owner: release, lane: &l.files}, l.Minifiers
+	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
-		t.lane, minifiers = &l.freshFiles, l.Fresh
+		t.queue, minifiers = &l.freshFiles, l.Fresh
 	}
 	if child > 0 {
-		t.child = minifiers
+		t.pool = minifiers
 	}
 	return l.wait(ctx, t)
 }
 
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
-	t.memory = min(t.memory, l.most-l.keptFrom(t)) // one that needs more runs alone
-	l.change(func() { *t.lane = append(*t.lane, t) })
+	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
+	l.change(func() { *t.queue = append(*t.queue, t) })
 	select {
 	case <-t.begin:
 		return func() { l.change(func() { l.free(t) }) }, nil
 	case <-ctx.Done():
 	}
 	l.change(func() {
-		if i := slices.Index(*t.lane, t); i >= 0 {
-			*t.lane = slices.Delete(*t.lane, i, i+1)
+		if i := slices.Index(*t.queue, t); i >= 0 {
+			*t.queue = slices.Delete(*t.queue, i, i+1)
 		} else {
 			l.free(t)
 		}
@@ -151,42 +123,61 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	return nil, ctx.Err()
 }
 
-// keptFrom is the memory that a turn must leave to fresh releases.
-func (l *Budget) keptFrom(t *turn) int64 {
-	if t.lane == &l.freshFiles {
+// reservedFrom returns the memory that a turn must leave to fresh releases.
+func (l *Budget) reservedFrom(t *turn) int64 {
+	if t.queue == &l.freshFiles {
 		return 0
 	}
-	return l.kept
+	return l.reserved
 }
 
-// change does one thing, begins what may begin after it, and ends the idle children that have
-// to make room.
+// change does one thing, starts the turns that may start after it, and ends the idle children whose memory they need.
 func (l *Budget) change(do func()) {
 	l.mu.Lock()
 	do()
-	var drop []func()
-	l.next(func(of *idleWorkers) { drop = append(drop, of.Drop) })
+	var started []*turn
+	l.startNext(func(t *turn) { started = append(started, t) })
+	free := l.memory
 	l.mu.Unlock()
-	for _, end := range drop {
-		end()
+	if len(started) > 0 {
+		l.endIdleChildren(started, free)
 	}
 }
 
-// free takes back what a turn had. Its child stays, idle.
+// endIdleChildren ends the idle children that do not fit into the free memory after turns have started. A child that a turn is about to reuse counts
+// with the turn.
+func (l *Budget) endIdleChildren(started []*turn, free int64) {
+	var owners []string
+	leave := int64(0)
+	for _, t := range started {
+		leave = max(leave, l.reservedFrom(t))
+		if t.pool != nil {
+			owners = append(owners, t.owner)
+		}
+	}
+	pools := slices.DeleteFunc([]childPool{l.Minifiers, l.Fresh, l.Squeezers}, func(p childPool) bool { return p == nil })
+	excess := -int(max(0, free-leave) / idleMemory)
+	for _, p := range pools {
+		excess += len(slices.DeleteFunc(p.idleOwners(), func(owner string) bool { return slices.Contains(owners, owner) }))
+	}
+	for _, p := range pools {
+		if excess > 0 {
+			excess -= p.endIdleChildren(excess, owners)
+		}
+	}
+}
+
+// free takes back what a turn had.
 func (l *Budget) free(t *turn) {
 	l.memory += t.memory
-	if t.child != nil {
-		t.child.finish(t.owner)
-		l.memory -= idleMemory
-	}
-	if t.lane == &l.huge {
+	if t.queue == &l.huge {
 		l.hugeMemory -= t.memory
 	}
 	switch {
-	case t.lane == &l.files, t.lane == &l.freshFiles:
+	case t.queue == &l.files, t.queue == &l.freshFiles:
 	case t.apart:
 		l.taken = false
-	case t.lane == &l.huge:
+	case t.queue == &l.huge:
 		l.extra--
 		fallthrough
 	default:
@@ -194,19 +185,19 @@ func (l *Budget) free(t *turn) {
 	}
 }
 
-// next begins whatever may begin.
-func (l *Budget) next(drop func(*idleWorkers)) {
+// startNext starts the turns that may start, and reports each.
+func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
-			if !l.take((*files)[0], drop) {
-				return // what begins now would keep it waiting
+			if !l.take((*files)[0], started) {
+				return // a turn of another queue would delay it
 			}
 		}
 	}
 	for len(l.huge) > 0 && (!l.taken || l.slots > 0 && l.extra < l.of/2) {
 		t := l.huge[0]
 		t.apart = !l.taken
-		if !l.spare(t) || !l.take(t, drop) {
+		if !l.leavesEnough(t) || !l.take(t, started) {
 			break
 		}
 		l.hugeMemory += t.memory
@@ -217,13 +208,13 @@ func (l *Budget) next(drop func(*idleWorkers)) {
 		l.extra++
 		l.slots--
 	}
-	for len(l.ordinary) > 0 && l.slots > 0 && l.take(l.ordinary[0], drop) {
+	for len(l.ordinary) > 0 && l.slots > 0 && l.take(l.ordinary[0], started) {
 		l.slots--
 	}
 }
 
-// spare reports whether a huge content leaves enough memory to those of ordinary size.
-func (l *Budget) spare(t *turn) bool {
+// leavesEnough reports whether a huge content leaves enough memory to those of ordinary size.
+func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none
 	}
@@ -238,30 +229,14 @@ func (l *Budget) spare(t *turn) bool {
 	return l.hugeMemory+t.memory+keep <= l.most
 }
 
-// take begins the first turn of a lane if there is the memory for it.
-func (l *Budget) take(t *turn, drop func(*idleWorkers)) bool {
-	need := t.memory + l.keptFrom(t)
-	available := l.memory
-	for _, pool := range []*idleWorkers{l.Minifiers, l.Fresh, l.Squeezers} {
-		available += int64(len(pool.owners)) * idleMemory
-	}
-	if need > available {
+// take starts the first turn of a queue if there is memory for it.
+func (l *Budget) take(t *turn, started func(*turn)) bool {
+	if t.memory+l.reservedFrom(t) > l.memory {
 		return false
 	}
-	if t.child != nil {
-		if t.child.start(t.owner) {
-			l.memory += idleMemory
-		}
-		l.memory += int64(t.child.trim()) * idleMemory
-	}
-	for _, pool := range []*idleWorkers{l.Minifiers, l.Fresh, l.Squeezers} {
-		for ; need > l.memory && len(pool.owners) > 0; l.memory += idleMemory {
-			pool.owners = pool.owners[1:]
-			drop(pool)
-		}
-	}
 	l.memory -= t.memory
-	*t.lane = (*t.lane)[1:]
+	*t.queue = (*t.queue)[1:]
 	close(t.begin)
+	started(t)
 	return true
 }

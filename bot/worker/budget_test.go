@@ -45,7 +45,7 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 			peak = max(peak, used)
 			return busy
 		}
-		l := NewBudget(processors, memory, processors, 1)
+		l := NewBudget(processors, memory)
 		begin := time.Now()
 		var all sync.WaitGroup
 		for i := range contents {
@@ -91,7 +91,7 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 
 func TestHugeContentHasALane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewBudget(2, 800<<20, 2, 1)
+		l := NewBudget(2, 800<<20)
 		enter := func(ctx context.Context, size int64) chan func() {
 			entered := make(chan func(), 1)
 			go func() {
@@ -134,7 +134,7 @@ func TestHugeContentHasALane(t *testing.T) {
 		for _, entered := range append(small, waits, third) {
 			(<-entered)()
 		}
-		if l.slots != 2 || l.memory+int64(len(l.Squeezers.owners))*idleMemory != l.most || l.taken {
+		if l.slots != 2 || l.memory != l.most || l.taken {
 			t.Errorf("at the end there are %d slots and %d bytes", l.slots, l.memory)
 		}
 	})
@@ -143,7 +143,7 @@ func TestHugeContentHasALane(t *testing.T) {
 // With enough memory several huge contents run at once, and half of the slots stay free of them.
 func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewBudget(4, 2<<30, 4, 1)
+		l := NewBudget(4, 2<<30)
 		var huge atomic.Int64
 		for range 10 {
 			go func() {
@@ -176,7 +176,7 @@ func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 // One content that needs more memory than there is runs, without others of ordinary size.
 func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewBudget(4, 1<<20, 4, 1)
+		l := NewBudget(4, 1<<20)
 		leave, err := l.AcquireEncoder(context.Background(), "owner", 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -199,10 +199,10 @@ func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
 func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
-		l := NewBudget(2, 100*mib, 2, 1)
-		l.kept = 0
-		minifiers, squeezers := 0, 0
-		l.Minifiers.Drop, l.Squeezers.Drop = func() { minifiers++ }, func() { squeezers++ }
+		l := NewBudget(2, 100*mib)
+		l.reserved = 0
+		minifiers, squeezers := &idleChildren{}, &idleChildren{}
+		l.Minifiers, l.Squeezers = minifiers, squeezers
 		begin := func(enter func() (func(), error)) chan func() {
 			begun := make(chan func(), 1)
 			go func() {
@@ -231,24 +231,52 @@ func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 		if len(behind) != 0 {
 			t.Error("an encoder goes before a file")
 		}
+		minifiers.owners = []string{"other", "owner"}
 		(<-first)()
 		synctest.Wait()
-		if len(second) != 1 || minifiers != 0 {
-			t.Fatalf("the file waits with %d MiB free, %d children ended; its child is there", l.memory/mib, minifiers)
+		if len(second) != 1 || !slices.Equal(minifiers.owners, []string{"owner"}) {
+			t.Fatalf("the file waits with %d MiB free, and children of %q are idle; it reuses that of its owner", l.memory/mib, minifiers.owners)
 		}
 		(<-second)()
 		synctest.Wait()
 		(<-small)()
 		(<-behind)()
+		squeezers.owners = []string{"a", "b"}
+		fits := file(52, 0)
+		if len(fits) != 1 || len(minifiers.owners)+len(squeezers.owners) != 3 {
+			t.Errorf("%d MiB are free, and children of %q and %q are idle", l.memory/mib, minifiers.owners, squeezers.owners)
+		}
+		(<-fits)()
+		tight := file(60, 0)
+		if len(tight) != 1 || len(minifiers.owners)+len(squeezers.owners) != 2 {
+			t.Errorf("%d MiB are free, and children of %q and %q are idle", l.memory/mib, minifiers.owners, squeezers.owners)
+		}
+		(<-tight)()
 		all := file(90, 0)
-		if len(all) != 1 || minifiers+squeezers == 0 || minifiers > 1 || squeezers > 2 {
-			t.Errorf("%d MiB are free, and %d and %d idle children ended", l.memory/mib, minifiers, squeezers)
+		if len(all) != 1 || len(minifiers.owners)+len(squeezers.owners) != 0 {
+			t.Errorf("%d MiB are free, and children of %q and %q are idle", l.memory/mib, minifiers.owners, squeezers.owners)
 		}
 		(<-all)()
-		if got := l.memory + int64(len(l.Minifiers.owners)+len(l.Squeezers.owners))*idleMemory; got != l.most {
-			t.Errorf("at the end %d bytes are left", got)
+		if l.memory != l.most {
+			t.Errorf("at the end %d bytes are left", l.memory)
 		}
 	})
+}
+
+// idleChildren are the idle children of a pool, by owner.
+type idleChildren struct{ owners []string }
+
+func (c *idleChildren) idleOwners() []string { return slices.Clone(c.owners) }
+
+func (c *idleChildren) endIdleChildren(most int, except []string) (ended int) {
+	c.owners = slices.DeleteFunc(c.owners, func(owner string) bool {
+		if ended == most || slices.Contains(except, owner) {
+			return false
+		}
+		ended++
+		return true
+	})
+	return ended
 }
 
 // A file of a fresh release begins beside encoders and files that have all that they may have, and before files that came
@@ -256,7 +284,7 @@ func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 func TestFreshFilesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
-		l := NewBudget(2, 160*mib, 2, 1) // 20 of them are kept
+		l := NewBudget(2, 160*mib) // 20 of them are reserved
 		file := func(fresh bool, memory int64) chan func() {
 			begun := make(chan func(), 1)
 			go func() {
@@ -295,31 +323,4 @@ func TestFreshFilesGoFirst(t *testing.T) {
 			t.Errorf("at the end %d bytes are left", l.memory)
 		}
 	})
-}
-
-// Idle children count for their owners: an owner reuses its own only, another's new child takes the memory of the one that its
-// pool ends, and in the end all memory is free or has an idle child.
-func TestIdleWorkersOfOwners(t *testing.T) {
-	const mib = 1 << 20
-	l := NewBudget(4, 400*mib, 2, 1)
-	l.kept = 0
-	l.Minifiers.Drop = func() { t.Error("a child was ended although there is memory") }
-	for i, step := range []struct {
-		owner string
-		idle  []string
-	}{
-		{"a", []string{"a"}}, {"b", []string{"a", "b"}}, {"a", []string{"b", "a"}}, {"c", []string{"a", "c"}}, {"b", []string{"c", "b"}},
-	} {
-		leave, err := l.AcquireFile(t.Context(), step.owner, false, 8*mib, 52*mib)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if free := l.memory + int64(len(l.Minifiers.owners))*idleMemory; free != 340*mib {
-			t.Errorf("step %d: %d MiB are free or idle while one runs, want 340", i, free/mib)
-		}
-		leave()
-		if !slices.Equal(l.Minifiers.owners, step.idle) || l.memory != 400*mib-int64(len(step.idle))*idleMemory {
-			t.Errorf("step %d: idle are %v with %d MiB free, want %v", i, l.Minifiers.owners, l.memory/mib, step.idle)
-		}
-	}
 }

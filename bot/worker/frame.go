@@ -15,9 +15,9 @@ import (
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
 
-// maxResponseSize returns how many bytes the response to a task with an input of so many bytes may have. Results of minifiers and encoders
+// MaxResponseSize returns how many bytes the response to a task with an input of so many bytes may have. Results of minifiers and encoders
 // may exceed their input, but not by much.
-func maxResponseSize(t Task, size int) int {
+func MaxResponseSize(t Task, size int) int {
 	switch t {
 	case Render:
 		return document.MaxMarkup + headSize
@@ -25,6 +25,8 @@ func maxResponseSize(t Task, size int) int {
 		return headSize
 	case FindImports: // escaped in JSON
 		return min(maxField, 8*size+headSize)
+	case BuildModules: // files in base64, and names
+		return min(MaxModulesOutput/3*4+8<<20, 4*size+1<<20)
 	default:
 		return min(maxField, 4*size+1<<20)
 	}

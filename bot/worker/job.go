@@ -112,11 +112,24 @@ func runTask(t Task, data []byte) ([]byte, error) {
 // Small is the memory that every child may have, in bytes. It is enough for most jobs.
 const Small = 32 << 20
 
-// RenderMemory is what a child that renders a document may have, in bytes, and RenderTime its processor time.
+// RenderMemory is what a child that renders a document may have, in bytes.
+const RenderMemory = 128 << 20
+
+// The processor time that jobs may use. A busy machine does not shorten it. The first job of a child includes its start.
 const (
-	RenderMemory = 128 << 20
-	RenderTime   = 2 * time.Second
+	RenderTime  = 2 * time.Second
+	ScriptTime  = 20 * time.Second // far more than an honest file that is minified needs
+	ModulesTime = 2 * time.Minute
 )
+
+// processorTimes are the limits of the tasks that have one.
+var processorTimes = map[Task]time.Duration{
+	Render: RenderTime, MinifyJS: ScriptTime, MinifyCSS: ScriptTime, FindFormat: ScriptTime, FindImports: ScriptTime, BuildModules: ModulesTime,
+}
+
+// Timeout is the limit by the clock for jobs whose results are published. It ends only jobs that hang, or wait for a processor for most of the
+// time.
+const Timeout = 10 * time.Minute
 
 // minifierMemory is the measured memory of the minifier for each byte of a file.
 const minifierMemory = 170
@@ -165,7 +178,7 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
 	}
-	check := checkScript
+	check := checkScriptCost
 	if loader == api.LoaderCSS {
 		check = checkStyles
 	}
@@ -223,7 +236,7 @@ type scriptMetadata struct {
 // readMetadata returns what esbuild finds out about a script. It refuses input that would take esbuild long.
 func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
-	if err := checkScript(data); err != nil {
+	if err := checkScriptCost(data); err != nil {
 		return scriptMetadata{}, err
 	}
 	out := api.Build(api.BuildOptions{
@@ -308,23 +321,24 @@ func runChild(k protections) {
 		if r.Memory > 0 {
 			debug.SetMemoryLimit(r.Memory - r.Memory/8) // so that it collects garbage before it is killed
 		}
-		if r.Task == SqueezeBr || r.Task == SqueezeGzip || r.Task == EncodeDelta {
-			debug.SetGCPercent(encoderGarbage)
+		switch r.Task {
+		case SqueezeBr, SqueezeGzip, EncodeDelta, BuildModules:
+			debug.SetGCPercent(littleGarbage)
 		}
+		large := len(r.Data) > keptMemory // nothing uses r.Data after the job has read it, so its memory can be freed
 		if err := send(runRequest(r)); err != nil {
 			os.Exit(1)
 		}
-		if large := len(r.Data) > keptMemory; large {
-			r = request{}
+		if large {
 			runtime.GC() // what is pooled survives one
 			debug.FreeOSMemory()
 		}
 	}
 }
 
-// encoderGarbage is how much garbage an encoder leaves until it is collected, in percent of
-// what it has in use. Its memory is few large tables without pointers, so looking often is cheap.
-const encoderGarbage = 25
+// littleGarbage is how much garbage an encoder or a build of modules leaves until it is collected, in percent of the memory in use. An
+// encoder has few large tables without pointers, so collecting often is cheap. A build would need twice the memory otherwise.
+const littleGarbage = 25
 
 // keptMemory is the size of a job's data, in bytes, above which the child returns all free memory to the system after the job.
 const keptMemory = 32 << 10

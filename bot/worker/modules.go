@@ -3,9 +3,7 @@ package worker
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 
 	"github.com/larder-cdn/larder/bot/worker/esm"
 )
@@ -17,19 +15,20 @@ type (
 	ModuleFile     = esm.File
 )
 
-// ModulesMemory is what a child that builds modules may have, in bytes, besides several copies of its input.
-const ModulesMemory = 256 << 20
-
-// ModulesTime is the time limit of building modules, as a multiple of [Options.Timeout].
-const ModulesTime = 6
+// ModulesMemory is what a child that builds modules may have, in bytes, besides several copies of its input. It is a third more than
+// three and lucide-react need, so that a build does not fail at one time and succeed at another.
+const ModulesMemory = 384 << 20
 
 // The limits of building modules, and where it puts their files.
 const (
-	MaxSubpaths     = esm.MaxSubpaths
-	MaxModulesInput = esm.MaxInput
-	ModulesFolder   = esm.Folder
-	// ModulePatterns stands among the skipped subpaths for those that patterns in exports match.
-	ModulePatterns = esm.Patterns
+	MaxSubpaths      = esm.MaxSubpaths
+	MaxModulesInput  = esm.MaxInput
+	MaxModulesOutput = esm.MaxOutput
+	MaxModulesFiles  = esm.MaxFiles
+	ModulesFolder    = esm.Folder
+	ModuleExtension  = esm.Extension
+	// OtherSubpaths stands among the skipped subpaths for those beyond MaxSubpaths.
+	OtherSubpaths = esm.Others
 )
 
 // ModuleBuilder returns the program, the version and the options that build modules here.
@@ -37,8 +36,8 @@ func ModuleBuilder() (program, version, options string) {
 	return "esbuild", minifierVersion, esm.Options
 }
 
-// ReadsModuleInput reports whether building modules may need the file of a release with that path.
-func ReadsModuleInput(file string) bool { return esm.Reads(file) }
+// IsModuleInput reports whether building modules may need the file of a release with that path.
+func IsModuleInput(file string) bool { return esm.IsInput(file) }
 
 // buildModules builds the modules of a release.
 func buildModules(data []byte) ([]byte, error) {
@@ -46,15 +45,15 @@ func buildModules(data []byte) ([]byte, error) {
 	if err := json.Unmarshal(data, &q); err != nil {
 		return nil, fmt.Errorf("malformed request: %w", err)
 	}
-	for _, file := range slices.Sorted(maps.Keys(q.Files)) {
+	result, err := esm.Build(q, func(file string, data []byte) error {
 		switch path.Ext(file) {
 		case ".js", ".mjs", ".cjs":
-			if err := checkScript(q.Files[file]); err != nil {
-				return nil, fmt.Errorf("%.200s: %w", file, err)
-			}
+			return checkScriptCost(data)
+		case ".css":
+			return checkStyles(data)
 		}
-	}
-	result, err := esm.Build(q)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

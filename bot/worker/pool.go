@@ -30,12 +30,10 @@ type Options struct {
 	// Children limits the children, with and without a job. The default and the minimum is Size. An owner whose jobs come one after the
 	// other keeps its child only while there are no more owners than that.
 	Children int
-	// CPU limits the processor time of a job if the system counts it for each process (Linux). The child ends with the job. The first job of
-	// a child includes its start. 0 means no limit.
-	CPU time.Duration
 	// Nice runs the children at the lowest priority.
 	Nice bool
-	// Timeout limits a job by the clock, except that [BuildModules] gets [ModulesTime] times as long. The child ends with the job. 0 means no limit.
+	// Timeout limits a job by the clock. The child ends with the job. Where the system counts the processor time of each process (Linux), the
+	// task's limit of that ends jobs earlier, so Timeout is for jobs that wait. 0 means no limit.
 	Timeout time.Duration
 	// Memory limits the memory of a child, in bytes, besides [Memory]. 0 means no other limit.
 	Memory int64
@@ -55,7 +53,7 @@ type Pool struct {
 type CrashError struct {
 	Task   Task
 	Reason string
-	// Killed says that a signal from outside ended the process. The job may not be the cause.
+	// Killed says that a signal from outside ended the process, or that it ended before it read the job. The job may not be the cause.
 	Killed bool
 	// Limited says that the job exceeded its memory or processor time, and would do so again. It is false for a child that ended before it
 	// read the job.
@@ -66,6 +64,14 @@ type CrashError struct {
 
 func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
+}
+
+// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or it was ended
+// from outside, or it exceeded its time limit by the clock. The caller tries such a job again later, so that a busy machine decides nothing
+// for good.
+func IsTransient(err error) bool {
+	crash, crashed := errors.AsType[*CrashError](err)
+	return errors.As(err, new(*StartError)) || crashed && (crash.Killed || crash.TimedOut)
 }
 
 // A StartError is the error if no child can be started.
@@ -93,8 +99,9 @@ func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byt
 	return result, err
 }
 
-// DoTimed is like Do, and also returns how long the job ran, without the time that it waited for a free child.
-func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, took time.Duration, err error) {
+// DoTimed is like Do, and also returns the processor time that the job used. If that is not known, such as on systems that do not count it for
+// each process, it returns how long the job ran.
+func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, used time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -106,16 +113,20 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 		return nil, 0, err
 	}
 	start := time.Now()
+	before, uncounted := c.processorTime()
 	answer, err := p.runJob(ctx, c, t, data)
-	took = time.Since(start)
+	used = time.Since(start)
+	if after, failed := c.processorTime(); uncounted == nil && failed == nil {
+		used = after - before
+	}
 	if err != nil {
-		return nil, took, err
+		return nil, used, err
 	}
 	p.releaseChild(c)
 	if answer.Error != "" {
-		return nil, took, errors.New(answer.Error)
+		return nil, used, errors.New(answer.Error)
 	}
-	return answer.Data, took, nil
+	return answer.Data, used, nil
 }
 
 // acquireChild returns an idle child of the owner, or starts one. If there are too many children, it ends the one that is idle longest. The
@@ -161,18 +172,15 @@ func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (respo
 		memory = min(memory, p.options.Memory)
 	}
 	if timeout := p.options.Timeout; timeout > 0 {
-		if t == BuildModules {
-			timeout *= ModulesTime
-		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %v", timeout))
 		defer cancel()
 	}
-	if p.options.CPU > 0 {
+	if processor := processorTimes[t]; processor > 0 {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		go watchProcessorTime(ctx, c.cmd.Process.Pid, p.options.CPU, cancel)
+		go watchProcessorTime(ctx, c.cmd.Process.Pid, processor, cancel)
 	}
 	stop := context.AfterFunc(ctx, c.kill)
 	answer, err := c.exchange(request{Task: t, Data: data, Memory: memory})
@@ -202,7 +210,7 @@ func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (respo
 		limited = errors.As(cause, new(*processorTimeError))
 		reason, killed, timedOut = cause.Error(), false, !limited
 	}
-	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, Limited: limited && c.confined, TimedOut: timedOut}
+	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed || !c.confined, Limited: limited && c.confined, TimedOut: timedOut}
 }
 
 // A processorTimeError says that a job used more than its bound.
@@ -232,19 +240,34 @@ func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cance
 	}
 }
 
-// EndIdleChild ends the child that is idle longest, if any is idle.
-func (p *Pool) EndIdleChild() {
+// idleOwners implements childPool.
+func (p *Pool) idleOwners() []string {
 	p.mu.Lock()
-	var c *child
-	if len(p.idle) > 0 {
-		c = p.idle[0]
-		p.idle = slices.Delete(p.idle, 0, 1)
+	defer p.mu.Unlock()
+	owners := make([]string, len(p.idle))
+	for i, c := range p.idle {
+		owners[i] = c.owner
 	}
+	return owners
+}
+
+// endIdleChildren implements childPool: it ends the longest idle children first.
+func (p *Pool) endIdleChildren(most int, except []string) int {
+	p.mu.Lock()
+	var ended []*child
+	p.idle = slices.DeleteFunc(p.idle, func(c *child) bool {
+		if len(ended) == most || slices.Contains(except, c.owner) {
+			return false
+		}
+		ended = append(ended, c)
+		return true
+	})
 	p.mu.Unlock()
-	if c != nil {
+	for _, c := range ended {
 		c.kill()
 		c.wait()
 	}
+	return len(ended)
 }
 
 // Close ends the children. The caller runs no job meanwhile or afterwards.
@@ -343,7 +366,15 @@ func (c *child) exchange(r request) (answer response, err error) {
 	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	return readResponse(c.out, maxResponseSize(r.Task, len(r.Data)))
+	return readResponse(c.out, MaxResponseSize(r.Task, len(r.Data)))
+}
+
+// processorTime returns the processor time that the process has used, also after [child.wait].
+func (c *child) processorTime() (time.Duration, error) {
+	if ended := c.cmd.ProcessState; ended != nil {
+		return ended.UserTime() + ended.SystemTime(), nil
+	}
+	return processorTime(c.cmd.Process.Pid)
 }
 
 // kill kills the process without waiting for its end.

@@ -163,7 +163,7 @@ func TestStalledJobEnds(t *testing.T) {
 // TestResponseIsBounded checks that a child that was taken over cannot have its parent read more than its task returns.
 func TestResponseIsBounded(t *testing.T) {
 	p := newPool(t, Options{Program: link(t, floods), Size: 1, Timeout: time.Minute})
-	for _, task := range []Task{Render, FindFormat, FindImports, MinifyJS} {
+	for _, task := range []Task{Render, FindFormat, FindImports, MinifyJS, BuildModules} {
 		var crash *CrashError
 		if data, err := p.Do(context.Background(), "owner", task, []byte("a")); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "over the limit") || crash.Killed || crash.TimedOut {
 			t.Errorf("%s: %d bytes, %v, want a CrashError", task, len(data), err)
@@ -171,11 +171,35 @@ func TestResponseIsBounded(t *testing.T) {
 	}
 }
 
+// TestEveryParserHasAProcessorTime holds that no task that parses has only the clock for a limit, which a busy machine shortens.
+func TestEveryParserHasAProcessorTime(t *testing.T) {
+	for _, task := range []Task{Render, MinifyJS, MinifyCSS, FindFormat, FindImports, BuildModules} {
+		if limit := processorTimes[task]; limit == 0 || limit*4 > Timeout {
+			t.Errorf("%s: %v of processor time, and %v by the clock", task, limit, Timeout)
+		}
+	}
+}
+
+func TestIsTransient(t *testing.T) {
+	for _, tt := range []struct {
+		err       error
+		transient bool
+	}{
+		{&StartError{Err: errors.New("busy")}, true}, {fmt.Errorf("jar: %w", &CrashError{Killed: true}), true}, {&CrashError{TimedOut: true}, true},
+		{&CrashError{Limited: true}, false}, {&CrashError{Reason: "stack overflow"}, false}, {errors.New("index.js: line 1: unexpected end"), false}, {nil, false},
+	} {
+		if got := IsTransient(tt.err); got != tt.transient {
+			t.Errorf("%+v: %v", tt.err, got)
+		}
+	}
+}
+
 // TestLimitedJobs checks that a job is said to exceed its memory only if the child had read it.
 func TestLimitedJobs(t *testing.T) {
 	var crash *CrashError
-	if _, err := newPool(t, Options{Program: link(t, starves), Size: 1}).Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &crash) || crash.Limited {
-		t.Errorf("a child without memory before it reads the job: %v, want a CrashError that is not Limited", err)
+	_, err := newPool(t, Options{Program: link(t, starves), Size: 1}).Do(context.Background(), "owner", MinifyJS, nil)
+	if !errors.As(err, &crash) || crash.Limited || !IsTransient(err) {
+		t.Errorf("a child without memory before it reads the job: %v, want a CrashError that is transient", err)
 	}
 }
 
@@ -208,6 +232,25 @@ func TestProgramIsMissing(t *testing.T) {
 		if _, err := p.Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &start) {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+// A budget ends the longest idle children, except for those that their owners are about to use.
+func TestEndIdleChildren(t *testing.T) {
+	p := newPool(t, Options{Size: 1, Children: 3})
+	for _, owner := range []string{"a", "b", "c"} {
+		if _, err := p.Do(context.Background(), owner, MinifyJS, []byte("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := p.endIdleChildren(1, []string{"a"}); n != 1 || !slices.Equal(p.idleOwners(), []string{"a", "c"}) {
+		t.Errorf("ended %d children, those of %q are idle", n, p.idleOwners())
+	}
+	if n := p.endIdleChildren(5, []string{"a"}); n != 1 || !slices.Equal(p.idleOwners(), []string{"a"}) {
+		t.Errorf("ended %d children, those of %q are idle", n, p.idleOwners())
+	}
+	if _, err := p.Do(context.Background(), "a", MinifyJS, []byte("a")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -19,8 +19,8 @@ const (
 	maxJoining = 1000
 )
 
-// checkScript refuses a script that no tool or person writes and that would take esbuild long to parse or minify.
-func checkScript(data []byte) error {
+// checkScriptCost refuses a script that no tool or person writes and that would take esbuild long to parse or minify.
+func checkScriptCost(data []byte) error {
 	s := scriptCost{open: []scope{{}}}
 	for t, text := range render.ScriptTokens(data) {
 		s.addToken(t, len(text))

@@ -336,7 +336,7 @@ func TestVerifyAction(t *testing.T) {
 	for _, code := range []string{"0", "6", "9"} {
 		dir := t.TempDir()
 		larder := filepath.Join(dir, "larder")
-		if err := os.WriteFile(larder, []byte("#!/bin/bash\nprintf '%s ' \"$@\"; echo\nexit "+code+"\n"), 0o755); err != nil {
+		if err := writeProgram(larder, "#!/bin/bash\nprintf '%s ' \"$@\"; echo\nexit "+code+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command("bash", "-c", step.Run)

@@ -20,11 +20,6 @@ type progressBar struct {
 	text     atomic.Pointer[string] // the bar's own goroutine reads it
 }
 
-// newByteBar returns a bar that counts bytes.
-func newByteBar(stderr io.Writer, name string) *progressBar {
-	return &progressBar{stderr: stderr, name: name, counters: decor.CountersKiloByte("% .1f of % .1f ")}
-}
-
 // newCountBar returns a bar that counts what unit says, in the plural.
 func newCountBar(stderr io.Writer, name, unit string) *progressBar {
 	return &progressBar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}

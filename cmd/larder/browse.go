@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -177,7 +178,12 @@ func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, on(r.Released),
 		count(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "SIZE\tGZIP\tBROTLI\tFILE")
+	upgrades := slices.ContainsFunc(r.Files, func(f library.AboutFile) bool { return f.Upgrades != nil })
+	heading := "SIZE\tGZIP\tBROTLI\t"
+	if upgrades {
+		heading += "UPGRADE\t"
+	}
+	fmt.Fprintln(table, heading+"FILE")
 	size := func(n int64) string {
 		if n == 0 {
 			return "-"
@@ -189,9 +195,22 @@ func printRelease(w io.Writer, r *library.AboutRelease) error {
 		if f.Path == r.Filename {
 			main = " (main)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(f.Size), size(f.Gzip), size(f.Brotli), text.Plain(f.Path), main)
+		fmt.Fprintf(table, "%s\t%s\t%s\t", humanize.Comma(f.Size), size(f.Gzip), size(f.Brotli))
+		if upgrades {
+			fmt.Fprintf(table, "%s\t", describeUpgrades(f.Upgrades))
+		}
+		fmt.Fprintf(table, "%s%s\n", text.Plain(f.Path), main)
 	}
 	return table.Flush()
+}
+
+// describeUpgrades returns what a browser downloads that has a file of another version, "-" for nothing less than others.
+func describeUpgrades(upgrades []library.Upgrade) string {
+	var all []string
+	for _, u := range upgrades {
+		all = append(all, humanize.Comma(u.Bytes)+" from "+u.From)
+	}
+	return cmp.Or(strings.Join(all, ", "), "-")
 }
 
 func newTag(a *cli) *cobra.Command {
@@ -201,17 +220,20 @@ func newTag(a *cli) *cobra.Command {
 		Long: `Print the HTML that loads files in a page: <script> for scripts, with type="module" for those that say that they are
 modules, <link rel="stylesheet"> for style sheets. Each has the file's integrity, so that a browser takes no other
 bytes. Without FILE it is for the library's main file. NAME alone is for the latest version, which the tag then names:
-what a page loads never changes by itself.
+what a page loads never changes by itself. With --url it is the files' addresses alone.
 
 With --modules it is the import map of the modules that Larder built from the release, for a package JSON with
 "modules": all of them, or those for the given SUBPATHs, with all that they import, in exact versions, with integrity.` + askedWhom + whichAddress,
 		Example: `  larder tag jquery
   larder tag bootstrap@5.3.3 css/bootstrap.min.css js/bootstrap.bundle.min.js
+  curl --compressed "$(larder tag --url jquery@3.7.1 jquery.js)"
   larder tag --modules react-dom ./client
   larder tag --json jquery | jq -r '.[0].integrity'`,
-		Args: arguments(1, -1),
+		Args:       arguments(1, -1),
+		SuggestFor: []string{"url"},
 	}
 	a.uses(cmd, dataFlags, assetFlags)
+	url := cmd.Flags().Bool("url", false, "print the addresses of the files alone")
 	modules := cmd.Flags().Bool("modules", false, "print an import map of the modules that were built from the release")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
@@ -224,8 +246,8 @@ With --modules it is the import map of the modules that Larder built from the re
 		}
 		var failures []error
 		for _, s := range snippets {
-			if s.Tag == "" {
-				failures = append(failures, fmt.Errorf("no tag loads %s by itself; `larder url %s %[1]s` tells its address", text.Plain(s.File), args[0]))
+			if s.Tag == "" && !*url {
+				failures = append(failures, fmt.Errorf("no tag loads %s by itself; `larder tag --url %s %[1]s` tells its address", text.Plain(s.File), args[0]))
 			}
 		}
 		if failures != nil {
@@ -233,6 +255,10 @@ With --modules it is the import map of the modules that Larder built from the re
 		}
 		return a.print(*asJSON, snippets, func() error {
 			for _, s := range snippets {
+				if *url {
+					fmt.Fprintln(a.stdout, s.URL)
+					continue
+				}
 				fmt.Fprintln(a.stdout, s.Tag)
 				for _, note := range s.Notes {
 					fmt.Fprintln(a.stderr, describeNote(note))
@@ -265,35 +291,6 @@ func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) erro
 		}
 		return nil
 	})
-}
-
-func newURL(a *cli) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "url NAME[@VERSION] [FILE...]",
-		Short: "Print the address of a file",
-		Long: `Print the addresses of files, without FILE that of the library's main file. NAME alone is for the latest version, which
-the address then names.` + askedWhom + whichAddress,
-		Example: `  larder url jquery
-  curl --compressed "$(larder url jquery@3.7.1 jquery.js)"
-  larder url --json bootstrap css/bootstrap.min.css`,
-		Args: arguments(1, -1),
-	}
-	a.uses(cmd, dataFlags, assetFlags)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the integrity and the tag of each")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		snippets, err := lookForSnippets(ctx, a, args)
-		if err != nil {
-			return err
-		}
-		return a.print(asJSON, snippets, func() error {
-			for _, s := range snippets {
-				fmt.Fprintln(a.stdout, s.URL)
-			}
-			return nil
-		})
-	})
-	return cmd
 }
 
 // lookForSnippets reads NAME[@VERSION] [FILE...] and asks for what belongs to it.

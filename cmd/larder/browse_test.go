@@ -46,8 +46,7 @@ new          -       Nothing is published.
 func TestInfoText(t *testing.T) {
 	now := time.Date(2024, 5, 17, 12, 0, 0, 0, time.UTC)
 	l := library.About{
-		Brief:    library.Brief{Name: "demo", Version: "2.0.0", Description: "A test."},
-		License:  "MIT\x1b[2J",
+		Brief:    library.Brief{Name: "demo", Version: "2.0.0", Description: "A test.", License: "MIT\x1b[2J"},
 		Versions: []library.AboutVersion{{Version: "2.0.0"}, {Version: "1.10.0"}, {Version: "1.9.0"}, {Version: "1.8.0"}},
 		Problems: []views.State{
 			{Version: "3.0.0", Kind: views.Failed, Reason: "no answer", Next: now.Add(time.Hour)},

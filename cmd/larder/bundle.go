@@ -49,6 +49,9 @@ goes on there. The larder process that runs writes it and must be allowed to; if
 			}
 			fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], count(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
 				count(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
+			if done.DeltasMissing > 0 {
+				fmt.Fprintf(a.stdout, "It lacks %s, which could not be read; `larder fsck --deep` says why.\n", count(int(done.DeltasMissing), "delta between versions", "deltas between versions"))
+			}
 			fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
 			fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)
 			return nil

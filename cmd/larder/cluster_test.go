@@ -104,7 +104,7 @@ func TestCluster(t *testing.T) {
 				roles = append(roles, n.Role)
 			}
 		}
-		return slices.Equal(roles, []string{"writer", "candidate", "follower"})
+		return slices.Equal(roles, []string{"leader", "candidate", "follower"})
 	})
 
 	one.end(syscall.SIGKILL)
@@ -125,7 +125,7 @@ func TestCluster(t *testing.T) {
 		for _, n := range three.nodes() {
 			roles = append(roles, n.Role)
 		}
-		return slices.Equal(roles, []string{"writer", "follower", "former writer"})
+		return slices.Equal(roles, []string{"leader", "follower", "former leader"})
 	})
 	one.start() // it was killed, and comes back
 	c.answers(third, http.StatusOK, one)
@@ -208,10 +208,10 @@ func TestClusterBehind(t *testing.T) {
 		status, body := fetched(private + "/readyz")
 		return status == http.StatusOK && strings.Contains(body, "cluster: follower")
 	})
-	if _, body := fetched(private + "/metrics"); !strings.Contains(body, "\nlarder_cluster_behind_entries 0\n") || !strings.Contains(body, "\nlarder_cluster_writer 0\n") {
+	if _, body := fetched(private + "/metrics"); !strings.Contains(body, "\nlarder_cluster_behind_entries 0\n") || !strings.Contains(body, "\nlarder_cluster_leader 0\n") {
 		t.Error("the metrics lack how far the node is behind")
 	}
-	if status, body := fetched(private + "/nodes"); status != http.StatusOK || !strings.Contains(body, ">writer<") || !strings.Contains(body, ">follower<") {
+	if status, body := fetched(private + "/nodes"); status != http.StatusOK || !strings.Contains(body, ">leader<") || !strings.Contains(body, ">follower<") {
 		t.Errorf("/nodes for the operator: %d %s", status, body)
 	}
 	if status, body := fetched(two.url + "/nodes"); status != http.StatusNotFound || !strings.Contains(body, "private address") {
@@ -309,6 +309,8 @@ func TestClusterMistakes(t *testing.T) {
 	}{
 		{"no store there", empty, []string{"--bucket", "s3://larder", "--bucket-endpoint", "http://127.0.0.1:1"}, []string{"cannot be reached", "--bucket-endpoint"}, exitFailed},
 		{"no endpoint", empty, []string{"--bucket", "s3://larder"}, []string{"--bucket-endpoint"}, exitUsage},
+		{"an endpoint without a bucket", empty, []string{"--bucket-endpoint", "http://127.0.0.1:1"}, []string{"--bucket-endpoint has no effect without --bucket or --backup"}, exitUsage},
+		{"an endpoint and a folder", empty, []string{"--bucket-endpoint", "http://127.0.0.1:1", "--backup", "file://" + c.dir}, []string{"--bucket-endpoint has no effect"}, exitUsage},
 		{"no bucket", empty, []string{"--node-url", "https://10.0.0.1:8443"}, []string{"--bucket"}, exitUsage},
 		{"another log", foreign, []string{"--bucket", "file://" + filepath.Join(c.dir, "bucket-mine")}, []string{"has the log", "--bucket"}, exitFailed},
 		{"no key of the cluster", copied, []string{"--bucket", "file://" + filepath.Join(c.dir, "bucket-mine")}, []string{"copy cluster.key"}, exitFailed},
@@ -408,7 +410,7 @@ func TestClusterLost(t *testing.T) {
 	for _, m := range all {
 		c.eventually(m.name+" says that the bucket is behind", func() bool {
 			s := m.status()
-			return s != nil && s.Node != nil && s.Node.Role != "writer" && strings.Contains(s.Node.Problem, "the bucket is behind") && strings.Contains(s.Node.Problem, "new, empty --bucket")
+			return s != nil && s.Node != nil && s.Node.Role != "leader" && strings.Contains(s.Node.Problem, "the bucket is behind") && strings.Contains(s.Node.Problem, "new, empty --bucket")
 		})
 	}
 	for _, version := range versions {

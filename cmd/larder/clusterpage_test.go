@@ -22,9 +22,9 @@ func TestClusterPage(t *testing.T) {
 	t.Parallel()
 	blocks := commandsOf(t, "cluster.md")["From one machine to three"]
 	says := [][]string{
-		{"cluster: writer, ", " writer "},
+		{"cluster: leader, ", " leader "},
 		{},
-		{"cluster: follower, ", " writer ", " candidate ", " follower "},
+		{"cluster: follower, ", " leader ", " candidate ", " follower "},
 		{"jquery 3.2.1: published", "jquery 3.2.1 is withdrawn"},
 		{"200"},
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -24,12 +24,18 @@ the bot would get: the newest releases of a new package, whatever is newer of a 
 release, an older one too. A release without the attestation that its package JSON requires is refused;
 --without-provenance publishes it nevertheless, and the log says so and why.
 
+--retry fetches releases again that were refused or have failed, when their cause has been fixed upstream. A failed
+release is tried again by itself, and a refused one when its package JSON or its integrity upstream changes.
+
 It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
 alone with these, and signs the log if its key is there.`,
 		Example: `  larder add jquery
   larder add jquery@1.12.4 htmx.org@2.0.4
+  larder add --retry jquery
   larder add --catalogue ./catalogue my-library`,
+		SuggestFor: []string{"retry", "fetch"},
 	}
+	retry := cmd.Flags().Bool("retry", false, "fetch again what was refused or failed: all such releases of NAME, or that VERSION")
 	override := cmd.Flags().String("without-provenance", "", unattestedFlag)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args {
@@ -39,30 +45,6 @@ alone with these, and signs the log if its key is there.`,
 		}
 		return arguments(1, -1)(cmd, args)
 	}
-	a.fetches(cmd, false, override)
-	return cmd
-}
-
-// unattestedFlag describes --without-provenance.
-const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which the log has"
-
-func newRetry(a *cli) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "retry NAME[@VERSION]...",
-		Short: "Fetch refused and failed releases again",
-		Long: `Fetch releases again now that were refused or have failed, when what was wrong with them has been put right upstream.
-NAME alone is all of them of that package; NAME@VERSION is that one. A failed release is tried again by itself, and a
-refused one when its package JSON or its integrity upstream changes.`,
-		Example: `  larder retry jquery
-  larder retry jquery@1.12.4`,
-		Args: arguments(1, -1),
-	}
-	a.fetches(cmd, true, new(string))
-	return cmd
-}
-
-// fetches has a command fetch the releases that its arguments name. override is that of an [app.AddRequest].
-func (a *cli) fetches(cmd *cobra.Command, retry bool, override *string) {
 	used := append([]string{"keys"}, botFlags...)
 	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
@@ -71,7 +53,7 @@ func (a *cli) fetches(cmd *cobra.Command, retry bool, override *string) {
 			var failures []error
 			for _, arg := range args {
 				name, version, _ := strings.Cut(arg, "@")
-				_, err := app.OpAdd.Ask(ctx, client, app.AddRequest{Package: name, Version: version, Retry: retry, Override: *override}, a.printEvent)
+				_, err := app.OpAdd.Ask(ctx, client, app.AddRequest{Package: name, Version: version, Retry: *retry, Override: *override}, a.printEvent)
 				if ctx.Err() != nil {
 					return err
 				}
@@ -85,7 +67,10 @@ func (a *cli) fetches(cmd *cobra.Command, retry bool, override *string) {
 			return errors.Join(failures...)
 		})
 	})
+	return cmd
 }
+
+const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which the log has"
 
 func newSqueeze(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
@@ -128,57 +113,53 @@ func (a *cli) printEvent(e events.Event) {
 
 func newBackup(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "backup DIR",
-		Short: "Copy the data folder while it is in use",
-		Long: `Make DIR a copy of the data folder as it is now: files, log, views, states and queue, whole and of one moment, while
-the larder process that runs on the data folder goes on serving and publishing. DIR must be empty or not exist; it
-appears when it is complete, and is a data folder itself: to restore, start on it.
+		Use:   "backup DIR|URL",
+		Short: "Bring a backup up to date while the data folder is in use",
+		Long: `Bring the backup in DIR, or in a bucket s3://NAME[/PREFIX], up to the signed log: the log and its contents by their
+hashes, and a record of what does not follow from the log, such as webhooks, schedules, settings of waiting rooms and
+counts. The larder process that runs on the data folder goes on serving and publishing meanwhile.
 
-If DIR is on the same file system, files that never change are hard links, which takes a moment and no space. Changes in
-one folder do not show in the other, but both are lost with the disk, so copy the backup to another one. On another file
-system everything is copied.
+Only what is new is sent. The newest 30 records are kept, and the files of a release that was erased since the oldest of
+them. Once a month a backup is restored to a temporary folder as a test, which needs as much space as the store.
+` + "`larder up --backup URL`" + ` does this every day.
 
-The key folder is not in it, so that a restored backup cannot sign a fork of the log: keep a copy of it apart, and
-name it with --keys when you start on the backup.
+To restore, ` + "`larder repair --from DIR`" + ` verifies the log and every file. Records are encrypted with the keys in the key
+folder, which is not in the backup: keep a copy of it apart, which ` + "`larder key backup`" + ` makes.
 
-The larder process that runs makes the backup and must be allowed to write to DIR; if none runs, the command makes it.`,
-		Example: `  larder backup /mnt/backup/larder-2026-01-02
-  larder up --data /mnt/backup/larder-2026-01-02 --keys ./keys       # restore`,
-		Args: arguments(1, 1),
+The larder process that runs makes the backup and must be allowed to write to DIR; if none runs, the command makes it.
+An interrupted backup goes on when it is made again.`,
+		Example: `  larder backup /mnt/backup/larder
+  larder repair --from /mnt/backup/larder --data ./data --keys ./keys       # restore`,
+		Args:       arguments(1, 1),
+		SuggestFor: []string{"snapshot", "save"},
 	}
 	used := []string{"keys"}
-	a.uses(cmd, dataFlags, used)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		dir, err := filepath.Abs(args[0]) // the process that runs has another working directory
-		if err != nil {
-			return err
+	a.uses(cmd, dataFlags, used, []string{"bucket-endpoint"})
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) (err error) {
+		target := args[0]
+		if !strings.Contains(target, "://") {
+			if target, err = filepath.Abs(target); err != nil { // the process that runs has another working directory
+				return err
+			}
 		}
 		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
-			bar := newByteBar(a.stderr, "copying")
-			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Dir: dir}, func(p app.BackupProgress) { bar.Show(p.Bytes, p.Of) })
+			bar := newCountBar(a.stderr, "backing up", "entries")
+			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Target: target, Endpoint: a.settings.BucketEndpoint, Region: a.settings.BucketRegion}, func(p app.BackupProgress) { bar.Show(p.Entries, p.Of) })
 			bar.Close()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s in %s, %s.\n", a.settings.Data, args[0], humanize.Bytes(uint64(done.Bytes)),
-				count(done.Files, "file", "files"), count(int(done.Entries), "log entry", "log entries"))
-			if done.Linked > 0 {
-				fmt.Fprintf(a.stdout, "%s of it are hard links, on the same disk as the original: bring a copy elsewhere.\n", humanize.Bytes(uint64(done.Linked)))
+			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s.\n", a.settings.Data, args[0], count(int(done.Entries), "log entry", "log entries"))
+			if done.JustTested {
+				fmt.Fprintln(a.stdout, "It was restored to a temporary folder as a test.")
+			} else {
+				fmt.Fprintf(a.stdout, "It was last restored as a test at %s.\n", done.Tested.UTC().Format(time.DateTime))
 			}
-			keys := done.Keys
-			if keys == "" {
-				if keys, err = a.settings.KeyFolder(); err != nil {
-					return err
-				}
+			if done.Unsigned > 0 {
+				fmt.Fprintf(a.stdout, "Not in it: %s that no process has signed yet; start larder up, which signs them.\n", count(int(done.Unsigned), "newer log entry", "newer log entries"))
 			}
-			if _, err := os.Stat(keys); err == nil {
-				fmt.Fprintf(a.stdout, "Not in it are the keys that sign the log, in %s: keep a copy of them apart.\n", keys)
-			}
-			fmt.Fprintf(a.stdout, "To restore, start on it: larder up --data %s --keys %s\n", args[0], keys)
-			fmt.Fprintln(a.stdout, "Once the log has been signed with more entries than that, what starts on it only serves them, until `larder repair` has brought the others: only the newest backup goes on by itself.")
-			for _, left := range done.Unfinished {
-				fmt.Fprintf(a.stdout, "Beside it is %s, which another backup is writing, or left when it was killed; remove it if none is.\n", left)
-			}
+			fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
+			fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])
 			return nil
 		})
 	})

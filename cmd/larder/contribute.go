@@ -88,8 +88,8 @@ func newShowFiles(a *cli) *cobra.Command {
 		Use:   "show-files FILE",
 		Short: "Show which files of the upstream's releases would be published, and which tags load them",
 		Long: `Show what the bot would publish by a package JSON, whether the package is in the catalogue or not: each file of the
-latest release with its size, the minified files that would be made, the tags by which pages load the release, and the
-number of files of up to 10 other releases. With --published, also the difference from the published version of the
+latest release with its size, the minified files and modules that would be made, the tags by which pages load them, and
+the number of files of up to 10 other releases. With --published, also the difference from the published version of the
 package JSON.
 
 The releases are fetched as the bot does it, and the same code chooses the files, so the result is the same. Nothing of

@@ -28,16 +28,16 @@ func TestCrash(t *testing.T) {
 		t.Skip("starts processes by the dozen")
 	}
 	t.Parallel()
-	kills, _ := testCount(t, "CRASHES", 6)
+	kills, whole := testCount(t, "CRASHES", 6)
 	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(1, uint64(kills)))}
-	c.stock()
+	c.stock(whole)
 	ingests := min(8, kills-kills/3) // that are killed in one data folder; the other kills are of squeezing
 
 	// One ingest that is left alone says how long there is to kill the others.
 	c.data = t.TempDir()
 	start := time.Now()
 	c.ingest(0)
-	whole := time.Since(start)
+	ingest := time.Since(start)
 	c.check()
 	c.complete()
 
@@ -54,9 +54,9 @@ func TestCrash(t *testing.T) {
 				break
 			}
 			start = time.Now()
-			if !c.ingest(time.Duration(1 + c.random.Int64N(int64(whole)))) { // it was done before it could be killed
+			if !c.ingest(time.Duration(1 + c.random.Int64N(int64(ingest)))) { // it was done before it could be killed
 				if i == 0 {
-					whole = time.Since(start) // so that most kills hit, also if the machine has less to do by now
+					ingest = time.Since(start) // so that most kills hit, also if the machine has less to do by now
 				}
 				break
 			}
@@ -91,15 +91,21 @@ type crasher struct {
 	env       []string
 	files     map[string]map[string]string // what was released: "package version" to path to data
 	published map[string]bool              // what the process said it published
+	logged    chan struct{}                // receives when a process logs, if something waits for that
 }
 
-// stock fills registry and catalogue with packages whose releases share files.
-func (c *crasher) stock() {
+// stock fills registry and catalogue with packages whose releases share files. In the short form of a test there are fewer of them,
+// since each release starts processes.
+func (c *crasher) stock(whole bool) {
 	c.Helper()
 	c.catalogue = c.TempDir()
 	c.files = make(map[string]map[string]string)
 	c.published = make(map[string]bool)
 	c.env = registryEnviron(c.T, c.registry)
+	versions, parts := 3, 6
+	if whole {
+		versions, parts = 5, 12
+	}
 	for p := range 4 {
 		name := fmt.Sprintf("lib%d", p)
 		json := fmt.Sprintf(`{"name": %q, "description": "A test.", "keywords": ["test"], "filename": "main.js",
@@ -108,14 +114,14 @@ func (c *crasher) stock() {
 		if err := os.WriteFile(filepath.Join(c.catalogue, name+".json"), []byte(json), 0o644); err != nil {
 			c.Fatal(err)
 		}
-		for v := range 5 {
+		for v := range versions {
 			version := fmt.Sprintf("1.%d.0", v)
 			files := map[string]string{
 				"dist/shared.txt":  strings.Repeat("the same in every package\n", 500),
 				"dist/package.css": fmt.Sprintf("/* %s */\n%s", name, strings.Repeat("a { color: red }\n", 300)),
 				"dist/main.js":     fmt.Sprintf("function f() { return %d }\n%s", v, strings.Repeat("f();\n", 400)),
 			}
-			for i := range 12 {
+			for i := range parts {
 				files[fmt.Sprintf("dist/part/%d.txt", i)] = fmt.Sprintf("%s %s %d\n%s", name, version, i, c.words(1000))
 			}
 			c.files[name+" "+version] = files
@@ -165,6 +171,10 @@ func (c *crasher) run(kill time.Duration, args ...string) bool {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		said.Write(append(lines.Bytes(), '\n'))
+		select {
+		case c.logged <- struct{}{}:
+		default:
+		}
 		var line struct{ Msg, Package, Version string }
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
 			continue

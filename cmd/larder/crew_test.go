@@ -173,7 +173,7 @@ func (m *machine) end(s os.Signal) {
 // eventually waits far longer than anything takes.
 func (c *crew) eventually(what string, is func() bool) {
 	c.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); {
+	for deadline := time.Now().Add(10 * time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			c.Fatalf("it is not so that %s", what)
 		}
@@ -286,5 +286,5 @@ func (m *machine) status() *app.Status {
 
 func (m *machine) writes() {
 	m.Helper()
-	m.eventually(m.name+" publishes", func() bool { return m.role() == "writer" })
+	m.eventually(m.name+" publishes", func() bool { return m.role() == "leader" })
 }

@@ -25,17 +25,30 @@ var update = flag.Bool("update", false, "rewrite the settings in docs/configurat
 
 const documentation = "../../docs/configuration.md"
 
-// settingsTable is the part of the documentation that is printed from the flags.
+// settingsTable returns the part of the documentation that is printed from the flags and the profiles.
 func settingsTable() string {
 	var b strings.Builder
 	b.WriteString("| setting | default | meaning |\n| --- | --- | --- |\n")
-	settings.New().Flags.VisitAll(func(f *pflag.Flag) {
+	a := &cli{settings: settings.New()}
+	up := newUp(a).Flags()
+	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
 		_, usage := pflag.UnquoteUsage(f)
 		value := f.DefValue
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(usage, "|", "\\|"))
+		mark := ""
+		if up.Lookup(f.Name) == nil {
+			mark = " *"
+		}
+		fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.Name, mark, value, strings.ReplaceAll(usage, "|", "\\|"))
+	})
+	b.WriteString("\n\\* no flag of `up`, `serve`, `bot` and `mirror`: a line of the file, or a variable\n\n### Profiles\n\n| setting | `team` | `public` | `mirror` |\n| --- | --- | --- | --- |\n")
+	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
+		values := [3]string{settings.Profiles["team"][f.Name], settings.Profiles["public"][f.Name], settings.Profiles["mirror"][f.Name]}
+		if values != [3]string{} {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name, values[0], values[1], values[2])
+		}
 	})
 	return b.String()
 }
@@ -62,11 +75,9 @@ func TestDocumentation(t *testing.T) {
 // TestHelp holds every command to what a person needs to work from its help.
 func TestHelp(t *testing.T) {
 	a := &cli{settings: settings.New()}
-	used := map[string]bool{}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			used[f.Name] = true
 			if f.Usage == "" {
 				t.Errorf("%s: --%s says nothing", c.CommandPath(), f.Name)
 			}
@@ -84,16 +95,34 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	visit(newRoot(a))
-	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
-		if !used[f.Name] {
-			t.Errorf("no command uses --%s", f.Name)
+}
+
+// TestHelpIsShort counts commands and the flags of larder up: of those that everybody needs, and of all.
+func TestHelpIsShort(t *testing.T) {
+	help := func(args ...string) string {
+		var out bytes.Buffer
+		if code := newCLI(nil, &out, &out).run(t.Context(), append([]string{}, args...)); code != exitDone {
+			t.Fatalf("%q: exit code %d: %s", args, code, &out)
 		}
-	})
+		return out.String()
+	}
+	flags := regexp.MustCompile(`(?m)^ +(-\w, )?--`)
+	if n := len(flags.FindAllString(help("up", "--help"), -1)); n > 20 {
+		t.Errorf("larder up --help lists %d flags; want at most 20", n)
+	}
+	for _, command := range [][]string{{"up"}, {"serve"}, {"bot"}, {"mirror"}} {
+		if n := len(flags.FindAllString(help(append(command, "--help-all")...), -1)); n > 45 || n < 15 {
+			t.Errorf("larder %s --help-all lists %d flags; want at most 45", command[0], n)
+		}
+	}
+	if n := len(regexp.MustCompile(`(?m)^  [a-z-]+ {2,}\S`).FindAllString(help(), -1)); n > 34 || n < 20 {
+		t.Errorf("larder --help lists %d commands; want at most 34", n)
+	}
 }
 
 // TestMirrorServes holds larder mirror to the flags of larder serve, but for those about publishing and signing, which a mirror does not do.
 func TestMirrorServes(t *testing.T) {
-	publishes := []string{"catalogue", "releases", "downloads", "memory", "allow-host", "sigstore-root", "github-url", "log-origin", "witness-policy", "bucket", "bucket-endpoint", "node-url"}
+	publishes := []string{"catalogue", "releases", "memory", "allow-host", "log-origin", "bucket", "bucket-endpoint", "node-url", "backup", "backup-every"}
 	a := &cli{settings: settings.New()}
 	mirror := newMirror(a).Flags()
 	newServe(a).Flags().VisitAll(func(f *pflag.Flag) {
@@ -122,7 +151,7 @@ func TestCommandsInDocs(t *testing.T) {
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		for line := range strings.Lines(block[1]) {
 			line, _, _ = strings.Cut(strings.TrimSuffix(line, " &\n"), " #")
-			line = strings.TrimPrefix(line, "bin/")
+			line = regexp.MustCompile(`^([A-Z_]+=\S+ )*(bin/)?`).ReplaceAllString(line, "")
 			if !strings.HasPrefix(line, "larder ") {
 				continue
 			}

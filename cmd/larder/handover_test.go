@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,6 +71,14 @@ func awaitLine(t *testing.T, cmd *exec.Cmd, line string) (word string, ended <-c
 	}
 	t.Fatalf("it did not say %q: %s", line, strings.Join(said, "\n"))
 	return "", nil
+}
+
+// writeProgram writes a file that is executed afterwards. Its content may not be written while another test starts a process: between
+// fork and exec, that process would have the file open for writing too, and executing it would fail with "text file busy".
+func writeProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o700) //nolint:gosec // a program
 }
 
 // A given socket is opened by the test, and larder gets it as the service manager's.
@@ -218,7 +227,7 @@ func TestFailedUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := filepath.Join(place, "broken")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho this machine has no such library >&2\nexit 127\n"), 0o755); err != nil { //nolint:gosec // a program
+	if err := writeProgram(broken, "#!/bin/sh\necho this machine has no such library >&2\nexit 127\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(broken, program); err != nil {

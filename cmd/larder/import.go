@@ -174,13 +174,13 @@ func (a *cli) describeTree(s ingest.TreeSummary) {
 	fmt.Fprintf(a.stdout, "Imported %s of %s: %s, %s; %s published before with the same files, %s refused.\n",
 		count(s.Published, "release", "releases"), count(s.Packages, "package", "packages"), count(s.Files, "file", "files"),
 		humanize.Bytes(uint64(s.Bytes)), humanize.Comma(int64(s.Same)), humanize.Comma(int64(refused)))
-	tell := func(some ingest.Some, what string) {
+	tell := func(some ingest.Sample, what string) {
 		if some.Count > 0 {
 			fmt.Fprintln(a.stdout, text.Plain(fmt.Sprintf("%s: %d: %s", what, some.Count, some)))
 		}
 	}
 	for _, r := range s.Refused {
-		tell(r.Some, "Refused, "+r.Problem)
+		tell(r.Sample, "Refused, "+r.Problem)
 	}
 	tell(s.Unknown, "Not in the catalogue")
 	tell(s.Beside, "Left out, as they are no folders")

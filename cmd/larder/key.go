@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -23,11 +25,33 @@ const (
 )
 
 func newKey(a *cli) *cobra.Command {
-	return group("key", "Vouch for the log's keys with a root key that stays offline",
+	return group("key", "Copy the log's keys, and vouch for them with a root key that stays offline",
 		`Vouch for the keys that sign the log, with a root key on a machine without a network. Clients that pin it
 (larder verify --root) go by its list of the log's keys, whatever a key that was stolen has signed.`,
 		"  larder key init --root ./root --name cdn.example.com/root\n  larder key sign --root ./root --add log.pub\n  cp root/key-list keys/",
-		newKeyInit(a), newKeySign(a))
+		newKeyInit(a), newKeySign(a), newKeyBackup(a))
+}
+
+// newKeyBackup returns the command larder key backup.
+func newKeyBackup(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy the log's keys to another folder",
+		Long: `Copy the keys of the key folder to DIR, which is made if it is missing, and record that for larder doctor. Without a
+copy, a lost key cannot be replaced for clients that pin it. The last signed checkpoint is not copied: an old one would
+hide a fork. Bring DIR to another machine, and protect it: who has log.key can sign a log of yours.`,
+		Example: "  larder key backup /mnt/vault/larder-keys",
+		Args:    arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags, signingFlags[:1])
+	cmd.RunE = a.configured(func(_ context.Context, args []string) error {
+		files, err := app.BackUpKeys(a.settings, args[0])
+		if err == nil {
+			fmt.Fprintf(a.stdout, "Copied %s to %s: %s.\n", count(len(files), "file", "files"), args[0], strings.Join(files, ", "))
+		}
+		return err
+	})
+	return cmd
 }
 
 func newKeyInit(a *cli) *cobra.Command {

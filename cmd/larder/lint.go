@@ -35,7 +35,8 @@ func newLint(a *cli) *cobra.Command {
 		Short: "Check package JSON files",
 		Long: `Check package JSON files on their way into a catalogue: against the schema, for where they lie, for their licence, for
 another package with the same upstream, and for how they are written; then whether their upstream exists, whether enough
-people use it, and whether its newest release has the files that they name. --offline leaves the upstream alone.
+people use it, and whether its newest release has the files that they name and gives the modules that they ask for.
+--offline leaves the upstream alone.
 
 Each problem is a line that begins with file:line:column, and the line it is about; for a folder a table follows.
 In GitHub Actions problems are annotations. The exit code is 1 where one of them is an error, 0 where all are warnings.

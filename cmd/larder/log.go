@@ -22,7 +22,7 @@ func newLog(a *cli) *cobra.Command {
 	return group("log", "Read the log of every change, and look after it",
 		"The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
 		"  larder log list --package jquery\n  larder log show 17\n  larder log rotate-key",
-		newLogList(a), newLogShow(a), newLogTail(a), newLogExport(a), newRotateKey(a))
+		newLogList(a), newLogShow(a), newLogTail(a), newWatch(a), newLogExport(a), newRotateKey(a))
 }
 
 func newRotateKey(a *cli) *cobra.Command {

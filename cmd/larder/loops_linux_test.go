@@ -14,7 +14,7 @@ func TestConnectionsWaitOnLoops(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	stockNoise(t, data, 1, 1000)
-	s := startServe(t, data, "")
+	s := startServe(t, data, nil)
 	for range 20 {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
 		if err != nil {

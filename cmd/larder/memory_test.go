@@ -47,7 +47,7 @@ func TestMemoryLimit(t *testing.T) {
 		{"GOMEMLIMIT=8MiB", func(int64) bool { return true }, ""},
 	} {
 		t.Run(cmp.Or(test.env, "no limit"), func(t *testing.T) {
-			s := startServe(t, data, test.env, "--cache", strconv.Itoa(cache), "--store-cache", "8MiB")
+			s := startServe(t, data, []string{test.env, "LARDER_STORE_CACHE=8MiB"}, "--cache", strconv.Itoa(cache))
 			var most int64
 			for range 4 {
 				s.load(files, 750)
@@ -93,7 +93,7 @@ type serving struct {
 	public, private string
 }
 
-func startServe(t *testing.T, data, env string, args ...string) *serving {
+func startServe(t *testing.T, data string, environ []string, args ...string) *serving {
 	t.Helper()
 	s := &serving{T: t}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,9 +102,7 @@ func startServe(t *testing.T, data, env string, args ...string) *serving {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		return strings.HasPrefix(pair, "GOMEMLIMIT=") || strings.HasPrefix(pair, "GOGC=")
 	})
-	if env != "" {
-		cmd.Env = append(cmd.Env, env)
-	}
+	cmd.Env = append(cmd.Env, environ...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	stdout, err := cmd.StdoutPipe()
@@ -212,7 +210,7 @@ func TestMemoryLimitIsSet(t *testing.T) {
 		want int64
 	}{{"", budget}, {"GOMEMLIMIT=", budget}, {"GOMEMLIMIT=96MiB", 96 * settings.Mebibyte}} {
 		t.Run(cmp.Or(test.env, "no limit"), func(t *testing.T) {
-			s := startServe(t, t.TempDir(), test.env, "--cache", "32MiB", "--sending", "24MiB", "--memory", "48MiB", "--store-cache", strconv.Itoa(storeCache))
+			s := startServe(t, t.TempDir(), []string{test.env, "LARDER_SENDING=24MiB", "LARDER_STORE_CACHE=" + strconv.Itoa(storeCache)}, "--cache", "32MiB", "--memory", "48MiB")
 			if got := s.metric("go_gc_gomemlimit_bytes"); got != test.want {
 				t.Errorf("the limit is %d bytes, want %d", got, test.want)
 			}

@@ -49,7 +49,7 @@ func TestMetricsPage(t *testing.T) {
 	}
 	data := t.TempDir()
 	files := stockNoise(t, data, 3, 1000)
-	s := startServe(t, data, "", "--log-level", "error")
+	s := startServe(t, data, nil, "--log-level", "error")
 	// One round has every kind of request, each with names that only that round has.
 	round := func(n int) {
 		for path := range files {

@@ -45,6 +45,7 @@ what replaces FILE.` + environmentNote,
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags, serveFlags, []string{"keys"})
+	a.addShortHelp(cmd)
 	f := cmd.Flags()
 	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
 	f.StringVar(&m.Trust.Root, "root", "", rootFlag)

@@ -14,7 +14,7 @@ func newNodes(a *cli) *cobra.Command {
 		Use:   "nodes",
 		Short: "List the nodes of the cluster: who publishes, who follows, how far behind",
 		Long: `List the nodes of this data folder's cluster by their reports of the last day. Nodes report every 30 seconds; one that
-has been silent for over 90 seconds does not run, or cannot reach the bucket. A former writer was the leader before it
+has been silent for over 90 seconds does not run, or cannot reach the bucket. A former leader was the leader before it
 fell silent, or before another node took over.`,
 		Example: `  larder nodes --data /var/lib/larder
   larder nodes --json`,

@@ -44,6 +44,7 @@ func TestReadme(t *testing.T) {
 	d.write("catalogue/packages/m/my-library.json", `{"name": "my-library", "description": "Mine.", "keywords": ["mine"], "filename": "mine.js",
 		"repository": {"type": "git", "url": "https://git.example/mine.git"}}`)
 	d.write("dist/mine.js", "var mine = 1\n")
+	d.write("index.html", `<script src="https://code.jquery.com/jquery-3.7.1.min.js"></script>`)
 	d.up("--releases", "2")
 	waitFor(t, "both releases in the API", func() bool {
 		found, err := d.command("curl -fsS http://127.0.0.1:8080/libraries/jquery?fields=versions").Output()
@@ -51,7 +52,7 @@ func TestReadme(t *testing.T) {
 	})
 
 	d.blocks = readme["What users do"]
-	d.run(0, 0, `integrity="sha512-`, "var jquery='3.7.1'", `"version":"4.0.0"`)
+	d.run(0, 0, `integrity="sha512-`, "index.html: changed 1 tag.", "var jquery='3.7.1'", `"version":"4.0.0"`)
 	d.run(1, 0, "proven: ")
 	d.run(2, 0, "jquery 1.12.4: published", "my-library 1.0.0 is withdrawn", "my-library 1.0.0 is served again as it was")
 	d.run(3, 0, "published", "0 wrong")

@@ -126,7 +126,7 @@ func TestReloadOfLimits(t *testing.T) {
 	}
 	files := stockNoise(t, data, 40, 50_000)
 	configure("")
-	p := startServe(t, data, "", "--config", config)
+	p := startServe(t, data, nil, "--config", config)
 	const cached = `larder_assets_cache_bytes{cache="bodies"}`
 	if p.load(files, len(files)); p.metric(cached) < 1_900_000 {
 		t.Errorf("the cache has %d bytes of 2 MB", p.metric(cached))

@@ -33,6 +33,7 @@ Sources are used in the order of --from:
 
   --from URL          another Larder, as it serves: its log and its files
   --from DIR          the folder of a backup, or of another store; no process may run on it
+  --from BACKUP       the target of scheduled backups: s3://NAME[/PREFIX] or file:///DIR
   --from bucket       the bucket of a cluster; a node uses its own bucket last by default
   --from upstream     the npm registry and the git repositories that releases were published from
 
@@ -53,9 +54,9 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
   larder repair --from /mnt/backup/larder --from upstream
   larder repair --from https://cdn.example.com`,
 		Args:       arguments(0, 0),
-		SuggestFor: []string{"rebuild", "reindex", "fix", "heal", "restore"},
+		SuggestFor: []string{"rebuild", "reindex", "fix", "heal"},
 	}
-	used := []string{"keys", "allow-host", "downloads", "memory", "github-url", "bucket", "bucket-endpoint"}
+	used := []string{"keys", "allow-host", "memory", "github-url", "bucket", "bucket-endpoint"}
 	a.uses(cmd, dataFlags, used)
 	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, bucket or upstream; may be given several times")
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has some of the signed log entries: go on without them, as another log")

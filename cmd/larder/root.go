@@ -109,6 +109,9 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		}
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+			if f := a.settings.Flags.Lookup(unknown.GetSpecifiedName()); f != nil && cmd.Flags().Lookup("config") != nil {
+				return fmt.Errorf("--%s is no flag of %s; set it as %s in the environment, or as %[1]s in the file of --config", f.Name, cmd.CommandPath(), settings.EnvName(f.Name))
+			}
 			var names []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 			if best, ok := text.Nearest("--"+unknown.GetSpecifiedName(), names); ok {
@@ -122,10 +125,10 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		commands  []*cobra.Command
 	}{
 		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a), newMirror(a), newWitness(a), newAudit(a)}},
-		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a), newVerify(a), newWatch(a)}},
-		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newRetry(a), newImport(a), newWithdraw(a), newRestore(a)}},
+		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newVendor(a), newVerify(a)}},
+		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newImport(a), newWithdraw(a)}},
 		{"submit", "Put packages into a catalogue:", []*cobra.Command{newNew(a), newLint(a), newShowFiles(a)}},
-		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newNodes(a), newRoom(a), newSqueeze(a), newFsck(a), newRepair(a), newBackup(a), newBundle(a), newLog(a), newKey(a), newWebhook(a), newSchedule(a), newReload(a), newUpgrade(a), newVersion(a)}},
+		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newDoctor(a), newNodes(a), newRoom(a), newSqueeze(a), newFsck(a), newRepair(a), newBackup(a), newBundle(a), newLog(a), newKey(a), newWebhook(a), newSchedule(a), newReload(a), newUpgrade(a), newVersion(a)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, c := range group.commands {

@@ -52,13 +52,13 @@ func TestRunbook(t *testing.T) {
 			d.up()
 			d.said("is not written to: it holds no store")
 			d.until(503, "1.0.0")
-			d.run(0, 0, "Built a new store", "Not in the log, and lost: schedules, webhooks", "0 wrong")
+			d.run(0, 0, "Built a new store", "0 wrong")
 			d.until(200, "1.0.0")
 			// No copy has the entries that were signed after the backup.
 			d.shell(0, "larder withdraw demo 1.1.0 --reason 'a test'", "is withdrawn")
 			d.end()
 			d.must(os.RemoveAll(d.in("data")))
-			d.shell(1, "larder repair --from /mnt/elsewhere/larder-2026-11-22", "were signed, and no source has them")
+			d.shell(1, "larder repair --from /mnt/elsewhere/larder", "were signed, and no source has them")
 			d.run(1, 0, "It goes on as ")
 			d.up()
 			d.until(200, "1.0.0")
@@ -95,7 +95,7 @@ func TestRunbook(t *testing.T) {
 			// The thief shows a log that the stolen key has signed since, with the list of before.
 			d.end()
 			stolen.up()
-			stolen.shell(0, "larder withdraw demo 1.1.0 --reason 'a thief'; larder restore demo 1.1.0 --reason 'a thief'; larder withdraw demo 1.1.0 --reason 'a thief'")
+			stolen.shell(0, "larder withdraw demo 1.1.0 --reason 'a thief'; larder withdraw --undo demo 1.1.0 --reason 'a thief'; larder withdraw demo 1.1.0 --reason 'a thief'")
 			stolen.shell(0, "larder verify --key "+d.in("elsewhere/log.pub")+" --known-logs new "+stolen.address+file, "proven")
 			stolen.shell(6, "larder verify --root "+d.in("vault/offline/root.pub")+" --known-logs "+d.in("pinned")+" "+stolen.address+file, "differs: ")
 		},
@@ -112,12 +112,13 @@ func TestRunbook(t *testing.T) {
 			d.up()
 			d.shell(0, "larder withdraw demo 1.0.0 --reason 'here'; larder verify --key /mnt/elsewhere/log.pub "+d.address+"/ajax/libs/demo/1.1.0/small.txt; larder fsck --seen seen", "proven")
 			other.up()
-			other.shell(0, "larder withdraw demo 1.0.0 --reason 'there'; larder restore demo 1.0.0 --reason 'there'")
+			other.shell(0, "larder withdraw demo 1.0.0 --reason 'there'; larder withdraw --undo demo 1.0.0 --reason 'there'")
 			said := d.shell(7, "larder verify --key /mnt/elsewhere/log.pub "+other.address+"/ajax/libs/demo/1.1.0/small.txt", "the log has forked", "larder verify --evidence")
 			evidence := regexp.MustCompile(`\S*fork-[0-9a-f]+\.json`).FindString(said)
 			d.names = []string{"--key log.pub", "--key " + d.in("elsewhere/log.pub"), "fork-418214bd6a6dc892.json", strings.Replace(evidence, "~", d.in("home"), 1)}
-			d.run(0, 7, "fork")
-			d.run(1, 0, "0 wrong")
+			d.run(0, 0)
+			d.run(1, 7, "fork")
+			d.run(2, 0, "0 wrong")
 			d.shell(0, "larder fsck", "0 wrong")
 			d.end()
 			d.must(os.RemoveAll(d.in("data")))
@@ -135,8 +136,9 @@ func TestRunbook(t *testing.T) {
 				said, _ := d.command("larder status").CombinedOutput()
 				return bytes.Contains(said, []byte("can't be asked"))
 			})
-			d.run(0, 0, "can't be asked", "connection refused")
-			d.shell(1, "larder add demo@1.2.0", "connection refused")
+			d.run(0, 0, "registry: http://127.0.0.1:1/: ", "npm config set registry", "can't be asked")
+			d.shell(1, "larder add demo@1.2.0", "connection refused; `larder doctor` says what helps")
+			d.shell(1, "larder add --retry demo", "demo: no release was refused or has failed; `larder add demo` gets those that are new")
 			d.write("dist/small.txt", "demo 1.2.0")
 			d.run(1, 0, "demo 1.2.0: published")
 			d.until(200, "1.2.0")
@@ -160,10 +162,92 @@ func TestRunbook(t *testing.T) {
 			if !ends().Before(time.Now()) {
 				d.Error("it does not serve with the expired certificate")
 			}
-			d.run(0, 0, "notAfter=")
+			d.run(0, 0, "it has expired at ", "notAfter=")
 			d.must(errors.Join(makeCertificateFor(cert+".new", key+".new", time.Now().Add(time.Hour)), os.Rename(key+".new", key), os.Rename(cert+".new", cert)))
 			waitFor(d.T, "the new certificate", func() bool { return ends().After(time.Now()) })
 			d.said("read a new certificate")
+		},
+		"Process gone": func(d *drill) {
+			d.write("bin/systemctl", "#!/bin/sh\n")
+			d.write("bin/journalctl", "#!/bin/sh\n")
+			d.run(0, 0)
+			d.healthy()
+		},
+		"Store damaged": func(d *drill) {
+			d.must(flipFile(d.in("data"), "demo", "1.0.0", "small.txt"))
+			d.shell(1, "larder fsck --all", "1 wrong")
+			d.run(0, 0, "deep fsck: the last one", "1 thing is wrong", "larder repair", "0 wrong")
+			d.healthy()
+		},
+		"Publishing stopped": func(d *drill) {
+			key := d.read("keys/log.key")
+			d.write("keys/log.key", "damaged")
+			d.up()
+			d.until(200, "1.0.0")
+			d.run(0, 0, "the log's key cannot be used", "cp /PATH/TO/COPY/log.key")
+			d.write("keys/log.key", string(key))
+			waitFor(d.T, "that it publishes again", func() bool {
+				said, _ := d.command("larder doctor").CombinedOutput()
+				return !bytes.Contains(said, []byte("log.key"))
+			})
+		},
+		"Log not signed": func(d *drill) {
+			d.shell(0, "larder withdraw demo 1.0.0 --reason 'a test' --keys others", "the log is not signed")
+			d.run(0, 0, "1 of its 8 entries are not signed", "larder up --data")
+			d.up()
+			d.until(410, "1.0.0")
+			d.end()
+			d.healthy()
+		},
+		"Cache not purged": func(d *drill) {
+			d.up("--purge-hook", "http://127.0.0.1:1/", "--asset-base", "https://cdn.example.com")
+			d.shell(0, "larder withdraw demo 1.0.0 --reason 'a test'")
+			waitFor(d.T, "that the purge fails", func() bool {
+				said, _ := d.command("larder doctor").CombinedOutput()
+				return bytes.Contains(said, []byte("purge hook"))
+			})
+			d.run(0, 0, "purge hook: demo 1.0.0 is withdrawn, but a cache in front may still have it", "larder reload")
+		},
+		"Catalogue unreadable": func(d *drill) {
+			text := d.read("catalogue/demo.json")
+			d.up()
+			d.until(200, "1.0.0")
+			d.write("catalogue/demo.json", "{")
+			d.shell(0, "larder reload")
+			waitFor(d.T, "that the file is refused", func() bool {
+				said, _ := d.command("larder doctor").CombinedOutput()
+				return bytes.Contains(said, []byte("catalogue: "))
+			})
+			d.run(0, 1, "a file of the catalogue is refused", "larder lint ")
+			d.write("catalogue/demo.json", string(text))
+			d.run(1, 0)
+			waitFor(d.T, "that the catalogue is read again", func() bool {
+				said, _ := d.command("larder doctor").CombinedOutput()
+				return !bytes.Contains(said, []byte("catalogue: "))
+			})
+		},
+		"Backup old": func(d *drill) {
+			d.write("data/upkeep/backup.json", `{"succeeded": "2025-01-02T03:04:05Z"}`)
+			d.run(0, 0, "backup: the last one is ", "Backed up ")
+			d.healthy()
+		},
+		"Too much load": func(d *drill) {
+			d.up()
+			d.run(0, 0, "downloads")
+		},
+		"Mirror behind": func(d *drill) {
+			d.up()
+			d.shell(0, "larder mirror http://127.0.0.1:8080 --data mirror --once", "Caught up")
+			d.run(0, 0, "deep fsck: there was none yet")
+		},
+		"Log not pushed": func(d *drill) {
+			d.up()
+			d.run(0, 0, "releases published")
+		},
+		"Node behind": func(d *drill) {
+			d.up("--bucket", "file://"+d.in("bucket"))
+			d.until(200, "1.0.0")
+			d.run(0, 0, "ROLE")
 		},
 		"Clock wrong": func(d *drill) {
 			d.write("bin/timedatectl", "#!/bin/sh\n") // a clock cannot be wrong for one process
@@ -185,10 +269,10 @@ func TestRunbook(t *testing.T) {
 		},
 		"Version rolled back": func(d *drill) {
 			d.up()
-			d.run(0, 0, "larder ", "0 wrong")
+			d.run(0, 0, "Backed up ", "larder ", "0 wrong")
 			d.end()
 			d.must(os.RemoveAll(d.in("data")))
-			d.must(os.Rename(d.in("elsewhere/larder-before"), d.in("data")))
+			d.run(1, 0, "Built a new store")
 			d.up()
 			d.until(200, "1.0.0")
 		},
@@ -211,6 +295,32 @@ func TestRunbook(t *testing.T) {
 	delete(blocks, "# Runbook")
 	for title := range blocks {
 		t.Errorf("nothing runs the commands of %q", title)
+	}
+}
+
+// TestAlertsLinkToRunbook checks that each alert has the address of an entry of the runbook that starts with larder doctor. TestRunbook
+// runs the entry.
+func TestAlertsLinkToRunbook(t *testing.T) {
+	text, err := os.ReadFile("../../docs/monitoring/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := map[string][]string{}
+	for title, blocks := range commandsOf(t, "runbook.md") {
+		entries[strings.ReplaceAll(strings.ToLower(title), " ", "-")] = blocks
+	}
+	alerts := strings.Split(string(text), "- alert: ")[1:]
+	for _, alert := range alerts {
+		name, _, _ := strings.Cut(alert, "\n")
+		link := regexp.MustCompile(`runbook_url: 'https://github.com/larder-cdn/larder/blob/main/docs/runbook.md#([a-z-]+)'`).FindStringSubmatch(alert)
+		if link == nil {
+			t.Errorf("%s has no runbook_url", name)
+		} else if blocks := entries[link[1]]; len(blocks) == 0 || !strings.HasPrefix(blocks[0], "larder doctor") {
+			t.Errorf("%s: the entry %s of the runbook does not start with larder doctor: %q", name, link[1], blocks)
+		}
+	}
+	if len(alerts) < 25 {
+		t.Errorf("%d alerts were found", len(alerts))
 	}
 }
 
@@ -257,7 +367,7 @@ func (d *drill) must(err error) {
 func (d *drill) write(name, text string) {
 	d.Helper()
 	d.must(os.MkdirAll(filepath.Dir(d.in(name)), 0o700))
-	d.must(os.WriteFile(d.in(name), []byte(text), 0o700)) //nolint:gosec // some are programs
+	d.must(writeProgram(d.in(name), text)) // some are programs
 }
 
 func (d *drill) read(name string) []byte {
@@ -311,6 +421,15 @@ func (d *drill) shell(code int, script string, says ...string) string {
 	return string(said)
 }
 
+// healthy wants larder doctor to find nothing wrong.
+func (d *drill) healthy() {
+	d.Helper()
+	said, err := d.command("larder doctor --json").Output()
+	if wrong := findingsIn(string(said)); len(wrong) > 0 {
+		d.Errorf("larder doctor: %v: %q", err, wrong)
+	}
+}
+
 // run runs the block of commands with that number, but for those that start the process.
 func (d *drill) run(n, code int, says ...string) {
 	d.Helper()
@@ -318,7 +437,9 @@ func (d *drill) run(n, code int, says ...string) {
 		d.Fatalf("there are %d blocks of commands", len(d.blocks))
 	}
 	d.done++
-	d.shell(code, regexp.MustCompile(`(?m)^larder up.*\n`).ReplaceAllString(d.blocks[n], ""), says...)
+	script := regexp.MustCompile(`(?m)^larder up.*\n`).ReplaceAllString(d.blocks[n], "")
+	script = regexp.MustCompile(`(?m)^(larder doctor[^#\n]*)(#.*)?$`).ReplaceAllString(script, "$1 || [ $$? = 1 ]") // it may find something
+	d.shell(code, script, says...)
 }
 
 // up starts the process, whose log goes to a file.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"flag"
@@ -17,11 +19,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,12 +81,15 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 //	ready FILE                    wait for a ready file; $ADDRESS is what it says
 //	get [METHOD] PATH [HEADER:VALUE]...
 //	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
-//	certificate FILE KEY          make a certificate for 127.0.0.1
+//	certificate FILE KEY [VALID]  make a certificate for 127.0.0.1, for an hour or this duration
 //	spoil DATA NAMESPACE PART...  remove a row from the store of a data folder that no process runs on, or, with ! in front, add one
 //	cache FILE STATUS             start what stands in front; $CACHE is its address, FILE gets what it is asked
 //	called FILE PATTERN           wait until it was asked that
 //	newer DATA                    make the store of a data folder that no process runs on one of the next format, or, with ! in front, of this one again
 //	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
+//	healthy [FLAG]...             expect that larder doctor finds nothing, apart from the disk and the kernel of this machine
+//	repairs CHECK [WORD=VALUE]... run the command that larder doctor names for CHECK, with its words in capitals replaced, and expect that
+//	                              the finding is gone; where the command goes on running, while it does
 //	witness NAME FILE             start a witness of the log whose verifier key is in FILE; $NAME is its URL#KEY, NAME.key its key
 //	github DIR TOKEN              start a GitHub; $GITHUB is its API, DIR the bare repository example/logs
 //	gitserver DIR                 serve the bare repositories below DIR; $GIT is the server's URL
@@ -129,6 +136,8 @@ func scriptParams() testscript.Params {
 			"ready":       scriptReady,
 			"spoil":       scriptSpoil,
 			"flip":        scriptFlip,
+			"healthy":     scriptHealthy,
+			"repairs":     scriptRepairs,
 			"get":         scriptGet,
 			"until":       scriptUntil,
 			"witness":     scriptWitness,
@@ -296,29 +305,120 @@ func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
 		ts.Fatalf("usage: flip DATA NAME VERSION FILE")
 	}
-	store, err := kvstore.Open(filepath.Join(ts.MkAbs(args[0]), "store"), kvstore.Options{})
-	ts.Check(err)
-	defer func() { ts.Check(store.Close()) }()
-	file, err := views.LookupFile(store, args[1], args[2], args[3])
-	ts.Check(err)
+	ts.Check(flipFile(ts.MkAbs(args[0]), args[1], args[2], args[3]))
+}
+
+func scriptHealthy(ts *testscript.TestScript, neg bool, args []string) {
+	err := ts.Exec("larder", append([]string{"doctor", "--json"}, args...)...)
+	if wrong := findingsIn(ts.ReadFile("stdout")); neg || len(wrong) > 0 {
+		ts.Fatalf("larder doctor: %v: %s", err, strings.Join(wrong, "; "))
+	}
+}
+
+func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: repairs CHECK [WORD=VALUE]...")
+	}
+	var words []string
+	for _, pair := range args[1:] {
+		word, value, _ := strings.Cut(pair, "=")
+		words = append(words, word, value)
+	}
+	found := func() (fix string) {
+		_ = ts.Exec("larder", "doctor", "--json")
+		var findings []app.Finding
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &findings))
+		if i := slices.IndexFunc(findings, func(f app.Finding) bool { return f.Check == args[0] }); i >= 0 {
+			fix = strings.NewReplacer(words...).Replace(findings[i].Fix)
+		}
+		return fix
+	}
+	fix := found()
+	runs := strings.HasPrefix(fix, "larder up ")
+	if fix == "" {
+		ts.Fatalf("larder doctor does not find what is wrong with %s", args[0])
+	}
+	ready := ts.MkAbs("repairs.ready")
+	_ = os.Remove(ready)
+	ts.Check(ts.Exec("env"))
+	var out bytes.Buffer
+	cmd := exec.Command("sh", "-ec", fix)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &out, &out
+	cmd.Env = append(strings.Split(ts.ReadFile("stdout"), "\n"), "LARDER_LISTEN=127.0.0.1:0", "LARDER_PRIVATE_LISTEN=off", "LARDER_CATALOGUE="+ts.MkAbs("catalogue"), "LARDER_READY_FILE="+ready)
+	if runs {
+		cmd.Args[2] = "exec " + fix // so that it gets the signal
+	}
+	ts.Check(cmd.Start())
+	if !runs {
+		if err := cmd.Wait(); err != nil || found() != "" {
+			ts.Fatalf("%s: %v; then larder doctor names %q\n%s", fix, err, found(), &out)
+		}
+		return
+	}
+	repaired := false
+	for deadline := time.Now().Add(scriptPatience); !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		_, err := os.Stat(ready) // before, larder doctor would open the folder itself
+		repaired = err == nil && found() == ""
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil || !repaired {
+		ts.Fatalf("%s: %v; repaired while it ran: %v\n%s", fix, err, repaired, &out)
+	}
+}
+
+// findingsIn returns the findings in the JSON of larder doctor, without those about the machine on which the test runs.
+func findingsIn(output string) (wrong []string) {
+	var findings []app.Finding
+	if err := json.Unmarshal([]byte(output), &findings); err != nil {
+		return []string{fmt.Sprintf("%v: %s", err, output)}
+	}
+	for _, f := range findings {
+		if f.Check != "disk" && f.Check != "sandbox" {
+			wrong = append(wrong, f.Check+": "+f.Cause)
+		}
+	}
+	return wrong
+}
+
+// flipFile changes a bit of a file as it is stored smallest. No process may run on the data folder.
+func flipFile(data, name, version, path string) (err error) {
+	store, err := kvstore.Open(filepath.Join(data, "store"), kvstore.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	file, err := views.LookupFile(store, name, version, path)
+	if err != nil {
+		return err
+	}
 	content, err := store.Content(file.Hash)
-	ts.Check(err)
+	if err != nil {
+		return err
+	}
 	key := append(file.Hash[:], byte(content.Representations[0].Coding))
-	data, err := store.Get(kvstore.Blobs, key)
-	ts.Check(err)
-	data = slices.Clone(data)
-	data[len(data)/2] ^= 1
+	stored, err := store.Get(kvstore.Blobs, key)
+	if err != nil {
+		return err
+	}
+	stored = slices.Clone(stored)
+	stored[len(stored)/2] ^= 1
 	b := store.NewBatch()
 	defer b.Close()
-	b.Set(kvstore.Blobs, key, data)
-	ts.Check(b.Commit())
+	b.Set(kvstore.Blobs, key, stored)
+	return b.Commit()
 }
 
 func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: certificate FILE KEY")
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: certificate FILE KEY [DURATION]")
 	}
-	ts.Check(makeCertificate(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
+	valid := time.Hour
+	if len(args) == 3 {
+		var err error
+		valid, err = time.ParseDuration(args[2])
+		ts.Check(err)
+	}
+	ts.Check(makeCertificateFor(ts.MkAbs(args[0]), ts.MkAbs(args[1]), time.Now().Add(valid)))
 }
 
 // makeCertificate writes a certificate for 127.0.0.1 and its key.

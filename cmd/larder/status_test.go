@@ -74,8 +74,8 @@ func TestStatusOfNoPackages(t *testing.T) {
 func TestStatusTellsATroubleOnce(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	status := &app.Status{Unprotected: []string{"Landlock: the kernel lacks it"}, Status: bot.Status{
-		Packages: []bot.PackageStatus{{Name: "a", Problem: "503", Published: 3}, {Name: "b", Problem: "503", Published: 1, Waiting: 4, Withdrawn: 1}, {Name: "c", Refused: 200, Looked: 200}},
-		Troubles: []bot.Problem{
+		Packages: []bot.PackageStatus{{Name: "a", Problem: "503", StateCounts: bot.StateCounts{Published: 3}}, {Name: "b", Problem: "503", StateCounts: bot.StateCounts{Published: 1, Waiting: 4, Withdrawn: 1}}, {Name: "c", StateCounts: bot.StateCounts{Refused: 200}, Examined: 200}},
+		Problems: []bot.Problem{
 			{Kind: bot.UpstreamProblem, Count: 11, Packages: []string{"a", "b", "d", "e", "f"}, Cause: "503 Service Unavailable", Next: noon.Add(time.Minute), Waiting: 40},
 			{Kind: bot.EmptyProblem, Count: 1, Packages: []string{"c"}, Cause: "none can be published"},
 			{Kind: bot.RefusedProblem, Count: 200, Packages: []string{"c"}, Cause: "it selects none of 7 files\nat all"},
@@ -91,7 +91,7 @@ func TestStatusTellsATroubleOnce(t *testing.T) {
 COUNT  WHAT                       PACKAGES              WHY, AND WHAT HELPS
 11     upstreams can't be asked   a, b, d and 2 others  40 releases wait for that, too; 503 Service Unavailable (tried again 1 minute from now)
 1      package without a release  c                     none can be published; ` + "`larder status NAME` says why, `larder show-files` what is selected" + `
-200    releases refused           c                     it selects none of 7 files; ` + "`larder retry NAME` tries again" + `
+200    releases refused           c                     it selects none of 7 files; ` + "`larder add --retry NAME` tries again" + `
 4      releases wait              of 3                  
 1,200  contents to be squeezed                          2.0 MB, about 16m40s at the 2.0 kB/s of late
 1      release withdrawn          of 3                  
@@ -113,9 +113,9 @@ func TestStatusFoldsWhatWasNeverTried(t *testing.T) {
 		return views.Account{State: views.State{Package: "a", Version: version, Kind: kind, Updated: updated, Reason: reason}, Command: command}
 	}
 	status := &app.Status{Status: bot.Status{
-		Packages: []bot.PackageStatus{{Name: "a", Published: 1, Refused: 1}},
+		Packages: []bot.PackageStatus{{Name: "a", StateCounts: bot.StateCounts{Published: 1, Refused: 1}}},
 		Versions: []views.Account{
-			account("3.0.0", views.Refused, noon, "a bomb", "larder retry a@3.0.0"),
+			account("3.0.0", views.Refused, noon, "a bomb", "larder add --retry a@3.0.0"),
 			account("2.1.0", views.Detected, noon, "", "larder add a@2.1.0"),
 			account("3.0.0-rc.1", views.Prerelease, time.Time{}, "a prerelease", "larder add a@3.0.0-rc.1"),
 			account("2.0.0", views.Published, noon, "", ""),
@@ -133,7 +133,7 @@ COUNT  WHAT               PACKAGES  WHY, AND WHAT HELPS
 1      release published  a         
 
 VERSION             STATE       SINCE                WHY, AND THE COMMAND THAT GETS IT
-3.0.0               refused     2026-01-02 12:00:00  a bomb; ` + "`larder retry a@3.0.0`" + `
+3.0.0               refused     2026-01-02 12:00:00  a bomb; ` + "`larder add --retry a@3.0.0`" + `
 2.1.0               detected    2026-01-02 12:00:00  it waits for its turn; ` + "`larder add a@2.1.0`" + `
 2.0.0               published   2026-01-02 12:00:00  
 3.0.0-rc.1          prerelease                       a prerelease; ` + "`larder add a@3.0.0-rc.1`" + `

@@ -6,29 +6,62 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// The flags that commands share, by what they are for.
+// The flags that commands share, by what they are for. Settings that hardly anybody changes have no flag with these commands: they
+// are lines of the configuration file, or environment variables.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "dictionaries", "other-cdn-urls", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen", "private-hosts",
-		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "vulnerabilities", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
-	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "sigstore-root", "github-url"}
-	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
-	clusterFlags = []string{"bucket", "bucket-endpoint", "node-url"}
-	githubFlags  = []string{"log-repository"}
+	serveFlags = []string{"profile", "listen", "tls-cert", "tls-key", "acme-domain", "acme-directory", "http-listen", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "drain", "lame-duck", "ready-file", "private-listen",
+		"asset-base", "site-base", "purge-hook", "rooms", "vulnerabilities", "access-log"}
+	botFlags     = []string{"catalogue", "releases", "memory", "allow-host"}
+	signingFlags = []string{"keys", "log-origin", "witness"}
+	clusterFlags = []string{"bucket", "bucket-endpoint", "node-url", "backup", "backup-every"}
 )
+
+// commonFlags are the flags that the help of the commands that serve has without --help-all.
+var commonFlags = []string{"config", "data", "profile", "listen", "tls-cert", "tls-key", "acme-domain", "trusted-proxies", "cache", "private-listen", "asset-base", "access-log", "catalogue", "releases",
+	"memory", "allow-host", "keys", "backup", "help", "help-all"}
+
+// addShortHelp has the help of cmd list only the common flags and those of its own, and gives it the flag --help-all for all flags.
+func (a *cli) addShortHelp(cmd *cobra.Command) {
+	cmd.Flags().Var(helpAll{cmd}, "help-all", "help with all flags")
+	cmd.Flags().Lookup("help-all").NoOptDefVal = "true"
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
+		all := c.Flags().Changed("help-all")
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			f.Hidden = !all && a.settings.Flags.Lookup(f.Name) != nil && !slices.Contains(commonFlags, f.Name)
+		})
+		help(c, args)
+		if !all {
+			fmt.Fprintf(c.OutOrStdout(), "\nMore flags: %s --help-all. Every setting: docs/configuration.md.\n", c.CommandPath())
+		}
+	})
+}
+
+// helpAll is the value of --help-all. Setting it ends the command with its help.
+type helpAll struct{ cmd *cobra.Command }
+
+func (helpAll) String() string { return "" }
+func (helpAll) Type() string   { return "bool" }
+
+func (h helpAll) Set(string) error {
+	h.cmd.Flags().Lookup("help-all").Changed = true
+	return pflag.ErrHelp
+}
 
 const environmentNote = `
 
-Total memory is about --cache, --sending, --memory, 256 MiB, and --store-cache with 128 MiB for writing, garbage
-included; GOMEMLIMIT replaces that limit.
+Total memory is about --cache, --memory and 768 MiB, garbage included; GOMEMLIMIT replaces that limit.
 docs/configuration.md has measurements.`
 
 func newUp(a *cli) *cobra.Command {
@@ -47,7 +80,8 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-root", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, []string{"downloads-url"})
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
+	a.addShortHelp(cmd)
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }
@@ -57,12 +91,13 @@ func newServe(a *cli) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve what is here, and fetch only what is asked for",
 		Long: `Serve the files that are here. Nothing is fetched by itself; ` + "`larder add` and `larder import`" + ` publish through this
-process, and the flags about catalogue, releases, downloads, memory and allowed hosts are for them.` + environmentNote,
+process, and the flags about catalogue, releases, memory and allowed hosts are for them.` + environmentNote,
 		Example: `  larder serve --data /var/lib/larder --listen :8080
   larder serve --private-listen off`,
 		Args: arguments(0, 0),
 	}
 	a.uses(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
+	a.addShortHelp(cmd)
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true}))
 	return cmd
 }
@@ -78,7 +113,8 @@ publish what is new and come back; the exit code is 1 where a release failed for
   larder bot --interval 15m`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen", "private-hosts", "downloads-url"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, botFlags, []string{"profile", "interval", "feed", "private-listen"}, signingFlags)
+	a.addShortHelp(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.configured(a.runs(app.Server{Fill: true, Once: once}))(cmd, args)
@@ -89,6 +125,9 @@ publish what is new and come back; the exit code is 1 where a release failed for
 // runs returns the action of a command that works until it is stopped, and prints events.
 func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
+		if err := a.settings.CheckEndpoint(); err != nil {
+			return err
+		}
 		out := newTerminal(a.stderr)
 		least := slog.LevelInfo
 		if out.Interactive {

@@ -39,7 +39,7 @@ func TestStopDuringUpgrade(t *testing.T) {
 			_, done := awaitLine(t, cmd, "Larder serves ")
 			// The newer program never becomes ready. The descriptor of the older process is in the variable.
 			script := "#!/bin/sh\ncd " + dir + `; echo $$ >pid; fd=${_LARDER_HANDED##*'"asks":'}; fd=${fd%%[!0-9]*}; ` + says + "\n"
-			err = os.WriteFile(program+".new", []byte(script), 0o700)
+			err = writeProgram(program+".new", script)
 			if err == nil {
 				err = os.Rename(program+".new", program)
 			}
@@ -53,7 +53,15 @@ func TestStopDuringUpgrade(t *testing.T) {
 				_, _, err := app.Upgrade(ctx, data)
 				upgraded <- err
 			}()
-			waitFor(t, "that the newer process is so far", func() bool { _, err := os.Stat(started); return err == nil })
+			waitFor(t, "that the newer process is so far", func() bool {
+				select {
+				case err := <-upgraded:
+					t.Fatalf("the upgrade ended before it was stopped: %v", err)
+				default:
+				}
+				_, err := os.Stat(started)
+				return err == nil
+			})
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newWatch returns the command larder watch.
+// newWatch returns the command larder log watch.
 func newWatch(a *cli) *cobra.Command {
 	var w app.Watch
 	var once, asJSON bool
@@ -36,9 +36,9 @@ Standard error says whose key is trusted on first sight, and when the server can
 A release is unexpected if the package's release before it has proven provenance or a signature and this one has not, or
 if it was built from another repository; with --repository, if its provenance does not name that repository. The server
 has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAME.`,
-		Example: `  larder watch --log https://cdn.example.com --package jquery
-  larder watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
-  larder watch --log https://cdn.example.com --once --json`,
+		Example: `  larder log watch --log https://cdn.example.com --package jquery
+  larder log watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
+  larder log watch --log https://cdn.example.com --once --json`,
 		Args: arguments(0, 0),
 	}
 	f := cmd.Flags()

@@ -28,31 +28,46 @@ var releaseFlags = append([]string{"keys"}, assetFlags...)
 
 func newWithdraw(a *cli) *cobra.Command {
 	var request app.WithdrawRequest
-	var yes bool
+	var yes, undo bool
+	var override string
 	cmd := &cobra.Command{
 		Use:   "withdraw NAME VERSION --reason TEXT",
 		Short: "Stop serving a release",
 		Long: `Stop serving a release at once: its files, archives, pages and the API answer 410 with the reason, lists and search
-leave it out, and the bot never publishes it again. The files are kept, for evidence and for larder restore.
+leave it out, and the bot never publishes it again. The files are kept, for evidence and for --undo.
 
 Copies that browsers and caches elsewhere hold already cannot be recalled: files are published to be kept for a year.
 A cache in front of Larder can be purged by the tag that is printed, or by --purge-hook.
 
 With --erase the files are removed for good, but for those that another release has too. That cannot be undone. A
-release that is withdrawn already can be erased later.` + speaksTo,
+release that is withdrawn already can be erased later.
+
+--undo serves a withdrawn release again exactly as it was, unless its files were erased. A release that was published
+without the attestation that its package JSON requires by now also needs --without-provenance.` + speaksTo,
 		Example: `  larder withdraw left-pad 1.3.1 --reason "published with a stolen token, see https://example.com/advisory"
-  larder withdraw left-pad 1.3.1 --reason "court order 12/34" --erase`,
-		Args: arguments(2, 2),
+  larder withdraw left-pad 1.3.1 --reason "court order 12/34" --erase
+  larder withdraw left-pad 1.3.1 --undo --reason "the owner confirms that it is theirs"`,
+		Args:       arguments(2, 2),
+		SuggestFor: []string{"restore", "remove"},
 	}
 	a.uses(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; every client that requests the release gets it")
 	cmd.Flags().BoolVar(&request.Erase, "erase", false, "remove its files for good too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before erasing")
+	cmd.Flags().BoolVar(&undo, "undo", false, "serve the withdrawn release again")
+	cmd.Flags().StringVar(&override, "without-provenance", "", "with --undo: "+unattestedFlag)
+	cmd.MarkFlagsMutuallyExclusive("undo", "erase")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
 		if err := needReason(request.Reason); err != nil {
 			return err
+		}
+		if override != "" && !undo {
+			return settings.Mistakef("--without-provenance is for --undo")
+		}
+		if undo {
+			return aboutRelease(ctx, a, app.OpRestore, app.RestoreRequest{Package: args[0], Version: args[1], Reason: request.Reason, Override: override}, *asJSON, printRestored)
 		}
 		if request.Erase && !yes {
 			if err := confirmErasing(ctx, os.Stdin, a.stderr, request.Package, request.Version); err != nil {
@@ -60,31 +75,6 @@ release that is withdrawn already can be erased later.` + speaksTo,
 			}
 		}
 		return aboutRelease(ctx, a, app.OpWithdraw, request, *asJSON, printWithdrawn)
-	})
-	return cmd
-}
-
-func newRestore(a *cli) *cobra.Command {
-	var request app.RestoreRequest
-	cmd := &cobra.Command{
-		Use:   "restore NAME VERSION --reason TEXT",
-		Short: "Serve a withdrawn release again",
-		Long: `Serve a release again that was withdrawn, exactly as it was: the same files under the same addresses, with the same
-entity tags and integrities. A release whose files were erased cannot be restored. One that was published without the
-attestation that its package JSON requires by now is restored only --without-provenance.` + speaksTo,
-		Example: `  larder restore left-pad 1.3.1 --reason "the owner confirms that it is theirs"`,
-		Args:    arguments(2, 2),
-	}
-	a.uses(cmd, dataFlags, releaseFlags)
-	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it stands in the log")
-	cmd.Flags().StringVar(&request.Override, "without-provenance", "", unattestedFlag)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		request.Package, request.Version = args[0], args[1]
-		if err := needReason(request.Reason); err != nil {
-			return err
-		}
-		return aboutRelease(ctx, a, app.OpRestore, request, *asJSON, printRestored)
 	})
 	return cmd
 }
@@ -155,7 +145,7 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 		case app.HookLater:
 			fmt.Fprintln(w, "The purge hook will be called when a larder process serves from this folder.")
 		default:
-			fmt.Fprintf(w, "In a cache in front, purge the tag %s (see --cache-tags), or everything under that prefix.\n", a.Tag)
+			fmt.Fprintf(w, "In a cache in front, purge the tag %s, or everything under that prefix.\n", a.Tag)
 		}
 	}
 	if e := a.Erasure; e != nil {
@@ -170,7 +160,7 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 		}
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "Its files are kept; `larder restore %s %s --reason TEXT` serves it again as it was.\n", a.Release.Package, a.Release.Version)
+	_, err := fmt.Fprintf(w, "Its files are kept; `larder withdraw --undo %s %s --reason TEXT` serves it again as it was.\n", a.Release.Package, a.Release.Version)
 	return err
 }
 

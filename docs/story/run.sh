@@ -87,7 +87,7 @@ try git -C owner push -q origin HEAD:main
 
 say "Its operator serves what the catalogue has. GitHub sends pushes to a webhook."
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >hook-secret
-"$larder" up --catalogue "$github/example/catalogue.git" --catalogue-interval 1h --github-url "$github" --hook-secret-file hook-secret \
+LARDER_GITHUB_URL="$github" LARDER_HOOK_SECRET_FILE=hook-secret "$larder" up --catalogue "$github/example/catalogue.git" \
 	--listen 127.0.0.1:0 --private-listen off --ready-file ready-up >log-up 2>&1 &
 pids="$pids $!"
 wait_for "larder up" test -s ready-up

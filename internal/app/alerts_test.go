@@ -166,6 +166,12 @@ func (s *series) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			if in.Series == `larder_certificate_expiry_timestamp_seconds{job="larder",domain="cdn.example.com"}` {
 				value += float64(s.now().Unix()) // the tests begin in 1970
 			}
+			if strings.Contains(in.Series, "_success_timestamp_") || strings.Contains(in.Series, "_response_timestamp_") {
+				value = 1
+				if grows {
+					value = float64(s.now().Unix())
+				}
+			}
 			values[in.Series] = value
 		}
 	}

@@ -1,97 +1,301 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rogpeppe/go-internal/lockedfile"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/check"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
-// BackupRequest names the copy.
+// A backup in a bucket or a folder has the log with its contents below public/, as a cluster's bucket has it, and a record of each run
+// with what does not follow from the log. Runs share the contents, by their hashes. `larder repair --from` restores from it.
+const (
+	restoreTestAge = 30 * 24 * time.Hour
+	backupRetry    = 15 * time.Minute
+)
+
+// BackupRequest names the target of a backup: an absolute path, or the URL of a bucket or folder. Without the Endpoint of the bucket's
+// object store, the process that makes the backup uses that of its settings.
 type BackupRequest struct {
-	Dir string `json:"dir"` // an absolute path
+	Target   string `json:"target"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Region   string `json:"region,omitempty"`
 }
 
-// BackupProgress reports how much was copied.
+// BackupProgress counts the log entries whose contents are in the backup.
 type BackupProgress struct {
-	Bytes int64 `json:"bytes"`
-	Of    int64 `json:"of"`
+	Entries int64 `json:"entries"`
+	Of      int64 `json:"of"`
 }
 
-// BackupResult is what was copied.
+// BackupResult says what a backup has.
 type BackupResult struct {
-	Bytes   int64 `json:"bytes"`
-	Linked  int64 `json:"linked"` // of the bytes, those in hard links
-	Files   int   `json:"files"`
-	Entries int64 `json:"entries"` // of the log
-	// Unfinished are folders of other backups to the same place that are being written, or were interrupted.
-	Unfinished []string `json:"unfinished,omitempty"`
-	// Keys is the key folder of the process that made the backup, which is not in it; "" if that does not sign.
-	Keys string `json:"keys,omitempty"`
+	Entries  int64 `json:"entries"`            // of the log
+	Unsigned int64 `json:"unsigned,omitempty"` // newer entries, which are not in it because they are not signed
+	// Tested is when the backup was last restored as a test, and JustTested says that this run did.
+	Tested     time.Time `json:"tested"`
+	JustTested bool      `json:"justTested,omitempty"`
+	// Keys is the key folder of the process that made the backup, which is not in it, and by which it is restored.
+	Keys string `json:"keys"`
 }
 
-// OpBackup copies the data folder.
+// OpBackup makes a backup of the data folder, and restores it to a temporary folder as a test if that is due.
 const OpBackup Operation[BackupRequest, BackupProgress, BackupResult] = "backup"
 
-// backUp copies the store and the rooms' settings of the data folder to the folder dir, where they appear only when the copy is
-// complete. dir must be outside of the data folder, and empty or missing. After an error the incomplete copy is removed. report is
-// called with the progress about 256 times.
-func (r *Reader) backUp(ctx context.Context, dir string, report func(BackupProgress)) (result BackupResult, err error) {
-	exists, err := r.checkBackupTarget(dir)
+// errUnsigned is why a log without a signed checkpoint is neither backed up nor put into a bundle.
+var errUnsigned = errors.New("the log is not signed, so a copy of it would prove nothing; start `larder up` once, which signs it")
+
+// backUpToBucket brings the backup in b up to the signed log of the folder, adds a record, and keeps the newest records, as many as the
+// settings say, and the contents of releases that were withdrawn since. It returns the size of the log in the backup.
+func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *backupKeys, report func(BackupProgress)) (size int64, err error) {
+	note, key, err := signing.PublishedNote(r.store, keys.dir)
 	if err != nil {
+		return 0, err
+	}
+	if note == nil {
+		return 0, errUnsigned
+	}
+	signed, _, err := signing.ReadNote(note, []string{key})
+	if err != nil {
+		return 0, err
+	}
+	from, err := r.backedUpSize(ctx, b, signed.Size)
+	if err != nil {
+		return 0, err
+	}
+	target := cluster.PublicCopy{Store: r.store, Bucket: b, Retain: true, Progress: func(entries, of int64) { report(BackupProgress{entries, of}) }}
+	if err := target.Update(ctx, from, signed); err != nil {
+		return 0, err
+	}
+	content, err := r.readBackupRecord(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := keys.putRecord(ctx, b, backupRecordName(signed.Size, time.Now()), content); err != nil {
+		return 0, err
+	}
+	return signed.Size, pruneBackup(ctx, target, r.settings.BackupKeep)
+}
+
+// readBackupRecord returns what the folder has now that does not follow from its log.
+func (r *Reader) readBackupRecord(ctx context.Context) (content backupRecord, err error) {
+	snapshot := r.store.Snapshot()
+	defer snapshot.Close()
+	for row, err := range check.CarriedRows(snapshot) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return content, err
+		}
+		content.Rows = append(content.Rows, row)
+	}
+	content.Rooms, err = record.ReadVersions(r.settings.Data)
+	return content, err
+}
+
+// backedUpSize returns how many entries of the folder's log, which has size signed ones, the backup in b has. A backup of another log is
+// an error.
+func (r *Reader) backedUpSize(ctx context.Context, b bucket.Bucket, size int64) (int64, error) {
+	note, _, err := b.Get(ctx, tiles.PublicPrefix+tiles.Prefix+"checkpoint", 64<<10)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	have, err := signing.CheckpointSize(note)
+	if err == nil && have <= size {
+		var root tlog.Hash
+		if root, err = tlog.TreeHash(have, logs.Hashes(r.store)); err == nil && !bytes.Contains(note, []byte("\n"+root.String()+"\n")) {
+			err = errors.New("its checkpoint has another root")
+		}
+	} else if err == nil {
+		err = fmt.Errorf("it has %d log entries, and here are %d", have, size)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s has a backup of another log or of a newer state: %w; choose another target", b, err)
+	}
+	return have, nil
+}
+
+// testRestore restores the backup in b to a temporary folder as a mirror does, which verifies every byte, and removes that. size is how many
+// log entries the backup has to have, and key the key that signs the log.
+func testRestore(ctx context.Context, b bucket.Bucket, keys *backupKeys, key string, size int64, temp string, logger *slog.Logger) (err error) {
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(temp, "restore-test-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	store, err := kvstore.Open(storeDir(dir), kvstore.Options{CacheBytes: 16 << 20, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	log, err := logs.Open(store)
+	if err != nil {
+		return err
+	}
+	keyFolder := filepath.Join(dir, "keys")
+	if err := os.Mkdir(keyFolder, 0o700); err != nil {
+		return err
+	}
+	source := newBackupSource(b, keys)
+	f, err := replication.Open(replication.Options{Source: source, Trust: verify.Trust{Key: key}, Store: store, Log: log, Keys: keyFolder, Logger: logger})
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f.CatchUp(ctx), f.Close())
+	if have := log.Checkpoint().Size; err == nil && have < size {
+		err = fmt.Errorf("the backup has %d log entries of %d", have, size)
+	}
+	if err == nil {
+		_, err = source.CarriedRows(ctx)
+	}
+	return err
+}
+
+// isBackup reports whether a folder has a backup, and not a data folder.
+func isBackup(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(tiles.PublicPrefix)))
+	return err == nil && info.IsDir()
+}
+
+// folderURL returns the URL of a folder as a target of backups.
+func folderURL(dir string) string {
+	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(dir)}).String()
+}
+
+// backUp makes a backup in the target of q.
+func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(BackupProgress)) (result BackupResult, err error) {
+	if filepath.IsAbs(q.Target) {
+		q.Target = folderURL(q.Target)
+	}
+	if result.Keys, err = r.settings.KeyFolder(); err != nil {
 		return result, err
 	}
-	// The copy is made under another name on the same file system. If dir exists, that is inside it, because dir has to
-	// keep its owner and permissions and may be a mount point.
-	beside, pattern := filepath.Dir(dir), "."+filepath.Base(dir)+".unfinished-"
-	if exists {
-		beside, pattern = dir, ".unfinished-"
-	}
-	others, err := filepath.Glob(filepath.Join(escapeGlob(beside), escapeGlob(pattern)+"*"))
-	if err != nil {
+	start := time.Now()
+	if result.Entries, err = r.backUpNow(ctx, q, report); err != nil {
 		return result, err
 	}
-	unfinished, err := os.MkdirTemp(beside, pattern)
-	if err != nil {
-		return result, fmt.Errorf("couldn't back up to %s: %w", dir, err)
+	result.Unsigned = r.log.Checkpoint().Size - result.Entries
+	tested, err := readUpkeep(r.settings.Data, upkeepRestore)
+	result.Tested, result.JustTested = tested.Succeeded, tested.Succeeded.After(start)
+	return result, err
+}
+
+// backUpNow makes a backup in the target of q, and records how that ended. If the backup there was not restored as a test within a month, it also
+// does that.
+func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(BackupProgress)) (size int64, err error) {
+	target := q.Target
+	if q.Endpoint == "" {
+		q.Endpoint, q.Region = r.settings.BucketEndpoint, r.settings.BucketRegion
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(unfinished))
+		if ctx.Err() == nil && !errors.Is(err, errUnsigned) {
+			r.recordUpkeep(upkeepBackup, target, err)
 		}
 	}()
-	const steps = 256 // events, about
-	var reported int64
-	done, err := r.store.Backup(ctx, storeDir(unfinished), func(p kvstore.BackupProgress) {
-		if reported == 0 || p.Bytes-reported > p.Of/steps {
-			reported = max(1, p.Bytes)
-			report(BackupProgress{Bytes: p.Bytes, Of: p.Of})
-		}
-	})
+	if err := r.checkBackupTarget(target); err != nil {
+		return 0, err
+	}
+	unlock, err := lockBackups(r.settings.Data)
 	if err != nil {
-		return result, err
+		return 0, err
 	}
-	if err := record.Copy(r.settings.Data, unfinished); err != nil {
-		return result, fmt.Errorf("couldn't back up the settings of the waiting rooms: %w", err)
+	defer unlock()
+	keyFolder, err := r.settings.KeyFolder()
+	if err != nil {
+		return 0, err
 	}
-	result = BackupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files, Unfinished: others}
-	if result.Entries, err = readLogSize(storeDir(unfinished)); err != nil {
-		return result, fmt.Errorf("the backup cannot be read again, so it was removed: %w", err)
+	keys, err := openBackupKeys(keyFolder, true)
+	if err != nil {
+		return 0, err
 	}
-	if err := moveBackup(unfinished, dir, exists); err != nil {
-		return result, fmt.Errorf("couldn't give the finished backup its name: %w", err)
+	b, err := bucket.Open(target, q.Endpoint, q.Region)
+	if err == nil {
+		size, err = r.backUpToBucket(ctx, b, keys, report)
 	}
-	return result, nil
+	if err != nil {
+		return 0, fmt.Errorf("couldn't back up to %s: %w", target, err)
+	}
+	last, err := readUpkeep(r.settings.Data, upkeepRestore)
+	if err == nil && last.Problem == "" && last.Detail == target && time.Since(last.Succeeded) < restoreTestAge {
+		return size, nil
+	}
+	key, err := signing.SignedBy(r.store)
+	if err != nil {
+		return 0, err
+	}
+	tested := testRestore(ctx, b, keys, key, size, tmpDir(r.settings.Data), r.logger.With("part", "restore test"))
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	r.recordUpkeep(upkeepRestore, target, tested)
+	if tested != nil {
+		return 0, fmt.Errorf("couldn't restore the backup in %s, which was made just now: %w", target, tested)
+	}
+	return size, nil
+}
+
+// checkBackupTarget returns an error unless the target is a bucket, or a folder outside of the data folder that is missing, empty, or has
+// a backup. It creates nothing.
+func (r *Reader) checkBackupTarget(target string) error {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "file" {
+		return nil // which opening it refuses
+	}
+	dir := filepath.FromSlash(u.Path)
+	switch inside, err := r.isInDataFolder(dir); {
+	case err != nil:
+		return fmt.Errorf("couldn't back up to %s: %w", dir, err)
+	case inside:
+		return fmt.Errorf("%s is inside the data folder %s; choose a folder outside, best on another disk", dir, r.settings.Data)
+	}
+	have, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// The parent is not made: if it is missing, a disk may not be mounted.
+		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
+			return fmt.Errorf("couldn't back up to %s: %w; make that folder first", dir, err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("couldn't back up to %s: %w", dir, err)
+	case isBackup(dir):
+		return nil
+	case slices.ContainsFunc(have, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(storeDir(dir)) }):
+		return fmt.Errorf("%s is a data folder, or a copy of one that Larder 0.1.0 made; name another folder, to which each backup adds what is new", dir)
+	case slices.ContainsFunc(have, func(e fs.DirEntry) bool { return !strings.HasPrefix(e.Name(), ".") && e.Name() != "lost+found" }):
+		return fmt.Errorf("%s is not empty; a backup needs a folder of its own", dir)
+	}
+	return nil
 }
 
 // escapeGlob returns a glob pattern that matches only path.
@@ -106,33 +310,6 @@ func explainPermission(process *Process, err error) error {
 		return fmt.Errorf("%w; the running larder process (%d) writes the file and has no permission", err, process.PID)
 	}
 	return err
-}
-
-// checkBackupTarget returns an error unless a backup can be made at dir: outside of the data folder, and either an empty folder or
-// a missing one whose parent exists. Without an error, exists reports whether dir exists. It creates nothing.
-func (r *Reader) checkBackupTarget(dir string) (exists bool, err error) {
-	switch inside, err := r.isInDataFolder(dir); {
-	case err != nil:
-		return false, fmt.Errorf("couldn't back up to %s: %w", dir, err)
-	case inside:
-		return false, fmt.Errorf("%s is inside the data folder %s; choose a folder outside, best on another disk", dir, r.settings.Data)
-	}
-	have, err := os.ReadDir(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// The parent is not made: if it is missing, a disk may not be mounted.
-		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
-			return false, fmt.Errorf("couldn't back up to %s: %w; make that folder first", dir, err)
-		}
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("couldn't back up to %s: %w", dir, err)
-	case len(have) > 0 && strings.HasPrefix(have[0].Name(), ".unfinished-"):
-		return true, fmt.Errorf("%s holds %s, which another backup is writing, or left when it was killed; remove that if none is", dir, have[0].Name())
-	case len(have) > 0:
-		return true, fmt.Errorf("%s is not empty; a backup needs a folder of its own", dir)
-	}
-	return true, nil
 }
 
 // isInDataFolder reports whether dir, which need not exist, is the data folder or a folder in it. It follows symbolic links. The
@@ -166,29 +343,49 @@ func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	}
 }
 
-// readLogSize opens the store in dir read-only, as a process that starts on it would, and returns how many entries its log has. An
-// error means that the store cannot be used.
-func readLogSize(dir string) (int64, error) {
-	store, err := kvstore.Open(dir, kvstore.Options{ReadOnly: true, CacheBytes: 1 << 20})
-	if err != nil {
-		return 0, err
+// lockBackups waits until no other backup of the data folder is being made in a bucket. The caller calls unlock afterwards.
+func lockBackups(data string) (unlock func(), err error) {
+	file := upkeepFile(data, upkeepBackup) + ".lock"
+	if err := disk.MakeFolder(vfs.Default, filepath.Dir(file)); err != nil {
+		return nil, err
 	}
-	checkpoint, err := logs.ReadCheckpoint(store)
-	return checkpoint.Size, errors.Join(err, store.Close())
+	return lockedfile.MutexAt(file).Lock()
 }
 
-// moveBackup durably moves a complete backup from its temporary folder, unfinished, to dir. If dir exists, it moves the contents
-// into dir and removes unfinished; else it renames unfinished to dir.
-func moveBackup(unfinished, dir string, exists bool) error {
-	if !exists {
-		return errors.Join(os.Rename(unfinished, dir), disk.SyncFolder(vfs.Default, filepath.Dir(dir)))
-	}
-	rooms := filepath.Join(dir, record.Folder)
-	if err := os.Rename(filepath.Join(unfinished, record.Folder), rooms); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(storeDir(unfinished), storeDir(dir)); err != nil {
-		return errors.Join(err, os.RemoveAll(rooms))
-	}
-	return errors.Join(os.Remove(unfinished), disk.SyncFolder(vfs.Default, dir))
+// backupPart returns the part that makes backups on schedule, the first once the log has an entry.
+func (r *roleRun) backupPart(w *Writer) parts.Part {
+	return parts.Part{Name: "backups", Run: parts.RunUntilDone(func(ctx context.Context) {
+		logger := r.logger.With("part", "backup")
+		if _, err := w.folder.log.Wait(ctx, 0); err != nil {
+			return
+		}
+		for {
+			wait := time.Duration(0)
+			if last, err := readUpkeep(r.settings.Data, upkeepBackup); err == nil && last.Detail == r.settings.Backup {
+				wait = time.Until(last.Succeeded.Add(r.settings.BackupEvery))
+				if last.Problem != "" {
+					wait = min(wait, time.Until(last.Failed.Add(backupRetry)))
+				}
+			}
+			if retry.Sleep(ctx, max(wait, 0)) != nil {
+				return
+			}
+			err := w.signature.signer.Sign()
+			if err != nil {
+				logger.Warn("couldn't sign the newest entries, so the backup has only those before", "err", err)
+			}
+			size, err := w.folder.backUpNow(ctx, BackupRequest{Target: r.settings.Backup}, func(BackupProgress) {})
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				logger.Error("couldn't make the scheduled backup; trying again", "err", err, "after", backupRetry)
+				if retry.Sleep(ctx, backupRetry) != nil {
+					return
+				}
+			default:
+				logger.Info("made the scheduled backup", "target", r.settings.Backup, "entries", size)
+			}
+		}
+	})}
 }

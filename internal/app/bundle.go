@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -39,7 +38,7 @@ func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(B
 		return replication.BundleResult{}, err
 	}
 	if note == nil {
-		return replication.BundleResult{}, errors.New("the log is not signed, so a bundle of it would prove nothing; start `larder up` once, which signs it")
+		return replication.BundleResult{}, errUnsigned
 	}
 	return replication.WriteBundle(ctx, q.File, replication.BundleOptions{
 		Source: replication.FromStore(r.store, r.settings.Data).WithCheckpoint(note), Trust: verify.Trust{Key: key}, Since: q.Since, Packages: q.Packages,

@@ -1,7 +1,11 @@
 package app
 
 import (
+	"cmp"
+	"crypto/x509"
 	"net"
+	"strings"
+	"time"
 
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/acme"
@@ -26,8 +30,7 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.metrics.MustRegister(m.Collector())
-	r.console.addStatus(func(status *Status) { status.Certificates = m.States() })
+	r.addCertificates(m.States)
 	r.parts.Add(m.Part())
 	return m, nil
 }
@@ -54,4 +57,27 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 		r.parts.Add(certificates.RenewalPart())
 	}
 	return nil
+}
+
+// addCertificates adds the states of certificates to the metrics and to the status.
+func (r *roleRun) addCertificates(states func() []acme.State) {
+	r.metrics.MustRegister(acme.Collector(states))
+	r.console.addStatus(func(status *Status) { status.Certificates = states() })
+}
+
+// certificateState returns the state of a certificate that is read from the file at path; leaf is nil if it cannot be read.
+func certificateState(path string, leaf *x509.Certificate, problem error) []acme.State {
+	s := acme.State{Domain: path}
+	if leaf != nil {
+		s.Domain, s.Until = cmp.Or(strings.Join(leaf.DNSNames, ","), leaf.Subject.CommonName, path), leaf.NotAfter
+	}
+	switch now := time.Now(); {
+	case problem != nil:
+		s.Problem = problem.Error()
+	case now.After(leaf.NotAfter):
+		s.Problem = "it has expired at " + leaf.NotAfter.UTC().Format(time.DateTime)
+	case server.ExpiresSoon(leaf, now):
+		s.Problem = "it expires at " + leaf.NotAfter.UTC().Format(time.DateTime)
+	}
+	return []acme.State{s}
 }

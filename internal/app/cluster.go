@@ -191,7 +191,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 		return nil, view, err
 	}
 	n.cluster, err = cluster.Open(ctx, cluster.Options{
-		Bucket: n.bucket, Store: n.folder.store, Log: n.folder.log, Origin: name, URL: n.peers.url, Bootstraps: n.candidate,
+		Bucket: n.bucket, Store: n.folder.store, Log: n.folder.log, Origin: name, URL: n.peers.url, Bootstraps: n.candidate, Dictionaries: n.settings.Dictionaries,
 		Logger: n.logger.With("part", "cluster"),
 	})
 	if err != nil {
@@ -282,6 +282,7 @@ func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
 	cluster.RegisterMetrics(r.metrics, n.ownStatus)
 	r.supervisor.readiness.addCheck(n.checkReadiness)
 	r.console.addStatus(n.addStatus)
+	r.console.addExamination(n.examineNodes)
 	r.console.addOperations(n.addNodesOperation)
 	site.pages.Nodes = n.listNodes
 }
@@ -305,12 +306,12 @@ func (n *clusterNode) mayServe() bool {
 	return n.memory.caughtUp.Load()
 }
 
-// exchangeEncodings shares smaller encodings that were found here with the other nodes, and applies theirs, until ctx ends. It
+// exchangeEncodings shares the smaller encodings and deltas that were made here with the other nodes, and applies theirs, until ctx ends. It
 // logs errors, and tries again.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
-		_, err := n.cluster.ApplyEncodings(ctx)
-		for shared := 1; shared > 0 && err == nil; {
+		shared, err := n.cluster.ShareEncodings(ctx)
+		for shared > 0 && err == nil {
 			shared, err = n.cluster.ShareEncodings(ctx)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -98,12 +98,12 @@ func TestOutboxTravels(t *testing.T) {
 	}
 	webhooks := string(durable.RowPrefixes("webhooks")[0]) + "all"
 	set(from, kvstore.Durable, webhooks, "new")
-	set(from, kvstore.Queue, "p1", "purge")
+	set(from, kvstore.Durable, string(durable.RowPrefixes("purge")[0])+"demo@1.0.0", "purge")
 	set(from, kvstore.Queue, "t1", "squeeze")
 	set(from, kvstore.Upstreams, string(kvstore.Key("jquery", "downloads")), `{"downloads": 7}`)
 	set(from, kvstore.Upstreams, string(kvstore.Key("jquery", "state")), "validators")
 	set(to, kvstore.Durable, webhooks, "old")
-	set(to, kvstore.Queue, "p2", "old")
+	set(to, kvstore.Durable, string(durable.RowPrefixes("purge")[0])+"old@1.0.0", "old")
 	set(to, kvstore.Queue, "t2", "stays")
 	demand, err := readDownloadCounts(from)
 	if err != nil {
@@ -125,10 +125,10 @@ func TestOutboxTravels(t *testing.T) {
 			got = append(got, string(item.Value))
 		}
 	}
-	if want := []string{"new", "purge", "stays", `{"downloads": 7}`}; !slices.Equal(got, want) {
+	if want := []string{"purge", "new", "stays", `{"downloads": 7}`}; !slices.Equal(got, want) {
 		t.Errorf("the next node has %q, want %q", got, want)
 	}
-	if found, err := sources.ReadAllDemand(to); err != nil || found["jquery"].Downloads != 7 {
+	if found, err := sources.ReadAllPopularityCounts(to); err != nil || found["jquery"].Downloads != 7 {
 		t.Errorf("demand: %v, %v", found, err)
 	}
 }

@@ -58,9 +58,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	if err := s.announceSite(r, w.folder); err != nil {
-		return err
-	}
+	s.announceSite(r, w.folder)
 	r.serveAdmin(socket, w.folder, f.operations(what), n.refuseSchedule(), s.checkSettings)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.RunUntilDone(f.follow)})
 	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.RunUntilDone(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})

@@ -27,7 +27,9 @@ func (o leaderRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
 		var l *clusterLeader
 		config := o.server.writerConfig(r)
-		config.squeezed = func(h kvstore.Hash) { l.shareEncoding(h) } // the bot, which calls it, is opened later
+		// The bot, which calls them, is opened later.
+		config.squeezed = func(h kvstore.Hash) { l.logUnshared(h, l.node.cluster.QueueEncodings(h)) }
+		config.deltaStored = func(h, dictionary kvstore.Hash) { l.logUnshared(h, l.node.cluster.QueueDelta(h, dictionary)) }
 		w, b, err := r.openNodeFolder(ctx, config)
 		if err == nil {
 			l, err = openClusterLeader(ctx, r, w, b, o.epoch)
@@ -109,10 +111,10 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	return l, nil
 }
 
-// shareEncoding queues a smaller encoding of the content h for the other nodes. It only logs an error.
-func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
-	if err := l.node.cluster.QueueEncodings(h); err != nil {
-		l.run.logger.Warn("couldn't share a smaller encoding with the other nodes", "content", h, "err", err)
+// logUnshared logs the error after which an encoding of the content h is not shared with the other nodes, unless it is nil.
+func (l *clusterLeader) logUnshared(h kvstore.Hash, err error) {
+	if err != nil {
+		l.run.logger.Warn("couldn't queue an encoding for the other nodes", "content", h, "err", err)
 	}
 }
 

@@ -192,13 +192,13 @@ func (n *clusterNode) defaultName() string {
 func (n *clusterNode) ownStatus() Node {
 	s := n.cluster.Status()
 	checkpoint := n.folder.log.Checkpoint()
-	m := Node{Name: cmp.Or(n.peers.url, n.defaultName()), URL: n.peers.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: n.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
+	m := Node{Name: cmp.Or(n.peers.url, n.defaultName()), URL: n.peers.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: n.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1, Settings: n.settings.Digests()}
 	if e, err := logs.ReadEntry(n.folder.store, checkpoint.Size-1); err == nil {
 		m.Newest = e.Time
 	}
 	switch {
 	case s.Leads:
-		m.Role, m.Behind = cluster.Writer, 0
+		m.Role, m.Behind = cluster.Leader, 0
 	case n.candidate:
 		m.Role = cluster.Candidate
 	}
@@ -241,7 +241,7 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 		note += "; " + m.Problem
 	}
 	switch {
-	case m.Role != cluster.Writer && !n.mayServe():
+	case m.Role != cluster.Leader && !n.mayServe():
 		report.cannotServe(fmt.Errorf("behind: this node has yet to catch up for the first time (%s)", note))
 	case m.Problem != "":
 		report.cannotPublish(errors.New(note))
@@ -267,7 +267,7 @@ func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
 		}
 		nodes[i] = site.Node{
 			Name: m.Name, Role: m.Role, Version: m.Version, Entries: m.Entries, Newest: m.Newest, Lacks: m.Lacks, Behind: m.Behind, Since: m.Since, Heard: m.Heard,
-			Leads: m.Role == cluster.Writer, Former: m.Role == cluster.Former, Silent: m.Silent(time.Now()), Problem: m.Problem, Evidence: m.Evidence,
+			Leads: m.Role == cluster.Leader, Former: m.Role == cluster.Former, Silent: m.Silent(time.Now()), Problem: m.Problem, Evidence: m.Evidence,
 		}
 	}
 	return nodes, err

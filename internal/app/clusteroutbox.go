@@ -43,7 +43,7 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if sources.IsDemandKey(item.Key) {
+		if sources.IsPopularityKey(item.Key) {
 			rows = append(rows, notify.NewRow(kvstore.Upstreams, item.Key, item.Value))
 		}
 	}

@@ -61,9 +61,15 @@ func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status))
 }
 
 // lockedError says that another process has the folder open.
-type lockedError struct{ data string }
+type lockedError struct {
+	data string
+	by   *Process // that process, nil if it is not known
+}
 
 func (e *lockedError) Error() string {
+	if e.by != nil && e.by.Address != "" {
+		return fmt.Sprintf("another larder, process %d, serves %s from %s; use that, stop it, or choose another folder with --data", e.by.PID, e.by.Address, e.data)
+	}
 	return fmt.Sprintf("another larder process has %s open; wait until it is done, stop it, or choose another folder with --data", e.data)
 }
 

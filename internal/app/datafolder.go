@@ -32,7 +32,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace fu
 	}
 	store := w.folder.store
 	registerDegraded(r.metrics, false)
-	r.metrics.MustRegister(store.Collector())
+	r.metrics.MustRegister(store.Collector(), upkeepCollector{r.settings.Data})
 	r.onReady = append(r.onReady, func() {
 		if err := store.UseNewestFormat(); err != nil {
 			r.logger.Warn("the store stays in its old format; the next start tries again", "err", err)
@@ -82,8 +82,15 @@ func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer
 		}
 		if !r.again {
 			client, unreachable := Dial(ctx, r.settings.Data)
-			if unreachable == nil {
-				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long
+			if unreachable == nil { // another server, or a command that takes long
+				if locked := (*lockedError)(nil); errors.As(err, &locked) {
+					ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+					if status, err := OpStatus.Ask(ctx, client, StatusRequest{}, nil); err == nil {
+						locked.by = status.Process
+					}
+					cancel()
+				}
+				return nil, errors.Join(err, client.Close())
 			}
 			if time.Now().After(deadline) {
 				return nil, err
@@ -115,7 +122,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 		return nil, false, err
 	}
 	registerDegraded(r.metrics, true)
-	r.metrics.MustRegister(folder.store.Collector())
+	r.metrics.MustRegister(folder.store.Collector(), upkeepCollector{r.settings.Data})
 	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})
 	return folder, readable, nil
 }

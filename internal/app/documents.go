@@ -42,7 +42,7 @@ func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 
 // newDocuments returns what renders the documents in a store by worker processes of program.
 func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *documents {
-	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, CPU: worker.RenderTime, Timeout: renderTimeout})}
+	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: renderTimeout})}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
 	return d
 }

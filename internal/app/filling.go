@@ -28,17 +28,22 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 		return nil, err
 	}
 	r.subscribe(func(context.Context, *settings.Settings) error {
-		f.keeper.Refresh()
+		f.watcher.Refresh()
 		return nil
 	})
-	r.metrics.MustRegister(f.bot.Collector())
-	f.keeper.Register(r.metrics)
+	r.metrics.MustRegister(f.bot.Collector(), f.bot.UpstreamCollector())
+	r.console.addExamination(func(ctx context.Context, e *examination) {
+		if status, err := w.folder.readStatus(""); err == nil {
+			e.examineUpstreams(ctx, w.folder, status)
+		}
+	})
+	f.watcher.Register(r.metrics)
 	unprotected := worker.Unprotected()
 	for _, lack := range unprotected {
 		r.logger.Warn("this system restricts the child processes that read files from upstream less than others do", "lacks", lack)
 	}
 	r.console.addStatus(func(s *Status) {
-		state := f.keeper.State()
+		state := f.watcher.State()
 		s.Catalogue, s.Unprotected = &state, unprotected
 		if feed, ok := f.bot.Feed(); ok {
 			s.Feed = &feed
@@ -55,10 +60,10 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 	if secret != "" {
 		site.hooks[discovery.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)
 	}
-	if !f.keeper.Static() {
+	if !f.watcher.Static() {
 		site.pages.Catalogue = f.describeCatalogue
 		if secret != "" {
-			site.hooks[catalogue.HookPath] = f.keeper.Hook(secret, logger)
+			site.hooks[catalogue.HookPath] = f.watcher.Hook(secret, logger)
 		}
 	}
 	site.pages.Draft, err = newDraftWriter(r.settings, r.logger.With("part", "site"))
@@ -121,10 +126,10 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 	}
 }
 
-// newCatalogueKeeper returns what reads the catalogue named by the settings. dir is the folder for a copy of the last valid one.
-func newCatalogueKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Keeper, error) {
-	keeper, err := catalogue.New(catalogue.Options{
-		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: s.CatalogueInterval, Logger: logger,
+// newCatalogueWatcher returns what reads the catalogue named by the settings. dir is the folder for a copy of the last valid one.
+func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Watcher, error) {
+	watcher, err := catalogue.New(catalogue.Options{
+		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: min(s.Interval, 5*time.Minute), Logger: logger,
 		Token: func(at *url.URL) string {
 			if s.Token == "" || !git.IsGitHubHost(s.GitHubURL, at.Host) {
 				return ""
@@ -135,14 +140,14 @@ func newCatalogueKeeper(s *settings.Settings, dir string, c *bot.Clients, logger
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Origin("catalogue"), err)
 	}
-	return keeper, nil
+	return watcher, nil
 }
 
 // refreshCatalogue reads the catalogue for a single pass of the bot. If that fails and the bot has a last valid catalogue, the
 // error is only logged, and the bot uses that. Otherwise refreshCatalogue returns the error.
 func (f *filler) refreshCatalogue(ctx context.Context) error {
-	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
-	if err != nil && !f.keeper.State().Changed.IsZero() {
+	err := f.watcher.Poll(ctx, f.bot.SetCatalogue)
+	if err != nil && !f.watcher.State().Changed.IsZero() {
 		return nil // it is logged; the last valid catalogue stays in use
 	}
 	return err
@@ -150,7 +155,7 @@ func (f *filler) refreshCatalogue(ctx context.Context) error {
 
 // describeCatalogue returns what the site displays of the catalogue: its content, not its source.
 func (f *filler) describeCatalogue() site.Catalogue {
-	s := f.keeper.State()
+	s := f.watcher.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}
 	for _, refused := range s.Refused {
 		first, _, _ := strings.Cut(refused.Reason, "\n")

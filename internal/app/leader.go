@@ -109,6 +109,9 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	if err := s.serveCommands(r, socket, w, p, f); err != nil {
 		return err
 	}
+	if r.settings.Backup != "" && !s.Once {
+		r.parts.AddEarly(r.backupPart(w))
+	}
 	s.addBot(r, w, f, pusher)
 	return r.markReady(s.Stopping)
 }
@@ -127,8 +130,8 @@ func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *g
 	return secret, repository, err
 }
 
-// servePublished opens the public site and reports that it serves. f adds what the bot has for visitors; it is nil without a bot.
-// secret is that of incoming webhooks.
+// servePublished opens the public site, and has the run announce it once all parts work. f adds what the bot has for visitors; it is
+// nil without a bot. secret is that of incoming webhooks.
 func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *filler, site *siteOptions, rooms roomsCluster, secret string) error {
 	if f != nil {
 		if err := f.addToSite(r, w.folder, site, secret); err != nil {
@@ -140,10 +143,11 @@ func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *fi
 		return err
 	}
 	r.console.addOperations(withdrawals{w, what.awaitLog, r.settings.PurgeHook != ""}.addOperations)
-	if err := r.addPurgeHook(w.folder); err != nil {
+	if err := r.addPurgeHook(ctx, w.folder); err != nil {
 		return err
 	}
-	return s.announceSite(r, w.folder)
+	s.announceSite(r, w.folder)
+	return nil
 }
 
 // serveCommands serves the commands on this machine, and in a cluster the other nodes.
@@ -176,7 +180,7 @@ func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) 
 		return
 	}
 	r.parts.AddEarly(parts.Part{Name: "filling", Run: func(ctx context.Context) error { return f.runBot(ctx, s.Serve, r.logger) }})
-	r.parts.AddEarly(f.keeper.Part(f.bot.SetCatalogue))
+	r.parts.AddEarly(f.watcher.Part(f.bot.SetCatalogue))
 	if pusher != nil {
 		r.parts.AddEarly(pusher.Part())
 	}

@@ -187,7 +187,7 @@ type LogPush struct {
 	Repository string `json:"repository"`
 	gitlog.PushState
 	Of int64 `json:"of"` // entries of the log
-	// Waiting is until when GitHub takes no more requests.
+	// Waiting is when GitHub accepts requests again, zero if it does now.
 	Waiting time.Time `json:"waiting,omitzero"`
 }
 
@@ -213,7 +213,7 @@ func (r *roleRun) newLogPusher(client *git.GitHubClient, w *Writer) *gitlog.Push
 		Logger: r.logger.With("part", "push"), Registerer: r.metrics,
 	})
 	r.console.addStatus(func(s *Status) {
-		s.LogPush = &LogPush{remote.String(), p.State(), log.Checkpoint().Size, client.Waiting().UTC()}
+		s.LogPush = &LogPush{remote.String(), p.State(), log.Checkpoint().Size, client.LimitedUntil().UTC()}
 	})
 	return p
 }

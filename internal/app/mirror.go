@@ -69,12 +69,10 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		if _, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: standaloneRooms{}, webhooks: true}); err != nil {
 			return err
 		}
-		if err := r.addPurgeHook(w.folder); err != nil {
+		if err := r.addPurgeHook(ctx, w.folder); err != nil {
 			return err
 		}
-		if err := s.announceSite(r, w.folder); err != nil {
-			return err
-		}
+		s.announceSite(r, w.folder)
 		if err := r.addOutbox(w.folder); err != nil {
 			return err
 		}
@@ -130,7 +128,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 	started := time.Now()
 	f, err := replication.Open(replication.Options{
 		Source: source, Trust: m.Trust,
-		Store: folder.store, Log: folder.log, Keys: keys, Only: only, Logger: r.logger.With("part", "follower"), Changed: m.Following,
+		Store: folder.store, Log: folder.log, Keys: keys, Only: only, Dictionaries: r.settings.Dictionaries, Logger: r.logger.With("part", "follower"), Changed: m.Following,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/api/library"
@@ -10,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -20,6 +23,8 @@ type (
 	// AddRequest names a release.
 	AddRequest struct {
 		Package string `json:"package"`
+		// NPM is the npm package that the releases come from, if the catalogue has no Package of that name.
+		NPM     string `json:"npm,omitempty"`
 		Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
 		// Retry requests, if Version is "", all releases that were refused or have failed.
 		Retry bool `json:"retry,omitempty"`
@@ -33,7 +38,8 @@ const (
 	OpSearch   Operation[library.SearchRequest, any, library.Found]          = "search"
 	OpInfo     Operation[library.InfoRequest, any, library.Info]             = "info"
 	OpSnippets Operation[library.SnippetRequest, any, []library.FileSnippet] = "snippets"
-	OpModules  Operation[library.ModulesRequest, any, library.ModuleMap]     = "modules"
+	OpModules  Operation[library.ModulesRequest, any, *library.Graph]        = "modules"
+	OpLocate   Operation[library.LocateRequest, any, []library.Located]      = "locate"
 )
 
 // Operations of the bot's.
@@ -54,7 +60,7 @@ const (
 // on nodes and waiting rooms, which only a running process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
-	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
+	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
 	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) { return r.readStatus(q.Package) })
 	addOperation(all, OpSearch, func(ctx context.Context, q library.SearchRequest, _ func(any)) (library.Found, error) {
 		return directory.Search(ctx, q)
@@ -65,13 +71,15 @@ func (r *Reader) operations() operations {
 	addOperation(all, OpSnippets, func(ctx context.Context, q library.SnippetRequest, _ func(any)) ([]library.FileSnippet, error) {
 		return directory.Snippets(ctx, q)
 	})
-	addOperation(all, OpModules, func(ctx context.Context, q library.ModulesRequest, _ func(any)) (library.ModuleMap, error) {
+	addOperation(all, OpModules, func(ctx context.Context, q library.ModulesRequest, _ func(any)) (*library.Graph, error) {
 		return directory.Modules(ctx, q)
 	})
-	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
-		return r.backUp(ctx, q.Dir, report)
+	addOperation(all, OpLocate, func(ctx context.Context, q library.LocateRequest, _ func(any)) ([]library.Located, error) {
+		return directory.Locate(ctx, q)
 	})
+	addOperation(all, OpBackup, r.backUp)
 	addOperation(all, OpBundle, r.writeBundle)
+	addOperation(all, OpDoctor, func(ctx context.Context, _ struct{}, _ func(any)) ([]Finding, error) { return r.examineFolder(ctx) })
 	addOperation(all, OpNodes, refuseNodes)
 	refuseRooms(all)
 	r.addFsckOperations(all)
@@ -92,6 +100,11 @@ func (w *Writer) operations() operations {
 	}
 	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(events.Event)) (Written, error) {
 		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+			if _, named := b.Catalogue().Get(q.Package); !named && q.NPM != "" {
+				if p, ok := b.Catalogue().FindNPM(q.NPM); ok {
+					q.Package = p.Name
+				}
+			}
 			if q.Retry && q.Version == "" {
 				return b.Retry(ctx, q.Package)
 			}
@@ -130,10 +143,17 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 	all := w.operations()
 	signature := &w.signature
 	r.console.addStatus(func(status *Status) { status.Unsigned, status.Disputes = signature.problem(), signature.disputes() })
+	r.console.addExamination(func(_ context.Context, e *examination) {
+		for _, silent := range signature.signer.SilentWitnesses() {
+			e.report("witness", "larder log tail # and ask the witness's operator", "a witness does not cosign: "+silent)
+		}
+	})
 	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return signature.signer.Folder(), nil })
 	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
-		done, err := w.folder.backUp(ctx, q.Dir, report)
-		done.Keys = signature.signer.Folder()
+		if err := signature.signer.Sign(); err != nil { // a backup has what is signed
+			return BackupResult{}, err
+		}
+		done, err := w.folder.backUp(ctx, q, report)
 		return done, explainPermission(&r.self, err)
 	})
 	addOperation(all, OpBundle, func(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
@@ -147,7 +167,7 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 // addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process,
 // for which it reads folder. It changes all, and returns it.
 func (r *roleRun) addConsole(all operations, folder *Reader) operations {
-	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
+	status := func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
 		status, err := folder.readStatus(q.Package)
 		if err != nil {
 			return nil, err
@@ -157,6 +177,14 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 			add(status)
 		}
 		return status, nil
+	}
+	addOperation(all, OpStatus, status)
+	addOperation(all, OpDoctor, func(ctx context.Context, _ struct{}, _ func(any)) ([]Finding, error) {
+		now, err := status(ctx, StatusRequest{}, nil)
+		if err != nil {
+			return nil, err
+		}
+		return r.examineProcess(ctx, folder, now), nil
 	})
 	for _, add := range r.console.operations {
 		add(all)
@@ -264,7 +292,15 @@ func (r *Reader) addFsckOperations(all operations) {
 	addOperation(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (check.Summary, error) {
 		o := r.fsckOptions(report)
 		o.Deep, o.All, o.Record, o.Keys, o.Seen = q.Deep, q.All, true, q.Keys, q.Seen
-		return check.Run(ctx, r.store, o, func(finding check.Finding) { report(FsckEvent{Finding: &finding}) })
+		summary, err := check.Run(ctx, r.store, o, func(finding check.Finding) { report(FsckEvent{Finding: &finding}) })
+		if err == nil && (q.Deep || summary.Findings > 0) {
+			var problem error
+			if summary.Findings > 0 {
+				problem = fmt.Errorf("%s wrong", text.Count(int(summary.Findings), "thing is", "things are"))
+			}
+			r.recordUpkeep(upkeepFsck, "", problem)
+		}
+		return summary, err
 	})
 	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return "", nil })
 }

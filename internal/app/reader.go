@@ -39,20 +39,20 @@ import (
 //	tmp/        downloads and other temporary files; emptied when the folder is opened for writing
 //	admin.sock  the socket on which the process that has it open listens for commands
 type Reader struct {
-	settings    *settings.Settings
-	logger      *slog.Logger
-	assetBase   string // in front of the addresses of files; "" where that is not known
-	store       *kvstore.Store
-	log         *logs.Log
-	usage       func() *usage.Usage // counts of requests, read on first use
-	demand      func() *sources.Popularity
-	libraries   lazy[*library.Index] // follows the log from first use on
-	pages       *pageSources
-	runtime     lazy[*durable.Runtime] // of durable objects, such as waiting rooms
-	outbox      lazy[*notify.Outbox]
-	workers     int            // of a check: half of the processors where the process serves
-	busy        sync.WaitGroup // operations under way
-	stopReaders func() error   // stops serving other commands; nil if they are not served
+	settings         *settings.Settings
+	logger           *slog.Logger
+	assetBase        string // in front of the addresses of files; "" where that is not known
+	store            *kvstore.Store
+	log              *logs.Log
+	usage            func() *usage.Usage // counts of requests, read on first use
+	popularityScores func() *sources.Popularity
+	libraries        lazy[*library.Index] // follows the log from first use on
+	pages            *pageSources
+	runtime          lazy[*durable.Runtime] // of durable objects, such as waiting rooms
+	outbox           lazy[*notify.Outbox]
+	workers          int            // of a check: half of the processors where the process serves
+	busy             sync.WaitGroup // operations under way
+	stopReaders      func() error   // stops serving other commands; nil if they are not served
 }
 
 // openOptions are what distinguishes one Reader from another.
@@ -82,7 +82,7 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	o.store.Program = ThisBuild().storeProgram()
 	store, err := kvstore.Open(storeDir(s.Data), o.store)
 	if errors.Is(err, kvstore.ErrLocked) {
-		return nil, &lockedError{s.Data}
+		return nil, &lockedError{data: s.Data}
 	}
 	if err != nil {
 		return nil, openingError(s, err)
@@ -98,7 +98,7 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.usage = sync.OnceValue(func() *usage.Usage {
 		return usage.Open(usage.Options{Store: store, Logger: logger.With("part", "usage")})
 	})
-	r.demand = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
+	r.popularityScores = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
 	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
@@ -112,7 +112,9 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 		if err != nil {
 			return nil, err
 		}
-		return notify.OpenOutbox(runtime, store, log, userAgent(), outboxLogger)
+		return notify.OpenOutbox(notify.WebhookOptions{
+			Runtime: runtime, Store: store, Log: log, UserAgent: userAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
+		})
 	}
 	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is
 	return r, nil
@@ -124,7 +126,7 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: discovery.ReadAccounts, Deprecations: sources.ReadDeprecations, Upstream: sources.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
+		index := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.popularity, Downloads: r.npmDownloads, GitHub: r.gitHubCounts, Accounts: discovery.ReadAccounts, Deprecations: sources.ReadDeprecations, Upstream: sources.UpstreamNote, Dictionaries: r.settings.Dictionaries, Changes: &r.pages.changes, Logger: logger})
 		go func() {
 			defer close(done)
 			if err := index.Run(ctx); err != nil {
@@ -142,19 +144,19 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 
 // popularity returns how much a library is in demand; more is greater.
 func (r *Reader) popularity(l *library.Library) float64 {
-	return r.demand().Score(l.Name, l.NPM(), l.Downloads)
+	return r.popularityScores().Score(l.Name, l.NPM(), l.Downloads)
 }
 
 // npmDownloads returns how often a package was downloaded from npm in the month before asOf; ok is false if that is not known.
 func (r *Reader) npmDownloads(name string) (n int64, asOf time.Time, ok bool) {
-	d := r.demand().Demand(name)
+	d := r.popularityScores().Counts(name)
 	return d.Downloads, d.AsOf, !d.AsOf.IsZero()
 }
 
 // gitHubCounts returns the stars, forks and subscribers of a package's repository as GitHub reported them last; false if they are
 // not known, or GitHub has no such repository.
 func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
-	g := r.demand().Demand(name).GitHub
+	g := r.popularityScores().Counts(name).GitHub
 	if g == nil || g.Missing {
 		return library.GitHubCounts{}, false
 	}

@@ -112,17 +112,19 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	if _, err := s.openSiteWithRooms(ctx, r, folder, site, roomsOptions{cluster: standaloneRooms{}, readOnly: true}); err != nil {
 		return err
 	}
-	if lacking {
-		s.Serving(r.self.Address, nil)
-	} else {
-		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
-	}
-	if err := r.addReadyFile(); err != nil {
-		if missing != nil {
-			return err
+	r.announce = append(r.announce, func() error {
+		if lacking {
+			s.Serving(r.self.Address, nil)
+		} else {
+			s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
 		}
-		r.logger.Warn("there is no ready file", "err", err)
-	}
+		err := r.addReadyFile()
+		if err != nil && missing == nil {
+			r.logger.Warn("there is no ready file", "err", err)
+			return nil
+		}
+		return err
+	})
 	all := refuseWrites(r.addConsole(folder.operations(), folder), reason)
 	if missing != nil {
 		r.addRebuild(all, missing)

@@ -49,6 +49,38 @@ func newReload(t *testing.T, reloadRooms func(context.Context) error) (r *roleRu
 	return r, write, reopened
 }
 
+// Those who wait for the announcement of the site may reload the process at once. A run whose announcement fails is not ready.
+func TestReloadAtAnnouncement(t *testing.T) {
+	r, write, _ := newReload(t, func(context.Context) error { return nil })
+	r.ready.Store(false)
+	write("name: Another\n")
+	announced := false
+	r.announce = []func() error{func() error {
+		announced = true
+		done, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings)
+		if err != nil || !done.Restarted {
+			t.Errorf("%+v, %v", done, err)
+		}
+		return nil
+	}}
+	if err := r.markReady(func() {}); err != nil || !announced {
+		t.Errorf("announced is %v, %v", announced, err)
+	}
+
+	r, write, _ = newReload(t, func(context.Context) error { return nil })
+	r.ready.Store(false)
+	write("name: Another\n")
+	failed := errors.New("there is no such folder")
+	r.announce = []func() error{func() error { return failed }}
+	r.onReady = []func(){func() { t.Error("it is ready") }}
+	if err := r.markReady(func() {}); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, errNotReady) {
+		t.Errorf("a reload after the announcement failed: %v", err)
+	}
+}
+
 // A reload reopens the logs, also if the configuration cannot be taken up.
 func TestReloadReopensLogs(t *testing.T) {
 	refused := &record.SupersededError{File: "rooms.yaml", Version: 1, Current: 2}

@@ -106,7 +106,10 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 		return err
 	}
 	o.Sources = sources
-	return do(o)
+	if err := do(o); err != nil {
+		return err
+	}
+	return restoreRooms(s.Data, sources)
 }
 
 // errAcceptLoss is the error of a repair with AcceptLoss while a process runs.
@@ -248,6 +251,8 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	case where == FromBucket:
 		b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
 		return &replication.Bucket{Bucket: b}, err
+	case bucket.CheckURL(where) == nil:
+		return openBackupSource(s, where)
 	case verify.IsURL(where):
 		return replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: userAgent()}), nil
 	}
@@ -256,21 +261,43 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 		return nil, fmt.Errorf("%s is neither a folder nor a bundle that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
 	case err == nil && info.Mode().IsRegular():
 		return replication.OpenBundle(where)
+	case err == nil && isBackup(where):
+		if where, err = filepath.Abs(where); err != nil {
+			return nil, err
+		}
+		return openBackupSource(s, folderURL(where))
 	}
 	return replication.OpenFolder(where, logger)
+}
+
+// openBackupSource returns the backup at a URL as a source.
+func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
+	keyFolder, err := s.KeyFolder()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := openBackupKeys(keyFolder, false)
+	if err != nil {
+		return nil, err
+	}
+	b, err := bucket.Open(target, s.BucketEndpoint, s.BucketRegion)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't open the backup: %w", err)
+	}
+	return newBackupSource(b, keys), nil
 }
 
 // openUpstreamSource returns what makes releases again from their registries and repositories. release closes its connections; it
 // is never nil, and is called after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
-	o.Fetch.Concurrency = s.Downloads
+	o.Fetch.Concurrency = bot.DownloadsAtOnce
 	c, err := openClients(s, o, logger)
 	if err != nil {
 		return nil, func() {}, err
 	}
 	regenerator, err := bot.NewRegenerator(bot.Options{
-		Npm: c.Npm, Git: c.Git, Downloads: s.Downloads, MemoryBytes: s.Memory,
+		Upstreams: bot.Upstreams{Npm: c.Npm, Git: c.Git}, Limits: bot.Limits{MemoryBytes: s.Memory},
 		TempDir: filepath.Join(tmpDir(s.Data), "repair"), Logger: logger,
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/acme"
 )
 
 // A roleRun is one run of a role: what its parts share, and how it ends.
@@ -32,6 +33,7 @@ type roleRun struct {
 	self       Process
 	console    console
 	reopen     []func() error // called at a reload, to open logs again that were rotated
+	announce   []func() error // called once all parts work, to print the site's address and write the ready file
 	onReady    []func()       // called once the process has said that it is ready, when no older one goes on in its place any more
 	leaving    []func()       // called before the run ends for another one, while its parts work
 	again      bool           // another run came before
@@ -41,8 +43,9 @@ type roleRun struct {
 
 // A console is what commands can ask of the role.
 type console struct {
-	operations []func(operations)
-	status     []func(*Status)
+	operations   []func(operations)
+	status       []func(*Status)
+	examinations []func(context.Context, *examination)
 }
 
 // addOperations registers a function that adds the operations of a part to the command socket.
@@ -50,6 +53,11 @@ func (c *console) addOperations(add func(operations)) { c.operations = append(c.
 
 // addStatus registers a function that completes the status of the process.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
+
+// addExamination registers a function that adds to an examination what is wrong with a part.
+func (c *console) addExamination(examine func(context.Context, *examination)) {
+	c.examinations = append(c.examinations, examine)
+}
 
 // newRoleRun prepares a run of a role by the settings in force. again says that another run of the process came before.
 func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
@@ -167,6 +175,10 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 		return o, err
 	}
 	o.TLS = c.TLS()
+	r.addCertificates(func() []acme.State {
+		leaf, problem := c.State()
+		return certificateState(r.settings.TLSCert, leaf, problem)
+	})
 	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
 		if fresh.TLSCert != "" { // otherwise the next run is without TLS
 			c.Reload(fresh.TLSCert, fresh.TLSKey)
@@ -213,8 +225,14 @@ func (r *roleRun) addReadyFile() error {
 // markReady reports that the process is ready, after all parts of the role have started: to probes, the service manager and an
 // older process. From then on a requested restart ends the run, and stopping is called when the process is asked to stop.
 func (r *roleRun) markReady(stopping func()) error {
+	r.ready.Store(true) // those who read the announcement may reload or upgrade the process at once
+	for _, f := range r.announce {
+		if err := f(); err != nil {
+			r.ready.Store(false)
+			return err
+		}
+	}
 	r.supervisor.configuration.working.Store(r.settings)
-	r.ready.Store(true)
 	r.supervisor.readiness.setState(nil)
 	notifyManager(daemon.SdNotifyReady)
 	err := r.supervisor.older.reportStage(isReady)

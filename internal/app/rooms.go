@@ -159,6 +159,7 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	options, runBeside, err := o.cluster.shareState(ctx, waitingroom.Options{
 		Rooms: configured, Keys: keys, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
 		Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly,
+		StreamMemory: r.settings.MemoryLimit / 4,
 	}, known)
 	if err != nil {
 		return nil, nil, err

@@ -45,12 +45,15 @@ func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reade
 	return r.openSite(folder, site)
 }
 
-// announceSite calls Serving and writes the ready file. A node of a cluster calls Serving only in its first run.
-func (s Server) announceSite(r *roleRun, folder *Reader) error {
-	if !r.again || !s.isClusterNode(r.settings) {
-		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
-	}
-	return r.addReadyFile()
+// announceSite has the run call Serving and write the ready file once all parts work. A node of a cluster calls Serving only in its
+// first run.
+func (s Server) announceSite(r *roleRun, folder *Reader) {
+	r.announce = append(r.announce, func() error {
+		if !r.again || !s.isClusterNode(r.settings) {
+			s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
+		}
+		return r.addReadyFile()
+	})
 }
 
 // A gate returns the response to requests that must not reach the site at the moment, nil if they may.

@@ -20,9 +20,9 @@ import (
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
+	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
 // siteOptions are the parts of a site. The parts of a role add to it before the site opens.
@@ -99,7 +99,7 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 // log, webhooks, API, pages and archives. certificates is nil if none come from an ACME server.
 func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.Log, certificates *acme.Manager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
-	tags := purge.TagHeaders(c.CacheTags)
+	const tags cachetags.Headers = true
 	assets, err := server.New(server.Options{
 		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking, Dictionaries: c.Dictionaries,
 		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.FilesPage(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
@@ -134,7 +134,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	if err != nil {
 		return nil, nil, err
 	}
-	contents, err := server.NewContents(server.ContentOptions{Store: folder.store, Logger: r.logger.With("part", "content"), Registerer: r.metrics})
+	contents, err := server.NewContents(server.ContentOptions{Store: folder.store, Dictionaries: c.Dictionaries, Logger: r.logger.With("part", "content"), Registerer: r.metrics})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,7 +171,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 }
 
 // newAPI returns the handler of API, pages and archives.
-func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders) (http.Handler, error) {
+func (r *roleRun) newAPI(what *published, o *siteOptions, tags cachetags.Headers) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
 	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name
@@ -204,7 +204,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	}
 	a := o.api
 	a.Library, a.Usage, a.AssetBase, a.SiteBase, a.APIHost, a.Self, a.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.APIHost, r.self.Address, c.Name
-	a.Renderer = documents.renderer
+	a.Renderer, a.Advisories = documents.renderer, pages.Advisories
 	a.OtherCDNURLs = c.OtherCDNURLs
 	a.Site, a.Downloads, a.CacheTags, a.Logger = made, downloads, tags, r.logger.With("part", "api")
 	return api.Public(a), nil
@@ -247,7 +247,7 @@ func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 		return nil, nil
 	}
 	opened, err := accesslog.Open(accesslog.Options{
-		File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample,
+		File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses,
 		Logger: r.logger.With("part", "access log"),
 	})
 	if err != nil && readOnly {

@@ -1,14 +1,18 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
@@ -163,12 +167,44 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 	return all, err
 }
 
+// findLarder returns the URL of the Larder that serves on an address of this machine, "" if another program does, or its certificate is
+// not for the address.
+func findLarder(ctx context.Context, address string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	for _, scheme := range []string{"http", "https"} {
+		at := scheme + "://" + net.JoinHostPort(host, port)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/openapi.json", nil)
+		if err != nil {
+			return ""
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			continue
+		}
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+		response.Body.Close()
+		if bytes.Contains(text, []byte(`"/packages/{library}/sris/{version}"`)) {
+			return at
+		}
+	}
+	return ""
+}
+
 // listenOn opens a socket on an address. Its errors name the setting that chooses another address.
 func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
 	l, err := server.Open(ctx, address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s is in use by another program; stop it, or choose another address with --%s (port 0 picks a free one)", address, setting)
+		by, remedy := "another program", "stop it"
+		if at := findLarder(ctx, address); at != "" {
+			by, remedy = "another Larder, "+at, "use that, stop it"
+		}
+		return nil, fmt.Errorf("%s is in use by %s; %s, or choose another address with --%s (port 0 picks a free one)", address, by, remedy, setting)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("this user may not listen on %s; choose a port above 1023 with --%s", address, setting)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/fallback"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/server/acme"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
 // A StatusRequest is a request for the status.
@@ -28,18 +28,15 @@ type Status struct {
 	// Behind says what the store lacked when the process opened it, although it is sound.
 	Behind string `json:"behind,omitempty"`
 	bot.Status
-	Purges []purge.Job `json:"purges"` // withdrawals of which the cache in front has yet to be notified
-	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
-	Unsigned string `json:"unsigned,omitempty"`
-	// Disputes are what witnesses have proved against the log.
-	Disputes []string `json:"disputes,omitempty"`
+	Purges []notify.Purge `json:"purges"` // withdrawals of which the cache in front has yet to be notified
+	LogStatus
 	// Unprotected says what the child processes that read strangers' files go without on this system, and why.
 	Unprotected []string `json:"unprotected,omitempty"`
 	// Catalogue is how the catalogue stands, of a process that follows it.
 	Catalogue *catalogue.State `json:"catalogue,omitempty"`
 	// Feed is how the registry's change feed stands, of a process that follows one.
 	Feed *discovery.FeedState `json:"feed,omitempty"`
-	// Certificates are those that come from an ACME server.
+	// Certificates are those with which the process serves, from an ACME server or files.
 	Certificates []acme.State `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.
 	Following *FollowState `json:"following,omitempty"`
@@ -47,6 +44,14 @@ type Status struct {
 	Fallback *fallback.State `json:"fallback,omitempty"`
 	// Node is how a node of a cluster stands.
 	Node *Node `json:"node,omitempty"`
+}
+
+// LogStatus is the part of a status that is about the signed log.
+type LogStatus struct {
+	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
+	Unsigned string `json:"unsigned,omitempty"`
+	// Disputes are what witnesses have proved against the log.
+	Disputes []string `json:"disputes,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
 }
@@ -72,8 +77,13 @@ func (r *Reader) readStatus(name string) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name != "" { // for all it would read a manifest of each
+		if err := packages.AddModuleProblems(r.store); err != nil {
+			return nil, err
+		}
+	}
 	s := &Status{Status: *packages}
-	if s.Purges, err = purge.Pending(snapshot); err != nil {
+	if s.Purges, err = notify.ReadPurges(snapshot); err != nil {
 		return nil, err
 	}
 	if short, _, err := r.findShortfall(); err == nil && short != nil {
@@ -82,6 +92,6 @@ func (r *Reader) readStatus(name string) (*Status, error) {
 	if behind := r.store.Behind(); behind != nil {
 		s.Behind = behind.String()
 	}
-	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
+	s.Purges = slices.DeleteFunc(s.Purges, func(j notify.Purge) bool { return name != "" && j.Package != name })
 	return s, nil
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -69,10 +71,14 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: ingest.MinifyTimeout})
-	u.Sources = map[string]submission.Source{
-		"npm": submission.Minified(submission.Npm(c.Npm), u.minify),
-		"git": submission.Minified(submission.Git(c.Git), u.minify),
+	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: worker.Timeout})
+	maker := submission.Maker{Minify: u.minify, BuildModules: func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
+		return modules.Build(ctx, u.minifiers, r)
+	}}
+	kinds := sources.Sources{Npm: c.Npm, Git: c.Git}
+	u.Sources = make(map[string]sources.Source)
+	for _, kind := range []string{sources.KindNpm, sources.KindGit} {
+		u.Sources[kind] = submission.WithMaker(kinds.ForKind(kind), maker)
 	}
 	return u, nil
 }
@@ -101,7 +107,7 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: ingest.MinifyTimeout})
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: worker.Timeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {
 		found, err := pool.Do(ctx, "", worker.FindImports, module)
 		if err == nil {
@@ -132,7 +138,7 @@ func (u *Upstreams) Close() {
 // server of the page), and with the differences from the published package JSON if that is not nil. older limits the number of
 // older releases that are checked.
 func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
-	preview, err := u.Look(ctx, p, older)
+	preview, err := u.Upstreams.Preview(ctx, p, older)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +177,7 @@ func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	source := submission.Npm(c.Npm)
+	source := (&sources.Sources{Npm: c.Npm}).ForKind(sources.KindNpm)
 	return func(ctx context.Context, name string) (*site.Draft, error) {
 		draft, err := submission.NewDraft(ctx, source, name, "")
 		if err == nil {

@@ -29,8 +29,27 @@ const (
 	vulnerabilityPause   = 10 * time.Minute // until new packages are looked for
 	vulnerabilityBackoff = time.Hour        // after a failed request
 
+	vulnerabilityFile = "vulnerabilities.json" // in the data folder, where responses of an OSV API are stored
+
 	maxVulnerabilityFailures = 5 // packages in a row whose requests fail before the others wait, too
 )
+
+// storedAdvisories returns the known vulnerabilities for commands: those of the file in the settings, or those that a process stored in
+// the data folder. It requests none.
+func (r *Reader) storedAdvisories() *library.Advisories {
+	source := r.settings.Vulnerabilities
+	switch {
+	case source == settings.Off:
+		return nil
+	case source != "" && !strings.Contains(source, "://"):
+		known, err := library.OpenAdvisories(source, r.logger)
+		if err != nil {
+			r.logger.Error("couldn't read the known vulnerabilities; the response says that none were checked", "err", err)
+		}
+		return known
+	}
+	return library.FollowAdvisories(filepath.Join(r.settings.Data, vulnerabilityFile), r.logger)
+}
 
 // openAdvisories opens the known vulnerabilities for pages, by the settings: those of a file, or those of an OSV API, which a
 // part of the run requests. It returns nil if there are none. A process that fills the data folder requests OSV's own API by
@@ -44,7 +63,7 @@ func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*lib
 	case source != "" && !strings.Contains(source, "://"):
 		return library.OpenAdvisories(source, logger)
 	}
-	file := filepath.Join(r.settings.Data, "vulnerabilities.json")
+	file := filepath.Join(r.settings.Data, vulnerabilityFile)
 	if o.readOnly {
 		return library.FollowAdvisories(file, logger), nil
 	}

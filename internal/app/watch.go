@@ -4,7 +4,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// A Watch reports the events in a server's log, for `larder watch`.
+// A Watch reports the events in a server's log, for `larder log watch`.
 type Watch struct {
 	verify.WatchOptions
 	// Folder has the state of the last poll, unless State names a file.

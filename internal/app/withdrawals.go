@@ -8,12 +8,13 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 )
 
-// Requests of `larder withdraw` and `larder restore`.
+// Requests of `larder withdraw` and `larder withdraw --undo`.
 type (
 	// WithdrawRequest names a release to withdraw.
 	WithdrawRequest struct {
@@ -46,7 +47,7 @@ type Withdrawn struct {
 	Erasure *withdrawal.Erasure `json:"erasure,omitempty"`
 	// Prefix is what the addresses of the release's files begin with, a path where the host is not known.
 	Prefix string `json:"prefix"`
-	Tag    string `json:"tag"` // cache tag of the responses with its files, if --cache-tags is not none
+	Tag    string `json:"tag"` // cache tag of the responses with its files
 	Hook   string `json:"hook,omitempty"`
 	Written
 }
@@ -71,7 +72,7 @@ func (w withdrawals) addOperations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		done.Release, done.Erasure, err = w.newService().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		done.Release, done.Erasure, err = w.newService().WithdrawAndErase(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
 		done.Written = w.writer.written()
 		return done, err
 	})
@@ -94,7 +95,7 @@ func (w withdrawals) addOperations(all operations) {
 }
 
 // newService returns what withdraws and restores releases in the store and the log of the Writer.
-func (w withdrawals) newService() *withdrawal.Desk {
+func (w withdrawals) newService() *withdrawal.Service {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
@@ -102,8 +103,8 @@ func (w withdrawals) newService() *withdrawal.Desk {
 // cache tag, and whether the purge hook is called. It does not check that the release exists; the error is that of reading the
 // store.
 func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
-	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
-	known, err := purge.Known(w.writer.folder.store)
+	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: cachetags.VersionTag(name, version)}
+	known, err := notify.HasPurgeHook(w.writer.folder.store)
 	switch {
 	case w.purging:
 		done.Hook = HookCalled
@@ -121,24 +122,27 @@ func checkPurgeHook(s *settings.Settings) error {
 	return nil
 }
 
-// addPurgeHook adds the part that has the cache in front purge withdrawn releases, if the settings name a purge hook.
-func (r *roleRun) addPurgeHook(folder *Reader) error {
+// addPurgeHook makes the outbox send withdrawals to the purge hook, if the settings name one.
+func (r *roleRun) addPurgeHook(ctx context.Context, folder *Reader) error {
 	if r.settings.PurgeHook == "" {
 		return nil
 	}
-	purger, err := purge.New(purge.Options{
-		Store: folder.store, Log: folder.log, Hook: r.settings.Hook, UserAgent: userAgent(),
-		URLs: func(name, version string, files []string) []string {
-			return servedURLs(r.settings, name, version, files)
-		},
-		Logger: r.logger.With("part", "purge"),
-	})
+	o, err := folder.outbox.get()
 	if err != nil {
 		return err
 	}
-	r.metrics.MustRegister(purger.Collector())
-	r.parts.AddEarly(purger.Part())
+	if err := o.Webhooks.AddPurgeHook(ctx); err != nil { // such as a full disk, with which nothing can be withdrawn either
+		r.logger.Warn("couldn't record from which log entry on the purge hook receives withdrawals; restart when the cause is repaired", "err", err)
+	}
+	r.metrics.MustRegister(notify.PurgesCollector(folder.store))
 	return nil
+}
+
+// purgeOptions returns what the outbox needs for the purge hook of the settings.
+func purgeOptions(s *settings.Settings) notify.PurgeOptions {
+	return notify.PurgeOptions{Hook: s.Hook, URLs: func(name, version string, files []string) ([]string, string) {
+		return servedURLs(s, name, version, files), cachetags.VersionTag(name, version)
+	}}
 }
 
 // servedURLs returns the URLs of a release that caches may have: its files, its archives, and the API's responses about it. They

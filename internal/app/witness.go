@@ -63,10 +63,10 @@ func (w witnessRole) start(_ context.Context, r *roleRun) error {
 		return err
 	}
 	r.addServer("logs", server.NewHTTPServer(opened, o), at)
-	s.Serving(r.supervisor.publicURL(r.settings), opened.Keys())
-	if err := r.addReadyFile(); err != nil {
-		return err
-	}
+	r.announce = append(r.announce, func() error {
+		s.Serving(r.supervisor.publicURL(r.settings), opened.Keys())
+		return r.addReadyFile()
+	})
 	if err := r.markReady(func() { s.Logger.Info("stopping") }); err != nil {
 		return err
 	}

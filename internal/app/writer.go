@@ -30,8 +30,8 @@ type Writer struct {
 
 // A filler is a bot with the catalogue that it goes by.
 type filler struct {
-	bot    *bot.Bot
-	keeper *catalogue.Keeper
+	bot     *bot.Bot
+	watcher *catalogue.Watcher
 }
 
 // A writerConfig says how a Writer works.
@@ -43,6 +43,8 @@ type writerConfig struct {
 	afresh bool               // missing entries come from there
 	// squeezed is called with each content that has a smaller encoding; it may be nil.
 	squeezed func(kvstore.Hash)
+	// deltaStored is called with each content that has a delta against a dictionary; it may be nil.
+	deltaStored func(h, dictionary kvstore.Hash)
 }
 
 // Signing says whether the log is signed by a [Writer].
@@ -161,7 +163,7 @@ type dependencies struct {
 	clients      *bot.Clients
 	attestations *attestation.Verifier
 	downloads    func(context.Context, string) (int64, error) // nil for none
-	keeper       *catalogue.Keeper
+	watcher      *catalogue.Watcher
 	first        *packages.Catalogue
 }
 
@@ -172,16 +174,16 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 		return d, err
 	}
 	o := bot.ClientOptions{OwnConfig: true}
-	o.Fetch.Concurrency = s.Downloads + bot.RequestsAtOnce // of which the bot itself keeps count
+	o.Fetch.Concurrency = bot.DownloadsAtOnce + bot.RequestsAtOnce // of which the bot itself keeps count
 	if d.clients, err = openClients(s, o, logger); err != nil {
 		return d, err
 	}
 	d.downloads, err = newDownloadLookup(s, d.clients)
 	if err == nil {
-		d.keeper, err = newCatalogueKeeper(s, filepath.Join(s.Data, "catalogue"), d.clients, logger)
+		d.watcher, err = newCatalogueWatcher(s, filepath.Join(s.Data, "catalogue"), d.clients, logger)
 	}
 	if err == nil {
-		d.first, err = openCatalogue(d.keeper, follow)
+		d.first, err = openCatalogue(d.watcher, follow)
 	}
 	if err != nil {
 		d.clients.Close()
@@ -206,31 +208,25 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 		return nil, err
 	}
 	made, err := bot.New(bot.Options{
-		Demand:      d.downloads,
-		Runtime:     outbox.Runtime,
-		Store:       w.folder.store,
-		Log:         w.folder.log,
-		Catalogue:   d.first,
-		Npm:         d.clients.Npm,
-		Provenance:  d.attestations,
-		Git:         d.clients.Git,
-		Releases:    s.Releases,
-		Interval:    s.Interval,
-		Feed:        s.Feed,
-		Downloads:   s.Downloads,
-		MemoryBytes: s.Memory,
-		TempDir:     filepath.Join(tmpDir(s.Data), "bot"),
-		Logger:      logger,
-		Events:      o.events,
-		Changed:     func(name string) { w.folder.pages.changes.Note(name) },
-		Squeezed:    o.squeezed,
+		Runtime:   outbox.Runtime,
+		Store:     w.folder.store,
+		Log:       w.folder.log,
+		Catalogue: d.first,
+		Upstreams: bot.Upstreams{Npm: d.clients.Npm, Git: d.clients.Git, Provenance: d.attestations, Feed: s.Feed, CountDownloads: d.downloads},
+		Limits:    bot.Limits{Releases: s.Releases, Interval: s.Interval, MemoryBytes: s.Memory},
+		TempDir:   filepath.Join(tmpDir(s.Data), "bot"),
+		Logger:    logger,
+		Events:    o.events,
+		Changed:   func(name string) { w.folder.pages.changes.Note(name) },
+		Squeezed:  o.squeezed,
 
 		Dictionaries: s.Dictionaries,
+		DeltaStored:  o.deltaStored,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &filler{made, d.keeper}, nil
+	return &filler{made, d.watcher}, nil
 }
 
 // newAttestationVerifier returns what verifies npm's attestations, by the Sigstore root of the settings or the built-in one. Its
@@ -255,12 +251,12 @@ const openTime = time.Minute
 
 // openCatalogue returns the first catalogue: the one that was stored before, if it is remote, else it reads it. A process that
 // follows a remote catalogue may start with none: it gets nil, without an error.
-func openCatalogue(keeper *catalogue.Keeper, follow bool) (*packages.Catalogue, error) {
-	c, ok := keeper.Kept()
-	if ok || follow && keeper.Remote() {
+func openCatalogue(watcher *catalogue.Watcher, follow bool) (*packages.Catalogue, error) {
+	c, ok := watcher.Cached()
+	if ok || follow && watcher.Remote() {
 		return c, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	return keeper.Open(ctx)
+	return watcher.Open(ctx)
 }

@@ -85,7 +85,11 @@ func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10,
 // Inline returns the chart for an HTML page whose style sheet has the classes.
 func (c *Chart) Inline() string {
 	const width, height = 520, 200
-	f := frame{Chart: c, left: 46, right: width - 8, top: 20, bottom: height - 24}
+	left := 46.0
+	for _, m := range c.Y.marks() {
+		left = max(left, 12+7*float64(len(m.Text))) // as wide as the digits of the style sheet's tick
+	}
+	f := frame{Chart: c, left: left, right: width - 8, top: 20, bottom: height - 24}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n", width, height, html.EscapeString(c.Summary))
 	f.draw(&b)

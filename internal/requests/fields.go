@@ -1,6 +1,8 @@
 package requests
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"time"
@@ -269,6 +271,11 @@ func WantsPage(lines []string) bool {
 		}
 	}
 	return false
+}
+
+// FormatDictionary returns the value of Available-Dictionary of a client that has a dictionary with this SHA-256.
+func FormatDictionary(sum [sha256.Size]byte) string {
+	return ":" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
 // Fields are the fields of a request that choose its response: a string for each

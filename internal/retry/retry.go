@@ -25,6 +25,23 @@ func After(attempts int, first, longest time.Duration) time.Duration {
 	return pause + rand.N(pause/4+1)
 }
 
+// FollowClock calls back when the clock was set back since the last check, with the difference, until ctx ends or back fails. It checks at
+// intervals.
+func FollowClock(ctx context.Context, interval time.Duration, now func() time.Time, back func(by time.Duration) error) error {
+	for before := now().Round(0); ; { // without the monotonic reading, which would hide that the clock was set back
+		if err := Sleep(ctx, interval); err != nil {
+			return err
+		}
+		at := now().Round(0)
+		if at.Before(before) {
+			if err := back(before.Sub(at)); err != nil {
+				return err
+			}
+		}
+		before = at
+	}
+}
+
 // Sleep waits that long, or until the context ends, and returns its error then.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
 

@@ -3,6 +3,7 @@ package retry_test
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,32 @@ func TestSleep(t *testing.T) {
 		defer cancel()
 		if err := retry.Sleep(ctx, time.Hour); err != context.DeadlineExceeded || time.Since(begun) != time.Minute {
 			t.Errorf("it slept %v although its context ended (%v)", time.Since(begun), err)
+		}
+	})
+}
+
+func TestFollowClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		ahead.Store(int64(24 * time.Hour))
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		var back []time.Duration
+		go func() {
+			done <- retry.FollowClock(ctx, time.Minute, now, func(by time.Duration) error {
+				back = append(back, by)
+				return nil
+			})
+		}()
+		time.Sleep(90 * time.Second)
+		ahead.Store(0)
+		time.Sleep(time.Hour)
+		ahead.Store(int64(time.Hour))
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-done; err != context.Canceled || len(back) != 1 || back[0] != 24*time.Hour-time.Minute {
+			t.Errorf("set back by %v (%v)", back, err)
 		}
 	})
 }

@@ -119,6 +119,7 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 		*share = max(16*Mebibyte, int64(part*float64(*share)))
 		now += *share
 	}
+	s.MemoryLacking = max(0, now-have)
 	log := logger.Info
 	if now > have {
 		log = logger.Warn
@@ -127,9 +128,9 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 		"cache", s.Cache, "sending", s.Sending, "store-cache", s.StoreCache, "memory", s.Memory)
 }
 
-// reservedFiles returns how many open files are not for public connections but for the store's tables (up to 1000), downloads,
+// reservedFiles returns how many open files are not for public connections but for the store's tables (up to 1000), sealed files, downloads,
 // child processes and the other listeners. most is how many the process may have open.
-func reservedFiles(most uint64) uint64 { return min(most/2, 1536) }
+func reservedFiles(most uint64) uint64 { return min(most/2, 1792) }
 
 // FitConnections reduces the default number of public connections to what the limit of open files of the process allows, and logs
 // that. It returns a [Mistake] if the operator has set a greater number.

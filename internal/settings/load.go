@@ -13,10 +13,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -44,6 +44,9 @@ func (s *Settings) Load(environ []string) error {
 		problems = append(problems, s.loadFile(s.ConfigFile, fromEnv))
 	}
 	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	if err := s.applyProfile(); err != nil {
 		return err
 	}
 	return s.check()
@@ -193,7 +196,7 @@ func (s *Settings) check() error {
 		return nil
 	}
 	// Not when it is set, where messages repeat the value: this one may have a password in it.
-	if s.Hook, err = purge.ParseHook(s.PurgeHook); err != nil {
+	if s.Hook, err = notify.ParsePurgeHook(s.PurgeHook); err != nil {
 		return fmt.Errorf("%s %w", s.Origin("purge-hook"), err)
 	}
 	return nil
@@ -221,16 +224,28 @@ func (s *Settings) checkACME() error {
 
 // checkCluster returns a mistake in the settings about a cluster, nil for none.
 func (s *Settings) checkCluster() error {
-	store := strings.HasPrefix(s.Bucket, "s3:")
+	store := ""
+	for name, at := range map[string]string{"bucket": s.Bucket, "backup": s.Backup} {
+		if strings.HasPrefix(at, "s3:") {
+			store = name
+		}
+	}
 	switch {
-	case store && s.BucketEndpoint == "":
-		return fmt.Errorf("%s needs --bucket-endpoint too: the URL of the object store, such as https://s3.eu-central-1.amazonaws.com", s.Origin("bucket"))
-	case !store && s.BucketEndpoint != "":
-		return fmt.Errorf("%s needs a --bucket there: s3://NAME[/PREFIX]", s.Origin("bucket-endpoint"))
+	case store != "" && s.BucketEndpoint == "":
+		return fmt.Errorf("%s needs --bucket-endpoint too: the URL of the object store, such as https://s3.eu-central-1.amazonaws.com", s.Origin(store))
 	case s.NodeURL != "" && s.Bucket == "":
 		return fmt.Errorf("%s needs --bucket too: what the nodes of the cluster share", s.Origin("node-url"))
 	}
 	return nil
+}
+
+// CheckEndpoint returns a mistake if the settings of a process that runs name an object store, and nothing in it. Commands such as
+// larder backup take the bucket as an argument.
+func (s *Settings) CheckEndpoint() error {
+	if s.BucketEndpoint == "" || strings.HasPrefix(s.Bucket, "s3:") || strings.HasPrefix(s.Backup, "s3:") {
+		return nil
+	}
+	return Mistakef("%s has no effect without --bucket or --backup with a bucket there: s3://NAME[/PREFIX]", s.Origin("bucket-endpoint"))
 }
 
 // bucketRegion returns the region that AWS's usual variables name in environ, "" for none.

@@ -31,20 +31,20 @@ func TestReload(t *testing.T) {
 
 	other := map[string]string{
 		"listen": "127.0.0.1:1", "private-listen": "off", "private-hosts": "ops.example", "forwarded-header": "Forwarded", "trusted-proxies": "10.0.0.0/8", "proxy-protocol": "false",
-		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "cache-tags": "none", "feed": "https://d.example",
+		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "feed": "https://d.example",
 		"downloads-url": "https://e.example", "github-url": "https://f.example", "log-format": "json", "log-level": "debug", "log-repository": "a/b",
 		"purge-hook": "PURGE https://g.example{path}", "log-origin": "h.example/log", "tls-cert": "", "tls-key": "", "hook-secret-file": "secret",
 		"acme-domain": "i.example", "acme-email": "a@i.example", "acme-directory": "https://j.example/directory", "http-listen": "127.0.0.1:2",
-		"access-log-format": "combined", "access-log-addresses": "none", "bucket": "file:///other", "node-url": "https://k.example:8443",
+		"access-log-format": "combined", "access-log-addresses": "none", "bucket": "file:///other", "backup": "file:///other", "node-url": "https://k.example:8443",
 	}
 	// What settings need beside them.
 	beside := map[string]string{
 		"acme-email": "acme-domain: i.example\n", "acme-directory": "acme-domain: i.example\n", "http-listen": "acme-domain: i.example\n",
 		"node-url":          "bucket: file:///bucket\n",
-		"access-log-format": "access-log: '-'\n", "access-log-addresses": "access-log: '-'\n", "access-log-sample": "access-log: '-'\n",
+		"access-log-format": "access-log: '-'\n", "access-log-addresses": "access-log: '-'\n",
 	}
 	New().Flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name == "config" || f.Name == "tls-cert" || f.Name == "tls-key" || f.Name == "bucket-endpoint" { // which come with others
+		if f.Name == "config" || f.Name == "profile" || f.Name == "tls-cert" || f.Name == "tls-key" || f.Name == "bucket-endpoint" { // which come with others
 			return
 		}
 		t.Run(f.Name, func(t *testing.T) {

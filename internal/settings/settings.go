@@ -12,18 +12,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
-	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -31,6 +33,9 @@ import (
 type Settings struct {
 	// ConfigFile is the YAML file that values were read from. Default: none.
 	ConfigFile string
+
+	// Profile names presets of other settings; see [Profiles]. Default: none.
+	Profile string
 
 	// Data is the folder of store, catalogue and admin socket; one process at a time has it. Default: ./data.
 	Data string
@@ -93,17 +98,13 @@ type Settings struct {
 	// Name is what pages and the API call the service. Default: Larder.
 	Name string
 
-	// CacheTags says which fields of answers tell a CDN what to purge; see [purge.TagHeaders]. Default: both.
-	CacheTags string
 	// PurgeHook is what is called when a release is withdrawn, and Hook the same, read by Load. Default: none.
 	PurgeHook string
-	Hook      purge.Hook
+	Hook      notify.PurgeHook
 
 	// Catalogue is where package JSONs are: a git repository, a folder, an archive. Default: starter, the one in the
 	// binary.
 	Catalogue string
-	// CatalogueInterval is the time between two looks at the catalogue. Default: 5 minutes.
-	CatalogueInterval time.Duration
 	// HookSecretFile has the secret of webhooks; without a secret none is taken. Default: none.
 	HookSecretFile string
 	// Releases is how many of the newest releases a new package starts with. Default: 10.
@@ -112,8 +113,6 @@ type Settings struct {
 	Interval time.Duration
 	// Feed is the change feed of a registry, whose events are followed. Default: none.
 	Feed string
-	// Downloads is the most downloads at once. Default: 4.
-	Downloads int
 	// Memory is the bytes that releases being processed, squeezing and their child processes take; a file that needs more
 	// is worked on alone. Default: 512 MiB.
 	Memory int64
@@ -163,6 +162,12 @@ type Settings struct {
 	// NodeURL is where the other nodes of the cluster reach this one, and where it listens for them. Default: nowhere.
 	NodeURL string
 
+	// Backup is where backups are made on schedule, every BackupEvery: s3://NAME[/PREFIX], at BucketEndpoint, or file:///DIR. The newest
+	// BackupKeep states can be restored. Default: none, 24 hours, 30.
+	Backup      string
+	BackupEvery time.Duration
+	BackupKeep  int
+
 	// LogRepository is the branch on GitHub that the log is pushed to. Default: none.
 	LogRepository gitlog.Remote
 	// GitHubURL is that of GitHub's API. Default: github.com's.
@@ -178,8 +183,6 @@ type Settings struct {
 	AccessLog string
 	// AccessLogFormat is json or combined, AccessLogAddresses hashed, plain or none. Default: json, hashed.
 	AccessLogFormat, AccessLogAddresses string
-	// AccessLogSample has one of so many requests logged. Default: 1.
-	AccessLogSample int
 
 	// LogFormat is text or json. Default: text.
 	LogFormat string
@@ -192,6 +195,8 @@ type Settings struct {
 	// MemoryLimit is what the process may have of the machine's memory, in bytes; 0 where that is not bounded. A process that
 	// starts sets it.
 	MemoryLimit int64
+	// MemoryLacking is by how many bytes the settings exceed what the process should use of MemoryLimit. FitMemory sets it.
+	MemoryLacking int64
 
 	level   *slog.LevelVar    // of the logs that were made
 	least   slog.Level        // where log-level is not given
@@ -219,17 +224,15 @@ func New() *Settings {
 		StoreCache:         128 * Mebibyte,
 		Drain:              15 * time.Second,
 		Name:               "Larder",
-		CacheTags:          string(purge.BothTags),
 		Catalogue:          "starter",
-		CatalogueInterval:  5 * time.Minute,
 		Releases:           10,
 		Interval:           time.Hour,
-		Downloads:          4,
 		Memory:             512 * Mebibyte,
 		AccessLogFormat:    accesslog.JSON,
 		AccessLogAddresses: accesslog.Hashed,
-		AccessLogSample:    1,
 		FallbackQuota:      10 << 30,
+		BackupEvery:        24 * time.Hour,
+		BackupKeep:         30,
 		ACMEDirectory:      acme.LetsEncrypt,
 		LogFormat:          "text",
 		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
@@ -248,6 +251,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.ConfigFile, "file"), "config", "configuration `FILE` (YAML); its keys are the flags' names")
 	f.Var(requiredValue(&s.Data, "folder"), "data", "data `DIR` with the store; one process at a time")
 
+	f.Var(ChoiceValue(&s.Profile, slices.Sorted(maps.Keys(Profiles))...), "profile", "presets of other settings for a `KIND` of service: team, public or mirror; see docs/configuration.md")
 	f.Var(&listValue{target: &s.Listen, kind: "address", check: checkAddress}, "listen", "public `ADDRESS`; port 0 picks a free one, unix:PATH is a Unix socket; repeatable")
 	f.Var(textValue(&s.TLSCert, "file"), "tls-cert", "certificate chain `FILE` (PEM); with --tls-key, serves HTTPS and HTTP/2")
 	f.Var(textValue(&s.TLSKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
@@ -282,18 +286,14 @@ func (s *Settings) addFlags() {
 	f.Var(hostValue(&s.APIHost), "api-host", "`HOST` for the API alone, as api.cdnjs.com is; without a port, any")
 	f.Var(labelValue(&s.Name, 60), "name", "`NAME` of the service in pages and in the API's description")
 
-	f.Var(ChoiceValue(&s.CacheTags, string(purge.NoTags), string(purge.CacheTag), string(purge.SurrogateKey), string(purge.BothTags)), "cache-tags",
-		"response `FIELDS` with tags by which a CDN can purge a withdrawn release: cache-tag, surrogate-key (for Fastly), both or none")
 	f.Var(textValue(&s.PurgeHook, "hook"), "purge-hook",
 		"request after a withdrawal, `[METHOD ]URL`: with {url} or {path} once for each file (PURGE), else once with all (POST, JSON)")
 
 	f.Var(textValue(&s.Catalogue, "source"), "catalogue", "catalogue `SOURCE`: https URL of a git repository (#BRANCH if not the default), a local bare one, a folder, a .tar.gz or .zip archive, or starter for the built-in one")
-	f.Var(DurationValue(&s.CatalogueInterval, time.Second), "catalogue-interval", "`DURATION` between two polls of the catalogue")
 	f.Var(textValue(&s.HookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of incoming webhooks (POST /hooks/catalogue, POST /hooks/release); or in LARDER_HOOK_SECRET")
 	f.Var(CountValue(&s.Releases, 1), "releases", "newest releases that a new package starts with, `N`")
-	f.Var(DurationValue(&s.Interval, time.Second), "interval", "longest `DURATION` between two polls of a package; active packages are polled up to every 5 minutes")
+	f.Var(DurationValue(&s.Interval, time.Second), "interval", "longest `DURATION` between two polls of a package and of the catalogue; active packages and the catalogue are polled up to every 5 minutes")
 	f.Var(BaseURLValue(&s.Feed), "feed", "`URL` of the registry's change feed (CouchDB's _changes); packages in it are polled at once")
-	f.Var(CountValue(&s.Downloads, 1), "downloads", "most downloads at once, `N`")
 	f.Var(sizeValue(&s.Memory, 16*Mebibyte), "memory", "`SIZE` of the memory for processing and recompressing releases, with child processes")
 	f.Var(&listValue{target: &s.AllowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from despite a private address or plain http; repeatable")
 
@@ -317,6 +317,10 @@ func (s *Settings) addFlags() {
 	f.Var(BaseURLValue(&s.BucketEndpoint), "bucket-endpoint", "`URL` of the bucket's object store, such as https://s3.eu-central-1.amazonaws.com")
 	f.Var(nodeURLValue(&s.NodeURL), "node-url", "`URL` of this node for others of the cluster, such as https://10.0.0.5:8443; it listens there, for nodes with the cluster.key")
 
+	f.Var(bucketValue(&s.Backup), "backup", "make backups on schedule in a bucket or folder: `TARGET` s3://NAME[/PREFIX] or file:///DIR; the leader of a cluster makes them")
+	f.Var(DurationValue(&s.BackupEvery, time.Minute), "backup-every", "`DURATION` between two backups; once a month a backup is restored to a temporary folder")
+	f.Var(CountValue(&s.BackupKeep, 1), "backup-keep", "backups that are kept, `N`; the contents of releases withdrawn since the oldest are kept too")
+
 	f.Var(remoteValue(&s.LogRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`; the token is in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")
 	f.Var(BaseURLValue(&s.GitHubURL), "github-url", "`URL` of GitHub's API; for GitHub Enterprise Server https://HOST/api/v3")
 
@@ -324,7 +328,6 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; default: none")
 	f.Var(ChoiceValue(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
 	f.Var(ChoiceValue(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
-	f.Var(CountValue(&s.AccessLogSample, 1), "access-log-sample", "log one of `N` requests")
 	f.Var(ChoiceValue(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
 }

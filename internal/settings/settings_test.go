@@ -30,10 +30,10 @@ func loaded(t *testing.T, flags, environ []string, file string) (*Settings, erro
 func TestPrecedence(t *testing.T) {
 	s, err := loaded(t,
 		[]string{"--releases", "1"},
-		[]string{"LARDER_RELEASES=2", "LARDER_DOWNLOADS=2", "LARDER_ALLOW_HOST=a, b", "OTHER=x"},
+		[]string{"LARDER_RELEASES=2", "LARDER_MAX_CONNECTIONS=2", "LARDER_ALLOW_HOST=a, b", "OTHER=x"},
 		`
 releases: 3
-downloads: 3
+max-connections: 3
 interval: 15m
 h2c: true
 memory: 64MiB
@@ -44,8 +44,8 @@ private-listen: off
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Releases != 1 || s.Downloads != 2 || s.Interval != 15*time.Minute || s.MaxConnections != 10_000 {
-		t.Errorf("releases %d, downloads %d, interval %v, max-connections %d", s.Releases, s.Downloads, s.Interval, s.MaxConnections)
+	if s.Releases != 1 || s.MaxConnections != 2 || s.Interval != 15*time.Minute || s.StoreCache != 128*Mebibyte {
+		t.Errorf("releases %d, max-connections %d, interval %v, store-cache %d", s.Releases, s.MaxConnections, s.Interval, s.StoreCache)
 	}
 	if !s.H2C || s.Memory != 64*Mebibyte || s.PrivateListen != Off {
 		t.Errorf("h2c %v, memory %d, private-listen %s", s.H2C, s.Memory, s.PrivateListen)
@@ -53,12 +53,12 @@ private-listen: off
 	if want := []string{"a", "b"}; !slices.Equal(s.AllowHosts, want) {
 		t.Errorf("allow-host %q, want %q", s.AllowHosts, want)
 	}
-	for name, want := range map[string]string{"releases": "--releases", "downloads": "LARDER_DOWNLOADS", "interval": "larder.yaml:4"} {
+	for name, want := range map[string]string{"releases": "--releases", "max-connections": "LARDER_MAX_CONNECTIONS", "interval": "larder.yaml:4"} {
 		if got := s.Origin(name); got != want {
 			t.Errorf("%s comes from %s, want %s", name, got, want)
 		}
 	}
-	if s.IsSet("cache") || !s.IsSet("releases") || !s.IsSet("downloads") || !s.IsSet("interval") {
+	if s.IsSet("cache") || !s.IsSet("releases") || !s.IsSet("max-connections") || !s.IsSet("interval") {
 		t.Error("given does not tell defaults from what was asked for")
 	}
 }
@@ -275,4 +275,34 @@ func FuzzConfigFile(f *testing.F) {
 		}
 		New().loadFile(file, nil)
 	})
+}
+
+// The presets of a profile count after what the operator sets, and are valid values themselves.
+func TestProfiles(t *testing.T) {
+	for name, presets := range Profiles {
+		s := New()
+		environ := []string{"LARDER_PROFILE=" + name, "LARDER_MAX_CONNECTIONS=77", "LARDER_ACME_DOMAIN=cdn.example.com"}
+		if err := s.Load(environ); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for setting, want := range presets {
+			if setting == "max-connections" {
+				want = "77"
+			}
+			preset := New().Flags.Lookup(setting).Value
+			if err := preset.Set(want); err != nil {
+				t.Errorf("%s: %s: %v", name, setting, err)
+			}
+			if got := s.Flags.Lookup(setting).Value.String(); got != preset.String() || s.IsSet(setting) != (want == "77") {
+				t.Errorf("%s: %s is %s, want %s; set by the operator: %v", name, setting, got, want, s.IsSet(setting))
+			}
+		}
+	}
+	if err := New().Load([]string{"LARDER_PROFILE=public"}); err == nil || !strings.Contains(err.Error(), "needs a certificate: set acme-domain") {
+		t.Errorf("public without a certificate: %v", err)
+	}
+	s := New()
+	if err := s.Load([]string{"LARDER_PROFILE=public", "LARDER_LISTEN=:8000"}); err != nil || s.HTTPListen != "" || s.Listen[0] != ":8000" {
+		t.Errorf("public behind a proxy: %v, listens on %q and %q", err, s.Listen, s.HTTPListen)
+	}
 }

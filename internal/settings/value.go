@@ -243,6 +243,9 @@ func parseBaseURL(s string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s; its host %w", want, err)
 	}
+	if port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]; strings.HasSuffix(host, port) {
+		host = strings.TrimSuffix(host, port) // as browsers write it
+	}
 	path := strings.TrimRight(u.EscapedPath(), "/")
 	for segment := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
 		segment = strings.ReplaceAll(strings.ToLower(segment), "%2e", ".")

@@ -102,6 +102,7 @@ func entries() map[logs.Kind]logs.Entry {
 		with(logs.Detected, func(*logs.Entry) {}),
 		with(logs.Refused, func(e *logs.Entry) {
 			e.Reason, e.Detail, e.Signature = "bad", h, logs.Signature{Outcome: logs.SignatureInvalid, Key: "SHA256:x"}
+			e.Provenance = &logs.Provenance{Outcome: logs.AttestationMissing, Required: "https://example.com/vue"}
 		}),
 		with(logs.Processed, func(e *logs.Entry) { e.Manifest, e.Signature = h, logs.Signature{Outcome: logs.SignatureNoKeys} }),
 		with(logs.Published, func(e *logs.Entry) {

@@ -31,6 +31,12 @@ func NewShelf(tb testing.TB) *Shelf {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return NewShelfOver(tb, store)
+}
+
+// NewShelfOver returns a shelf over a store that the test has opened, which is closed with the test.
+func NewShelfOver(tb testing.TB, store *kvstore.Store) *Shelf {
+	tb.Helper()
 	tb.Cleanup(func() { store.Close() })
 	log, err := logs.Open(store)
 	if err != nil {
@@ -200,4 +206,29 @@ func (s *Shelf) keep(data []byte) kvstore.Hash {
 		s.tb.Fatal(err)
 	}
 	return h
+}
+
+// CopyStore makes a store in dir with the rows of another, which may be open to be written.
+func CopyStore(tb testing.TB, from *kvstore.Store, dir string) {
+	tb.Helper()
+	to, err := kvstore.Open(dir, kvstore.Options{FS: unsynced.FS})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for ns := kvstore.Namespace('a'); ns <= 'z'; ns++ {
+		b := to.NewBatch()
+		for row, err := range from.Scan(ns, kvstore.Range{}) {
+			if err != nil {
+				tb.Fatal(err)
+			}
+			b.Set(ns, row.Key, row.Value)
+		}
+		if err := b.Commit(); err != nil {
+			tb.Fatal(err)
+		}
+		b.Close()
+	}
+	if err := to.Close(); err != nil {
+		tb.Fatal(err)
+	}
 }

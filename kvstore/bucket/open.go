@@ -37,6 +37,8 @@ func Open(at, endpoint, region string) (Bucket, error) {
 		return nil, fmt.Errorf("%q %w", at, err)
 	case u.Scheme == "file":
 		return OpenFolder(u.Path)
+	case endpoint == "":
+		return nil, fmt.Errorf("%s needs --bucket-endpoint too: the URL of the object store", at)
 	}
 	return OpenS3(S3Options{Endpoint: endpoint, Name: u.Host, Prefix: strings.Trim(u.Path, "/"), Region: region})
 }

@@ -68,14 +68,21 @@ func windowFor(size int) int {
 	return w
 }
 
+// DeltaDictionary returns the SHA-256 of the dictionary that a delta names; ok reports whether it has the form of a delta.
+func DeltaDictionary(delta []byte) (sum [sha256.Size]byte, ok bool) {
+	if len(delta) < deltaHeader || string(delta[:len(deltaMagic)]) != deltaMagic {
+		return sum, false
+	}
+	return [sha256.Size]byte(delta[len(deltaMagic):]), true
+}
+
 // DecodeDelta returns the content of a delta, which must be exactly size bytes long; the error is ErrCorrupt if it is not, or if the delta
 // needs another dictionary.
 func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
 	if size < 0 || size > MaxDictionary || len(dictionary) > MaxDictionary {
 		return nil, fmt.Errorf("coding: decode a delta: %d bytes with a dictionary of %d exceed %d", size, len(dictionary), MaxDictionary)
 	}
-	sum := sha256.Sum256(dictionary)
-	if len(delta) < deltaHeader || string(delta[:len(deltaMagic)]) != deltaMagic || !bytes.Equal(delta[len(deltaMagic):deltaHeader], sum[:]) {
+	if named, ok := DeltaDictionary(delta); !ok || named != sha256.Sum256(dictionary) {
 		return nil, fmt.Errorf("coding: decode a delta: %w: its header does not name the dictionary", ErrCorrupt)
 	}
 	r, err := zstd.NewReader(nil, zstd.WithDecoderDictRaw(0, dictionary), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),

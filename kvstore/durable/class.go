@@ -147,6 +147,26 @@ func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	return names, nil
 }
 
+// NamesDueAfter returns the names of the objects whose alarm fires after a time.
+func (n *Namespace[Q, A]) NamesDueAfter(at time.Time) (names []string, err error) {
+	from, err := toNanoseconds(at)
+	if err != nil {
+		return nil, err
+	}
+	prefix := duePrefix(n.class.name)
+	for item, err := range n.class.runtime.store.Scan(kvstore.Durable, kvstore.Range{Prefix: prefix, From: dueKey(n.class.name, "", from+1)}) {
+		if err != nil {
+			return nil, err
+		}
+		name, _, err := parseDue(item.Key[len(prefix):])
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
 // An Object is one object of a namespace. It is a value and costs nothing.
 type Object[Q, A any] struct {
 	class *class

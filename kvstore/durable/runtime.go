@@ -157,6 +157,9 @@ func (r *Runtime) addClass(c *class) error {
 }
 
 // isClosed reports whether Close was called.
+// Now returns the time by the clock of the options.
+func (r *Runtime) Now() time.Time { return r.now() }
+
 func (r *Runtime) isClosed() bool { return r.ending.Load() }
 
 // Close delivers no more events, ends the contexts of alarms that are being handled,

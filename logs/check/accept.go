@@ -56,9 +56,8 @@ type ownLog interface {
 }
 
 // base returns the log that says which entries follow the signed ones: that of the damaged store. If the loss of signed entries is
-// accepted, it may be that of a folder among the sources, if it has more of them. It is nil if nothing says so.
-func (e *engine) base() (best ownLog) {
-	most := int64(0)
+// accepted, it may be that of a folder among the sources, if it has more of them: most is how many. It is nil if nothing says so.
+func (e *engine) base() (best ownLog, most int64) {
 	if e.damaged != nil {
 		best = e.damaged
 		if e.accepting {
@@ -68,7 +67,7 @@ func (e *engine) base() (best ownLog) {
 		}
 	}
 	if !e.accepting {
-		return best
+		return best, 0
 	}
 	for _, s := range e.RepairOptions.Sources {
 		if folder, ok := s.(*replication.Store); ok {
@@ -77,7 +76,20 @@ func (e *engine) base() (best ownLog) {
 			}
 		}
 	}
-	return best
+	return best, most
+}
+
+// signedAtSources returns the largest checkpoint, no larger than the lost one, that a source has and that the log's key has signed; the
+// zero one if there is none.
+func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
+	_, key, _ := signing.ReadFolder(e.Keys)
+	for note := range e.sourceNotes(ctx) {
+		signed, _, err := signing.ReadNote(note, []string{key})
+		if err == nil && signed.Size > most.Size && signed.Size <= e.former.Size {
+			most = signed.Checkpoint
+		}
+	}
+	return most
 }
 
 // readablePrefix returns how many entries of a store can be read and belong to its tree, from the first one on without a gap, at most most.
@@ -117,5 +129,5 @@ func (e *engine) isAccepted(f Finding) bool { return e.accepting && f.Kind == Ch
 
 // errNothingLeft returns the error of a repair that has no entry of the log at all.
 func (e *engine) errNothingLeft() error {
-	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor in the folder of a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
+	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor at a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
 }

@@ -90,50 +90,18 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 
 // checkDeltas checks that each delta has a dictionary that is stored and, in a deep check, decodes to its content.
 func (c *check) checkDeltas(ctx context.Context) error {
-	return c.store.DeltasByContent(func(h kvstore.Hash, deltas []kvstore.Delta, err error) error {
-		if err != nil {
-			c.reportf(Content, h.String(), "the row that lists its deltas: %v", err)
-		}
-		for _, d := range deltas {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := c.checkDelta(h, d); err != nil {
-				if now, e := c.store.Deltas(h); errors.Is(err, kvstore.ErrNotFound) && e == nil && !slices.Contains(now, d) {
-					continue // it was deleted meanwhile
-				}
-				c.reportf(Content, h.String(), "its delta against %s: %v; clients get other encodings", d.Dictionary, err)
-			}
-		}
+	return c.store.DamagedDeltas(ctx, c.options.Deep, func(d kvstore.DamagedDelta) error {
+		c.reportf(Content, placeOfDelta(d), "%s", d)
 		return nil
 	})
 }
 
-// checkDelta returns what is wrong with a delta.
-func (c *check) checkDelta(h kvstore.Hash, d kvstore.Delta) error {
-	content, err := c.store.Content(h)
-	if err == nil {
-		_, err = c.store.Content(d.Dictionary)
+// placeOfDelta returns the content of a damaged delta, or its malformed key, for messages.
+func placeOfDelta(d kvstore.DamagedDelta) string {
+	if d.Key != nil {
+		return fmt.Sprintf("%x", d.Key)
 	}
-	if err != nil || !c.options.Deep {
-		return err
-	}
-	delta, err := c.store.ReadDelta(h, d.Sum)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil // replaced or deleted meanwhile
-	}
-	if err != nil {
-		return err
-	}
-	dictionary, err := c.store.Identity(d.Dictionary)
-	if err != nil {
-		return fmt.Errorf("the dictionary: %w", err)
-	}
-	identity, err := coding.DecodeDelta(dictionary, delta, content.Size)
-	if err == nil && kvstore.Sum(identity) != h {
-		err = errors.New("it decodes to other bytes")
-	}
-	return err
+	return d.Content.String()
 }
 
 // reportContent reports what is wrong with a content.

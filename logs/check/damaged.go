@@ -15,7 +15,7 @@ import (
 
 // scannedRows are the rows that a repair needs of a damaged store. Views are not among them: they follow from the log.
 var scannedRows = []kvstore.Namespace{
-	kvstore.LogEntries, kvstore.LogHashes, kvstore.LogState, kvstore.Absent, kvstore.Durable, kvstore.Meta,
+	kvstore.LogEntries, kvstore.LogHashes, kvstore.LogState, kvstore.Absent, kvstore.Deltas, kvstore.Durable, kvstore.Meta,
 	kvstore.Upstreams, kvstore.Queue, kvstore.States, kvstore.Usage,
 }
 
@@ -133,5 +133,5 @@ func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (repli
 	if errors.Is(err, kvstore.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
-	return replication.Found{Squeezed: squeezed, Coded: coded}, err
+	return replication.Found{Squeezed: squeezed, Coded: coded, Dictionaries: replication.ReadDictionaries(d.scan, w.Hash)}, err
 }

@@ -127,7 +127,7 @@ func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 	if err := c.repairFiles(ctx); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.queueRecompression(), c.listLost(ctx)); err != nil {
+	if err := errors.Join(c.queueEncodings(), c.repairDeltas(ctx), c.listLost(ctx)); err != nil {
 		return nil, err
 	}
 	_, err = e.runFinalCheck(func(report func(Finding)) (summary Summary, err error) {

@@ -5,15 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -35,7 +39,7 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 			e.addFinding(Finding{Kind: Store, Where: gap.File, Problem: gap.String(), Repaired: true})
 		}
 	}
-	if err := e.restoreKeys(e.storedNotes); err != nil {
+	if err := e.restoreKeys(e.signedNotes(ctx)); err != nil {
 		return err
 	}
 	if err := e.readLog(ctx); err != nil {
@@ -75,10 +79,32 @@ func (e *engine) readLog(ctx context.Context) error {
 	return e.damaged.readLog(ctx, signed)
 }
 
-// storedNotes yields the signed checkpoints that were found in the files of the damaged store.
-func (e *engine) storedNotes(yield func([]byte) bool) {
-	if e.damaged != nil {
-		signing.StoredNotes(e.damaged.scan)(yield)
+// signedNotes yields the signed checkpoints that were found in the files of the damaged store, and those of the sources.
+func (e *engine) signedNotes(ctx context.Context) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if e.damaged != nil {
+			for note := range signing.StoredNotes(e.damaged.scan) {
+				if !yield(note) {
+					return
+				}
+			}
+		}
+		e.sourceNotes(ctx)(yield)
+	}
+}
+
+// sourceNotes yields the signed checkpoints of the sources that have the log, unverified.
+func (e *engine) sourceNotes(ctx context.Context) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, source := range e.RepairOptions.Sources {
+			log, ok := source.(replication.Log)
+			if !ok {
+				continue
+			}
+			if note, err := log.Get(ctx, tiles.Prefix+"checkpoint", 64<<10); err == nil && !yield(note) {
+				return
+			}
+		}
 	}
 }
 
@@ -105,9 +131,13 @@ func (e *engine) buildLog(ctx context.Context) error {
 	if e.damaged != nil {
 		first = e.damaged
 	}
-	base := e.base()
-	if base == nil && e.accepting {
-		return e.errNothingLeft()
+	base, entries := e.base()
+	if e.accepting {
+		if remaining := e.signedAtSources(ctx); remaining.Size > entries {
+			base, e.signed = nil, remaining
+		} else if base == nil {
+			return e.errNothingLeft()
+		}
 	}
 	attempts := sourceOrders(first, e.RepairOptions.Sources)
 	if e.signed.Size == 0 { // nothing would prove what an earlier repair has left there
@@ -288,7 +318,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(c.queueRecompression(), c.listLost(ctx))
+	return errors.Join(c.queueEncodings(), c.listLost(ctx))
 }
 
 // deriveViews derives all views from the log of the new store.
@@ -379,7 +409,11 @@ func (e *engine) carryAll(ctx context.Context) error {
 			part.name = "waiting rooms"
 		}
 		if e.damaged == nil {
-			e.result.NotCarried = append(e.result.NotCarried, part.name)
+			if restored, err := e.restoreRows(ctx, part.ns); err != nil {
+				return err
+			} else if !restored {
+				e.result.NotCarried = append(e.result.NotCarried, part.name)
+			}
 			continue
 		}
 		if err := e.carryRows(ctx, part.ns, part.name); err != nil {
@@ -415,6 +449,67 @@ func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name strin
 		}
 	}
 	return w.commit()
+}
+
+// A CarriedRow is a row of a store that does not follow from the log.
+type CarriedRow struct {
+	Namespace  kvstore.Namespace
+	Key, Value []byte
+}
+
+// CarriedRows yields the rows of a store that do not follow from its log, such as schedules and counts: what a backup has beside the log. Deltas are rows that
+// queue them, to be made again.
+func CarriedRows(r kvstore.Reader) iter.Seq2[CarriedRow, error] {
+	return func(yield func(CarriedRow, error) bool) {
+		for row, err := range r.Scan(kvstore.Deltas, kvstore.Range{}) {
+			h, dictionary, ok := kvstore.ParseDeltaRow(row.Key)
+			if (err != nil || ok) && (!yield(CarriedRow{kvstore.Queue, kvstore.QueuedDeltaKey(time.Time{}, h, dictionary), nil}, err) || err != nil) {
+				return
+			}
+		}
+		for _, part := range carried {
+			for row, err := range r.Scan(part.ns, kvstore.Range{}) {
+				if err == nil && !isCarried(part.ns, row.Key) {
+					continue
+				}
+				if !yield(CarriedRow{part.ns, bytes.Clone(row.Key), bytes.Clone(row.Value)}, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// A RowSource is a [Source] that also has rows that do not follow from the log: a backup.
+type RowSource interface {
+	CarriedRows(ctx context.Context) ([]CarriedRow, error)
+}
+
+// restoreRows writes the rows of a namespace that the first backup among the sources has. It returns false if none is a backup.
+func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restored bool, err error) {
+	for _, source := range e.RepairOptions.Sources {
+		backup, ok := source.(RowSource)
+		if !ok {
+			continue
+		}
+		rows, err := backup.CarriedRows(ctx)
+		if err != nil {
+			return false, err
+		}
+		w := newRowWriter(e.store, rowsPerCommit)
+		defer func() { w.batch.Close() }()
+		for _, row := range rows {
+			if row.Namespace != ns || !e.wants(ns, kvstore.Item{Key: row.Key, Value: row.Value}) {
+				continue
+			}
+			w.batch.Set(ns, row.Key, row.Value)
+			if err := w.added(1); err != nil {
+				return false, err
+			}
+		}
+		return true, w.commit()
+	}
+	return false, nil
 }
 
 // carryAbsent copies the rows about releases that are in the log without their files. The views depend on them.

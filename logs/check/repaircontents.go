@@ -31,9 +31,9 @@ type contentRepair struct {
 
 	mu   sync.Mutex
 	done map[kvstore.Hash]bool // whether a content is there; false: it was looked for in vain
-	// unsqueezed are those that came in some of their codings only.
-	unsqueezed []kvstore.Hash
-	why        map[kvstore.Hash]error
+	// queue has the keys of [kvstore.Queue] that are written at the end: encodings and deltas to make or fetch again.
+	queue [][]byte
+	why   map[kvstore.Hash]error
 }
 
 // newContents returns what repairs the contents that the first size entries of the log name.
@@ -167,11 +167,14 @@ func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted)
 	if err := c.storeContent(w.Hash, identity, found, errors.Is(problem, kvstore.ErrNotFound)); err != nil {
 		return err
 	}
+	c.mu.Lock()
 	if !found.Squeezed {
-		c.mu.Lock()
-		c.unsqueezed = append(c.unsqueezed, w.Hash)
-		c.mu.Unlock()
+		c.queue = append(c.queue, append(bytes.Clone(kvstore.Repaired), w.Hash[:]...))
 	}
+	for _, dictionary := range found.Dictionaries {
+		c.queue = append(c.queue, kvstore.QueuedDeltaKey(w.Entry.Time, w.Hash, dictionary))
+	}
+	c.mu.Unlock()
 	if c.isDamagedStore(source) {
 		c.updateResult(func(r *RepairResult) { r.Carried++ })
 		return nil
@@ -234,17 +237,25 @@ func assetPath(e logs.Indexed, file *logs.File) string {
 	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
 }
 
-// queueRecompression queues the contents that came in some of their encodings only for recompression.
-func (c *contentRepair) queueRecompression() error {
+// queueEncodings queues encodings to make again, of contents that came in some of theirs only, and deltas.
+func (c *contentRepair) queueEncodings() error {
 	w := newRowWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
-	for _, h := range c.unsqueezed {
-		w.batch.Set(kvstore.Queue, append(bytes.Clone(kvstore.Repaired), h[:]...), nil)
+	for _, key := range c.queue {
+		w.batch.Set(kvstore.Queue, key, nil)
 		if err := w.added(1); err != nil {
 			return err
 		}
 	}
 	return w.commit()
+}
+
+// repairDeltas deletes the deltas of an open store that are damaged, or lack their content or dictionary, and queues them to be made or fetched again.
+func (c *contentRepair) repairDeltas(ctx context.Context) error {
+	return c.store.DamagedDeltas(ctx, true, func(d kvstore.DamagedDelta) error {
+		c.addFinding(Finding{Kind: Content, Where: placeOfDelta(d), Problem: d.String(), Repaired: true})
+		return c.store.RepairDelta(d)
+	})
 }
 
 // listLost lists every place that needs a content which no source has.

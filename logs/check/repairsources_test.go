@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -112,7 +113,7 @@ func TestMissingPublishAttestation(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(r.copied, "store")); err != nil {
 				t.Fatal(err)
 			}
-			r.write(func(s *shelf) { s.check2(s.store.Backup(t.Context(), filepath.Join(r.copied, "store"), nil)) })
+			r.write(func(s *shelf) { testkit.CopyStore(t, s.store, filepath.Join(r.copied, "store")) })
 			r.row(kvstore.Contents, hash[:], nil)
 			if found := r.damaged(); len(found) != 1 || !strings.Contains(found[0].Problem, hash.String()+": not found") {
 				t.Fatalf("fsck finds %+v", found)

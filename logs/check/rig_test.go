@@ -70,7 +70,7 @@ func newRig(t testing.TB, releases int) *rig {
 		s.publish(0, releases)
 		s.carry()
 	})
-	r.write(func(s *shelf) { s.check2(s.store.Backup(t.Context(), filepath.Join(r.copied, "store"), nil)) })
+	r.write(func(s *shelf) { testkit.CopyStore(t, s.store, filepath.Join(r.copied, "store")) })
 	return r
 }
 
@@ -87,11 +87,6 @@ func (s *shelf) check(err error) {
 	if err != nil {
 		s.Fatal(err)
 	}
-}
-
-func (s *shelf) check2(_ any, err error) {
-	s.Helper()
-	s.check(err)
 }
 
 // publish publishes releases of many files, of which some are shared.
@@ -200,7 +195,7 @@ func (r *rig) neighbour() string {
 	if err != nil {
 		r.Fatal(err)
 	}
-	contents, err := server.NewContents(server.ContentOptions{Store: store, Logger: logger})
+	contents, err := server.NewContents(server.ContentOptions{Store: store, Dictionaries: true, Logger: logger})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestWithdrawalWhoseManifestIsLost(t *testing.T) {
 		v, err := views.LookupVersion(s.store, "many", "1.1.0")
 		s.check(err)
 		manifest = v.Manifest
-		s.check2(s.store.Backup(t.Context(), old, nil))
+		testkit.CopyStore(t, s.store, old)
 	})
 	r.write(func(s *shelf) {
 		m, err := logs.ReadManifest(s.store, manifest)
@@ -184,7 +184,7 @@ func TestWithdrawalWhoseManifestIsLost(t *testing.T) {
 	r.write(func(s *shelf) { // neither the source nor the store has the manifest
 		forget(s)
 		s.check(os.RemoveAll(filepath.Join(r.copied, "store")))
-		s.check2(s.store.Backup(t.Context(), filepath.Join(r.copied, "store"), nil))
+		testkit.CopyStore(t, s.store, filepath.Join(r.copied, "store"))
 	})
 	removeStore(r)
 	if err := errors.Join(os.MkdirAll(r.data, 0o700), os.Rename(old, filepath.Join(r.data, "store"))); err != nil {

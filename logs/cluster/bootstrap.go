@@ -204,7 +204,8 @@ func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// finish records in the store that it follows the bucket and has applied its commits.
+// finish records in the store that it follows the bucket and has applied its commits. It queues all deltas, because commits have none, and they may need
+// dictionaries of any commit.
 func (f *bootstrap) finish() error {
 	b := f.Store.NewBatch()
 	defer b.Close()
@@ -226,6 +227,14 @@ func (f *bootstrap) finish() error {
 	b.Set(kvstore.Meta, stateKey, f.next.encode())
 	for h := range f.there {
 		b.Set(kvstore.Meta, packedContentKey(h), nil)
+	}
+	for item, err := range f.Store.Scan(kvstore.Deltas, kvstore.Range{}) {
+		if err != nil {
+			return err
+		}
+		if h, dictionary, ok := kvstore.ParseDeltaRow(item.Key); ok {
+			b.Set(kvstore.Meta, deltaKey(h, dictionary), nil)
+		}
 	}
 	if err := b.Commit(); err != nil {
 		return err

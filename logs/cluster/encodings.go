@@ -6,13 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
-// Smaller codings of contents are found long after those were published. forms/N is a pack of them, created once, by
-// whichever node has found them. Only what is smaller replaces, so it does no harm if two nodes find the same.
+// Smaller encodings of contents, and deltas between versions, are made long after the contents were published. forms/N is a pack of them,
+// created once, by the node that made them. Only what is smaller replaces, so it does no harm if two nodes make the same.
 
 // encodingsKey returns the key of the object with the smaller encodings that have a number.
 func encodingsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
@@ -21,25 +22,44 @@ func encodingsKey(number int64) string { return fmt.Sprintf("forms/%020d", numbe
 var (
 	encodingsRow = kvstore.Key("cluster", "forms") // the number of the next forms to take over
 	foundPrefix  = kvstore.Prefix("cluster", "found")
+	deltaPrefix  = kvstore.Prefix("cluster", "delta")
 )
 
-// encodingsAtOnce bounds the contents whose codings are shared in one go.
+// encodingsAtOnce bounds the contents and deltas that are shared in one go.
 const encodingsAtOnce = 1000
 
 // QueueEncodings records that the store has smaller encodings of a content, for [Node.ShareEncodings].
 func (n *Node) QueueEncodings(h kvstore.Hash) error {
+	return n.queueKey(slices.Concat(foundPrefix, h[:]))
+}
+
+// QueueDelta records that the store has a delta of a content against a dictionary, for [Node.ShareEncodings].
+func (n *Node) QueueDelta(h, dictionary kvstore.Hash) error {
+	return n.queueKey(deltaKey(h, dictionary))
+}
+
+// deltaKey returns the key of the row that queues a delta for [Node.ShareEncodings].
+func deltaKey(h, dictionary kvstore.Hash) []byte {
+	return slices.Concat(deltaPrefix, h[:], dictionary[:])
+}
+
+// queueKey writes a row that queues what is to be shared.
+func (n *Node) queueKey(key []byte) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
-	b.Set(kvstore.Meta, append(foundPrefix[:len(foundPrefix):len(foundPrefix)], h[:]...), nil)
+	b.Set(kvstore.Meta, key, nil)
 	return b.Commit()
 }
 
-// ShareEncodings puts the queued encodings into the bucket for the other nodes, and returns of how many contents.
-func (n *Node) ShareEncodings(ctx context.Context) (contents int, err error) {
+// ShareEncodings puts the queued encodings and deltas into the bucket for the other nodes, and returns how many.
+func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err
 	}
-	var done [][]byte // notes of contents that are in the bucket, or cannot be shared
+	if _, err := n.ApplyEncodings(ctx); err != nil { // deltas that the bucket has are not shared again
+		return 0, err
+	}
+	var done [][]byte // rows of what is in the bucket, or cannot be shared
 	unqueue := func() error {
 		b := n.Store.NewBatch()
 		defer b.Close()
@@ -56,25 +76,33 @@ func (n *Node) ShareEncodings(ctx context.Context) (contents int, err error) {
 		}
 		return failed
 	}}
-	for item, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: foundPrefix}) {
-		if err != nil {
-			return 0, err
+	for _, queued := range []struct {
+		prefix []byte
+		add    func(key []byte) error
+	}{
+		{foundPrefix, func(key []byte) error { return p.add(kvstore.Hash(key)) }},
+		{deltaPrefix, func(key []byte) error { return p.addDelta(kvstore.Hash(key), kvstore.Hash(key[len(kvstore.Hash{}):])) }},
+	} {
+		for item, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: queued.prefix}) {
+			if err != nil {
+				return 0, err
+			}
+			if shared == encodingsAtOnce {
+				break
+			}
+			err := queued.add(item.Key[len(queued.prefix):])
+			gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) // erased meanwhile, or damaged: fsck tells
+			if failed != nil || err != nil && !gone {
+				return 0, err
+			}
+			done = append(done, bytes.Clone(item.Key))
+			shared++
 		}
-		if contents == encodingsAtOnce {
-			break
-		}
-		err := p.add(kvstore.Hash(item.Key[len(foundPrefix):]))
-		gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) // erased meanwhile, or damaged: fsck tells
-		if failed != nil || err != nil && !gone {
-			return 0, err
-		}
-		done = append(done, bytes.Clone(item.Key))
-		contents++
 	}
 	if err := p.flush(); err != nil {
 		return 0, err
 	}
-	return contents, unqueue()
+	return shared, unqueue()
 }
 
 // createEncodings creates the object with the next number of encodings from a pack.
@@ -135,6 +163,11 @@ func (n *Node) storeEncodings(pack []byte, number int64) error {
 			failed = err
 		}
 		return failed
+	}, func(h kvstore.Hash, delta []byte) error {
+		if failed = n.storeDelta(h, delta); failed == nil {
+			failed = n.unqueueDelta(b, h, delta)
+		}
+		return failed
 	})
 	switch {
 	case failed != nil || errors.As(err, new(*FormatError)):
@@ -144,6 +177,20 @@ func (n *Node) storeEncodings(pack []byte, number int64) error {
 	}
 	b.Set(kvstore.Meta, encodingsRow, binary.BigEndian.AppendUint64(nil, uint64(number+1)))
 	return b.Commit()
+}
+
+// unqueueDelta adds to a batch that the store's delta is not shared, because the bucket has it.
+func (n *Node) unqueueDelta(b *kvstore.Batch, h kvstore.Hash, delta []byte) error {
+	deltas, err := n.Store.Deltas(h)
+	if errors.Is(err, kvstore.ErrCorrupt) {
+		return nil
+	}
+	for _, d := range deltas {
+		if d.Sum == kvstore.Sum(delta) {
+			b.Delete(kvstore.Meta, deltaKey(h, d.Dictionary))
+		}
+	}
+	return err
 }
 
 // PackContent returns a pack with one content in the encodings of this store, which has recompressed it for the leader.
@@ -160,7 +207,7 @@ func (n *Node) PackContent(h kvstore.Hash) (packed []byte, err error) {
 
 // UnpackContents calls take with each content of a pack, in encodings that were decoded and have its hash.
 func (n *Node) UnpackContents(packed []byte, take func(h kvstore.Hash, size int64, coded []kvstore.Coded) error) error {
-	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) })
+	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) }, nil)
 }
 
 // recompressionKey returns the key of the row that queues a content for recompression, for when this node leads.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -122,6 +123,108 @@ func forms(t *testing.T, b bucket.Bucket) (packs int) {
 		packs++
 	}
 	return packs
+}
+
+// TestSharedDeltas tests that all nodes get the deltas that one has made, also an empty node and one whose bucket is new, and that none stores a wrong one.
+func TestSharedDeltas(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	old, now := testkit.VersionedScript("1.0.0"), testkit.VersionedScript("1.0.1")
+	one.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": old})
+	one.Publish("a", "1.0.1", "a.js", map[string]string{"a.js": now})
+	two.catchUp(t)
+	h := kvstore.Sum([]byte(now))
+	delta, err := coding.EncodeDelta([]byte(old), []byte(now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := one.Shelf.Store.PutDelta(h, delta); err != nil || !stored {
+		t.Fatal(stored, err)
+	}
+	wrong, err := coding.EncodeDelta([]byte(old), []byte(old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := packer{store: one.Shelf.Store, full: func(pack []byte) error {
+		_, err := b.Create(ctx, encodingsKey(0), pack)
+		return err
+	}}
+	p.index.Deltas, p.deltas = []packDelta{{h, int64(len(wrong))}}, wrong
+	if err := p.flush(); err != nil {
+		t.Fatal(err)
+	}
+	stored := func(m *member, want int) {
+		t.Helper()
+		if _, err := m.ApplyEncodings(ctx); err != nil {
+			t.Fatal(err)
+		}
+		deltas, err := m.Shelf.Store.Deltas(h)
+		if err != nil || len(deltas) != want {
+			t.Errorf("%s has the deltas %v, want %d; %v", m.URL, deltas, want, err)
+		}
+	}
+	stored(two, 0)
+	share := func(m *member, want int) {
+		t.Helper()
+		if shared, err := m.ShareEncodings(ctx); shared != want || err != nil {
+			t.Errorf("%s shares %d, want %d; %v", m.URL, shared, want, err)
+		}
+	}
+	if err := one.QueueDelta(h, kvstore.Sum([]byte(old))); err != nil {
+		t.Fatal(err)
+	}
+	share(one, 1)
+	pack, _, err := b.Get(ctx, encodingsKey(1), maxPack)
+	if err != nil || len(pack) > len(delta)+200 {
+		t.Errorf("the pack of a delta of %d bytes has %d; %v", len(delta), len(pack), err)
+	}
+	stored(two, 1)
+	stored(join(t, b, "three"), 1)
+
+	// Nodes that are moved to a new bucket share their deltas with each other, once.
+	moved := folder(t)
+	again := func(m *member, name string) *member {
+		t.Helper()
+		n, err := Open(ctx, options(moved, m.Shelf, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &member{n, m.Shelf}
+	}
+	one, two = again(one, "one"), again(two, "two")
+	one.lead(t)
+	share(one, 1)
+	two.catchUp(t)
+	share(two, 0)
+	stored(join(t, moved, "four"), 1)
+	off := options(moved, testkit.NewShelf(t), "off")
+	off.Dictionaries = false
+	n, err := Open(ctx, off)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored(&member{n, &testkit.Shelf{Store: off.Store}}, 0)
+	if got := forms(t, moved); got != 1 {
+		t.Errorf("the new bucket has %d packs", got)
+	}
+}
+
+// TestTooManyDeltas tests that a pack is refused that has more deltas of a content than a store takes.
+func TestTooManyDeltas(t *testing.T) {
+	var pack []byte
+	p := packer{full: func(packed []byte) error { pack = packed; return nil }}
+	for range kvstore.MaxDeltas + 1 {
+		p.index.Deltas = append(p.index.Deltas, packDelta{})
+	}
+	if err := p.flush(); err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	err := unpack(pack, nil, func(kvstore.Hash, []byte) error { taken++; return nil })
+	if err == nil || taken != kvstore.MaxDeltas {
+		t.Errorf("%d deltas were taken; %v", taken, err)
+	}
 }
 
 // putNoise stores four contents that note smaller codings, two to a pack, and returns them in their order.

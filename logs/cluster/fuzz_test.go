@@ -36,6 +36,8 @@ func FuzzCommit(f *testing.F) {
 func FuzzUnpack(f *testing.F) {
 	index := `{"format":1,"contents":[{"hash":"` + kvstore.Sum([]byte("hello")).String() + `","size":5,"forms":[{"coding":0,"length":5}]}]}`
 	f.Add(append(binary.BigEndian.AppendUint32(nil, uint32(len(index))), index+"hello"...))
+	index = `{"format":1,"contents":[],"deltas":[{"hash":"` + kvstore.Sum([]byte("hello")).String() + `","length":5}]}`
+	f.Add(append(binary.BigEndian.AppendUint32(nil, uint32(len(index))), index+"delta"...))
 	f.Add([]byte{0, 0, 0, 9, '{'})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, pack []byte) {
@@ -49,6 +51,6 @@ func FuzzUnpack(f *testing.F) {
 				}
 			}
 			return nil
-		})
+		}, func(kvstore.Hash, []byte) error { return nil })
 	})
 }

@@ -13,7 +13,7 @@ func RegisterMetrics(r prometheus.Registerer, member func() Member) {
 		}
 		return 0
 	}
-	gauge("writer", "1 on the leader.", func(n Member) float64 { return flag(n.Role == Writer) })
+	gauge("leader", "1 on the leader.", func(n Member) float64 { return flag(n.Role == Leader) })
 	gauge("role_timestamp_seconds", "When the node took its role, by its own clock.", func(n Member) float64 { return float64(n.Since.Unix()) })
 	gauge("entries", "Log entries here.", func(n Member) float64 { return float64(n.Entries) })
 	gauge("behind_entries", "Signed log entries in the bucket that are missing here.", func(n Member) float64 { return float64(n.Lacks) })

@@ -29,6 +29,8 @@ type Options struct {
 	URL string
 	// Bootstraps says that the node has the log's key, so that a bucket which has no log gets this one.
 	Bootstraps bool
+	// Dictionaries has the node store the deltas between the versions of a file that the bucket has.
+	Dictionaries bool
 	// CommitTimeout is how long an Update waits for the bucket to confirm a commit. Default 10 s.
 	CommitTimeout time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
@@ -445,6 +447,6 @@ func (n *Node) storePack(ctx context.Context, pins *kvstore.Pins, name PackName)
 			return err
 		}
 		return n.Store.PutContent(c.Hash, c.Size, c.Squeezed, coded)
-	})
+	}, n.storeDelta)
 	return hashes, rough, err
 }

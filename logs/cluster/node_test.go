@@ -55,7 +55,7 @@ func join(t *testing.T, b bucket.Bucket, name string) *member {
 }
 
 func options(b bucket.Bucket, s *testkit.Shelf, name string) Options {
-	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Bootstraps: true, URL: "https://" + name, CommitTimeout: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
+	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Bootstraps: true, Dictionaries: true, URL: "https://" + name, CommitTimeout: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // lead has the member write.

@@ -15,12 +15,12 @@ import (
 
 // Roles of nodes.
 const (
-	Writer    = "writer"    // it publishes
-	Candidate = "candidate" // it has the log's key, and takes the writer's place
+	Leader    = "leader"    // it publishes
+	Candidate = "candidate" // it has the log's key, and takes the leader's place
 	Follower  = "follower"  // it serves
-	// Former is what [Node.Members] makes of a Writer whose claim has run out: another node has claimed the
+	// Former is what [Node.Members] makes of a Leader whose claim has run out: another node has claimed the
 	// place since, or it has been silent for too long.
-	Former = "former writer"
+	Former = "former leader"
 )
 
 // A Member is the state of a node that it reports to the operators of the cluster, and its JSON form. No node decides
@@ -39,6 +39,8 @@ type Member struct {
 	Since   time.Time `json:"since"`           // when it took up its role, by its own clock
 	Heard   time.Time `json:"heard"`           // when it reported this, by its own clock
 	Problem string    `json:"problem,omitempty"`
+	// Settings are hashes of the settings that all nodes must have alike, by their names; nil from a node before 0.2.0.
+	Settings map[string]string `json:"settings,omitempty"`
 	// Evidence is the file there that proves that the log has forked.
 	Evidence string `json:"evidence,omitempty"`
 }
@@ -112,11 +114,11 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 // a former leader.
 func sortMembers(all []Member, latest int64, now time.Time) {
 	for i := range all {
-		if m := &all[i]; m.Role == Writer && (m.Epoch != latest || m.Silent(now)) {
+		if m := &all[i]; m.Role == Leader && (m.Epoch != latest || m.Silent(now)) {
 			m.Role = Former
 		}
 	}
-	rank := []string{Writer, Candidate, Follower, Former}
+	rank := []string{Leader, Candidate, Follower, Former}
 	slices.SortFunc(all, func(a, b Member) int {
 		if c := slices.Index(rank, a.Role) - slices.Index(rank, b.Role); c != 0 {
 			return c

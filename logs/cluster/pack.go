@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -24,10 +25,11 @@ const (
 // packPrefix returns what the keys of an epoch's packs begin with. A leader puts no pack of another epoch into a commit.
 func packPrefix(epoch int64) string { return fmt.Sprintf("pack/%020d/", epoch) }
 
-// A packIndex begins a pack, after its length in four bytes; the coded bytes follow in its order.
+// A packIndex begins a pack, after its length in four bytes; the coded bytes follow in its order, then the deltas, at most [kvstore.MaxDeltas] of a content.
 type packIndex struct {
 	Format   int           `json:"format"`
 	Contents []packContent `json:"contents"`
+	Deltas   []packDelta   `json:"deltas,omitempty"` // a node that does not know them ignores them
 }
 
 type packContent struct {
@@ -42,12 +44,19 @@ type packForm struct {
 	Length int64         `json:"length"`
 }
 
-// A packer puts contents of a store into packs.
+// A packDelta is a delta of a content that the receiver has.
+type packDelta struct {
+	Hash   kvstore.Hash `json:"hash"`
+	Length int64        `json:"length"`
+}
+
+// A packer puts contents and deltas of a store into packs.
 type packer struct {
-	store *kvstore.Store
-	index packIndex
-	body  []byte
-	full  func(pack []byte) error // takes a pack that is full
+	store  *kvstore.Store
+	index  packIndex
+	body   []byte
+	deltas []byte
+	full   func(pack []byte) error // takes a pack that is full
 }
 
 // add adds a content to the pack, in all encodings that the store has. It ends a pack that is full before.
@@ -85,18 +94,40 @@ func (p *packer) addOnce(h kvstore.Hash) error {
 		coded = append(coded, data...)
 		c.Forms = append(c.Forms, packForm{r.Coding, r.Length})
 	}
-	if len(p.body)+len(coded) > fullPack {
-		if err := p.flush(); err != nil {
-			return err
-		}
+	if err := p.makeRoom(len(coded)); err != nil {
+		return err
 	}
 	p.index.Contents, p.body = append(p.index.Contents, c), append(p.body, coded...)
 	return nil
 }
 
+// addDelta adds the delta of a content against a dictionary to the pack. It ends a pack that is full before.
+func (p *packer) addDelta(h, dictionary kvstore.Hash) error {
+	delta, err := p.store.FindDelta(h, dictionary)
+	if err == nil {
+		err = p.makeRoom(len(delta))
+	}
+	if last := len(p.index.Deltas) - kvstore.MaxDeltas; err == nil && last >= 0 && p.index.Deltas[last].Hash == h { // one was replaced while its content was packed
+		err = p.flush()
+	}
+	if err != nil {
+		return err
+	}
+	p.index.Deltas, p.deltas = append(p.index.Deltas, packDelta{h, int64(len(delta))}), append(p.deltas, delta...)
+	return nil
+}
+
+// makeRoom ends the pack if it would be too full with length more bytes.
+func (p *packer) makeRoom(length int) error {
+	if len(p.body)+len(p.deltas)+length > fullPack {
+		return p.flush()
+	}
+	return nil
+}
+
 // flush ends the pack and calls full with it, unless it is empty.
 func (p *packer) flush() error {
-	if len(p.index.Contents) == 0 {
+	if len(p.index.Contents)+len(p.index.Deltas) == 0 {
 		return nil
 	}
 	p.index.Format = PackFormat
@@ -105,16 +136,17 @@ func (p *packer) flush() error {
 		return err
 	}
 	pack := binary.BigEndian.AppendUint32(nil, uint32(len(index)))
-	pack = append(append(pack, index...), p.body...)
+	pack = slices.Concat(pack, index, p.body, p.deltas)
 	if len(pack) > maxPack {
-		return fmt.Errorf("content %s is too large for a cluster: a pack has at most %d bytes", p.index.Contents[0].Hash, maxPack)
+		return fmt.Errorf("a content of %d bytes is too large for a cluster: a pack has at most %d", len(p.body), maxPack)
 	}
-	p.index, p.body = packIndex{}, nil
+	p.index, p.body, p.deltas = packIndex{}, nil, nil
 	return p.full(pack)
 }
 
-// unpack calls fn for each content of a pack, with encodings that were decoded and have its hash.
-func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) error {
+// unpack calls fn for each content of a pack, with encodings that were decoded and have its hash, and then takeDelta, unless it is nil, for each delta,
+// which is not verified.
+func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error, takeDelta func(h kvstore.Hash, delta []byte) error) error {
 	if len(pack) < 4 {
 		return errors.New("the pack is malformed: it has no index")
 	}
@@ -150,7 +182,36 @@ func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) er
 			return err
 		}
 	}
+	if takeDelta == nil {
+		return nil
+	}
+	deltas := make(map[kvstore.Hash]int)
+	for _, d := range index.Deltas {
+		if deltas[d.Hash]++; deltas[d.Hash] > kvstore.MaxDeltas {
+			return fmt.Errorf("the pack is malformed: it has over %d deltas of content %s", kvstore.MaxDeltas, d.Hash)
+		}
+		if d.Length < 0 || d.Length > int64(len(rest)) {
+			return errors.New("the pack is malformed: its deltas are cut off")
+		}
+		if err := takeDelta(d.Hash, rest[:d.Length:d.Length]); err != nil {
+			return err
+		}
+		rest = rest[d.Length:]
+	}
 	return nil
+}
+
+// storeDelta stores a delta from a pack, unless dictionaries are disabled. It logs one that does not decode to its content, and leaves it out.
+func (n *Node) storeDelta(h kvstore.Hash, delta []byte) error {
+	if !n.Dictionaries {
+		return nil
+	}
+	_, err := n.Store.PutDelta(h, delta)
+	if errors.Is(err, kvstore.ErrBadDelta) || errors.Is(err, kvstore.ErrCorrupt) {
+		n.Logger.Warn("refused a delta between two versions of a file in the bucket", "content", h, "err", err)
+		return nil
+	}
+	return err
 }
 
 // verifyEncoding returns an error unless an encoding decodes to the content's bytes.

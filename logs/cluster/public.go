@@ -49,31 +49,90 @@ func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	if err != nil {
 		return err
 	}
-	s := &publication{Node: n, put: map[kvstore.Hash]struct{}{}}
-	s.group, s.ctx = errgroup.WithContext(ctx)
-	s.group.SetLimit(showAtOnce)
-	for _, t := range tlog.NewTiles(tileHeight, shown, signed.Size) {
+	if err := n.publicCopy().Update(ctx, shown, signed); err != nil {
+		return err
+	}
+	return n.setPublishedSize(signed.Size)
+}
+
+// publicCopy returns the copy of the log that the node publishes in the cluster's bucket.
+func (n *Node) publicCopy() PublicCopy { return PublicCopy{Store: n.Store, Bucket: n.Bucket} }
+
+// A PublicCopy is a signed log with its contents in a bucket, below public/, with the paths at which a Larder serves them.
+type PublicCopy struct {
+	// Store has the log.
+	Store  *kvstore.Store
+	Bucket bucket.Bucket
+	// Retain, for a backup, has the contents of withdrawn releases too, and those of erased ones until [PublicCopy.Prune]. It does not send a
+	// content again that the bucket has.
+	Retain bool
+	// Progress, if set, is called with the number of entries whose contents are on their way, from one goroutine.
+	Progress func(entries, of int64)
+}
+
+// Update brings a copy, which has everything about the first entries, from of them, up to a signed checkpoint: tiles and contents first,
+// the checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now.
+func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signed) error {
+	s := newPublication(ctx, p)
+	for _, t := range tlog.NewTiles(tileHeight, from, signed.Size) {
 		for _, path := range tilePaths(t) {
 			s.start(path, func() ([]byte, error) { return s.readLog(path) })
 		}
 	}
-	err = s.putContents(shown, signed.Size)
+	err := s.putContents(from, signed.Size)
 	if err = errors.Join(err, s.group.Wait()); err != nil {
 		return err
 	}
 	for _, path := range keyPaths {
 		data, err := s.readLog(path)
 		if err == nil {
-			err = n.Bucket.Put(ctx, publicPrefix+path, data)
+			err = p.Bucket.Put(ctx, publicPrefix+path, data)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := n.putCheckpoint(ctx, signed); err != nil {
-		return err
+	return p.putCheckpoint(ctx, signed)
+}
+
+// Prune deletes the contents that the entries from one index to another erase, unless the store has them again, or a later entry erases
+// them.
+func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
+	s := newPublication(ctx, p)
+	gone := map[kvstore.Hash]struct{}{}
+	for e, err := range logs.Entries(p.Store, from) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if e.Kind != logs.Erased {
+			continue
+		}
+		list, err := logs.ReadErasure(p.Store, e.Erasure)
+		if err != nil {
+			return err
+		}
+		for _, h := range list.Contents {
+			if e.Index >= to {
+				s.put[h] = struct{}{} // it stays
+			} else {
+				gone[h] = struct{}{}
+			}
+		}
 	}
-	return n.setPublishedSize(signed.Size)
+	for h := range gone {
+		if _, err := p.Store.Identity(h); !errors.Is(err, kvstore.ErrNotFound) {
+			delete(gone, h)
+		}
+	}
+	return errors.Join(s.deleteContents(gone), s.group.Wait())
+}
+
+// newPublication returns a publication that ends with ctx.
+func newPublication(ctx context.Context, p PublicCopy) *publication {
+	s := &publication{PublicCopy: p, put: map[kvstore.Hash]struct{}{}}
+	s.group, s.ctx = errgroup.WithContext(ctx)
+	s.group.SetLimit(showAtOnce)
+	return s
 }
 
 // setPublishedSize records in the store how many entries public/ has.
@@ -101,13 +160,13 @@ func (n *Node) publishedSize() (int64, error) {
 
 // putCheckpoint replaces the checkpoint in public/ by a larger one. If the one there is larger, the error is [ErrNewerPublished]. A leader
 // that was paused fails, because the object has another version by then.
-func (n *Node) putCheckpoint(ctx context.Context, signed signing.Signed) error {
+func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
 	for attempt := 1; ; attempt++ {
-		have, version, err := n.Bucket.Get(ctx, key, maxNote)
+		have, version, err := p.Bucket.Get(ctx, key, maxNote)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound):
-			_, err = n.Bucket.Create(ctx, key, signed.Note)
+			_, err = p.Bucket.Create(ctx, key, signed.Note)
 		case err != nil:
 			return err
 		case bytes.Equal(have, signed.Note):
@@ -115,12 +174,12 @@ func (n *Node) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 		default:
 			size, bad := signing.CheckpointSize(have)
 			if bad != nil {
-				return fmt.Errorf("%s: %s: %w", n.Bucket, key, bad)
+				return fmt.Errorf("%s: %s: %w", p.Bucket, key, bad)
 			}
 			if size > signed.Size {
 				return ErrNewerPublished
 			}
-			_, err = n.Bucket.Replace(ctx, key, signed.Note, version)
+			_, err = p.Bucket.Replace(ctx, key, signed.Note, version)
 		}
 		if !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) || attempt == tries {
 			return err
@@ -133,10 +192,10 @@ func (n *Node) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 
 // A publication is one bringing up to date of public/.
 type publication struct {
-	*Node
+	PublicCopy
 	group *errgroup.Group
 	ctx   context.Context
-	put   map[kvstore.Hash]struct{} // contents that are put
+	put   map[kvstore.Hash]struct{} // contents that are put, or stay
 }
 
 // start puts the bytes that fn returns at a path below public/, concurrently.
@@ -173,10 +232,16 @@ func (s *publication) putContents(from, to int64) error {
 	gone := map[kvstore.Hash]struct{}{}
 	for e, err := range logs.Entries(s.Store, from) {
 		if err != nil || e.Index >= to || s.ctx.Err() != nil {
-			return errors.Join(err, s.deleteContents(gone, err == nil))
+			if err == nil && !s.Retain {
+				err = s.deleteContents(gone)
+			}
+			return err
+		}
+		if s.Progress != nil {
+			s.Progress(e.Index, to)
 		}
 		for _, h := range e.Contents() {
-			s.startContent(h)
+			s.startContent(h, false)
 		}
 		change, err := views.Load(s.Store, e)
 		if err != nil {
@@ -190,30 +255,53 @@ func (s *publication) putContents(from, to int64) error {
 			return err
 		}
 		for _, f := range change.Manifest.Files {
-			if v.Withdrawn != nil {
+			switch {
+			case s.Retain:
+				s.startContent(f.SHA256, v.Withdrawn != nil)
+			case v.Withdrawn != nil:
 				gone[f.SHA256] = struct{}{}
-			} else if e.Kind != logs.Withdrawn {
-				s.startContent(f.SHA256)
+			case e.Kind != logs.Withdrawn:
+				s.startContent(f.SHA256, false)
 			}
 		}
 	}
-	return s.deleteContents(gone, true)
+	if s.Retain {
+		return nil
+	}
+	return s.deleteContents(gone)
 }
 
-// startContent puts a content, concurrently, unless that was started before.
-func (s *publication) startContent(h kvstore.Hash) {
+// startContent puts a content, concurrently, unless that was started before or the bucket of a backup has it. One that may be erased need
+// not be in the store.
+func (s *publication) startContent(h kvstore.Hash, mayBeErased bool) {
 	if _, ok := s.put[h]; ok {
 		return
 	}
 	s.put[h] = struct{}{}
-	s.start(contentPath+h.String(), func() ([]byte, error) { return s.Store.Identity(h) })
+	path := contentPath + h.String()
+	s.group.Go(func() error {
+		if s.Retain {
+			_, _, err := s.Bucket.Get(s.ctx, publicPrefix+path, 0)
+			if err == nil || errors.Is(err, bucket.ErrTooLarge) {
+				return nil
+			}
+			if !errors.Is(err, bucket.ErrNotFound) {
+				return err
+			}
+		}
+		data, err := s.Store.Identity(h)
+		if mayBeErased && errors.Is(err, kvstore.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return s.Bucket.Put(s.ctx, publicPrefix+path, data)
+	})
 }
 
-// deleteContents deletes the contents in gone that no live release has. It does nothing unless sure.
-func (s *publication) deleteContents(gone map[kvstore.Hash]struct{}, sure bool) error {
-	if len(gone) == 0 || !sure {
-		return nil
-	}
+// deleteContents deletes the contents in gone that no live release has.
+func (s *publication) deleteContents(gone map[kvstore.Hash]struct{}) error {
 	for h := range gone {
 		standing, err := views.StandingOf(s.Store, h)
 		if err != nil {

@@ -96,7 +96,7 @@ func TestShow(t *testing.T) {
 	if err := source.Await(ctx, first.Note); err != nil {
 		t.Error(err)
 	}
-	if err := one.putCheckpoint(ctx, first); !errors.Is(err, ErrNewerPublished) {
+	if err := one.publicCopy().putCheckpoint(ctx, first); !errors.Is(err, ErrNewerPublished) {
 		t.Errorf("an earlier checkpoint: %v", err)
 	}
 	own, shared := kvstore.Sum([]byte("a1.0.0")), kvstore.Sum([]byte("shared by a"))
@@ -219,7 +219,7 @@ func TestCheckpointIsNeverTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := &Node{Options: Options{Bucket: b}}
-		if err := n.putCheckpoint(t.Context(), signing.Signed{Checkpoint: logs.Checkpoint{Size: 2}, Note: []byte("log\n2\nroot\n")}); !errors.Is(err, bucket.ErrChanged) {
+		if err := n.publicCopy().putCheckpoint(t.Context(), signing.Signed{Checkpoint: logs.Checkpoint{Size: 2}, Note: []byte("log\n2\nroot\n")}); !errors.Is(err, bucket.ErrChanged) {
 			t.Error(err)
 		}
 	})

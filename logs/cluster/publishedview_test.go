@@ -137,7 +137,7 @@ func TestMembers(t *testing.T) {
 	b := folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
 	now := time.Now().UTC().Truncate(time.Second)
-	for _, m := range []Member{{Name: "b", Role: Follower, Heard: now}, {Name: "a", Role: Candidate, Heard: now}, {Name: "c", Role: Writer, Heard: now}, {Name: "old", Role: Writer, Heard: now.Add(-25 * time.Hour)}} {
+	for _, m := range []Member{{Name: "b", Role: Follower, Heard: now}, {Name: "a", Role: Candidate, Heard: now}, {Name: "c", Role: Leader, Heard: now}, {Name: "old", Role: Leader, Heard: now.Add(-25 * time.Hour)}} {
 		if err := one.PutMember(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
@@ -148,13 +148,13 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// Of two that say that they write, the one that the bucket knows is the writer; and none is that was silent for long.
+// Of two that say that they write, the one that the bucket knows is the leader; and none is that was silent for long.
 func TestFormerWriters(t *testing.T) {
 	b := folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
 	tell := func(m *member, heard time.Time) {
 		t.Helper()
-		if err := m.PutMember(t.Context(), Member{Name: m.URL, Role: Writer, Heard: heard}); err != nil {
+		if err := m.PutMember(t.Context(), Member{Name: m.URL, Role: Leader, Heard: heard}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -171,13 +171,13 @@ func TestFormerWriters(t *testing.T) {
 	}
 	one.lead(t)
 	tell(one, time.Now())
-	roles("https://one writer; ")
+	roles("https://one leader; ")
 	two.lead(t) // as after a kill: the first one's last word stays
-	roles("https://one former writer; ")
+	roles("https://one former leader; ")
 	tell(two, time.Now())
-	roles("https://two writer; https://one former writer; ")
+	roles("https://two leader; https://one former leader; ")
 	tell(two, time.Now().Add(-2*time.Minute)) // and no node takes its place
-	roles("https://one former writer; https://two former writer; ")
+	roles("https://one former leader; https://two former leader; ")
 }
 
 var _ tiles.Signer = (*PublishedView)(nil)

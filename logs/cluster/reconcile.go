@@ -31,7 +31,7 @@ type Reconciled struct {
 
 // Reconcile compares public/ with the log, as far as [Node.UpdatePublic] has brought it, and removes the differences. Contents are compared by their sizes: a client that reads one checks its hash.
 func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
-	m := &reconciliation{publication: publication{Node: n, ctx: ctx}}
+	m := &reconciliation{node: n, publication: publication{PublicCopy: n.publicCopy(), ctx: ctx}}
 	err := m.reconcileTiles()
 	if err == nil {
 		err = m.reconcileKeys()
@@ -43,16 +43,17 @@ func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
 }
 
 type reconciliation struct {
+	node *Node
 	publication
 	done Reconciled
 }
 
 // exclusively calls do while no UpdatePublic runs, if this node leads: what UpdatePublic puts may be newer than what do knows.
 func (m *reconciliation) exclusively(do func() error) error {
-	m.showing.Lock()
-	defer m.showing.Unlock()
-	if !m.Leads() {
-		return m.notLeader()
+	m.node.showing.Lock()
+	defer m.node.showing.Unlock()
+	if !m.node.Leads() {
+		return m.node.notLeader()
 	}
 	return do()
 }
@@ -74,7 +75,7 @@ const mostPartial = 10_000
 
 // reconcileTiles puts the tiles of the published log that are missing, and deletes partial tiles that full ones have replaced.
 func (m *reconciliation) reconcileTiles() error {
-	shown, err := m.publishedSize()
+	shown, err := m.node.publishedSize()
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func TestMendInParts(t *testing.T) {
 				}
 			}
 			for _, want := range []int{want, 0} {
-				m := &reconciliation{publication: publication{Node: one.Node, ctx: ctx}}
+				m := &reconciliation{node: one.Node, publication: publication{PublicCopy: one.publicCopy(), ctx: ctx}}
 				if err := m.reconcileContents(atOnce); err != nil || m.done != (Reconciled{Added: want}) {
 					t.Errorf("%d at once: mended %+v, want %d; %v", atOnce, m.done, want, err)
 				}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -111,11 +112,24 @@ type pendingEntry struct {
 	absent bool // its release is taken over without its files
 	pins   *kvstore.Pins
 	done   chan error
+
+	mu           sync.Mutex
+	dictionaries map[kvstore.Hash][]kvstore.Hash // of the source's deltas, by content
+}
+
+// addDictionaries records the dictionaries against which the source has deltas of a content.
+func (c *pendingEntry) addDictionaries(h kvstore.Hash, dictionaries []kvstore.Hash) {
+	if len(dictionaries) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dictionaries[h] = dictionaries
 }
 
 // newPending prepares an entry whose contents it will fetch. absent says that the files of its release are left out.
 func (f *Follower) newPending(e logs.Indexed, absent bool) *pendingEntry {
-	return &pendingEntry{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1)}
+	return &pendingEntry{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1), dictionaries: make(map[kvstore.Hash][]kvstore.Hash)}
 }
 
 // apply fetches the contents of several entries at once and commits the entries in their order.
@@ -267,7 +281,10 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 		return err
 	}
 	_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
-		return nil, f.fetch(ctx, w, func(data []byte, found Found) error { return f.storeContent(w.Hash, data, found) })
+		return nil, f.fetch(ctx, w, func(data []byte, found Found) error {
+			c.addDictionaries(w.Hash, found.Dictionaries)
+			return f.storeContent(w.Hash, data, found)
+		})
 	})
 	return err
 }
@@ -337,6 +354,9 @@ func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 		} else {
 			views.ClearAbsent(b, change.Package, change.Version)
 			f.queueImprovements(b, c.entry, change.Manifest)
+			for h, dictionaries := range c.dictionaries {
+				f.queueDeltas(b, c.entry.Time, h, dictionaries)
+			}
 		}
 	case c.entry.Kind == logs.Erased:
 		for _, h := range change.Erasure.Contents {

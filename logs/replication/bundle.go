@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ import (
 //	larder-bundle.json                   a bundleHeader
 //	log/checkpoint, log/key, log/keys    as a Larder serves them
 //	log/tile/…                           what proves the entries from a log size on, and the entries
+//	delta/SHA-256.SHA-256                the deltas of the next content, by its hash and that of the dictionary, in base64url
 //	content/SHA-256[.br|.gz]             what these entries name, in their order, each content once
 //
 // Every header and padding has exactly one form, and the user name in a header is a hash of the member's bytes, so that no
@@ -34,7 +37,8 @@ import (
 const (
 	headerName    = "larder-bundle.json"
 	contentPrefix = "content/"
-	bundleFormat  = 1
+	deltaPrefix   = "delta/"
+	bundleFormat  = 2 // 1 has no deltas
 	blockSize     = 512
 	bundleEnd     = 2 * blockSize // zeros
 
@@ -108,6 +112,7 @@ type bundleIndex struct {
 	raw      []byte // the header's bytes
 	log      map[string]member
 	contents []contentMember // sorted by hash
+	deltas   []contentMember // sorted by the hash of the content
 	end      int64           // of the last complete member
 }
 
@@ -207,28 +212,68 @@ func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error
 	return b.read(m)
 }
 
-// Content implements [Contents].
+// Content implements [Contents]. A change of the deltas of the content is an error, too.
 func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	cut := [16]byte(w.Hash[:])
-	at, ok := slices.BinarySearchFunc(b.index.contents, cut, func(c contentMember, h [16]byte) int { return bytes.Compare(c.hash[:], h[:]) })
-	if !ok {
+	found := Found{}
+	for name, m := range b.membersOf(b.index.contents, w.Hash) {
+		_, encoding, ok := parseContentName(name)
+		if !ok || m.size > w.Limit+maxOverhead {
+			return Found{}, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
+		}
+		data, err := b.read(m)
+		if err != nil {
+			return Found{}, err
+		}
+		found.Coded = []kvstore.Coded{{Coding: encoding, Bytes: data}}
+		break
+	}
+	if found.Coded == nil {
 		return Found{}, fmt.Errorf("%s: content %s: %w", b.path, w.Hash, fs.ErrNotExist)
 	}
-	name, m, err := readMemberHeader(b.file, b.index.contents[at].offset)
-	if err != nil {
-		return Found{}, fmt.Errorf("%s: %w", b.path, err)
+	for name, m := range b.membersOf(b.index.deltas, w.Hash) {
+		h, dictionary, ok := parseDeltaName(name)
+		if !ok || h != w.Hash {
+			continue
+		}
+		// A delta is taken when everything else is, so a changed byte of it must be found before.
+		if _, err := b.read(m); err != nil {
+			return Found{}, err
+		}
+		found.Dictionaries = append(found.Dictionaries, dictionary)
 	}
-	_, encoding, ok := parseContentName(name)
-	if !ok || m.size > w.Limit+maxOverhead {
-		return Found{}, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
+	return found, ctx.Err()
+}
+
+// Delta implements deltaSource.
+func (b *Bundle) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for name, m := range b.membersOf(b.index.deltas, h) {
+		if name != deltaName(h, dictionary) {
+			continue
+		}
+		if m.size > size+maxOverhead {
+			return nil, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
+		}
+		return b.read(m)
 	}
-	data, err := b.read(m)
-	if err == nil {
-		err = ctx.Err()
+	return nil, fmt.Errorf("%s: delta of content %s: %w", b.path, h, cmp.Or(ctx.Err(), fs.ErrNotExist))
+}
+
+// membersOf yields the names and places of the members of a content, up to the first whose header is damaged.
+func (b *Bundle) membersOf(members []contentMember, h kvstore.Hash) iter.Seq2[string, member] {
+	return func(yield func(string, member) bool) {
+		cut := [16]byte(h[:])
+		at, _ := slices.BinarySearchFunc(members, cut, func(c contentMember, h [16]byte) int { return bytes.Compare(c.hash[:], h[:]) })
+		for ; at < len(members) && members[at].hash == cut; at++ {
+			name, m, err := readMemberHeader(b.file, members[at].offset)
+			if err != nil || !yield(name, m) {
+				return
+			}
+		}
 	}
-	return Found{Coded: []kvstore.Coded{{Coding: encoding, Bytes: data}}}, err
 }
 
 // maxOverhead is how many bytes an encoding may be larger than the content.
@@ -290,7 +335,9 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 		}
 	}
 	byHash := func(a, b contentMember) int { return bytes.Compare(a.hash[:], b.hash[:]) }
-	slices.SortFunc(index.contents, func(a, b contentMember) int { return cmp.Or(byHash(a, b), cmp.Compare(a.offset, b.offset)) })
+	for _, members := range [][]contentMember{index.contents, index.deltas} {
+		slices.SortFunc(members, func(a, b contentMember) int { return cmp.Or(byHash(a, b), cmp.Compare(a.offset, b.offset)) })
+	}
 	return index, nil
 }
 
@@ -311,14 +358,18 @@ func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		x.raw = data
-		if x.header.Format != bundleFormat {
-			return fmt.Errorf("its format is %d, and this larder knows %d", x.header.Format, bundleFormat)
+		if x.header.Format < 1 || x.header.Format > bundleFormat {
+			return fmt.Errorf("its format is %d, and this larder knows those up to %d", x.header.Format, bundleFormat)
 		}
 		_, err = ParseOnly(x.header.Packages)
 		return err
 	}
 	if h, _, ok := parseContentName(name); ok {
 		x.contents = append(x.contents, contentMember{[16]byte(h[:]), m.offset - blockSize})
+		return nil
+	}
+	if h, _, ok := parseDeltaName(name); ok {
+		x.deltas = append(x.deltas, contentMember{[16]byte(h[:]), m.offset - blockSize})
 		return nil
 	}
 	if !strings.HasPrefix(name, "log/") || len(x.log) >= maxLogMembers {
@@ -371,6 +422,23 @@ func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
 	encoding, known := contentSuffixes[suffix]
 	h, err := kvstore.ParseHash(hash)
 	return h, encoding, ok && known && err == nil
+}
+
+// deltaName returns the name of the member that has the delta of a content against a dictionary.
+func deltaName(h, dictionary kvstore.Hash) string {
+	return deltaPrefix + base64.RawURLEncoding.EncodeToString(h[:]) + "." + base64.RawURLEncoding.EncodeToString(dictionary[:])
+}
+
+// parseDeltaName is the inverse of deltaName. It returns false for the name of another member.
+func parseDeltaName(name string) (h, dictionary kvstore.Hash, ok bool) {
+	of, against, _ := strings.Cut(strings.TrimPrefix(name, deltaPrefix), ".")
+	content, err := base64.RawURLEncoding.DecodeString(of)
+	sum, failed := base64.RawURLEncoding.DecodeString(against)
+	if err != nil || failed != nil || len(content) != len(h) || len(sum) != len(h) {
+		return h, dictionary, false
+	}
+	h, dictionary = kvstore.Hash(content), kvstore.Hash(sum)
+	return h, dictionary, name == deltaName(h, dictionary)
 }
 
 // readMemberHeader reads the tar header at an offset. A header in another form than [memberHeader] writes is an error.

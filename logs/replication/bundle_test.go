@@ -68,6 +68,7 @@ func TestBundlesInARow(t *testing.T) {
 func TestChangedByte(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
+	u.publishVersions(t)
 	path := bundleOf(t, u, 0)
 	honest, err := os.ReadFile(path)
 	if err != nil {
@@ -77,7 +78,11 @@ func TestChangedByte(t *testing.T) {
 	if os.Getenv("LARDER_TEST_WHOLE") != "" {
 		step = 37
 	}
+	places := []int{bytes.LastIndex(honest, []byte("delta/")) + 512 + 20} // in a delta
 	for at := 0; at < len(honest); at += step {
+		places = append(places, at)
+	}
+	for _, at := range places {
 		data := bytes.Clone(honest)
 		data[at] ^= 0x20
 		changed := filepath.Join(t.TempDir(), "changed.tar")

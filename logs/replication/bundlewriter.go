@@ -48,6 +48,8 @@ type BundleResult struct {
 	Bytes    int64 `json:"bytes"` // of the file
 	// Cosigned is as of when the checkpoint is vouched to be the newest of its log; zero if nothing says so.
 	Cosigned time.Time `json:"cosigned,omitzero"`
+	// DeltasMissing counts the deltas that the source has and did not send.
+	DeltasMissing int64 `json:"deltasMissing,omitempty"`
 	// Resumed counts the bytes that an earlier, interrupted run had written.
 	Resumed int64 `json:"resumed,omitempty"`
 }
@@ -270,7 +272,7 @@ func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdr
 	return nil
 }
 
-// writeContent writes a content in its smallest encoding, unless the bundle has it.
+// writeContent writes a content in its smallest encoding, after its deltas, unless the bundle has it.
 func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 	name := contentName(wanted.Hash, coding.Identity)
 	if _, ok := w.written[name]; ok {
@@ -281,8 +283,34 @@ func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 		return err
 	}
 	smallest := slices.MinFunc(found.Coded, func(a, b kvstore.Coded) int { return len(a.Bytes) - len(b.Bytes) })
+	if err := w.writeDeltas(ctx, wanted, found.Dictionaries); err != nil {
+		return err
+	}
 	w.result.Contents++
 	return w.addMember(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
+}
+
+// writeDeltas writes the deltas of a content against dictionaries, except those that the source does not send. The reader of the bundle verifies them.
+func (w *bundleWriter) writeDeltas(ctx context.Context, of Wanted, dictionaries []kvstore.Hash) error {
+	source, ok := w.Source.(deltaSource)
+	if !ok {
+		return nil
+	}
+	for _, dictionary := range dictionaries {
+		delta, err := source.Delta(ctx, of.Hash, dictionary, of.Limit)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			w.result.DeltasMissing++
+			continue
+		}
+		name := deltaName(of.Hash, dictionary)
+		if err := w.addMember(name, name, delta); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addMember writes a member, unless one with that key was written.
@@ -344,11 +372,13 @@ func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	return fixed, err
 }
 
-// resumeContents marks the intact contents of the unfinished file as written, up to the first that is damaged, as after a power failure.
+// resumeContents marks the intact contents and deltas of the unfinished file as written, up to the first that is damaged, as after a power
+// failure.
 func (w *bundleWriter) resumeContents() error {
 	index := w.before
-	slices.SortFunc(index.contents, func(a, b contentMember) int { return cmp.Compare(a.offset, b.offset) })
-	for _, c := range index.contents {
+	members := slices.Concat(index.contents, index.deltas)
+	slices.SortFunc(members, func(a, b contentMember) int { return cmp.Compare(a.offset, b.offset) })
+	for _, c := range members {
 		name, m, err := readMemberHeader(w.file, c.offset)
 		if err != nil {
 			return err
@@ -361,8 +391,10 @@ func (w *bundleWriter) resumeContents() error {
 		if err != nil {
 			return err
 		}
-		h, _, _ := parseContentName(name)
-		w.written[contentName(h, coding.Identity)] = struct{}{}
+		if h, _, ok := parseContentName(name); ok {
+			name = contentName(h, coding.Identity)
+		}
+		w.written[name] = struct{}{}
 	}
 	return nil
 }

@@ -142,9 +142,7 @@ func openFolder(t *testing.T, u *upstream, honest, x exposed) replication.Source
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")
-	if _, err := u.Store.Backup(t.Context(), path, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.CopyStore(t, u.Store, path)
 	store, err := kvstore.Open(path, kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		t.Fatal(err)

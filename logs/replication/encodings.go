@@ -2,6 +2,7 @@ package replication
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -52,7 +53,7 @@ func (f *Follower) queueImprovements(b *kvstore.Batch, e logs.Indexed, m *logs.M
 	}
 }
 
-// A improvementRow is a row that says when a content is fetched again.
+// An improvementRow is a row that says when a content is fetched again.
 type improvementRow struct {
 	hash  kvstore.Hash
 	done  int   // how often it was fetched again before
@@ -77,9 +78,24 @@ func (r improvementRow) postpone(b *kvstore.Batch, due time.Time) {
 	b.Set(kvstore.Meta, improvementKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
 }
 
-// Improve fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all others
-// that are due, for a week.
+// Improve fetches the smaller encodings that are due from the source, and the queued deltas. It fetches encodings that become due meanwhile between deltas.
 func (f *Follower) Improve(ctx context.Context) error {
+	failed := f.improveContents(ctx)
+	for next := []byte(nil); ; {
+		var err error
+		next, err = f.fetchDeltas(ctx, next)
+		if failed = cmp.Or(failed, err); next == nil || ctx.Err() != nil || errors.As(err, new(*unreachableError)) {
+			return failed
+		}
+		if failed == nil {
+			failed = f.improveContents(ctx)
+		}
+	}
+}
+
+// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all
+// others that are due, for a week.
+func (f *Follower) improveContents(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}
 	// Rows of contents that failed move behind the others when the loop has ended. In the loop they would be reached again.
@@ -87,7 +103,7 @@ func (f *Follower) Improve(ctx context.Context) error {
 	defer func() { moved.Close() }()
 	var failed []error
 	for len(failed) < mostFailed {
-		item, ok, err := f.firstRow(due)
+		item, ok, err := f.firstRow(kvstore.Meta, due)
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -122,16 +138,16 @@ func (f *Follower) Improve(ctx context.Context) error {
 	return errors.Join(append(failed, moved.Commit())...)
 }
 
-// firstRow returns a copy of the first row of a range in the namespace Meta; ok reports whether there is one. A scan that stayed open while
-// contents are fetched would keep the store from reclaiming space.
-func (f *Follower) firstRow(of kvstore.Range) (row kvstore.Item, ok bool, err error) {
-	for item, err := range f.Store.Scan(kvstore.Meta, of) {
+// firstRow returns a copy of the first row of a range; ok reports whether there is one. A scan that stayed open while contents are fetched
+// would keep the store from reclaiming space.
+func (f *Follower) firstRow(ns kvstore.Namespace, of kvstore.Range) (row kvstore.Item, ok bool, err error) {
+	for item, err := range f.Store.Scan(ns, of) {
 		return kvstore.Item{Key: bytes.Clone(item.Key), Value: bytes.Clone(item.Value)}, err == nil, err
 	}
 	return row, false, nil
 }
 
-// improveContent fetches a content again and stores its encodings that are smaller. It ignores a content that the store or the source no
+// improveContent fetches a content again, stores its encodings that are smaller, and queues the deltas that are new. It ignores a content that the store or the source no
 // longer has.
 func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	content, err := f.Store.Content(h)
@@ -142,11 +158,16 @@ func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 		return err
 	}
 	err = f.fetch(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
+		b := f.Store.NewBatch()
+		defer b.Close()
+		f.queueDeltas(b, f.Now(), h, found.Dictionaries)
 		smaller := slices.DeleteFunc(found.Coded, func(c kvstore.Coded) bool { return c.Coding == coding.Identity })
-		if len(smaller) == 0 {
-			return nil
+		if len(smaller) > 0 {
+			if err := f.Store.ImproveContent(h, content.Size, found.Squeezed, smaller); err != nil {
+				return err
+			}
 		}
-		return f.Store.ImproveContent(h, content.Size, found.Squeezed, smaller)
+		return b.Commit()
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kvstore.ErrNotFound) {
 		return nil
@@ -154,14 +175,17 @@ func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	return err
 }
 
-// improveRegularly fetches the smaller encodings that are due, at intervals, until ctx ends.
+// improveRegularly fetches the smaller encodings and deltas that are due, at intervals, until ctx ends. It starts when the store has caught up with the
+// source once, because deltas need contents that may still be missing.
 func (f *Follower) improveRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, improvementInterval) == nil {
-		f.improveAndLog(ctx)
+		if f.State().Ready {
+			f.improveAndLog(ctx)
+		}
 	}
 }
 
-// improveAndLog fetches the smaller encodings that are due, and logs an error.
+// improveAndLog fetches the smaller encodings and deltas that are due, and logs an error.
 func (f *Follower) improveAndLog(ctx context.Context) {
 	if err := f.Improve(ctx); err != nil && ctx.Err() == nil {
 		f.Logger.Warn("couldn't take over the smaller codings of the source; it is tried again", "source", f.Source.Name(), "err", err)

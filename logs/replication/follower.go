@@ -40,6 +40,8 @@ type Options struct {
 	Keys string
 	// Only reports whether a release is wanted. The others are in the log only. Default: all are.
 	Only func(pkg, version string) bool
+	// Dictionaries has the follower take over deltas between the versions of a file.
+	Dictionaries bool
 	// Logger gets what goes wrong, and what is done about it. Required.
 	Logger *slog.Logger
 	// Now is the clock. Default time.Now.

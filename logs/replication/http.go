@@ -52,11 +52,20 @@ func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte
 // Content implements [Contents].
 func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
 	err = s.request(ctx, w.Limit, func(ctx context.Context) error {
-		coded, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
-		found.Coded = []kvstore.Coded{coded}
+		coded, dictionaries, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
+		found = Found{Coded: []kvstore.Coded{coded}, Dictionaries: dictionaries}
 		return err
 	})
 	return found, err
+}
+
+// Delta implements deltaSource.
+func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) (delta []byte, err error) {
+	err = s.request(ctx, size, func(ctx context.Context) error {
+		delta, err = s.fetcher.Delta(ctx, h, dictionary, size)
+		return err
+	})
+	return delta, err
 }
 
 // Await polls the server every second until it has another checkpoint.

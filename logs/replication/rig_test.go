@@ -71,7 +71,7 @@ func handler(t *testing.T, store *kvstore.Store, signer tiles.Signer) http.Handl
 	if err != nil {
 		t.Fatal(err)
 	}
-	contents, err := server.NewContents(server.ContentOptions{Store: store, Logger: quiet})
+	contents, err := server.NewContents(server.ContentOptions{Store: store, Dictionaries: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,6 +66,8 @@ type Wanted struct {
 type Found struct {
 	Squeezed bool // whether the encodings are the smallest that there are
 	Coded    []kvstore.Coded
+	// Dictionaries are those against which the source has deltas of the content, at most [kvstore.MaxDeltas].
+	Dictionaries []kvstore.Hash
 }
 
 // ErrOther says that a source has sent other bytes than those that were requested.
@@ -100,7 +102,7 @@ func (w Wanted) checkFile(identity []byte) error {
 
 // verifyEncodings returns the content's own bytes and those of its encodings that decode to it. If none does, the error is [ErrOther].
 func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err error) {
-	sound.Squeezed = found.Squeezed
+	sound.Squeezed, sound.Dictionaries = found.Squeezed, found.Dictionaries[:min(kvstore.MaxDeltas, len(found.Dictionaries))]
 	for _, c := range found.Coded {
 		var plain []byte
 		if plain, err = coding.DecodeUpTo(c.Coding, c.Bytes, w.Limit); err != nil || int64(len(plain)) > w.Limit || !w.matches(plain) {

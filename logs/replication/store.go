@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -112,5 +113,15 @@ func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) 
 	if found.Coded == nil {
 		return Found{}, fmt.Errorf("content %s: %w", w.Hash, fs.ErrNotExist)
 	}
+	found.Dictionaries = ReadDictionaries(s.store, w.Hash)
 	return found, ctx.Err()
+}
+
+// Delta implements deltaSource.
+func (s *Store) Delta(_ context.Context, h, dictionary kvstore.Hash, _ int64) ([]byte, error) {
+	delta, err := s.store.FindDelta(h, dictionary)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return delta, err
 }

@@ -291,7 +291,7 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 	if err := f.write(checkpointFile, newest.Note, false); err != nil {
 		return restored, err
 	}
-	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the last one that the store has, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
+	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the newest one that was found, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
 }
 
 // hasKey reports whether a key folder has the file of a private or a verifier key.
@@ -308,6 +308,12 @@ func hasKey(dir string) bool {
 func isPublicFileIntact(dir string, v note.Verifier, key string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, publicFile))
 	return err == nil && string(data) == publicFileText(v, key)
+}
+
+// HasKey reports whether the folder dir has the private key of a log, so that a process may sign with it.
+func HasKey(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, keyFile))
+	return err == nil
 }
 
 // CheckKey returns why the private key in the folder dir cannot sign; nil if it can, or if the folder has none, such as a

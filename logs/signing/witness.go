@@ -48,6 +48,19 @@ type witness struct {
 	err          error           // why it did not at the last attempt
 }
 
+// SilentWitnesses returns the witnesses that did not cosign at the last attempt, each with the reason, also if the others suffice.
+func (s *Signer) SilentWitnesses() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var silent []string
+	for _, w := range s.witnesses {
+		if w.err != nil && !w.agrees {
+			silent = append(silent, fmt.Sprintf("%s (%s): %v", w.Verifier.Name(), w.URL, w.err))
+		}
+	}
+	return silent
+}
+
 // A claim is a witness's unproven claim that it has seen another tree of this log. An attacker on the network can claim that too, so
 // nothing follows from it except that the witness has not cosigned.
 type claim struct{ what string }

@@ -28,6 +28,28 @@ func ContentPath(index int64, h kvstore.Hash) string {
 // HashPath returns the path of a content by its hash alone.
 func HashPath(h kvstore.Hash) string { return "/content/" + h.String() }
 
+// DictionariesField is the field of a response with a content that names the dictionaries, by their hashes, against which the server has deltas of it.
+const DictionariesField = "Larder-Dictionaries"
+
+// FormatDictionaries returns the value of [DictionariesField] for deltas.
+func FormatDictionaries(deltas []kvstore.Delta) string {
+	var hashes []string
+	for _, d := range deltas {
+		hashes = append(hashes, d.Dictionary.String())
+	}
+	return strings.Join(hashes, ", ")
+}
+
+// ParseDictionaries is the inverse of [FormatDictionaries]. It skips what is malformed, and returns no more than a content may have.
+func ParseDictionaries(value string) (dictionaries []kvstore.Hash) {
+	for _, text := range strings.SplitN(value, ",", kvstore.MaxDeltas+1) {
+		if h, err := kvstore.ParseHash(strings.TrimSpace(text)); err == nil && len(dictionaries) < kvstore.MaxDeltas {
+			dictionaries = append(dictionaries, h)
+		}
+	}
+	return dictionaries
+}
+
 // parseContent parses the rest of a path after content/: an index and a hash.
 func parseContent(rest string) target {
 	number, hash, _ := strings.Cut(rest, "/")

@@ -459,6 +459,11 @@ func isPicture(contentType string) bool {
 // the parser drops the second of two attributes, which may be the one that counts.
 var notCode = []string{"", "audio", "document", "embed", "fetch", "font", "image", "object", "track", "video"}
 
+// preloadsCode reports whether a link with these relations and as attribute preloads code or style.
+func preloadsCode(relations []string, as string) bool {
+	return slices.Contains(relations, "preload") && !slices.Contains(notCode, strings.ToLower(as))
+}
+
 // addLink records what a link element or a Link header with these attributes has browsers load.
 func (p *page) addLink(attributes []html.Attribute, line int) {
 	href, ok := attribute(attributes, "href")
@@ -474,7 +479,7 @@ func (p *page) addLink(attributes []html.Attribute, line int) {
 	if slices.Contains(relations, "modulepreload") {
 		p.addReference(ModulePreload, href, attributes, line)
 	}
-	if slices.Contains(relations, "preload") && !slices.Contains(notCode, strings.ToLower(as)) && !slices.Contains(relations, "stylesheet") {
+	if preloadsCode(relations, as) && !slices.Contains(relations, "stylesheet") {
 		p.addReference(Preload, href, attributes, line)
 	}
 }

@@ -3,7 +3,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -83,7 +82,7 @@ func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own boo
 		return nil
 	}
 	hashes := map[string]string{"sha512": found.File.SRI.String(), "sha256": "sha256-" + base64.StdEncoding.EncodeToString(found.File.SHA256[:])}
-	tokens := strongestHashes(found.Integrity)
+	tokens := logs.StrongestHashes(found.Integrity)
 	if len(tokens) == 0 {
 		found.addFinding(RuleIntegrityWrong, true, "its integrity %q has no hash that browsers know, so they do not look at it; it would be %s", text.Short(found.Integrity, 200), found.File.SRI)
 		return nil
@@ -97,8 +96,7 @@ func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own boo
 			found.addFinding(RuleIntegrityWrong, false, "its integrity has a SHA-384, and the bytes to compare it with could not be had")
 			return nil
 		}
-		sum := sha512.Sum384(data)
-		hashes["sha384"] = "sha384-" + base64.StdEncoding.EncodeToString(sum[:])
+		hashes["sha384"], _ = logs.MatchHashes(tokens, data)
 	}
 	algorithm, _, _ := strings.Cut(tokens[0], "-")
 	if !slices.Contains(tokens, hashes[algorithm]) {
@@ -124,25 +122,6 @@ func Worse(a, b Outcome) Outcome {
 		return b
 	}
 	return a
-}
-
-// strongestHashes returns those hashes in an integrity attribute that browsers compare with, which are those of the
-// strongest algorithm: https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It returns nil if there is no hash that
-// browsers know.
-func strongestHashes(integrity string) []string {
-	for _, algorithm := range []string{"sha512-", "sha384-", "sha256-"} {
-		var tokens []string
-		for token := range strings.FieldsSeq(integrity) {
-			token, _, _ = strings.Cut(token, "?")
-			if strings.HasPrefix(token, algorithm) {
-				tokens = append(tokens, token)
-			}
-		}
-		if len(tokens) > 0 {
-			return tokens
-		}
-	}
-	return nil
 }
 
 // newestVersion returns the newest version of a library as its server states it, "" if the server does not or fails. It

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -37,36 +38,63 @@ func NewFetcher(o Options) *Fetcher {
 func (f *Fetcher) Traffic() (requests, bytes int64) { return f.requests.Load(), f.bytes.Load() }
 
 // Content fetches a content by its hash, in one of the accepted encodings, as the server chooses. size is the number of
-// decoded bytes, by which the body is bounded. The body is neither decoded nor compared with the hash. The error for a
-// missing content is [fs.ErrNotExist].
-func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (kvstore.Coded, error) {
-	url := f.remote.base + tiles.HashPath(h)
+// decoded bytes, by which the body is bounded. The body is neither decoded nor compared with the hash. dictionaries are those against
+// which the server says that it has deltas of the content. The error for a missing content is [fs.ErrNotExist].
+func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (coded kvstore.Coded, dictionaries []kvstore.Hash, err error) {
 	var accepted []string
 	for _, c := range accept {
 		accepted = append(accepted, c.String())
 	}
-	response, err := f.remote.sendGet(ctx, url, strings.Join(accepted, ", "))
+	url := f.remote.base + tiles.HashPath(h)
+	response, err := f.getContent(ctx, url, strings.Join(accepted, ", "))
 	if err != nil {
-		return kvstore.Coded{}, err
+		return coded, nil, err
 	}
 	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound, http.StatusGone:
-		return kvstore.Coded{}, fmt.Errorf("%s: %w", url, fs.ErrNotExist)
-	default:
-		return kvstore.Coded{}, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
-	}
-	coded, err := encodingOf(response)
-	if err == nil && !slices.Contains(append(accept, coding.Identity), coded) {
-		err = fmt.Errorf("the response has the encoding %s, which was not requested", coded)
+	coded.Coding, err = encodingOf(response)
+	if err == nil && !slices.Contains(append(accept, coding.Identity), coded.Coding) {
+		err = fmt.Errorf("the response has the encoding %s, which was not requested", coded.Coding)
 	}
 	if err != nil {
-		return kvstore.Coded{}, fmt.Errorf("%s: %w", url, err)
+		return kvstore.Coded{}, nil, fmt.Errorf("%s: %w", url, err)
 	}
+	coded.Bytes, err = readEncoded(response, url, size)
+	return coded, tiles.ParseDictionaries(response.Header.Get(tiles.DictionariesField)), err
+}
+
+// Delta fetches the delta of a content against a dictionary, both by their hashes. size is the number of decoded bytes, by which the body is
+// bounded. The delta is not verified. The error is [fs.ErrNotExist] if the server does not have it.
+func (f *Fetcher) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
+	url := f.remote.base + tiles.HashPath(h)
+	response, err := f.getContent(ctx, url, coding.DCZ.String(), "Available-Dictionary", requests.FormatDictionary(dictionary))
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.Header.Get("Content-Encoding") != coding.DCZ.String() {
+		return nil, fmt.Errorf("%s: the server has no delta against %s: %w", url, dictionary, fs.ErrNotExist)
+	}
+	return readEncoded(response, url, size)
+}
+
+// getContent requests a content. It returns an error, [fs.ErrNotExist] for 404 and 410, unless the status is 200. The caller closes the body.
+func (f *Fetcher) getContent(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
+	response, err := f.remote.sendGet(ctx, url, accept, fields...)
+	if err != nil || response.StatusCode == http.StatusOK {
+		return response, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusGone {
+		return nil, fmt.Errorf("%s: %w", url, fs.ErrNotExist)
+	}
+	return nil, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
+}
+
+// readEncoded reads the body of a response, whose decoded form may have size bytes.
+func readEncoded(response *http.Response, url string, size int64) ([]byte, error) {
 	limit := maxEncodedSize(size)
 	if response.ContentLength > limit {
-		return kvstore.Coded{}, fmt.Errorf("%s has %d bytes, over the limit of %d", url, response.ContentLength, limit)
+		return nil, fmt.Errorf("%s has %d bytes, over the limit of %d", url, response.ContentLength, limit)
 	}
 	in := &limitedBody{rest: response.Body, limit: limit}
 	var body bytes.Buffer
@@ -74,9 +102,9 @@ func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accep
 		body.Grow(int(n) + bytes.MinRead)
 	}
 	if _, err := io.Copy(&body, in); err != nil {
-		return kvstore.Coded{}, fmt.Errorf("%s: %w", url, err)
+		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	return kvstore.Coded{Coding: coded, Bytes: body.Bytes()}, nil
+	return body.Bytes(), nil
 }
 
 // maxPreallocation bounds the memory that is allocated before the body of a response has arrived, in bytes.

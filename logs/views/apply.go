@@ -32,7 +32,9 @@ func Apply(b *kvstore.Batch, c Change) error {
 	case logs.Detected:
 		return SetState(b, c.newState(Detected))
 	case logs.Refused:
-		return SetState(b, c.newState(Refused))
+		refused := c.newState(Refused)
+		refused.Imported = c.Provenance != nil && c.Provenance.Outcome == logs.AttestationMissing
+		return SetState(b, refused)
 	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Restored:
 		return applyPublished(b, c)
 	case logs.Withdrawn:

@@ -62,6 +62,8 @@ type State struct {
 	Next     time.Time `json:"next,omitzero"`      // of the next attempt, for Failed
 	// Unlogged reports whether the log has no entry of a refusal, because one about another release of the package has the same cause.
 	Unlogged bool `json:"unlogged,omitempty"`
+	// Imported reports whether what was refused is an import without a required attestation, so that upstream's release may be published.
+	Imported bool `json:"imported,omitempty"`
 	// Wrong is what came in place of the archive, for Failed.
 	Wrong WrongBytes `json:"wrong,omitzero"`
 }

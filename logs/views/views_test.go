@@ -195,6 +195,27 @@ func TestRestoredVersionIsAsItWas(t *testing.T) {
 	sound(t, s)
 }
 
+// A refusal is that of an import only if it lacks an attestation, and not because it has something else to say of its provenance.
+func TestRefusedImport(t *testing.T) {
+	s := stocked(t)
+	for i, tt := range []struct {
+		provenance *logs.Provenance
+		imported   bool
+	}{
+		{nil, false},
+		{&logs.Provenance{Outcome: logs.AttestationMissing, Required: "https://github.com/vuejs/core"}, true},
+		{&logs.Provenance{Outcome: logs.AttestationInvalid, Required: "https://github.com/vuejs/core", Reason: "it is about another archive"}, false},
+		{&logs.Provenance{Outcome: logs.AttestationVerified, Required: "https://github.com/vuejs/core", Repository: "https://github.com/vuejs/fork"}, false},
+	} {
+		version := fmt.Sprintf("10.0.%d", i)
+		record(t, s, views.Change{Entry: logs.Entry{Kind: logs.Refused, Package: "vue", Version: version, Reason: "no", Provenance: tt.provenance}})
+		if state, err := views.LookupState(s.Store, "vue", version); err != nil || state.Imported != tt.imported {
+			t.Errorf("%+v: state %+v, %v", tt.provenance, state, err)
+		}
+	}
+	sound(t, s)
+}
+
 func TestEntriesThatChangeNoView(t *testing.T) {
 	s := stocked(t)
 	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})

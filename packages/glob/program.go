@@ -229,7 +229,7 @@ func (p *program) match(name string, steps *int) bool {
 			if r.at < len(r.units) {
 				r.consume(s)
 			}
-			r.matched[i] = has(r.live, s.start)
+			r.matched[i] = bitSetContains(r.live, s.start)
 		}
 		if r.marks == before {
 			return false // the whole is last: nothing leads from here to acceptance
@@ -245,7 +245,7 @@ func (r *run) consume(s *section) {
 	*r.steps += len(s.consuming)
 	for _, i := range s.consuming {
 		in := &r.instructions[i]
-		if !has(r.later, in.next) {
+		if !bitSetContains(r.later, in.next) {
 			continue
 		}
 		switch in.op {
@@ -264,7 +264,7 @@ func (r *run) consume(s *section) {
 
 // mark adds an instruction, and those that lead to it without a character.
 func (r *run) mark(i int32) {
-	if has(r.live, i) {
+	if bitSetContains(r.live, i) {
 		return
 	}
 	r.live[i/64] |= 1 << (i % 64)
@@ -294,8 +294,8 @@ func (r *run) mark(i int32) {
 	}
 }
 
-// has reports whether a set, with a bit for each number, contains i.
-func has(set []uint64, i int32) bool { return set[i/64]&(1<<(i%64)) != 0 }
+// bitSetContains reports whether a set, with a bit for each number, contains i.
+func bitSetContains(set []uint64, i int32) bool { return set[i/64]&(1<<(i%64)) != 0 }
 
 // isLineEnd reports whether a UTF-16 code unit ends a line in JavaScript.
 func isLineEnd(unit uint16) bool {

@@ -39,12 +39,12 @@ func Fix(name string) (Fixed, error) {
 		f.Left = "it has errors that only its author can correct"
 		return f, nil
 	}
-	formatted, err := Format(data)
+	formatted, err := packages.Format(data, true)
 	if err != nil {
 		f.Left = err.Error()
 		return f, nil
 	}
-	if laidOut, err := format(data, false); err == nil {
+	if laidOut, err := packages.Format(data, false); err == nil {
 		if !bytes.Equal(laidOut, data) {
 			f.Done = append(f.Done, "laid out")
 		}
@@ -57,7 +57,7 @@ func Fix(name string) (Fixed, error) {
 	}
 	switch {
 	case f.To != f.File:
-		err = move(name, f.To, formatted)
+		err = moveFile(name, f.To, formatted)
 		if errors.Is(err, fs.ErrExist) {
 			f.Left = fmt.Sprintf("it belongs at %s, where another file is", f.To)
 			f.To, f.Done = f.File, nil
@@ -65,7 +65,7 @@ func Fix(name string) (Fixed, error) {
 		}
 		f.Done = append(f.Done, "moved to "+f.To)
 	case !bytes.Equal(data, formatted):
-		err = replace(name, formatted)
+		err = replaceFile(name, formatted)
 	}
 	if err != nil {
 		return Fixed{File: name, To: name}, fmt.Errorf("%s: it stays as it was: %w", name, err)
@@ -82,16 +82,16 @@ func Create(name string, data []byte) error {
 	return disk.Create(name, data, 0o644)
 }
 
-// move writes data to a new file, to, and removes the file from.
-func move(from, to string, data []byte) error {
+// moveFile writes data to a new file, to, and removes the file from.
+func moveFile(from, to string, data []byte) error {
 	if err := Create(to, data); err != nil {
 		return err
 	}
 	return os.Remove(from)
 }
 
-// replace writes data in place of a file, completely or not at all.
-func replace(name string, data []byte) error {
+// replaceFile writes data in place of a file, completely or not at all.
+func replaceFile(name string, data []byte) error {
 	info, err := os.Lstat(name)
 	if err != nil {
 		return err
@@ -150,25 +150,25 @@ func Files(names []string) ([]string, error) {
 func Read(name string) ([]byte, error) {
 	info, err := os.Lstat(name)
 	if err != nil {
-		return nil, cause(err)
+		return nil, causeOf(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("it is a link or something else that is no regular file; only regular files are read")
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, cause(err)
+		return nil, causeOf(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, packages.MaxFileSize+1))
 	if err != nil {
-		return nil, cause(err)
+		return nil, causeOf(err)
 	}
 	return data, nil
 }
 
-// cause returns an error without the operation and the path that package fs adds.
-func cause(err error) error {
+// causeOf returns an error without the operation and the path that package fs adds.
+func causeOf(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		return pathError.Err

@@ -31,7 +31,7 @@ func TestFormat(t *testing.T) {
 		"deep":                       {`{"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "}", ""},
 	}
 	for name, tt := range tests {
-		got, err := Format([]byte(tt.in))
+		got, err := packages.Format([]byte(tt.in), true)
 		if string(got) != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("%s: got %v\n%s\nwant\n%s", name, err, got, tt.want)
 		}
@@ -62,11 +62,11 @@ func FuzzFormat(f *testing.F) {
 	f.Add([]byte(slider))
 	f.Add([]byte(`{"b":[1,{"name":"\ud83d\ude00"}],"name":"x","a":1e400}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		once, err := Format(data)
+		once, err := packages.Format(data, true)
 		if err != nil {
 			return
 		}
-		twice, err := Format(once)
+		twice, err := packages.Format(once, true)
 		if err != nil || !bytes.Equal(once, twice) {
 			t.Fatalf("formatting again: %v\n%s\nbecomes\n%s", err, once, twice)
 		}

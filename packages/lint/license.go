@@ -63,7 +63,7 @@ func (e *expression) alternatives(depth int) bool {
 		if depth > deepest || !e.operand(depth) {
 			return false
 		}
-		if !e.take("AND") && !e.take("OR") {
+		if !e.skipWord("AND") && !e.skipWord("OR") {
 			return true
 		}
 	}
@@ -72,14 +72,14 @@ func (e *expression) alternatives(depth int) bool {
 // operand reads a license, with an exception if it has one, or an expression in parentheses, and reports whether it is
 // valid.
 func (e *expression) operand(depth int) bool {
-	if e.take("(") {
-		return e.alternatives(depth+1) && e.take(")")
+	if e.skipWord("(") {
+		return e.alternatives(depth+1) && e.skipWord(")")
 	}
 	if len(e.words) == 0 || !knownLicense(e.words[0]) {
 		return false
 	}
 	e.words = e.words[1:]
-	if !e.take("WITH") {
+	if !e.skipWord("WITH") {
 		return true
 	}
 	if len(e.words) == 0 || !exceptions()[e.words[0]] {
@@ -89,8 +89,8 @@ func (e *expression) operand(depth int) bool {
 	return true
 }
 
-// take skips the next word if it is the given one, and reports whether it was.
-func (e *expression) take(word string) bool {
+// skipWord skips the next word if it is the given one, and reports whether it was.
+func (e *expression) skipWord(word string) bool {
 	if len(e.words) == 0 || e.words[0] != word {
 		return false
 	}
@@ -107,12 +107,12 @@ func knownLicense(word string) bool {
 }
 
 var (
-	licenses   = sync.OnceValue(func() map[string]bool { return set(spdxlicenses.GetLicenses(), spdxlicenses.GetDeprecated()) })
-	exceptions = sync.OnceValue(func() map[string]bool { return set(spdxlicenses.GetExceptions()) })
+	licenses   = sync.OnceValue(func() map[string]bool { return newSet(spdxlicenses.GetLicenses(), spdxlicenses.GetDeprecated()) })
+	exceptions = sync.OnceValue(func() map[string]bool { return newSet(spdxlicenses.GetExceptions()) })
 )
 
-// set returns the words of all lists as a set.
-func set(lists ...[]string) map[string]bool {
+// newSet returns the words of all lists as a set.
+func newSet(lists ...[]string) map[string]bool {
 	all := make(map[string]bool)
 	for _, list := range lists {
 		for _, name := range list {
@@ -188,7 +188,7 @@ func nearestLicense(written string) string {
 	names := make(map[string]string)
 	for i, name := range spdxlicenses.GetLicenses() {
 		// Another digit is another version, not a slip.
-		if k := simplified()[i]; digits(k) == digits(simple) && names[k] == "" {
+		if k := simplified()[i]; digitsOf(k) == digitsOf(simple) && names[k] == "" {
 			known, names[k] = append(known, k), name
 		}
 	}
@@ -208,8 +208,8 @@ var simplified = sync.OnceValue(func() []string {
 	return names
 })
 
-// digits returns the digits of a text.
-func digits(s string) string {
+// digitsOf returns the digits of a text.
+func digitsOf(s string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
 			return r

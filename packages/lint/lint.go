@@ -161,7 +161,7 @@ func (l *Linter) checkPath(r *Result, p *packages.Package, place string) {
 // checkAddresses adds problems for URLs of the package that browsers or git cannot open, or that are not encrypted.
 func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 	link := func(location []string, address string) {
-		if address != "" && !isLink(address) {
+		if address != "" && !isWebAddress(address) {
 			r.add(packages.Warning, "address", location, "%q is not the address of a web page; write it whole, with https:// in front", shorten(address))
 		}
 	}
@@ -170,20 +170,20 @@ func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 		link([]string{"authors", fmt.Sprint(i), "url"}, a.URL)
 	}
 	if p.Repository != nil {
-		if host, rest, ok := unencrypted(p.Repository.URL); ok {
+		if host, rest, ok := splitGitAddress(p.Repository.URL); ok {
 			r.add(packages.Warning, "address", []string{"repository", "url"}, "the git protocol is not encrypted, and large hosts have turned it off; write %q", "https://"+host+rest)
 		}
 	}
 }
 
-// isLink reports whether an address is an http or https URL with a host.
-func isLink(address string) bool {
+// isWebAddress reports whether an address is an http or https URL with a host.
+func isWebAddress(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https")) && u.Hostname() != "" && u.User == nil
 }
 
-// unencrypted splits an address of the git: protocol, which is not encrypted, into host and rest; ok is false for others.
-func unencrypted(address string) (host, rest string, ok bool) {
+// splitGitAddress splits an address of the git: protocol, which is not encrypted, into host and rest; ok is false for others.
+func splitGitAddress(address string) (host, rest string, ok bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "git" || u.Host == "" || u.User != nil {
 		return "", "", false
@@ -226,9 +226,9 @@ func sameTarget(a *packages.Autoupdate) string {
 	return "git " + strings.TrimSuffix(strings.TrimRight(strings.ToLower(target), "/"), ".git")
 }
 
-// checkForm adds a problem if [Format] would change the file.
+// checkForm adds a problem if [packages.Format] would change the file.
 func (l *Linter) checkForm(r *Result) {
-	formatted, err := format(r.Data, false)
+	formatted, err := packages.Format(r.Data, false)
 	if err != nil {
 		return // said already
 	}
@@ -237,23 +237,17 @@ func (l *Linter) checkForm(r *Result) {
 		for at < len(formatted) && at < len(r.Data) && formatted[at] == r.Data[at] {
 			at++
 		}
-		line, column := position(r.Data, at)
+		line, column := packages.LineColumn(r.Data, at)
 		r.Add(packages.Problem{Line: line, Column: column, Rule: "format", Severity: packages.Warning,
 			Message: "the file is not laid out as the others are, from here on: two spaces for each level, a line for each entry, a line break at the end; `larder lint --fix` does it"})
 	}
 	if !l.o.New {
 		return
 	}
-	if ordered, err := Format(r.Data); err == nil && !bytes.Equal(ordered, formatted) {
+	if ordered, err := packages.Format(r.Data, true); err == nil && !bytes.Equal(ordered, formatted) {
 		r.Add(packages.ProblemAt(r.Data, packages.Warning, "order",
-			"the properties are not in the usual order: "+strings.Join(order().names(), ", ")+"; `larder lint --fix` puts them so"))
+			"the properties are not in the usual order: "+strings.Join(packages.PropertyOrder(), ", ")+"; `larder lint --fix` puts them so"))
 	}
-}
-
-// position returns the line and column, in characters, of the byte at an offset.
-func position(data []byte, at int) (line, column int) {
-	before := data[:at]
-	return bytes.Count(before, []byte("\n")) + 1, len([]rune(string(before[bytes.LastIndexByte(before, '\n')+1:]))) + 1
 }
 
 // shorten cuts a text from outside for a message.
@@ -297,6 +291,7 @@ func Rules() []Rule {
 		{"popularity", "Enough people use the library: by npm's downloads in a month, or by GitHub's stars."},
 		{"selection", "The fileMap selects files that can be published."},
 		{"alike", "No two published paths of a release differ only in case or in Unicode form."},
+		{"modules", "Modules of the newest release can be built."},
 		{"size", "A release has a sensible number of files and bytes."},
 	}
 }

@@ -319,7 +319,7 @@ func TestPublicCatalogue(t *testing.T) {
 		}
 	}
 	for _, r := range results {
-		if formatted, err := Format(r.Data); err == nil {
+		if formatted, err := packages.Format(r.Data, true); err == nil {
 			checkSame(t, r.Data, formatted)
 		} else {
 			t.Errorf("%s: %v", r.File, err)

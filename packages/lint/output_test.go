@@ -184,7 +184,7 @@ func TestWriteSARIF(t *testing.T) {
 	}
 	checkSARIF(t, results)
 	for file, want := range map[string]string{"packages/a/a.json": "packages/a/a.json", "./a.json": "a.json", "a b%.json": "a%20b%25.json", "/x/a.json": "file:///x/a.json", "a:b.json": "./a:b.json"} {
-		if got := reference(file); got != want {
+		if got := fileReference(file); got != want {
 			t.Errorf("%s: got %s, want %s", file, got, want)
 		}
 	}

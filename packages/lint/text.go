@@ -79,13 +79,13 @@ func lastRunes(s string, n int) string {
 	return "…" + s[at:]
 }
 
-// blank replaces each character that would move the cursor, or change colors or the direction of text, and each byte that is
+// blankControls replaces each character that would move the cursor, or change colors or the direction of text, and each byte that is
 // no text, by a space.
-func blank(s string) string { return text.Line(s, ' ') }
+func blankControls(s string) string { return text.Line(s, ' ') }
 
 // Plain returns a name from outside for a line of text, in a terminal or in the log of GitHub Actions, where "##[" starts a
 // command.
-func Plain(s string) string { return strings.ReplaceAll(blank(s), "##[", "## [") }
+func Plain(s string) string { return strings.ReplaceAll(blankControls(s), "##[", "## [") }
 
 // WriteTable writes how many problems there are of each rule and in how many files, the most frequent
 // first, and a sentence about all of them.
@@ -228,14 +228,14 @@ func WriteSARIF(w io.Writer, version string, results []*Result) error {
 			if p.Severity == packages.Error {
 				level = sarif.Error
 			}
-			findings = append(findings, sarif.Finding{Rule: p.Rule, Level: level, Message: p.Message, URI: reference(r.File), Line: p.Line, Column: p.Column})
+			findings = append(findings, sarif.Finding{Rule: p.Rule, Level: level, Message: p.Message, URI: fileReference(r.File), Line: p.Line, Column: p.Column})
 		}
 	}
 	return sarif.Write(w, "larder lint", version, rules, findings, nil)
 }
 
-// reference returns the name of a file as a URI reference (RFC 3986): relative, or with the scheme file.
-func reference(file string) string {
+// fileReference returns the name of a file as a URI reference (RFC 3986): relative, or with the scheme file.
+func fileReference(file string) string {
 	file = path.Clean(file)
 	if !utf8.ValidString(file) {
 		file = strings.ToValidUTF8(file, "\uFFFD")

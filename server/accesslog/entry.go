@@ -82,10 +82,6 @@ func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 	b = appendString(b, e.Referer)
 	b = append(b, `,"agent":`...)
 	b = appendString(b, e.Agent)
-	if l.o.Sample > 1 {
-		b = append(b, `,"sample":`...)
-		b = strconv.AppendInt(b, int64(l.o.Sample), 10)
-	}
 	return append(b, "}\n"...)
 }
 

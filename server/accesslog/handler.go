@@ -12,10 +12,6 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !l.Wants() {
-			next.ServeHTTP(w, r)
-			return
-		}
 		e := Entry{
 			Time: time.Now(), Method: r.Method, Host: r.Host, Target: r.RequestURI, Protocol: r.Proto,
 			Referer: r.Header.Get("Referer"), Agent: r.Header.Get("User-Agent"),

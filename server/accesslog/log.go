@@ -23,7 +23,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
@@ -63,8 +62,6 @@ type Options struct {
 	Format string
 	// Addresses is [Hashed], [Plain] or [None]. Default: Hashed.
 	Addresses string
-	// Sample has one of so many requests logged. Default: each.
-	Sample int
 	// Logger reports lost lines, at most once a second. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -72,7 +69,6 @@ type Options struct {
 // A Log is an access log. It is safe for use by several goroutines.
 type Log struct {
 	o      Options
-	asked  atomic.Uint64 // requests, for sampling
 	full   chan struct{} // has one where there is enough to write
 	logged answers.Throttle
 	ending chan struct{} // closed by Close
@@ -94,7 +90,7 @@ type Log struct {
 
 // Open opens the log. Close it.
 func Open(o Options) (*Log, error) {
-	o.Format, o.Addresses, o.Sample = cmp.Or(o.Format, JSON), cmp.Or(o.Addresses, Hashed), cmp.Or(o.Sample, 1)
+	o.Format, o.Addresses = cmp.Or(o.Format, JSON), cmp.Or(o.Addresses, Hashed)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	l := &Log{o: o, full: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	var err error
@@ -198,11 +194,6 @@ func (l *Log) write() {
 }
 
 var errBehind = errors.New("the file takes them too slowly")
-
-// Wants reports whether the next request belongs to the sample, and so is logged.
-func (l *Log) Wants() bool {
-	return l.o.Sample == 1 || l.asked.Add(1)%uint64(l.o.Sample) == 0
-}
 
 // Add logs a request.
 func (l *Log) Add(e *Entry) {

@@ -122,19 +122,6 @@ func TestPseudonyms(t *testing.T) {
 	}
 }
 
-func TestSampling(t *testing.T) {
-	l, file := open(t, Options{Sample: 10})
-	for range 1000 {
-		if l.Wants() {
-			l.Add(&entry)
-		}
-	}
-	text := closed(t, l, file)
-	if n := strings.Count(text, "\n"); n != 100 || strings.Count(text, `"sample":10}`) != 100 {
-		t.Errorf("%d lines of 1000 requests:\n%.300s", n, text)
-	}
-}
-
 // After a rename, what was logged before is in the old file and what comes then in a new one.
 func TestReopen(t *testing.T) {
 	l, file := open(t, Options{})
@@ -189,7 +176,7 @@ func (d *fullDisk) Close() error { return nil }
 
 func TestLostLinesAreTold(t *testing.T) {
 	var log strings.Builder
-	l := &Log{o: Options{Format: JSON, Sample: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1)}
+	l := &Log{o: Options{Format: JSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1)}
 	disk := &fullDisk{room: 40}
 	l.to = disk
 	l.Add(&entry)
@@ -210,7 +197,7 @@ func TestLostLinesAreTold(t *testing.T) {
 // What the file does not take in time is dropped, in bounded memory.
 func TestSlowFile(t *testing.T) {
 	var log strings.Builder
-	l := &Log{o: Options{Format: JSON, Sample: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1), to: &fullDisk{room: 1 << 30}}
+	l := &Log{o: Options{Format: JSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1), to: &fullDisk{room: 1 << 30}}
 	for range mostBytes / 100 {
 		l.Add(&entry)
 	}
@@ -287,7 +274,7 @@ func TestKeptTexts(t *testing.T) {
 
 func TestAddingAllocatesNothing(t *testing.T) {
 	for _, format := range []string{JSON, Combined} {
-		l := &Log{o: Options{Format: format, Addresses: Hashed, Sample: 1}, full: make(chan struct{}, 1), lines: make([]byte, 0, mostBytes)}
+		l := &Log{o: Options{Format: format, Addresses: Hashed}, full: make(chan struct{}, 1), lines: make([]byte, 0, mostBytes)}
 		e := entry
 		if n := testing.AllocsPerRun(1000, func() {
 			e.Time = e.Time.Add(time.Millisecond)
@@ -345,7 +332,7 @@ func BenchmarkAdd(b *testing.B) {
 	for _, format := range []string{JSON, Combined} {
 		for _, addresses := range []string{Hashed, None} {
 			b.Run(format+"/"+addresses, func(b *testing.B) {
-				l := &Log{o: Options{Format: format, Addresses: addresses, Sample: 1}, full: make(chan struct{}, 1)}
+				l := &Log{o: Options{Format: format, Addresses: addresses}, full: make(chan struct{}, 1)}
 				b.ReportAllocs()
 				for b.Loop() {
 					l.Add(&entry)

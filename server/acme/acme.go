@@ -12,12 +12,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -81,7 +83,7 @@ func New(o Options) (*Manager, error) {
 		Logger:             quiet,
 	})
 	config := certmagic.Config{
-		Storage:            &certmagic.FileStorage{Path: o.Folder},
+		Storage:            storage{&certmagic.FileStorage{Path: o.Folder}},
 		DefaultServerName:  o.Domains[0],
 		FallbackServerName: o.Domains[0],
 		OnEvent:            m.event,
@@ -112,6 +114,37 @@ func New(o Options) (*Manager, error) {
 		}
 	}
 	return m, nil
+}
+
+// storage has account, keys and certificates in files.
+type storage struct{ *certmagic.FileStorage }
+
+// longestPoll is the longest interval between two requests for the time at which the ACME server wants a certificate renewed (RFC 9773,
+// section 4.3.2).
+const longestPoll = 24 * time.Hour
+
+// Load returns the value of a key. From what the ACME server said of a renewal it leaves out the time of the next request if that is later than
+// the longest interval allows, because a clock that was ahead has stored it: certmagic requests at once then. An earlier time in its
+// place would not do, as certmagic takes a later one on disk for a newer response, and sends no request.
+func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
+	value, err := s.FileStorage.Load(ctx, key)
+	if err != nil || path.Ext(key) != ".json" {
+		return value, err
+	}
+	var resource certmagic.CertificateResource
+	var certificate acme.Certificate
+	if json.Unmarshal(value, &resource) != nil || json.Unmarshal(resource.IssuerData, &certificate) != nil {
+		return value, nil // it is about something else, such as the account
+	}
+	info := certificate.RenewalInfo
+	if info == nil || info.RetryAfter == nil || !info.RetryAfter.After(time.Now().Add(longestPoll)) {
+		return value, nil
+	}
+	info.RetryAfter = nil
+	if resource.IssuerData, err = json.Marshal(certificate); err != nil {
+		return nil, err
+	}
+	return json.Marshal(resource)
 }
 
 // host is the address that certmagic tries to listen on before it trusts that something else does.

@@ -16,11 +16,11 @@ func (m *Manager) RenewalPart() parts.Part {
 	return parts.Part{Name: "renewal of certificates", Run: parts.RunUntilDone(m.Run)}
 }
 
-// Collector collects the metrics of the certificates.
-func (m *Manager) Collector() prometheus.Collector { return certificateMetrics{m} }
+// Collector returns a collector of the metrics of certificates, from an ACME server or from files.
+func Collector(states func() []State) prometheus.Collector { return certificateMetrics{states} }
 
-// certificateMetrics shows how certificates of an ACME server stand.
-type certificateMetrics struct{ of *Manager }
+// certificateMetrics collects the metrics of certificates, whose states the function returns.
+type certificateMetrics struct{ states func() []State }
 
 var (
 	certificateEnds = prometheus.NewDesc("larder_certificate_expiry_timestamp_seconds",
@@ -35,7 +35,7 @@ func (certificateMetrics) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (m certificateMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range m.of.States() {
+	for _, s := range m.states() {
 		ends, failing := 0.0, 0.0
 		if !s.Until.IsZero() {
 			ends = float64(s.Until.UnixNano()) / float64(time.Second)

@@ -15,10 +15,10 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/urlpath"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 )
 
 // An answer is what the headers say of an archive, known before it is made.
@@ -31,7 +31,7 @@ type answer struct {
 	caching     answers.Caching
 }
 
-func newAnswer(t target, v views.Version, tags purge.TagHeaders) answer {
+func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16
@@ -137,7 +137,7 @@ func (t target) filename() string { return t.top() + t.format.suffix() }
 
 // parseTarget reads a path as it came, percent-encoded. The suffix is cut off once, from the
 // right: the rest is the version, whatever that ends in. A path that could mean
-// something else than it means here is [requests.ErrMalformed]; one of another form is
+// something else than it means here is [urlpath.ErrMalformed]; one of another form is
 // errNoEndpoint.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
@@ -146,8 +146,8 @@ func parseTarget(escaped string) (target, error) {
 	}
 	var names []string
 	for segment := range strings.SplitSeq(rest, "/") {
-		name, err := requests.DecodeName(segment)
-		if err == requests.ErrMalformed {
+		name, err := urlpath.DecodeName(segment)
+		if err == urlpath.ErrMalformed {
 			return target{}, err
 		}
 		names = append(names, name)
@@ -161,7 +161,7 @@ func parseTarget(escaped string) (target, error) {
 		case !ok:
 			continue
 		case version == "." || version == "..":
-			return target{}, requests.ErrMalformed
+			return target{}, urlpath.ErrMalformed
 		case version == "":
 			return target{}, errNoEndpoint
 		}
@@ -205,7 +205,7 @@ var (
 func (h *Handler) failureOf(t target, err error) failure {
 	var withdrawn *withdrawnError
 	switch {
-	case errors.Is(err, requests.ErrMalformed):
+	case errors.Is(err, urlpath.ErrMalformed):
 		return badPath
 	case errors.Is(err, errNoEndpoint):
 		return noEndpoint

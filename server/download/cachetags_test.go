@@ -5,12 +5,11 @@ import (
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
 func TestCacheTags(t *testing.T) {
 	store := openStore(t, testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"lib.js": []byte("lib")}})
-	h := newHandler(t, download.Options{Store: store, CacheTags: purge.BothTags})
+	h := newHandler(t, download.Options{Store: store, CacheTags: true})
 	whole := get(h, "GET", "/download/lib/1.0.0.zip")
 	unchanged := get(h, "GET", "/download/lib/1.0.0.zip", "If-None-Match", whole.Header.Get("Etag"))
 	wantStatus(t, whole, 200)

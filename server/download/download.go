@@ -47,7 +47,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/cachetags"
 )
 
 // Options says what archives are made from and how many at a time. Only Store is
@@ -73,7 +73,7 @@ type Options struct {
 	Leaving <-chan struct{}
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags purge.TagHeaders
+	CacheTags cachetags.Headers
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
@@ -96,7 +96,7 @@ type Handler struct {
 	stall   time.Duration
 	slots   *client.Shares // in which archives are made
 	leaving <-chan struct{}
-	tags    purge.TagHeaders
+	tags    cachetags.Headers
 	metrics *metrics
 	logger  *slog.Logger
 

@@ -34,9 +34,6 @@ func NewHead(status int, fields iter.Seq2[string, string]) Head {
 // oneLine is what net/http does to the values of fields, too.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// A Scarcity reports memory pressure.
-type Scarcity interface{ Scarce() bool }
-
 // An Exchange is a request and its answer.
 type Exchange struct {
 	Request
@@ -44,12 +41,18 @@ type Exchange struct {
 	c    *conn
 	err  error // of the client; nothing is sent after it
 	slow *writer
+	held h2.Held // of the body that is being sent, or nil
+
+	// Of the body over HTTP/1.1.
+	size, missing int       // its bytes, and those that are not sent because sending has failed
+	begun         time.Time // when sending began
+	chunkEnd      int       // up to where it must have been sent at chunkBy, if the connection waits to send
+	chunkBy       time.Time
 
 	// Over HTTP/2.
 	stream *h2.Stream
 	brief  *bufferedResponse
-	held   h2.Held // that is being sent
-	later  bool    // it cannot be answered now
+	later  bool // it cannot be answered now
 }
 
 // MayBlock must be called before something that may block, such as reading from a disk, so that other connections are not delayed.
@@ -77,60 +80,75 @@ func (x *Exchange) Ready() bool {
 	return false
 }
 
-// SendHeld sends a response over HTTP/2: a header block and a body. The body is released by held when it has been sent, which may
-// be after the handler has returned.
-func (x *Exchange) SendHeld(block, body []byte, held h2.Held) {
-	x.held = held
-	x.stream.Send(block, x.c.listener.clock.dateField(x.c.now), body, held)
-}
-
-// Held returns the Held that SendHeld was called with, nil if it was not called: the body is sent later.
+// Held returns the Held that Send was called with, nil if it was not called or with none: the body may be sent later.
 func (x *Exchange) Held() h2.Held { return x.held }
 
-// Send sends a response, and returns how many bytes of the body were sent; if not all, the connection ends. A body of more than 64
-// KiB is sent in chunks of 64 KiB, each with its own deadline. If held, which may be nil, reports memory pressure, these deadlines
-// are earlier. Over HTTP/2, where head is a header block, the body is sent later and counts as sent.
-func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
+// Send sends a response: a head, over HTTP/2 a header block, and a body. The body is released by held, which may be nil, when it has been
+// sent or sending has failed, which may be after the handler has returned; without held it must not change. Each 64 KiB of the body have their own deadline; it is earlier
+// if held reports memory pressure.
+func (x *Exchange) Send(head Head, body []byte, held h2.Held) { x.SendSealed(head, body, nil, held) }
+
+// SendSealed sends a response like Send. A connection on a loop without TLS sends the body from a sealed copy of it, if file is not nil.
+func (x *Exchange) SendSealed(head Head, body []byte, file *SealedFile, held h2.Held) {
+	x.held = held
 	if x.stream != nil {
-		x.SendHeld(head, body, nil)
-		return int64(len(body))
+		x.stream.Send(head, x.c.listener.clock.dateField(x.c.now), body, held)
+		return
 	}
 	c := x.c
 	c.endBlocking()
 	c.parts = [3][]byte{head, c.listener.clock.headEnd(c.now, x.closes), body}
+	x.size, x.missing, x.begun, x.chunkEnd = len(body), 0, c.now, 0
 	if c.loop != nil && c.secure == nil {
-		if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
-			x.err = c.prepareToWait()
-		}
-		if x.err != nil || c.unsent() == 0 {
-			return int64(len(body) - c.clearParts())
-		}
+		c.sealed = file
+		x.err = c.sendNow() // the loop sends the rest when the client takes more
+		c.parts[0] = bytes.Clone(c.parts[0])
+		return
 	}
-	rest := c.parts[2]
-	if len(rest) <= answers.Chunk {
-		c.extendWriteDeadline(c.now, c.listener.o.WriteTimeout)
-		return int64(len(body) - x.write())
-	}
-	begun := time.Now()
-	for now := begun; len(rest) > 0 && x.err == nil; now = time.Now() {
+	rest := body
+	for now := c.now; ; now = time.Now() {
 		c.parts[2] = rest[:min(len(rest), answers.Chunk)]
-		rest = rest[len(c.parts[2]):]
-		x.setChunkDeadline(now, begun, int64(len(body)-len(rest)), held)
-		if left := x.write(); left > 0 {
-			return int64(len(body) - len(rest) - left)
+		if rest = rest[len(c.parts[2]):]; len(body) <= answers.Chunk {
+			c.extendWriteDeadline(now, c.listener.o.WriteTimeout)
+		} else if allowed := x.timeForChunk(now, len(body)-len(rest)); allowed < c.listener.o.StallTimeout {
+			c.setWriteDeadline(now.Add(allowed))
+		} else {
+			c.extendWriteDeadline(now, allowed)
+		}
+		if left := x.write(); x.err != nil || len(rest) == 0 {
+			x.missing = left + len(rest)
+			return
 		}
 	}
-	return int64(len(body) - len(rest))
 }
 
-// setChunkDeadline sets the deadline for the next chunk of a body, after which sent bytes of it will have been sent.
-func (x *Exchange) setChunkDeadline(now, begun time.Time, sent int64, held Scarcity) {
+// timeForChunk returns how long the client may take for the next chunk of a body, after which sent bytes of it will have been sent.
+func (x *Exchange) timeForChunk(now time.Time, sent int) time.Duration {
 	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
-	switch allowed := p.TimeFor(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.MustHurry()); {
-	case allowed < p.Stall:
-		x.c.setWriteDeadline(now.Add(allowed))
+	return p.TimeFor(p.Stall, now.Sub(x.begun), int64(sent), x.held != nil && x.held.Scarce() || x.MustHurry())
+}
+
+// sendTimeout returns how long the client of a connection on a loop may take until it is sent more: for a chunk of the body, or for all of
+// a small one. A chunk that was begun has the time that is left.
+func (x *Exchange) sendTimeout(now time.Time) time.Duration {
+	c, sent := x.c, x.size-len(x.c.parts[2])
+	switch {
+	case sent < x.chunkEnd:
+	case x.size <= answers.Chunk:
+		x.chunkEnd, x.chunkBy = x.size, x.begun.Add(c.listener.o.WriteTimeout)
 	default:
-		x.c.extendWriteDeadline(now, p.Stall)
+		x.chunkEnd = min(x.size, sent+answers.Chunk)
+		x.chunkBy = now.Add(x.timeForChunk(now, x.chunkEnd))
+	}
+	return max(time.Millisecond, x.chunkBy.Sub(now))
+}
+
+// release ends the holding of a body that has been sent, or is not sent any further.
+func (x *Exchange) release() {
+	x.missing += x.c.clearParts()
+	if held := x.held; held != nil {
+		x.held = nil
+		held.Release(int64(x.size - x.missing))
 	}
 }
 
@@ -235,7 +253,7 @@ func (b *bufferedResponse) Write(p []byte) (int, error) {
 
 // send sends the buffered response.
 func (b *bufferedResponse) send(x *Exchange) {
-	x.SendHeld(appendFields(h2.AppendStatus(nil, b.status), b.header), b.body, nil)
+	x.Send(appendFields(h2.AppendStatus(nil, b.status), b.header), b.body, nil)
 }
 
 // A clock has the end of a head ready: the value of Date, and what comes after it.
@@ -305,7 +323,7 @@ func (c *conn) removeSent(n int) {
 // clearParts removes all parts, and returns how many bytes of the last one, the body, were not sent.
 func (c *conn) clearParts() int {
 	left := len(c.parts[2])
-	c.parts = [3][]byte{}
+	c.parts, c.sealed = [3][]byte{}, nil
 	return left
 }
 

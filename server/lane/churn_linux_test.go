@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -129,4 +131,56 @@ func ask(c net.Conn, from *bufio.Reader, target string) (*http.Response, error) 
 		return nil, err
 	}
 	return http.ReadResponse(from, nil)
+}
+
+// TestChurningClient has a client connect and leave more often than it may, while an eighth of the limit is silent. Its next
+// connection is served all the same, and those that wait to be served are closed when the server ends.
+func TestChurningClient(t *testing.T) {
+	t.Parallel()
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := lane.New(lane.Limit(tcp.(*net.TCPListener), 100), lane.Options{
+			Handler: sender{}, TLS: secure, Logger: slog.New(slog.DiscardHandler),
+			HeaderTimeout: time.Minute, IdleTimeout: time.Minute, WriteTimeout: time.Minute, StallTimeout: time.Minute,
+		})
+		t.Cleanup(l.Abort)
+		go func() { // as net/http does with failed handshakes
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				c.Close()
+			}
+		}()
+		address := tcp.Addr().String()
+		churn := func() {
+			for range 50 {
+				c, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.Close()
+			}
+		}
+		for range 100/8 + 1 {
+			silent := dial(t, address, nil)
+			t.Cleanup(func() { silent.Close() })
+		}
+		churn()
+		c := dial(t, address, secure)
+		if io.WriteString(c, small); !isAnswered(c) {
+			t.Error("the client is not served any more")
+		}
+		churn()
+		late := dial(t, address, nil)
+		l.Abort()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := l.Wait(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadAll(late); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("a connection that waits to be served is still open")
+		}
+	})
 }

@@ -48,6 +48,7 @@ type conn struct {
 	writeBy    time.Time
 	exchange   Exchange
 	parts      [3][]byte   // not sent yet
+	sealed     *SealedFile // with the body of parts, or nil
 	left       net.Buffers // of parts
 
 	multiplexed atomic.Pointer[multiplexer] // nil where it is HTTP/1.1
@@ -56,10 +57,13 @@ type conn struct {
 	place *connEntry // in the listener's limit, or nil
 
 	// Of a connection that waits on a loop.
-	loop   *loop // nil where a goroutine waits
-	fd     int
-	added  bool // to the loop's set, or tried to be
-	unread unread
+	loop       *loop // nil where a goroutine waits
+	fd         int
+	added      bool // to the loop's set, or tried to be
+	unread     unread
+	watchesOut bool               // the loop notices when the client takes more
+	unparsed   *[bufferBytes]byte // what was read behind a request whose response is being sent, from start to end; nil for nothing
+	sendTimer  *time.Timer        // closes it if it waits to send for too long; nil if it never did
 }
 
 // unread is what is known of the bytes that can be read without waiting.
@@ -199,19 +203,22 @@ func (c *conn) waitForRequest() bool {
 	return false
 }
 
-// respondToRead responds to all requests in the buffer, which were read at now, and returns the next state: idle, busy for HTTP/2,
-// handed or closing.
+// respondToRead responds to all requests in the buffer, which were read at now, and returns the next state: idle, sending if the client
+// takes no more of a response, busy for HTTP/2, handed or closing.
 func (c *conn) respondToRead(now time.Time) state {
 	for c.now = now; ; c.now = time.Now() {
 		n, next := c.readHead()
 		if next == idle {
 			next = c.respond()
 		}
-		if next != idle {
+		if next != idle && next != sending {
 			return next
 		}
 		c.opened = time.Time{}
-		if c.start += n; c.start == c.end {
+		if c.start += n; next == sending {
+			return sending
+		}
+		if c.start == c.end {
 			break
 		}
 	}
@@ -321,7 +328,7 @@ func (c *conn) setWriteDeadline(t time.Time) {
 // respond has the handler respond to the request that was read, and returns the next state.
 func (c *conn) respond() (next state) {
 	x := &c.exchange
-	x.c, x.err, x.slow = c, nil, nil
+	x.c, x.err, x.slow, x.held = c, nil, nil, nil
 	c.place.markAsked()
 	x.closes = x.closes || c.listener.leaving.Load()
 	defer func() {
@@ -331,6 +338,9 @@ func (c *conn) respond() (next state) {
 			if reason != http.ErrAbortHandler {
 				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.clientAddress(), "panic", reason, "stack", string(debug.Stack()))
 			}
+		}
+		if next != sending {
+			x.release()
 		}
 	}()
 	if !c.listener.countForClient(c) {
@@ -344,6 +354,8 @@ func (c *conn) respond() (next state) {
 		x.slow.finish()
 	}
 	switch {
+	case x.err == nil && c.unsent() > 0:
+		return sending
 	case x.err != nil || answered && x.closes:
 		return closing
 	case !answered:
@@ -372,6 +384,12 @@ func (c *conn) closeSocket() error {
 	if m := c.multiplexed.Load(); m != nil {
 		m.closeWaited()
 		return nil
+	}
+	if c.sendTimer != nil {
+		c.sendTimer.Stop()
+	}
+	if c.exchange.held != nil {
+		c.exchange.release()
 	}
 	if c.secure == nil && c.socket == nil {
 		return c.closeDescriptor()

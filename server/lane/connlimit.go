@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"iter"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -11,8 +12,9 @@ import (
 )
 
 // A connLimit limits how many connections a listener has. Below nine tenths of the limit each client may have any number. Beyond, each new
-// connection evicts the one with the highest score of some; the package comment has the scores. The limit costs something when a
-// connection is accepted, when it makes its first request and when it is closed, and nothing for other requests.
+// connection evicts the one with the highest score of some; the package comment has the scores, and which connections are served later.
+// The limit costs something when a connection is accepted, when it makes its first request and when it is closed, and nothing for other
+// requests.
 //
 // Connections of proxies that the operator trusts do not count for a client. While connections are scarce, each request counts them for
 // the client that it is from.
@@ -33,6 +35,7 @@ type connLimit struct {
 type clientCount struct {
 	silent int // have made no complete request yet
 	asked  int
+	churn  time.Time // when the connections that ended without a complete request are forgiven, see connEntry.delay
 }
 
 // A connEntry is a connection in a connLimit. It stays the same while the connection is open, whichever goroutine owns that, and
@@ -60,8 +63,19 @@ const (
 	idleWeight    = 0.001
 	// leastQuiet is what every connection counts as quiet: of those whose bytes move, the client with the most loses one.
 	leastQuiet = time.Millisecond
+	// leastSilent is what every silent connection counts as quiet: of a burst that comes within microseconds, the client with the most
+	// loses one, and no client that waits for its next request.
+	leastSilent = 10 * time.Millisecond
 	// leastScore is that of connections that are evicted before the limit is near: those that had no request for a tenth of a second.
 	leastScore = 0.01
+	// churnCost is how long a connection that ends without a complete request counts against its client; one with a request makes up for
+	// it. Beyond churnAllowed new connections of the client are served later, by mostDelay at most.
+	churnCost    = 500 * time.Millisecond
+	churnAllowed = 20 * churnCost
+	mostDelay    = 2 * time.Second
+	// silentAllowed is the part of the limit, an eighth, that silent connections may take before any client is served later. Those in the
+	// TLS handshake are silent too.
+	silentAllowed = 8
 )
 
 // networks are the sizes of IPv6 networks whose connections count together, and the share of them that counts: a subscriber gets a /64 or
@@ -91,7 +105,59 @@ func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	r.mu.Lock()
 	p.client = client
 	r.add(p)
+	r.removeForgiven(p.opened)
 	r.makeRoom(p)
+}
+
+// delay returns how much later than it was accepted a new connection is served, because its client or a network of it churns: too many of
+// its connections have ended without a complete request. It returns 0 unless more than an eighth of the limit is silent, because a delay also
+// affects other users of the same address or network.
+func (p *connEntry) delay() (delay time.Duration) {
+	if p == nil {
+		return 0
+	}
+	r := p.limit
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.silent <= r.most/silentAllowed {
+		return 0
+	}
+	for network := range networksOf(p.client) {
+		if n := r.clients[network]; n != nil && n.churn.After(p.opened) {
+			delay = max(delay, n.churn.Sub(p.opened)-churnAllowed)
+		}
+	}
+	return delay
+}
+
+// countChurn adds n connections, 1 or -1, to those that ended without a complete request. The caller holds mu.
+func (r *connLimit) countChurn(p *connEntry, n int, now time.Time) {
+	for network, share := range networksOf(p.client) {
+		c := r.clients[network]
+		if c == nil && n < 0 {
+			continue
+		}
+		if c == nil {
+			c = new(clientCount)
+			r.clients[network] = c
+		}
+		cost := time.Duration(float64(n) * float64(churnCost) * share)
+		c.churn = now.Add(min(max(0, c.churn.Sub(now))+cost, churnAllowed+mostDelay))
+	}
+}
+
+// removeForgiven removes some clients without connections whose churn is forgiven: as many as a new connection may add, and one more. The
+// caller holds mu.
+func (r *connLimit) removeForgiven(now time.Time) {
+	looked := 0
+	for network, c := range r.clients {
+		if c.silent == 0 && c.asked == 0 && !c.churn.After(now) {
+			delete(r.clients, network)
+		}
+		if looked++; looked > len(networks) {
+			return
+		}
+	}
 }
 
 // moveToClient counts a connection for a client, if it counted for none or for another one before. It returns false if the
@@ -195,6 +261,7 @@ func (r *connLimit) score(p *connEntry, now time.Time) float64 {
 			}
 		}
 	case p.client.IsValid(): // else a trusted proxy has opened it in advance
+		quiet = max(quiet, leastSilent)
 		return quiet.Seconds() * quiet.Seconds() * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries))
 	}
 	return max(quiet, leastQuiet).Seconds() * math.Sqrt(max(1, asked)) * idleWeight
@@ -207,27 +274,30 @@ func (r *connLimit) countOf(p *connEntry) (silent, asked float64) {
 	if p.asked.Load() {
 		silent, asked = 0, 1
 	}
-	if !p.client.IsValid() {
-		return silent, asked
-	}
-	for _, network := range networks {
-		if n := r.clients[networkOf(p.client, network.bits)]; n != nil {
-			silent, asked = max(silent, float64(n.silent)*network.share), max(asked, float64(n.asked)*network.share)
-		}
-		if p.client.Addr().Is4() {
-			break
+	for network, share := range networksOf(p.client) {
+		if n := r.clients[network]; n != nil {
+			silent, asked = max(silent, float64(n.silent)*share), max(asked, float64(n.asked)*share)
 		}
 	}
 	return silent, asked
 }
 
-// networkOf returns the network of a client with that many bits, or the client itself if it has an IPv4 address.
-func networkOf(client netip.Prefix, bits int) netip.Prefix {
-	if client.Addr().Is4() {
-		return client
+// networksOf returns the client itself and the larger IPv6 networks that it is part of, with the share of their connections that counts.
+func networksOf(client netip.Prefix) iter.Seq2[netip.Prefix, float64] {
+	return func(yield func(netip.Prefix, float64) bool) {
+		if !client.IsValid() {
+			return
+		}
+		if client.Addr().Is4() {
+			yield(client, 1)
+			return
+		}
+		for _, n := range networks {
+			if network, _ := client.Addr().Prefix(n.bits); !yield(network, n.share) {
+				return
+			}
+		}
 	}
-	network, _ := client.Addr().Prefix(bits)
-	return network
 }
 
 // add counts a connection. The caller holds mu.
@@ -279,15 +349,11 @@ func (r *connLimit) count(p *connEntry, n int) {
 	if !p.asked.Load() {
 		r.silent += n
 	}
-	if !p.client.IsValid() {
-		return
-	}
-	for _, network := range networks {
-		at := networkOf(p.client, network.bits)
-		c := r.clients[at]
+	for network := range networksOf(p.client) {
+		c := r.clients[network]
 		if c == nil {
 			c = new(clientCount)
-			r.clients[at] = c
+			r.clients[network] = c
 		}
 		if p.asked.Load() {
 			c.asked += n
@@ -295,10 +361,7 @@ func (r *connLimit) count(p *connEntry, n int) {
 			c.silent += n
 		}
 		if *c == (clientCount{}) {
-			delete(r.clients, at)
-		}
-		if p.client.Addr().Is4() {
-			return
+			delete(r.clients, network)
 		}
 	}
 }
@@ -320,6 +383,7 @@ func (p *connEntry) markAsked() {
 	p.limit.count(p, -1)
 	p.asked.Store(true)
 	p.limit.count(p, 1)
+	p.limit.countChurn(p, -1, time.Now())
 }
 
 // setHandshake records whether the connection is in the TLS handshake.
@@ -345,10 +409,14 @@ func (p *connEntry) setDescriptor(fd int, socket net.Conn) {
 	}
 }
 
-// leave removes the connection from the limit, before it is closed.
+// leave removes the connection from the limit, before it is closed. It counts against its client if it has made no complete request, unless
+// it was evicted, which is not the client's doing.
 func (p *connEntry) leave() {
 	if p != nil {
 		p.limit.mu.Lock()
+		if p.place >= 0 && !p.asked.Load() {
+			p.limit.countChurn(p, 1, time.Now())
+		}
 		p.limit.remove(p)
 		p.fd, p.socket = -1, nil
 		p.limit.mu.Unlock()

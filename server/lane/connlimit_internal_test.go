@@ -1,9 +1,11 @@
 package lane
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -57,6 +59,13 @@ func TestScores(t *testing.T) {
 			t.Errorf("%s has the score %g, and the one before %g", c.name, score, last)
 		}
 		last = score
+	}
+	var burst *connEntry // accepted at the same moment
+	for range 20 {
+		burst = open("203.0.113.4/32", 0, false, fresh)
+	}
+	if waiting := open("", 500*time.Millisecond, false, fresh); r.score(waiting, now) >= r.score(burst, now) {
+		t.Error("a proxy's connection for later is evicted before those of a burst of silent ones")
 	}
 }
 
@@ -123,12 +132,109 @@ func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 		}
 		counts[p.client] = n
 	}
+	known := 0
 	for client, n := range r.clients {
-		if *n != counts[client] {
-			t.Fatalf("%v has %+v, counted as %+v", client, counts[client], *n)
+		n := clientCount{silent: n.silent, asked: n.asked}
+		if n != counts[client] {
+			t.Fatalf("%v has %+v, counted as %+v", client, counts[client], n)
+		}
+		if n != (clientCount{}) {
+			known++
 		}
 	}
-	if len(r.clients) != len(counts) || len(r.entries) != len(open) || r.scarce.Load() != (len(open) > r.most*3/4) {
-		t.Fatalf("%d connections of %d clients are counted as %d of %d", len(open), len(counts), len(r.entries), len(r.clients))
+	if known != len(counts) || len(r.entries) != len(open) || r.scarce.Load() != (len(open) > r.most*3/4) {
+		t.Fatalf("%d connections of %d clients are counted as %d of %d", len(open), len(counts), len(r.entries), known)
+	}
+}
+
+// TestChurn holds how much later new connections of a client are served whose connections have ended without a request, while an eighth
+// of the limit is silent and one more; and that none is on an idle server, or because of evictions.
+func TestChurn(t *testing.T) {
+	const client = "192.0.2.1/32"
+	many := func(n int, what string) (all []string) {
+		for range n {
+			all = append(all, what)
+		}
+		return all
+	}
+	other := func(n int, format string) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprintf(format, i))
+		}
+		return all
+	}
+	for name, tt := range map[string]struct {
+		ended []string // clients of connections that ended without a request
+		asked int      // requests of the new one's client after that
+		after time.Duration
+		of    string
+		want  time.Duration
+		idle  bool // few connections are silent
+		evict bool // those of ended are evicted
+	}{
+		"none":                        {of: client},
+		"some":                        {ended: many(20, client), of: client},
+		"one too many":                {ended: many(21, client), of: client, want: 500 * time.Millisecond},
+		"an attack":                   {ended: many(1000, client), of: client, want: 2 * time.Second},
+		"an idle server":              {ended: many(1000, client), of: client, idle: true},
+		"a /56 of an idle server":     {ended: other(84, "2001:db8:0:%x::/64"), of: "2001:db8:0:ff::/64", idle: true},
+		"evictions":                   {ended: many(1000, client), of: client, evict: true},
+		"an attack that is over":      {ended: many(1000, client), after: 2 * time.Second, of: client},
+		"made up for":                 {ended: many(24, client), asked: 3, of: client, want: 500 * time.Millisecond},
+		"another client":              {ended: many(1000, client), of: "192.0.2.2/32"},
+		"a trusted proxy":             {ended: many(1000, client), of: ""},
+		"a /64":                       {ended: many(22, "2001:db8::/64"), of: "2001:db8::/64", want: time.Second},
+		"a /56, of which a quarter":   {ended: other(84, "2001:db8:0:%x::/64"), of: "2001:db8:0:ff::/64", want: 500 * time.Millisecond},
+		"a /48, of which a sixteenth": {ended: append(other(256, "2001:db8:0:%x01::/64"), other(80, "2001:db8:0:%x02::/64")...), of: "2001:db8:0:ff00::/64", want: 500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newConnLimit(10_000)
+				open := func(of string) *connEntry {
+					p := r.newEntry(-1, nil)
+					var client netip.Prefix
+					if of != "" {
+						client = netip.MustParsePrefix(of)
+					}
+					r.admit(p, client)
+					return p
+				}
+				silent := make([]*connEntry, r.most/silentAllowed)
+				for i := range silent {
+					silent[i] = open("203.0.113.1/32")
+				}
+				if tt.idle {
+					silent[0].leave() // the new one is the last that is allowed
+				}
+				for _, of := range tt.ended {
+					p := open(of)
+					if tt.evict {
+						r.mu.Lock()
+						r.remove(p)
+						r.mu.Unlock()
+					}
+					p.leave()
+				}
+				for range tt.asked {
+					p := open(tt.of)
+					p.markAsked()
+					p.leave()
+				}
+				time.Sleep(tt.after)
+				if got := open(tt.of).delay(); got.Round(time.Millisecond) != tt.want {
+					t.Errorf("a new connection is served %v later, not %v", got, tt.want)
+				}
+				for _, p := range silent {
+					p.leave()
+				}
+				time.Sleep(time.Minute)
+				for i := range 1000 {
+					open(fmt.Sprintf("198.51.%d.%d/32", 100+i>>8, i&255))
+				}
+				if n := len(r.clients); n > 1010 {
+					t.Errorf("%d clients are remembered after a minute, of whom 1,000 have connections", n)
+				}
+			})
+		})
 	}
 }

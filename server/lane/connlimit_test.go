@@ -142,18 +142,22 @@ func TestGreedyClientBehindHTTPProxy(t *testing.T) {
 	}
 }
 
-// TestTrustedProxyIsNoClient has a trusted proxy keep its connections, as long as others are fewer.
+// TestTrustedProxyIsNoClient has a client take all the other places. The connections of a trusted proxy, which are fewer and newer than the
+// client's first ones, stay open.
 func TestTrustedProxyIsNoClient(t *testing.T) {
 	const most = 50
 	address := roomFor(t, most, "127.0.0.4")
-	var proxy []net.Conn
 	for range most / 2 {
-		proxy = append(proxy, from(t, "127.0.0.4", address, ""))
-	}
-	for range most {
 		from(t, "127.0.0.2", address, "")
 	}
-	for range most / 4 {
+	var proxy []net.Conn
+	for range most * 2 / 5 {
+		proxy = append(proxy, from(t, "127.0.0.4", address, ""))
+	}
+	for range most / 5 {
+		from(t, "127.0.0.2", address, "")
+	}
+	for range most / 10 {
 		if !isAnswered(from(t, "127.0.0.3", address, small)) {
 			t.Fatal("a client with few connections is not answered")
 		}

@@ -3,6 +3,7 @@ package lane
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -235,6 +236,31 @@ func newTCPConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
+// waitWhileOpen waits for as long as the delay says, without reading. It returns net.ErrClosed at once when the client has closed the
+// connection, or it was shut down.
+func waitWhileOpen(socket net.Conn, delay time.Duration) error {
+	s, ok := socket.(syscall.Conn)
+	if !ok {
+		return net.ErrClosed
+	}
+	raw, err := s.SyscallConn()
+	if err == nil {
+		err = socket.SetReadDeadline(time.Now().Add(delay))
+	}
+	if err != nil {
+		return err
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, _ := unix.Poll(poll, 0)
+		return n > 0
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return cmp.Or(err, net.ErrClosed)
+}
+
 // closeDescriptor closes a connection that is only a descriptor, not a net.Conn in c.socket, and releases its slot. It does
 // nothing if moveToPoller failed, which has closed the descriptor and released the slot.
 func (c *conn) closeDescriptor() error {
@@ -289,6 +315,9 @@ const mostUntold = 256 << 10
 
 // sendNow writes as much of the parts as the system takes without waiting.
 func (c *conn) sendNow() error {
+	if c.sealed != nil {
+		return c.sendSealed()
+	}
 	var vectors [len(c.parts)]unix.Iovec
 	n, size := 0, 0
 	for _, p := range c.parts {

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// This file reads the PROXY protocol, in which a proxy says whose connection it passes on, before all else
-// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
+// This file has what comes before a connection is started: the PROXY protocol, in which a proxy says first whose connection it passes on
+// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt), and the delay for clients that churn.
 
 const (
 	// leastIntroduction is the length of the shortest of version 1, and no more than the fixed part of version 2.
@@ -83,11 +83,12 @@ func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
 }
 
-// startProxied starts a connection of a trusted proxy, which begins with a header of the PROXY protocol.
-func (l *Listener) startProxied(c *conn) {
-	err := l.readProxied(c)
+// startSlowly starts a connection of a trusted proxy, which begins with a header of the PROXY protocol, or one of a client that churns,
+// after a delay.
+func (l *Listener) startSlowly(c *conn, delay time.Duration) {
+	err := l.prepareSlowly(c, delay)
 	if err != nil {
-		if n, ok := l.refused.Allow(); ok && !errors.Is(err, net.ErrClosed) {
+		if n, ok := l.refused.Allow(); ok && delay == 0 && !errors.Is(err, net.ErrClosed) {
 			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
 		}
 		l.mu.Lock()
@@ -99,8 +100,9 @@ func (l *Listener) startProxied(c *conn) {
 	l.start(c)
 }
 
-// readProxied reads the header of the PROXY protocol, and counts the connection as the client's.
-func (l *Listener) readProxied(c *conn) error {
+// prepareSlowly reads the header of the PROXY protocol, or waits for as long as the delay says. It returns an error if the connection is
+// to be closed.
+func (l *Listener) prepareSlowly(c *conn, delay time.Duration) error {
 	bare := c.socket == nil
 	if bare {
 		l.mu.Lock()
@@ -110,18 +112,14 @@ func (l *Listener) readProxied(c *conn) error {
 			return err
 		}
 	}
-	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
-	from, err := readProxyHeader(c.socket)
-	if err != nil {
+	prepare := func() error { return l.readProxied(c) }
+	if delay > 0 {
+		prepare = func() error { return waitWhileOpen(c.socket, delay) }
+	}
+	if err := prepare(); err != nil {
 		return err
 	}
 	_ = c.socket.SetReadDeadline(time.Time{})
-	if from != nil {
-		c.place.remote = from
-		if !l.source.room.moveToClient(c.place, client.At(from.AddrPort().Addr())) {
-			return net.ErrClosed // the client has too many
-		}
-	}
 	if bare {
 		fd, err := c.socket.(*limitedConn).takeDescriptor()
 		if err != nil {
@@ -130,5 +128,19 @@ func (l *Listener) readProxied(c *conn) error {
 		c.socket, c.fd = nil, fd
 	}
 	c.opened = time.Now()
+	return nil
+}
+
+// readProxied reads the header of the PROXY protocol, and counts the connection as the client's.
+func (l *Listener) readProxied(c *conn) error {
+	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
+	from, err := readProxyHeader(c.socket)
+	if err != nil || from == nil {
+		return err
+	}
+	c.place.remote = from
+	if !l.source.room.moveToClient(c.place, client.At(from.AddrPort().Addr())) {
+		return net.ErrClosed // the client has too many
+	}
 	return nil
 }

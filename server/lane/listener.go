@@ -113,7 +113,7 @@ type Listener struct {
 	aborted   atomic.Bool   // no connection may wait for a request
 	mu        sync.Mutex
 	accepting bool               // or may be, of a listener whose Close ends that
-	arriving  map[*conn]struct{} // those whose client a proxy has yet to tell
+	arriving  map[*conn]struct{} // those that a proxy has yet to name the client of, and those that are started later
 	open      ring[*conn]
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopped and none is open
@@ -186,14 +186,16 @@ func (l *Listener) acceptConnections() {
 	for {
 		c, err := l.accept()
 		switch {
-		case err == nil && l.o.ProxyProtocol && c.place != nil && c.place.proxy:
+		case err == nil:
+			proxied, delay := l.o.ProxyProtocol && c.place != nil && c.place.proxy, c.place.delay()
+			if !proxied && delay <= 0 {
+				l.start(c)
+				continue
+			}
 			l.mu.Lock()
 			l.arriving[c] = struct{}{}
 			l.mu.Unlock()
-			go l.startProxied(c)
-			continue
-		case err == nil:
-			l.start(c)
+			go l.startSlowly(c, delay)
 			continue
 		case l.isStopped() && errors.Is(err, net.ErrClosed):
 			return // those that are there may yet be handed over
@@ -382,7 +384,7 @@ func (l *Listener) Stop() {
 }
 
 // closeWaitingNow closes the HTTP/1.1 connections that wait for a request and those in the TLS handshake, and shuts down those that
-// have yet to send the header of the PROXY protocol. From now on no HTTP/1.1 connection waits.
+// have yet to send the header of the PROXY protocol or to be started. From now on no HTTP/1.1 connection waits.
 func (l *Listener) closeWaitingNow() {
 	l.aborted.Store(true)
 	l.mu.Lock()

@@ -17,8 +17,8 @@ import (
 )
 
 // A loop serves the connections that are ready, one after the other, in one goroutine.
-// Those that wait for a request cost nothing but their place in an epoll set, edge-triggered,
-// and with TLS what crypto/tls keeps.
+// Those that wait for a request, or for the client to take more of a response, cost nothing but
+// their place in an epoll set, edge-triggered, and with TLS what crypto/tls keeps.
 //
 // Before its goroutine waits for a client it leaves the loop to another one, and stays with the
 // connection. After [Exchange.MayBlock] another goroutine takes the loop, but only if the
@@ -152,7 +152,15 @@ func (l *loop) add(c *conn) error {
 	}
 	l.conns[c.fd] = c
 	l.mu.Unlock()
-	return l.control(unix.EPOLL_CTL_ADD, c.fd, interest)
+	return l.control(unix.EPOLL_CTL_ADD, c.fd, c.interest())
+}
+
+// interest returns which events of the connection the loop watches.
+func (c *conn) interest() uint32 {
+	if c.watchesOut {
+		return interest | unix.EPOLLOUT
+	}
+	return interest
 }
 
 // control changes which events of a descriptor the loop watches.
@@ -162,6 +170,16 @@ func (l *loop) control(op, fd int, events uint32) error {
 		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 	})
 	return cmp.Or(closed, err)
+}
+
+// watchAgain sets which events of c the loop watches, and has it get those that are there already. It does nothing if c was closed
+// meanwhile: then another connection may have its descriptor.
+func (l *loop) watchAgain(c *conn, fd int, events uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns[fd] == c {
+		_ = l.control(unix.EPOLL_CTL_MOD, fd, events)
+	}
 }
 
 // forget removes c from the loop, before it is closed or handed over.
@@ -260,11 +278,11 @@ func (l *loop) serve(e unix.EpollEvent) bool {
 		m.onEvent(e.Events, l.now)
 		return true
 	}
-	if !s.isWaiting() || !c.move(s, onLoop) {
+	if !s.isWaiting() && s.name() != sending || !c.move(s, onLoop) {
 		return true
 	}
 	c.buffer, c.unread = l.buffer, some
-	if e.Events != unix.EPOLLIN { // the client has closed the connection, or it broke
+	if e.Events&^unix.EPOLLOUT != unix.EPOLLIN || s.name() == sending { // the client has closed the connection, it broke, or bytes came before
 		c.unread = unknown
 	}
 	return c.serveReady(l.now)
@@ -282,20 +300,30 @@ func (c *conn) serveReady(now time.Time) bool {
 	}
 	mine, buffer := c.state() == onLoop, c.buffer
 	open := c.enterState(next)
-	if next == busy {
+	switch next {
+	case busy:
 		c.buffer = nil // the multiplexer has had the loop look again
+	case sending:
+		c.saveUnparsed()
 	}
 	if !mine {
 		buffers.Put(buffer)
 	}
-	if open {
-		c.waitOnLoop(!mine) // events meanwhile went to a loop that saw an owner
+	if open { // events meanwhile went to a loop that saw an owner
+		c.waitOnLoop(!mine)
+	} else if next == sending {
+		c.waitToSend(!mine)
 	}
 	return mine
 }
 
-// respondNow responds to what can be read without waiting, and returns the next state.
+// respondNow sends the rest of a response, responds to what can be read without waiting, and returns the next state.
 func (c *conn) respondNow(now time.Time) state {
+	if c.unsent() > 0 {
+		if next := c.continueSending(now); next != idle {
+			return next
+		}
+	}
 	read := c.receiveNow
 	if c.secure != nil {
 		read = c.secure.Read
@@ -322,7 +350,7 @@ func (c *conn) respondNow(now time.Time) state {
 
 // waitOnLoop lets the connection wait for its next request. With again the loop checks once more for bytes that are there already.
 func (c *conn) waitOnLoop(again bool) {
-	s, loop, fd := c.waitingState(), c.loop, c.fd
+	s, loop, fd, events := c.waitingState(), c.loop, c.fd, c.interest()
 	c.buffer = nil
 	if !c.added && loop.add(c) != nil { // while the descriptor is surely c's
 		c.close()
@@ -332,7 +360,65 @@ func (c *conn) waitOnLoop(again bool) {
 	if c.listener.aborted.Load() {
 		c.listener.closeWaiting(c, s)
 	} else if again {
-		_ = loop.control(unix.EPOLL_CTL_MOD, fd, interest) // it tells again; or c is closed meanwhile
+		loop.watchAgain(c, fd, events)
+	}
+}
+
+// continueSending sends more of a response, without waiting, and responds to what was read behind its request. It returns the next state.
+func (c *conn) continueSending(now time.Time) state {
+	x := &c.exchange
+	if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
+		return sending
+	}
+	x.release()
+	if x.err != nil || x.closes {
+		return closing
+	}
+	c.now = now // the time to wait begins
+	b := c.unparsed
+	if b == nil {
+		return idle
+	}
+	copy(c.buffer[c.start:c.end], b[c.start:c.end])
+	buffers.Put(b)
+	c.unparsed = nil
+	return c.respondToRead(now)
+}
+
+// saveUnparsed saves the bytes in the buffer behind a request whose response is being sent.
+func (c *conn) saveUnparsed() {
+	if c.start < c.end && c.unparsed == nil {
+		c.unparsed = buffers.Get().(*[bufferBytes]byte)
+		copy(c.unparsed[c.start:c.end], c.buffer[c.start:c.end])
+	}
+	c.buffer = nil
+}
+
+// waitToSend lets the connection wait until the client takes more of a response. With again the loop checks once more whether it did.
+func (c *conn) waitToSend(again bool) {
+	loop, fd, now := c.loop, c.fd, time.Now()
+	timeout := c.exchange.sendTimeout(now)
+	watched := c.watchesOut
+	c.watchesOut = true
+	if !c.added && loop.add(c) != nil {
+		c.close()
+		return
+	}
+	if c.sendTimer == nil {
+		c.sendTimer = time.AfterFunc(timeout, c.closeStalled)
+	} else {
+		c.sendTimer.Reset(timeout)
+	}
+	c.moveTo(sending.withStart(now.Add(timeout)))
+	if again || !watched {
+		loop.watchAgain(c, fd, interest|unix.EPOLLOUT)
+	}
+}
+
+// closeStalled closes the connection if its client has not taken enough of a response in time.
+func (c *conn) closeStalled() {
+	if s := c.state(); s.name() == sending && !time.Now().Before(s.waitingSince()) {
+		c.listener.closeWaiting(c, s)
 	}
 }
 

@@ -2,6 +2,7 @@ package lane_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -22,7 +23,8 @@ import (
 // A gate answers as a handler does, but a request for /held only once the test has released it.
 type gate struct {
 	handler
-	held chan chan struct{} // receives a channel for each held request; sending on that channel releases the request
+	sealed *lane.SealedFile   // of sealed
+	held   chan chan struct{} // receives a channel for each held request; sending on that channel releases the request
 }
 
 func (g *gate) Answer(x *lane.Exchange) bool {
@@ -36,9 +38,20 @@ func (g *gate) Answer(x *lane.Exchange) bool {
 		length := maps.All(map[string]string{"Content-Length": strconv.Itoa(len(large))})
 		x.Send(lane.NewHead(http.StatusOK, length), large, nil)
 		return true
+	case "/sealed", "/unsealed":
+		file := g.sealed
+		if x.Target == "/unsealed" {
+			file = nil
+		}
+		length := maps.All(map[string]string{"Content-Length": strconv.Itoa(len(sealed))})
+		x.SendSealed(lane.NewHead(http.StatusOK, length), sealed, file, nil)
+		return true
 	}
 	return g.handler.Answer(x)
 }
+
+// sealed is a body that no client takes at once.
+var sealed = large[1 : 6<<20]
 
 // A client is one end of a connection, with TLS or without.
 type client interface {
@@ -175,6 +188,52 @@ func TestLoopAnswersAllThatComes(t *testing.T) {
 		}
 		all.Wait()
 	})
+}
+
+// TestLoopSendsSealedFiles has clients request bodies from a sealed file, from memory, and small ones, in turn and before they read. Each
+// receives all bytes, whatever a client has taken when the next response begins.
+func TestLoopSendsSealedFiles(t *testing.T) {
+	closed := make(chan struct{})
+	file, err := lane.NewSealedFile(sealed, func() { close(closed) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		_, conns := connect(t, patient(&gate{sealed: file}, secure))
+		var all sync.WaitGroup
+		for _, c := range conns {
+			all.Go(func() {
+				paths := []string{"/sealed", "/a", "/sealed", "/unsealed", "/sealed"}
+				go func() {
+					for _, path := range paths {
+						io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+					}
+					c.CloseWrite()
+				}()
+				from := bufio.NewReader(c)
+				for _, path := range paths {
+					r, err := http.ReadResponse(from, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if body, err := io.ReadAll(r.Body); err != nil || path != "/a" && !bytes.Equal(body, sealed) {
+						t.Errorf("%s: %d bytes of %d, or others, and %v", path, len(body), len(sealed), err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+	runtime.KeepAlive(file)
+	for file = nil; ; runtime.GC() {
+		select {
+		case <-closed:
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
 }
 
 func TestLoopHandsOver(t *testing.T) {

@@ -4,6 +4,7 @@ package lane
 
 import (
 	"errors"
+	"net"
 	"time"
 )
 
@@ -12,6 +13,12 @@ import (
 type loop struct{}
 
 type arrival struct{}
+
+// A SealedFile is a stub for systems that cannot seal files in memory.
+type SealedFile struct{}
+
+// NewSealedFile returns an error: only Linux has sealed files.
+func NewSealedFile([]byte, func()) (*SealedFile, error) { return nil, errors.ErrUnsupported }
 
 // newLoop returns an error: only Linux has event loops.
 func newLoop() (*loop, error) { return nil, errors.ErrUnsupported }
@@ -51,6 +58,12 @@ func (*conn) moveToPoller() error { return nil }
 
 // prepareToWait does nothing: each connection has a goroutine, which may wait.
 func (*conn) prepareToWait() error { return nil }
+
+// waitWhileOpen waits for as long as the delay says: only Linux says that a client has closed a connection before its bytes are read.
+func waitWhileOpen(_ net.Conn, delay time.Duration) error {
+	time.Sleep(delay)
+	return nil
+}
 
 // closeDescriptor is a stub for systems without event loops, where nothing calls it.
 func (*conn) closeDescriptor() error { return nil }

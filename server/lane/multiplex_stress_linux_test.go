@@ -63,7 +63,7 @@ func (m *mixed) Answer(x *lane.Exchange) bool {
 		}
 		o := overwritten{m, bytes.Clone(body)}
 		m.held.Add(1)
-		x.SendHeld(h2.AppendStatus(nil, 200), o.body, o)
+		x.Send(h2.AppendStatus(nil, 200), o.body, o)
 		return true
 	case "brief":
 		w := x.Writer()

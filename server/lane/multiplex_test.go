@@ -32,7 +32,7 @@ func (speller) Answer(x *lane.Exchange) bool {
 	if strings.HasPrefix(x.Path, "/else") || !x.Ready() {
 		return false
 	}
-	x.SendHeld(h2.AppendStatus(nil, 200), []byte(strings.Clone(x.Path)), nil)
+	x.Send(h2.AppendStatus(nil, 200), []byte(strings.Clone(x.Path)), nil)
 	return true
 }
 

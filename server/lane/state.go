@@ -8,8 +8,9 @@
 //
 // On Linux connections wait for requests on event loops, as many as can run at a time
 // (loop_linux.go), with TLS as soon as the handshake is done. No connection delays the others
-// on its loop for long: a goroutine that has to wait for a client leaves the loop to another
-// one, and after [Exchange.MayBlock] another one takes the loop if the handler is not back
+// on its loop for long: a connection whose client takes no more of a prepared response waits until
+// the loop finds that it does (with TLS, or for the rest of a request, the goroutine leaves the loop
+// to another one and waits), and after [Exchange.MayBlock] another one takes the loop if the handler is not back
 // soon. What came with a new connection is answered before its loop waits for more. Go's poller
 // is notified of a connection only when a client has to be waited for (descriptor_linux.go), and Go's
 // scheduler of no system call that does not wait: after one its monitor looks every 20 µs for
@@ -58,10 +59,18 @@
 //	opened in advance
 //
 // where n is how many connections of its client have made no complete request, m how many have made one, and u which share of all
-// connections has made none: without an attack that is small, and idle connections are evicted before those of slow clients. An IPv6
+// connections has made none; a silent one counts as 10 ms old at least, so that of a burst the client with the most loses one. Without an
+// attack u is small, and idle connections are evicted before those of slow clients. An IPv6
 // /56 counts as a client with a quarter of its connections, a /48 with a sixteenth, where that is more. So what is useless goes first,
 // that of clients with much of it before others, and a company's new connections are safe behind its old ones. At most half of the
 // limit may be in the TLS handshake.
+//
+// Each connection that ends without a complete request, other than by an eviction, counts against its client for half a second, and a
+// quarter or a sixteenth of that against its networks; each first request makes up for one. With more than 20 of them the client churns: it
+// tries half handshakes again and again, say. While more than an eighth of the limit is silent or in the TLS handshake, new connections of
+// a client that churns are accepted, but served up to two seconds later, before a byte is read. So under an attack TLS handshakes that are
+// not finished, and connections that are useless otherwise, have a rate of two a second and client; otherwise no client is delayed because
+// of others at its address or network.
 //
 // # States
 //
@@ -87,8 +96,11 @@
 //	busy      the goroutine that has  its owner   the client has not asked anything yet      fresh
 //	          its lock (multiplex.go)             no request is left                         idle
 //	                                              an error, the last answer, Abort           closing
+//	sending   none: it waits until    the mover   its loop finds that the client took some   onLoop
+//	          the client takes more               deadline, Abort                            closing
 //	onLoop    the loop's goroutine,   its owner   there is nothing of a first request yet    fresh
 //	          which must not wait                 all that came is answered                  idle
+//	                                              the client takes no more of a response     sending
 //	                                              the client begins with HTTP/2              busy
 //	                                              the handler calls MayBlock                 mayBlock
 //	                                              the owner leaves the loop, to wait         alone
@@ -97,7 +109,8 @@
 //	                                  once back   another goroutine takes the loop           alone
 //	alone     a goroutine without     its owner   there is nothing of a first request yet    fresh
 //	          a loop, which may                   all that came is answered                  idle
-//	          wait                                the client speaks HTTP/2                   busy
+//	          wait                                the client takes no more of a response     sending
+//	                                              the client speaks HTTP/2                   busy
 //	                                              a request is not simple                    handed
 //	                                              an error, the last answer                  closing
 //	handed    net/http                net/http
@@ -111,8 +124,8 @@ import (
 )
 
 // A state says what a connection is at, and so which goroutine owns it; the table in the
-// package comment has them all. One in which it waits also says since when, in the bits above
-// its name.
+// package comment has them all. One in which it waits also says since when, or until when it
+// waits to send, in the bits above its name.
 type state int64
 
 const (
@@ -124,6 +137,7 @@ const (
 	alone
 	handed
 	busy
+	sending
 	closing
 
 	nameBits state = 15
@@ -134,9 +148,10 @@ var follow = [nameBits + 1]int{
 	opening:  1<<fresh | 1<<alone | 1<<busy | 1<<handed | 1<<closing,
 	fresh:    1<<onLoop | 1<<alone | 1<<busy | 1<<closing,
 	idle:     1<<onLoop | 1<<alone | 1<<busy | 1<<closing,
-	onLoop:   1<<fresh | 1<<idle | 1<<mayBlock | 1<<busy | 1<<alone | 1<<closing,
+	onLoop:   1<<fresh | 1<<idle | 1<<mayBlock | 1<<busy | 1<<sending | 1<<alone | 1<<closing,
 	mayBlock: 1<<onLoop | 1<<alone,
-	alone:    1<<fresh | 1<<idle | 1<<busy | 1<<handed | 1<<closing,
+	alone:    1<<fresh | 1<<idle | 1<<busy | 1<<sending | 1<<handed | 1<<closing,
+	sending:  1<<onLoop | 1<<closing,
 	busy:     1<<fresh | 1<<idle | 1<<closing,
 }
 
@@ -165,7 +180,7 @@ func (s state) phase() Phase {
 func (s state) isWaiting() bool { return s.name() == fresh || s.name() == idle }
 
 func (s state) String() string {
-	return [...]string{"opening", "fresh", "idle", "onLoop", "mayBlock", "alone", "handed", "busy", "closing"}[s.name()]
+	return [...]string{"opening", "fresh", "idle", "onLoop", "mayBlock", "alone", "handed", "busy", "sending", "closing"}[s.name()]
 }
 
 // A lifecycle is the state of a connection. It panics where a change is not in the table.

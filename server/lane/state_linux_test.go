@@ -2,6 +2,7 @@ package lane_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -72,7 +73,8 @@ func (l *transitionLog) await(from, to string) {
 
 // A transitionCase brings a connection through transitions, each of which is certain to happen.
 type transitionCase struct {
-	piped, secure bool // whether there is no loop, and whether there is TLS
+	piped, secure bool          // whether there is no loop, and whether there is TLS
+	stall         time.Duration // of the options; 0 for a minute
 	want          string
 	run           func(t *testing.T, connect func() net.Conn, l *lane.Listener, log *transitionLog)
 }
@@ -108,6 +110,28 @@ var transitionCases = map[string]transitionCase{
 	"for net/http": {want: "alone-handed", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
 		io.WriteString(connect(), "GET /else HTTP/1.1\r\nHost: x\r\n\r\n")
 		log.await("alone", "handed")
+	}},
+	"a large body, and a request behind it": {want: "onLoop-sending sending-onLoop", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\nGET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+		log.await("onLoop", "sending")
+		from := bufio.NewReader(c)
+		answered(t, from, string(large))
+		answered(t, from, "/a")
+		get(t, c, "/b")
+	}},
+	"a large body, requested in pieces": {want: "alone-sending", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		io.WriteString(c, "GET /lar")
+		log.await("onLoop", "alone")
+		io.WriteString(c, "ge HTTP/1.1\r\nHost: x\r\n\r\n")
+		log.await("alone", "sending")
+		answered(t, bufio.NewReader(c), string(large))
+		get(t, c, "/a")
+	}},
+	"a large body that the client does not take": {stall: 50 * time.Millisecond, want: "sending-closing", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		io.WriteString(connect(), "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+		log.await("sending", "closing")
 	}},
 	"handler that is back soon": {want: "onLoop-mayBlock mayBlock-onLoop", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
 		c := connect()
@@ -166,6 +190,7 @@ func TestEveryTransitionHappens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			log := newTransitionLog()
 			o := transient(t, &blocker{block: func() { log.await("mayBlock", "alone") }}, test.secure)
+			o.StallTimeout = cmp.Or(test.stall, o.StallTimeout)
 			o.Observe(log.add)
 			l, connect := listenForTransitions(t, o, test.piped)
 			var handed sync.WaitGroup

@@ -86,7 +86,7 @@ func roundUpSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds
 
 // sendTooMany responds 429 to a client that shows no pages; again is when it may come back.
 func sendTooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
-	comeBack(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
+	returnToLine(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
 }
 
 // notCarriedOut refuses a request other than a page view, such as a form, from a visitor who is not in.
@@ -95,11 +95,11 @@ func notCarriedOut(w http.ResponseWriter, req *http.Request, status int, again t
 	if status == http.StatusServiceUnavailable {
 		reason = "The site, or its waiting room, is not ready."
 	}
-	comeBack(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
+	returnToLine(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
 }
 
-// comeBack refuses a request in one line of text, with the time after which the client may repeat it.
-func comeBack(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
+// returnToLine refuses a request in one line of text, with the time after which the client may repeat it.
+func returnToLine(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")

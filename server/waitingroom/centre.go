@@ -188,6 +188,9 @@ func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Tick
 		if c.stopped {
 			return queue.Decision{}, errStopped
 		}
+		if redeemed, ok, err := c.redeem(ctx, s, t); ok || err != nil {
+			return redeemed, err
+		}
 		now := c.room.now()
 		d := queue.Decision{Outcome: queue.Ask}
 		if c.moment.Settings.Allocator != queue.Counter {
@@ -211,6 +214,22 @@ func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Tick
 	return keepWaiting(c.room.now(), c.moment, t), nil
 }
 
+// redeem passes a visitor whom another node of the cluster has called; false if none has. It returns queue.Reissue for a session that
+// was revoked.
+func (c *centre) redeem(ctx context.Context, s *durable.State, t queue.Ticket) (d queue.Decision, ok bool, err error) {
+	if c.remote == nil || !c.machine.MayBeCalledElsewhere(&t) {
+		return d, false, nil
+	}
+	t, ok, err = c.remote.redeem(ctx, s, c, t)
+	if ok && c.room.revoked.contains(t.ID) { // the owner may still have the session from before it was revoked
+		return queue.Decision{Outcome: queue.Reissue}, true, nil
+	}
+	if ok {
+		d, ok = c.machine.PassRedeemed(c.room.now(), t)
+	}
+	return d, ok, err
+}
+
 // admitGuest reports whether a client without a ticket, which is counted by its address, is in the room or may come in now. Such a
 // client never waits in the queue.
 func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
@@ -230,7 +249,7 @@ func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.Tick
 // syncWorker passes the decisions of the worker to the data centre, and the state of the data centre to the worker.
 func (c *centre) syncWorker(now time.Time) {
 	if c.moment.Settings.Allocator != queue.Counter {
-		c.worker.Apply(c.machine.Merge(now, c.worker.Report(now)))
+		c.worker.Apply(c.machine.MergeReport(now, c.worker.Report(now)))
 	}
 }
 

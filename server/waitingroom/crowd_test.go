@@ -26,7 +26,7 @@ type queuers struct {
 }
 
 // newQueuers has n users come to a room for ten, some time apart.
-func newQueuers(b *testing.B, n int, apart time.Duration) *queuers {
+func newQueuers(b testing.TB, n int, apart time.Duration) *queuers {
 	b.Helper()
 	rooms, err := config.Parse("rooms.yaml", []byte("- {name: shop, total_active_users: 10, new_users_per_minute: 10, session_duration: 30}"))
 	if err != nil {
@@ -58,14 +58,14 @@ func newQueuers(b *testing.B, n int, apart time.Duration) *queuers {
 	return c
 }
 
-func (c *queuers) report(b *testing.B) {
+func (c *queuers) report(b testing.TB) {
 	if _, err := c.room.report(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
 
 // checkIn has a user's browser load the page.
-func (c *queuers) checkIn(b *testing.B, i int) {
+func (c *queuers) checkIn(b testing.TB, i int) {
 	req := httptest.NewRequest(http.MethodGet, "/", nil)
 	req.Header.Set("Accept", browserAccept)
 	if c.cookies[i] != "" {

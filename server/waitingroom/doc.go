@@ -7,11 +7,9 @@
 //
 // # The way of an admission
 //
-//   - Rooms.serve finds the room, what holds in it at the moment, and the ticket. A session
-//     passes here.
-//   - Rooms.decide asks the room's data centre, and lets the request pass or answers it.
-//   - centre.visit has the turn of the room's durable object. It brings the data centre
-//     grants where they are used up.
+//   - Rooms.serve finds the room, the settings in force, and the ticket. A session passes here.
+//   - Rooms.decide requests the decision of the room's data centre, and lets the request pass or sends the waiting page.
+//   - centre.decideVisit has the turn of the room's durable object. It requests grants for the data centre if they are used up.
 //   - queue.DataCentre.Visit admits the ticket, has it wait, or says [queue.Draw].
 //
 // On a single node a drawing data centre calls the global object beside it: both are in one

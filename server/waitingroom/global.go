@@ -49,17 +49,22 @@ type Cluster struct {
 	Member *nodes.Member
 	// Carry brings a question to the node that has the global objects, and the answer back. It may come
 	// late, or not at all.
-	Carry func(context.Context, nodes.Request) (nodes.Answer, error)
+	Carry func(context.Context, nodes.Request) (nodes.Response, error)
 }
 
 // EffectiveRoom returns the settings that are in force in a room, for the node that has the global objects; false if there is no
-// such room, or its nodes do not share it.
-func (r *Rooms) EffectiveRoom(name string) (nodes.Room, bool) {
+// such room, or its nodes do not share it. An automatic limit follows the responses of the site that a node has measured, nil for none.
+func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Room, bool) {
 	room := r.currentLayout().byName[name]
 	if room == nil || room.config.EachNode {
 		return nodes.Room{}, false
 	}
-	return nodes.Room{Settings: room.at(room.now()).Settings, Longest: room.config.LongestSession()}, true
+	room.followOrigin(measured)
+	holds := nodes.Room{Settings: room.at(room.now()).Settings, Longest: room.config.LongestSession()}
+	if room.config.Automatic {
+		holds.AutomaticLimit = room.kept.limit.of(room.config)
+	}
+	return holds, true
 }
 
 // SharedRooms returns the names of the rooms that the nodes of a cluster share.
@@ -91,6 +96,45 @@ type remote struct {
 	told    int                // of the node's revocations the owner knows so many
 	known   int                // of the owner's revocations the node knows so many
 	revoked []nodes.Revocation // of this node
+
+	redemptions nodes.Redemptions
+}
+
+// Bounds of the time that a visitor waits until the node that may have called it says so: the interval between two reports to the
+// owner, so that clients who repeat their requests do not multiply those; how many there are at most, and how many if the owner does
+// not know the call, which may arrive there a moment later.
+const (
+	redeemInterval   = 150 * time.Millisecond
+	redeemRequests   = 12
+	redeemIfNotKnown = 2
+)
+
+// redeem returns the ticket of a visitor with the session of the node that has called it; false if none has.
+func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queue.Ticket) (session queue.Ticket, ok bool, err error) {
+	wanted := r.redemptions.Want(t)
+	defer r.redemptions.Done(wanted)
+	for n := 1; ; n++ {
+		if wait := redeemInterval - c.room.now().Sub(c.reported); wait > 0 {
+			err := s.Call(ctx, func(ctx context.Context) error {
+				pause(ctx, wait)
+				return ctx.Err()
+			})
+			if err != nil {
+				return t, false, err
+			}
+		}
+		if err := r.reportForGrants(ctx, s, c); err != nil {
+			return t, false, err
+		}
+		switch {
+		case c.stopped:
+			return t, false, errStopped
+		case wanted.Session != nil:
+			return *wanted.Session, true, nil
+		case n >= redeemRequests || n >= redeemIfNotKnown && !wanted.Pending || r.unreachable:
+			return t, false, nil
+		}
+	}
 }
 
 // reportForGrants reports the data centre c to the room's global object on another node, and waits until a report that started after
@@ -119,16 +163,26 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 			}
 		})
 	}
-	asked := r.Member.Ask()
+	asked := r.Member.NewRequest()
 	report := c.newReport()
-	c.machine.Account(&report, c.first)
-	asked.About(s.Name(), report)
+	c.machine.AddAccount(&report, c.first)
+	asked.AddReport(s.Name(), report)
 	r.addRevocations(asked)
+	r.redemptions.AddTo(c.room.now(), &asked.Request)
+	if c.room.config.Automatic {
+		asked.Responses = c.room.kept.limit.takeMeasured()
+	}
+	delivered := false
+	defer func() {
+		if !delivered && asked.Responses != nil {
+			c.room.kept.limit.restoreMeasured(asked.Responses)
+		}
+	}()
 	if err := c.updateJournal(ctx, s); err != nil { // what it tells must not be lost
 		return err
 	}
 	r.flying, r.built = true, r.asked
-	var a nodes.Answer
+	var a nodes.Response
 	var lost error
 	err := s.Call(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, globalTimeout)
@@ -147,10 +201,11 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 		again, lost = r.applyResponse(ctx, s, c, asked, &a)
 	}
 	if again {
-		c.machine.Wanted(&report)
+		c.machine.RestoreWant(&report)
 	} else {
 		r.settled = r.built
 	}
+	delivered = lost == nil
 	if lost != nil && !r.unreachable {
 		c.logger.Warn("waitingroom: no new user is let in while the node that has the rooms does not answer", "room", s.Name(), "err", lost)
 	}
@@ -160,13 +215,17 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 
 // applyResponse applies a response if it belongs to the present state. again reports that the response has no state, so that
 // another report must be sent.
-func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.Asked, a *nodes.Answer) (again bool, err error) {
-	st, err := r.Member.Take(asked, *a)
+func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.SentRequest, a *nodes.Response) (again bool, err error) {
+	st, err := r.Member.AcceptResponse(asked, *a)
 	if err != nil {
 		return false, err
 	}
 	if st != nil {
 		c.applyResponse(*st)
+	}
+	c.room.adoptLimit(a.Limit)
+	if r.redemptions.Take(c.room.now(), c.machine, &asked.Request, a) {
+		c.room.reportAtOnce()
 	}
 	if r.epoch == a.Epoch {
 		r.told += len(asked.Revoked)
@@ -193,7 +252,7 @@ func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 }
 
 // addRevocations adds to a request the revocations that the owner does not know yet. A new owner knows none.
-func (r *remote) addRevocations(asked *nodes.Asked) {
+func (r *remote) addRevocations(asked *nodes.SentRequest) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.told, r.known = asked.Epoch, 0, 0
 	}

@@ -67,6 +67,7 @@ type houseOptions struct {
 	cluster *Cluster         // default: none, the global objects are in the same house
 	notify  func(context.Context, Notification) error
 	version func() Revision // of the settings; default: none
+	memory  int64           // for event streams; default: not bounded
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -108,7 +109,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
 		Rooms: configured, Keys: o.keys, Runtime: runtime, Cluster: o.cluster, Now: o.now, Logger: logger,
-		Known: func(string) bool { return o.known }, Frozen: o.frozen, Notify: o.notify, Revision: o.version,
+		Known: func(string) bool { return o.known }, Frozen: o.frozen, Notify: o.notify, Revision: o.version, StreamMemory: o.memory,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -40,18 +40,18 @@ func (n *network) roll() (delay time.Duration, lost bool) {
 	return time.Duration(n.rng.Int64N(int64(n.delay) + 1)), lost
 }
 
-func (n *network) carry(ctx context.Context, q nodes.Request) (nodes.Answer, error) {
+func (n *network) carry(ctx context.Context, q nodes.Request) (nodes.Response, error) {
 	delay, lost := n.roll()
 	if lost {
-		return nodes.Answer{}, errLost
+		return nodes.Response{}, errLost
 	}
 	if err := sleep(ctx, delay); err != nil {
-		return nodes.Answer{}, err
+		return nodes.Response{}, err
 	}
-	a := n.to().Answer(q)
+	a := n.to().Respond(q)
 	delay, lost = n.roll()
 	if lost {
-		return nodes.Answer{}, errLost
+		return nodes.Response{}, errLost
 	}
 	return a, sleep(ctx, delay)
 }
@@ -107,20 +107,20 @@ func (w *world) own(epoch int64) {
 	w.Helper()
 	rooms := w.centres[0].rooms
 	w.owner = nodes.NewOwner(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
-	w.owner.Read(w.elapsed(), epoch)
+	w.owner.ConfirmEpoch(w.elapsed(), epoch)
 	listed := map[string][]string{}
 	for _, m := range w.members {
-		m.Learn(epoch)
+		m.LearnEpoch(epoch)
 		listed[m.Name] = rooms.SharedRooms()
 	}
-	w.owner.List(listed)
+	w.owner.SetMembers(listed)
 }
 
 // ask has a node ask for the time.
 func (w *world) ask(i int) {
-	q := w.members[i].Ask()
+	q := w.members[i].NewRequest()
 	if a, err := w.nets[i].carry(w.Context(), q.Request); err == nil {
-		w.members[i].Take(q, a) //nolint:errcheck // it asks again
+		w.members[i].AcceptResponse(q, a) //nolint:errcheck // it asks again
 	}
 }
 
@@ -131,7 +131,7 @@ func (w *world) pass(d time.Duration) {
 	for d > 0 {
 		w.add(min(d, step))
 		d -= step
-		w.owner.Read(w.elapsed(), 0)
+		w.owner.ConfirmEpoch(w.elapsed(), 0)
 		var all sync.WaitGroup
 		for i, h := range w.centres {
 			if _, follows := w.members[i].Epoch(); !follows {
@@ -310,7 +310,7 @@ func TestUnreadyNode(t *testing.T) {
 		t.Fatal("there is room, but the user waits")
 	}
 	m := nodes.NewMember("node-9", nodes.NewClock(w.elapsed, w.Now().Add(-20*time.Second)))
-	m.Learn(1)
+	m.LearnEpoch(1)
 	late := &network{to: func() *nodes.Owner { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
 	h := openWith(t, houseOptions{yaml: crowded, clock: w.clock, cluster: &Cluster{m, late.carry}})
 	value := mustCookie(t, u, w.centres[0])
@@ -322,15 +322,15 @@ func TestUnreadyNode(t *testing.T) {
 	if s, _ := h.rooms.Status("shop"); !s.CutOff {
 		t.Errorf("%+v", s)
 	}
-	w.owner.List(map[string][]string{"node-0": {"shop"}, "node-1": {"shop"}, "node-9": {"shop"}})
+	w.owner.SetMembers(map[string][]string{"node-0": {"shop"}, "node-1": {"shop"}, "node-9": {"shop"}})
 	// A form is not dropped: it waits for the time, and is refused if that does not come.
 	if r := u.do(http.MethodPost, "/"); r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") != "5" {
 		t.Errorf("a form, before the time is known: %d, %v", r.StatusCode, r.Header)
 	}
 	sent := make(chan *reply)
 	go func() { sent <- u.do(http.MethodPost, "/") }()
-	q := m.Ask()
-	if _, err := m.Take(q, w.owner.Answer(q.Request)); err != nil {
+	q := m.NewRequest()
+	if _, err := m.AcceptResponse(q, w.owner.Respond(q.Request)); err != nil {
 		t.Fatal(err)
 	}
 	if !(<-sent).in() {
@@ -362,9 +362,9 @@ func TestRevokedElsewhere(t *testing.T) {
 	w.own(2) // which knows nothing
 	w.pass(6 * time.Second)
 	third := nodes.Revocation{}
-	for _, one := range w.owner.Answer(func() nodes.Request {
-		q := w.members[1].Ask()
-		q.About("shop", queue.Report{DataCentre: "node-1"})
+	for _, one := range w.owner.Respond(func() nodes.Request {
+		q := w.members[1].NewRequest()
+		q.AddReport("shop", queue.Report{DataCentre: "node-1"})
 		return q.Request
 	}()).Revoked {
 		third = one

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
@@ -28,16 +29,15 @@ const (
 	errorMinimum = 20
 	// errorClients is how many clients must get errors, because one client could provoke errors to close the room for all. In a room for
 	// fewer users, as many clients as users suffice.
-	errorClients = 5
+	errorClients = nodes.MostFailed
 )
 
 // originHealth is what a balancer knows about the site as a whole.
 type originHealth struct {
 	down atomic.Bool // by the last call of probe
 
-	probing sync.Mutex // held while a probe connects, so that one does for all visitors
-
 	mu        sync.Mutex
+	probing   chan struct{}     // closed when the probe that is under way is over; nil if there is none
 	contact   time.Time         // of the last attempt to connect
 	connected bool              // that attempt succeeded
 	start     time.Time         // of the newer one of two windows
@@ -54,16 +54,9 @@ func (h *originHealth) countResponse(now time.Time, status int, remote string) {
 	h.counts[1][0]++
 	if status >= http.StatusInternalServerError {
 		h.counts[1][1]++
-		h.failed[1] = addClient(h.failed[1], remote)
+		from, _ := client.Of(remote)
+		h.failed[1] = nodes.AddClient(h.failed[1], from)
 	}
-}
-
-// addClient returns clients with the client at a remote address, unless that is among them or they are errorClients already.
-func addClient(clients []netip.Prefix, remote string) []netip.Prefix {
-	if from, _ := client.Of(remote); len(clients) < errorClients && !slices.Contains(clients, from) {
-		clients = append(clients, from)
-	}
-	return clients
 }
 
 // countUnreachable records that no server of the site accepted a connection.
@@ -103,49 +96,89 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 }
 
 // probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it connects
-// to one and closes the connection.
-func (b *balancer) probe(ctx context.Context) {
-	clients := min(errorClients, b.room.TotalActiveUsers)
-	connected, recent, failing := b.health.lastContact(b.now(), clients)
-	if !recent && !failing {
-		b.health.probing.Lock()
-		defer b.health.probing.Unlock()
-		if connected, recent, _ = b.health.lastContact(b.now(), clients); !recent {
-			connected = b.connects(context.WithoutCancel(ctx))
+// to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends, but not while the
+// site is down anyway unless wait is set.
+func (b *balancer) probe(ctx context.Context, wait bool) {
+	if _, recent, failing := b.health.lastContact(b.now(), b.errorClients()); !recent && !failing {
+		over := b.startConnecting()
+		if !wait && b.health.down.Load() {
+			return
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
 		}
 	}
-	if down := failing || !connected; b.health.down.Swap(down) != down {
-		if down {
-			b.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", b.room.Name, "errors", failing)
-		} else {
-			b.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", b.room.Name)
-		}
+	b.updateDown()
+}
+
+// errorClients returns how many clients must get errors for the site to count as down.
+func (b *balancer) errorClients() int { return min(errorClients, b.room.TotalActiveUsers) }
+
+// updateDown updates whether the site is down, by what is known of it, and logs a change.
+func (b *balancer) updateDown() {
+	connected, _, failing := b.health.lastContact(b.now(), b.errorClients())
+	down := failing || !connected
+	switch was := b.health.down.Swap(down); {
+	case down && !was:
+		b.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", b.room.Name, "errors", failing)
+	case was && !down:
+		b.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", b.room.Name)
 	}
 }
 
-// connects reports whether a server that has not failed its health check accepts a connection, and records it.
-func (b *balancer) connects(ctx context.Context) bool {
-	for _, s := range b.servers {
-		if s.ill.Load() {
-			continue
-		}
-		at := s.url.Host
-		if s.url.Port() == "" {
-			at = net.JoinHostPort(s.url.Hostname(), map[string]string{"http": "80", "https": "443"}[s.url.Scheme])
-		}
-		conn, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "tcp", at)
-		if err != nil {
-			continue
-		}
-		_ = conn.Close()
-		s.until.Store(0)
-		b.health.mu.Lock()
-		b.health.contact, b.health.connected = b.now(), true
-		b.health.mu.Unlock()
-		return true
+// startConnecting starts an attempt to connect to the site, unless one is under way, and returns a channel that is closed when it
+// is over.
+func (b *balancer) startConnecting() <-chan struct{} {
+	h := &b.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.probing == nil {
+		h.probing = make(chan struct{})
+		go func() {
+			connected := b.connects()
+			h.mu.Lock()
+			h.contact, h.connected = b.now(), connected
+			over := h.probing
+			h.probing = nil
+			h.mu.Unlock()
+			b.updateDown()
+			close(over)
+		}()
 	}
-	b.health.countUnreachable(b.now())
+	return h.probing
+}
+
+// connects reports whether a server that has not failed its health check accepts a connection. It tries all at once.
+func (b *balancer) connects() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	accepted := make(chan bool, len(b.servers))
+	for _, s := range b.servers {
+		go func() { accepted <- !s.ill.Load() && s.connects(ctx) }()
+	}
+	for range b.servers {
+		if <-accepted {
+			return true
+		}
+	}
 	return false
+}
+
+// connects reports whether the server accepts a connection, which it closes.
+func (s *server) connects(ctx context.Context) bool {
+	at := s.url.Host
+	if s.url.Port() == "" {
+		at = net.JoinHostPort(s.url.Hostname(), map[string]string{"http": "80", "https": "443"}[s.url.Scheme])
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	s.until.Store(0)
+	return true
 }
 
 // isDown reports whether the site behind the room is down, by the last probe; false for a room without upstreams.

@@ -1,6 +1,8 @@
 package waitingroom
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -8,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -52,6 +55,63 @@ func TestOriginDown(t *testing.T) {
 	r := german.get("/")
 	if r.StatusCode != http.StatusBadGateway || !strings.Contains(r.body, "<h1>Die Seite ist im Moment nicht erreichbar.") || r.Header.Get("Refresh") == "" {
 		t.Errorf("a visitor who is in gets %d %s", r.StatusCode, r.body)
+	}
+}
+
+// TestProbesTogether has a site with one server that accepts connections and several that never do: one attempt, to all at once, does
+// for all visitors.
+func TestProbesTogether(t *testing.T) {
+	t.Parallel()
+	site, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer site.Close()
+	servers := []string{}
+	for range 4 { // their backlog is full, so a connection is neither accepted nor refused
+		servers = append(servers, "http://"+fullListener(t))
+	}
+	servers = append(servers, "http://"+site.Addr().String())
+	h := open(t, small(1, fmt.Sprintf("  upstream: [%s]\n", strings.Join(servers, ", "))))
+	up := h.rooms.currentLayout().byName["shop"].upstream
+	underWay := make(chan struct{})
+	up.health.probing = underWay
+	if up.startConnecting() != underWay {
+		t.Error("a second attempt starts while one is under way")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	up.probe(gone, true) // does not wait for a client that has gone
+	up.health.probing = nil
+	over := up.startConnecting()
+	<-over
+	if up.health.down.Load() {
+		t.Error("the servers that do not accept connections use up the time of the one that does")
+	}
+}
+
+// fullListener returns the address of a socket whose backlog is full.
+func fullListener(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
+	for { // until the kernel takes no more
+		conn, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 }
 

@@ -60,11 +60,11 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 		return true, 0
 	}
 	from, _ := client.Of(req.RemoteAddr)
-	vouched := from.IsValid() && room.parts.hasSessionAt(from, now, &room.revoked)
-	if !vouched && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
+	hasSession := from.IsValid() && room.parts.hasSessionAt(from, now, &room.revoked)
+	if !hasSession && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
 		return false, time.Minute
 	}
-	if ok, again = room.parts.useQuota(from, now, room.config.SubresourcesPerMinute); !ok || vouched {
+	if ok, again = room.parts.useQuota(from, now, room.config.SubresourcesPerMinute); !ok || hasSession {
 		return ok, again
 	}
 	room.wakeReports()
@@ -77,22 +77,22 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 
 // parts are the requests of a room for parts of pages.
 type parts struct {
-	mu      sync.Mutex
-	minute  int64
-	used    int64                  // of the minute
-	usedBy  map[netip.Prefix]int64 // the same by client
-	vouches map[netip.Prefix]vouch // by client
-	sweepAt int                    // how many vouches there are when those that are over are dropped
+	mu       sync.Mutex
+	minute   int64
+	used     int64                           // of the minute
+	usedBy   map[netip.Prefix]int64          // the same by client
+	sessions map[netip.Prefix]addressSession // by client
+	sweepAt  int                             // how many sessions there are when those that are over are removed
 }
 
-// A vouch is the session of a user who was let in, or renewed, at a client's address.
-type vouch struct {
+// An addressSession is the session of a user who was admitted, or renewed, at a client's address.
+type addressSession struct {
 	id   queue.TicketID
 	ends time.Time
 }
 
-// mostVouches bounds the memory that they take.
-const mostVouches = 1 << 20
+// mostAddressSessions bounds the memory that they take.
+const mostAddressSessions = 1 << 20
 
 // recordAddress records that the client of a request has a session, for hasSessionAt.
 func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
@@ -102,24 +102,24 @@ func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.vouches) >= max(p.sweepAt, 1024) {
-		maps.DeleteFunc(p.vouches, func(_ netip.Prefix, v vouch) bool { return !v.ends.After(now) })
-		p.sweepAt = 2 * len(p.vouches)
+	if len(p.sessions) >= max(p.sweepAt, 1024) {
+		maps.DeleteFunc(p.sessions, func(_ netip.Prefix, v addressSession) bool { return !v.ends.After(now) })
+		p.sweepAt = 2 * len(p.sessions)
 	}
-	if p.vouches == nil {
-		p.vouches = map[netip.Prefix]vouch{}
+	if p.sessions == nil {
+		p.sessions = map[netip.Prefix]addressSession{}
 	}
-	if old, ok := p.vouches[from]; ok && old.id != t.ID && old.ends.After(t.Ends) || !ok && len(p.vouches) >= mostVouches {
+	if old, ok := p.sessions[from]; ok && old.id != t.ID && old.ends.After(t.Ends) || !ok && len(p.sessions) >= mostAddressSessions {
 		return
 	}
-	p.vouches[from] = vouch{t.ID, t.Ends}
+	p.sessions[from] = addressSession{t.ID, t.Ends}
 }
 
 // hasSessionAt reports whether recordAddress has recorded a session for an address that has neither ended nor been revoked.
 func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v, ok := p.vouches[from]
+	v, ok := p.sessions[from]
 	return ok && now.Before(v.ends) && !revoked.contains(v.id)
 }
 

@@ -158,15 +158,15 @@ func TestSubresourcesOfRevoked(t *testing.T) {
 	}
 }
 
-// TestVouches bounds what addresses take of memory.
-func TestVouches(t *testing.T) {
+// TestAddressSessions bounds the memory of sessions by address.
+func TestAddressSessions(t *testing.T) {
 	var p parts
 	now := time.Date(2027, 5, 26, 19, 51, 5, 0, time.UTC)
 	for i := range 5000 {
 		p.recordAddress(&http.Request{RemoteAddr: fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)}, &queue.Ticket{Ends: now.Add(time.Minute)}, now)
 		now = now.Add(time.Second)
 	}
-	if len(p.vouches) > 1100 {
-		t.Errorf("%d addresses are kept, of which 60 have a session", len(p.vouches))
+	if len(p.sessions) > 1100 {
+		t.Errorf("%d addresses are kept, of which 60 have a session", len(p.sessions))
 	}
 }

@@ -43,6 +43,8 @@ type Options struct {
 	Revision func() Revision
 	// Versions returns the history of the settings, newest first. Default: no history.
 	Versions func() []Version
+	// StreamMemory is how much memory event streams may take, in bytes. Default: not bounded, except by their number.
+	StreamMemory int64
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
 	// Logger gets what goes wrong. Default: nothing is logged.
@@ -162,6 +164,7 @@ type kept struct {
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
 	wake      chan struct{} // has a value if a visitor came since the last report
+	urgent    chan struct{} // has a value if the next report must be sent at once
 }
 
 // centreClass is the class of the rooms' objects.
@@ -216,7 +219,7 @@ func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, er
 		c := &configured[i]
 		stays := r.kept[c.Name]
 		if stays == nil {
-			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
+			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
@@ -379,11 +382,30 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 				return
 			}
 		}
-		pause(ctx, wait)
+		room.pauseReports(ctx, wait)
 		select {
 		case <-room.wake:
 		default:
 		}
+	}
+}
+
+// pauseReports waits until the next report is due, or must be sent at once, or ctx ends.
+func (r *room) pauseReports(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.urgent:
+	case <-ctx.Done():
+	}
+}
+
+// reportAtOnce has the next report sent at once, because another node waits for it.
+func (r *room) reportAtOnce() {
+	select {
+	case r.urgent <- struct{}{}:
+	default:
 	}
 }
 
@@ -411,15 +433,23 @@ func (r *room) waitForVisitor(ctx context.Context) bool {
 	return true
 }
 
+// callReportInterval is how often a node of a cluster reports while it has called visitors.
+const callReportInterval = 250 * time.Millisecond
+
 // report has the room's data centre report, and returns when the next report is due.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
-	r.followOrigin()
+	if r.cluster == nil { // else the leader does it
+		r.followOrigin(r.kept.limit.takeMeasured())
+	}
 	if r.upstream != nil && r.overview.Load().queued > 0 { // who waits with an event stream makes no request that would
-		r.upstream.probe(ctx)
+		r.upstream.probe(ctx, true)
 	}
 	err = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error {
 		err := c.report(ctx, s)
 		next = c.machine.NextReport(c.reported)
+		if called := c.reported.Add(callReportInterval); c.remote != nil && c.machine.HasCalled(c.reported) && called.Before(next) {
+			next = called // the visitor may come to another node, which waits for this one
+		}
 		return err
 	})
 	if err == nil {
@@ -431,12 +461,24 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	return next, err
 }
 
-// followOrigin updates an automatic limit, and the settings in force by it.
-func (r *room) followOrigin() {
-	now, before := r.now(), r.at(r.now())
-	if !r.config.Automatic || !r.kept.limit.follow(now, r.config, r.overview.Load().active) {
-		return
+// followOrigin updates an automatic limit by responses that a node has measured, and the settings in force by it.
+func (r *room) followOrigin(measured *nodes.Responses) {
+	if measured != nil && r.config.Automatic && r.kept.limit.follow(r.now(), r.config, r.overview.Load().active, measured) {
+		r.applyLimit()
 	}
+}
+
+// adoptLimit sets an automatic limit to the one that the leader of the cluster has computed.
+func (r *room) adoptLimit(limit int) {
+	if r.config.Automatic && limit > 0 && r.kept.limit.current.Swap(int64(limit)) != int64(limit) {
+		r.applyLimit()
+	}
+}
+
+// applyLimit puts settings with the present automatic limit into force.
+func (r *room) applyLimit() {
+	now := r.now()
+	before := r.at(now)
 	if fresh, err := r.compute(now); err == nil { // settings that were valid when they were read do not fail later
 		r.current.CompareAndSwap(before, fresh)
 	}

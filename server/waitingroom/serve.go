@@ -131,7 +131,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		return
 	}
 	if t.Waiting() && room.upstream != nil {
-		room.upstream.probe(req.Context())
+		room.upstream.probe(req.Context(), false)
 	}
 	now := room.now()
 	room.wakeReports()

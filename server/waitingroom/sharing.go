@@ -97,12 +97,14 @@ func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []s
 }
 
 // send sends a message to the leader, which may be this node.
-func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Answer, err error) {
+func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, err error) {
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
 	}
 	if o := s.owner.Load(); o != nil && o.Epoch() == q.Epoch {
-		return o.Answer(q), nil
+		a = o.Respond(q)
+		a.Limit = 0 // this node has computed it, and may have changed it since
+		return a, nil
 	}
 	at := s.leader.Load()
 	if at == nil {
@@ -128,9 +130,9 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want POST with a request about rooms in JSON", http.StatusBadRequest)
 		return
 	}
-	a := nodes.Answer{Refused: nodes.NotOwner}
+	a := nodes.Response{Refused: nodes.NotOwner}
 	if o := s.owner.Load(); o != nil {
-		a = o.Answer(q)
+		a = o.Respond(q)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
@@ -152,7 +154,7 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 		for next := time.Now().Add(leaderInterval); ctx.Err() == nil && time.Now().Before(next); {
 			retry.Sleep(ctx, clockInterval) //nolint:errcheck // the loop sees that ctx has ended
 			o := s.owner.Load()
-			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.Lacks()) {
+			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.NeedsList()) {
 				break
 			}
 		}
@@ -172,10 +174,10 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	if err != nil {
 		return err
 	}
-	s.member.Learn(epoch)
+	s.member.LearnEpoch(epoch)
 	s.leader.Store(&url)
 	if o := s.owner.Load(); o != nil {
-		o.Read(start, epoch)
+		o.ConfirmEpoch(start, epoch)
 		if err := s.updateMembers(ctx, o); err != nil {
 			return err
 		}
@@ -184,10 +186,10 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	if _, follows := s.member.Epoch(); follows || epoch == 0 { // 0: no node has published yet
 		return unlisted
 	}
-	q := s.member.Ask()
+	q := s.member.NewRequest()
 	a, err := s.send(ctx, q.Request)
 	if err == nil {
-		_, err = s.member.Take(q, a)
+		_, err = s.member.AcceptResponse(q, a)
 	}
 	if refused := (*nodes.RefusedError)(nil); errors.As(err, &refused) && refused.Why == nodes.Unlisted {
 		if time.Since(s.renewed) < 2*leaderInterval { // the leader has yet to read the list
@@ -213,7 +215,7 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 
 // updateMembers reads the list of nodes to which the owner responds, and removes from it those that have been silent for long.
 func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
-	if !o.Lacks() && time.Since(s.read) < listInterval {
+	if !o.NeedsList() && time.Since(s.read) < listInterval {
 		return nil
 	}
 	all, unreadable, err := s.options.Node.AllRooms(ctx)
@@ -226,10 +228,10 @@ func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
 		}
 	}
 	s.unreadable = unreadable
-	o.List(all)
+	o.SetMembers(all)
 	s.read = time.Now()
-	for _, name := range o.Silent(silentTime) {
-		o.Drop(name)
+	for _, name := range o.SilentNodes(silentTime) {
+		o.RemoveNode(name)
 		if err := s.options.Node.LeaveRooms(ctx, name); err != nil {
 			return err
 		}

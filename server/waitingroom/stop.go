@@ -39,7 +39,7 @@ func (c *centre) stop() {
 
 // updateJournal writes what the data centre has decided to the journal.
 func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
-	rows, head := c.machine.Changes()
+	rows, head := c.machine.TakeChanges()
 	for _, row := range rows {
 		key := journalPrefix + row.ID.String()
 		err := error(nil)
@@ -66,7 +66,7 @@ func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.
 		return nil, err
 	}
 	var failed error
-	machine, err := queue.Continue(name, head, func(yield func(queue.TicketID, []byte) bool) {
+	machine, err := queue.ContinueDataCentre(name, head, func(yield func(queue.TicketID, []byte) bool) {
 		failed = eachRow(ctx, s, func(id queue.TicketID, row durable.Entry) (bool, error) { return yield(id, row.Value), nil })
 	}, m.Settings, rand.Uint64(), now)
 	if failed != nil {

@@ -20,8 +20,10 @@ import (
 // it as soon as a slot is reserved.
 
 const (
-	// maxStreams bounds the event streams of a process, each of which takes about 12 KB besides its connection. Further visitors poll.
+	// maxStreams bounds the event streams of a process. Further visitors poll.
 	maxStreams = 100_000
+	// streamMemory is what a stream and its connection take, in bytes.
+	streamMemory = 48 << 10
 	// maxTicketStreams bounds those of one ticket, which several tabs of a browser share.
 	maxTicketStreams = 8
 	// streamDuration is how long a stream lasts at most. The browser then opens another one, whose header renews the ticket.
@@ -32,6 +34,14 @@ const (
 	// streamRetry is when a browser opens another stream, in milliseconds.
 	streamRetry = "1000"
 )
+
+// mostStreams returns how many event streams the process may have.
+func (o *Options) mostStreams() int64 {
+	if o.StreamMemory == 0 {
+		return maxStreams
+	}
+	return min(maxStreams, o.StreamMemory/streamMemory)
+}
 
 // streams are the event streams of a room.
 type streams struct {
@@ -103,6 +113,12 @@ func (s *stream) replace(e event) {
 // the turn of the room's data centre.
 func (s *streams) deliver(c *centre, now time.Time, changed bool) {
 	calls := c.machine.TakeCalls()
+	if c.remote != nil && len(calls) > 0 {
+		for _, call := range calls {
+			c.remote.redemptions.Called(now, call.ID)
+		}
+		c.room.reportAtOnce()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range calls {
@@ -141,7 +157,7 @@ func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room
 		return
 	}
 	var s *stream
-	if r.streaming.Add(1) <= maxStreams && !r.options.Frozen && r.streamsEnd.Err() == nil {
+	if r.streaming.Add(1) <= r.options.mostStreams() && !r.options.Frozen && r.streamsEnd.Err() == nil {
 		s = room.streams.add(t.ID)
 	}
 	defer r.streaming.Add(-1)

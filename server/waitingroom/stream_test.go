@@ -3,7 +3,9 @@ package waitingroom
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -137,6 +139,20 @@ func TestStreamsOfTabs(t *testing.T) {
 	}
 }
 
+// TestStreamMemory has as much memory as one event stream takes: the visitor with the second one polls.
+func TestStreamMemory(t *testing.T) {
+	t.Parallel()
+	h := openWith(t, houseOptions{yaml: small(1), memory: streamMemory})
+	h.user().get("/")
+	for _, want := range []int{http.StatusOK, http.StatusNoContent} {
+		u := h.user()
+		u.get("/")
+		if res, _ := u.stream(); res.StatusCode != want {
+			t.Errorf("the stream gets %d, want %d", res.StatusCode, want)
+		}
+	}
+}
+
 // TestEndStreams has the process stop while a visitor holds a stream.
 func TestEndStreams(t *testing.T) {
 	t.Parallel()
@@ -183,12 +199,14 @@ type streamCrowd struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	called []int // in their order
+	called []int
+	more   sync.Cond // called has grown
 }
 
 // newStreamCrowd has n users come, some time apart, and open event streams.
 func newStreamCrowd(h *house, n int, apart time.Duration) *streamCrowd {
 	c := &streamCrowd{house: h, handler: h.rooms.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "origin") }))}
+	c.more.L = &c.mu
 	ctx, cancel := context.WithCancel(h.Context())
 	c.ends = cancel
 	request := func(cookie, accept string) *http.Request {
@@ -210,6 +228,7 @@ func newStreamCrowd(h *house, n int, apart time.Duration) *streamCrowd {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.called = append(c.called, i)
+				c.more.Broadcast()
 			}}, request(cookie, "text/event-stream"))
 		})
 	}
@@ -217,6 +236,15 @@ func newStreamCrowd(h *house, n int, apart time.Duration) *streamCrowd {
 		runtime.Gosched()
 	}
 	return c
+}
+
+// await waits until n users were called.
+func (c *streamCrowd) await(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.called) < n {
+		c.more.Wait()
+	}
 }
 
 // enter has the users enter who were called in a minute, and returns how many did.
@@ -257,66 +285,147 @@ func TestManyStreams(t *testing.T) {
 		// The turn of the minute, and the time over which the users are called.
 		h.add(queue.MinuteOf(h.Now()).Time().Add(time.Minute + 100*time.Millisecond).Sub(h.Now()))
 		h.pass(2 * time.Second)
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			c.mu.Lock()
-			called := len(c.called)
-			c.mu.Unlock()
-			if called >= min(n, entered+perMinute) {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%d of %d were called", called, n)
-			}
-		}
+		c.await(min(n, entered+perMinute))
 		entered += c.enter(entered)
 		if s, _ := h.rooms.Status("shop"); s.Active != perMinute+entered {
 			t.Fatalf("%d active, %d entered", s.Active, entered)
 		}
 	}
-	last := 0
-	for _, i := range c.called { // those who came within a tick have no order, and a goroutine may be late
-		if last = max(last, i); time.Duration(last-i)*apart > time.Second {
-			t.Errorf("user %d was called after user %d", i, last)
+	// The streams of a minute run at once, so only the minutes have an order; those who came within a tick of each other have none.
+	for at, i := range c.called {
+		if first := at / perMinute * perMinute; time.Duration(max(first-i, i-first-perMinute+1))*apart > 200*time.Millisecond {
+			t.Errorf("user %d was called as number %d", i, at)
 		}
 	}
 }
 
-// BenchmarkStreams is a round of places, which the event streams of a process, 10,000 and 100,000, send every five seconds: the memory of a stream,
-// without that of its connection, and the processor time that a round takes for each.
+// BenchmarkStreams is a round of places, which the event streams of a process, 10,000 and 100,000, send every five seconds: the memory
+// of a stream, and the processor time that a round takes for each. One form has connections in memory, which costs the room's part only;
+// the other one real connections over HTTP/1.1, as many as the limit of open files allows, with the time of the kernel.
 func BenchmarkStreams(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkStreams(b, n) })
+		b.Run(fmt.Sprintf("memory/%d", n), func(b *testing.B) { benchmarkStreams(b, n, serveInMemory) })
+		b.Run(fmt.Sprintf("connections/%d", n), func(b *testing.B) {
+			limit := openFiles(b, uint64(2*n+1000))
+			if limit < 3000 {
+				b.Skipf("only %d open files are allowed", limit)
+			}
+			benchmarkStreams(b, min(n, int(limit-1000)/2), serveOverConnections)
+		})
 	}
 }
 
-// benchmarkStreams has n users wait, all but ten with event streams.
-func benchmarkStreams(b *testing.B, n int) {
-	c := newQueuers(b, n, 15*time.Second/time.Duration(n))
+// TestConnections has 200 users hold event streams over real connections: each gets its place, and takes no more memory than the bound of
+// their number is for.
+func TestConnections(t *testing.T) {
+	const n = 200
+	c := newQueuers(t, n, 15*time.Second/n)
 	before := inUseWithStacks()
+	var sent atomic.Int64
+	defer serveOverConnections(t, c.handler, c.cookies[10:], func() { sent.Add(1) })()
+	for sent.Load() < n-10 {
+		time.Sleep(time.Millisecond)
+	}
+	if each := (inUseWithStacks() - before) / n; each > streamMemory {
+		t.Errorf("a stream takes %d bytes, and the bound of their number is for %d", each, streamMemory)
+	}
+}
+
+// openFiles raises the limit of open files of the process to want, if that is allowed, and returns the limit.
+func openFiles(tb testing.TB, want uint64) uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		tb.Fatal(err)
+	}
+	if limit.Cur < want {
+		for _, most := range []uint64{max(want, limit.Max), limit.Max} {
+			if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: min(want, most), Max: most}) == nil {
+				return min(want, most)
+			}
+		}
+	}
+	return limit.Cur
+}
+
+// A streamServer serves event streams of users with these cookies, and calls placed for each place that it sends. close ends it.
+type streamServer func(b testing.TB, handler http.Handler, cookies []string, placed func()) (close func())
+
+// serveInMemory serves the streams without connections.
+func serveInMemory(b testing.TB, handler http.Handler, cookies []string, placed func()) func() {
 	ctx, cancel := context.WithCancel(b.Context())
 	var running sync.WaitGroup
-	var sent atomic.Int64
-	for i, cookie := range c.cookies {
-		if i < 10 {
-			continue // they are in
-		}
+	for _, cookie := range cookies {
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 		req.Header.Set("Accept", "text/event-stream")
 		req.Header.Set("Cookie", cookie)
-		running.Go(func() { c.handler.ServeHTTP(&streamWriter{header: http.Header{}, placed: func() { sent.Add(1) }}, req) })
+		running.Go(func() { handler.ServeHTTP(&streamWriter{header: http.Header{}, placed: placed}, req) })
 	}
-	left := 10 // users who are in or have left
+	return func() { cancel(); running.Wait() }
+}
+
+// serveOverConnections serves the streams over loopback. The clients are sockets that read nothing, so they cost the process nothing.
+func serveOverConnections(b testing.TB, handler http.Handler, cookies []string, placed func()) func() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(&placeCounter{w, placed}, r)
+	}))
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	var clients []int
+	for i, cookie := range cookies {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		clients = append(clients, fd)
+		from := syscall.SockaddrInet4{Addr: [4]byte{127, 0, 1, byte(1 + i/20_000)}} // an address has about 28,000 ports
+		err = errors.Join(syscall.Bind(fd, &from), syscall.Connect(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}))
+		if err == nil {
+			_, err = syscall.Write(fd, fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: shop\r\nAccept: text/event-stream\r\nCookie: %s\r\n\r\n", cookie))
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return func() {
+		for _, fd := range clients {
+			_ = syscall.Close(fd)
+		}
+		server.Close()
+	}
+}
+
+// A placeCounter counts the places that are written to a client.
+type placeCounter struct {
+	http.ResponseWriter
+	placed func()
+}
+
+func (w *placeCounter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *placeCounter) Write(text []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(text)
+	if strings.HasPrefix(string(text), "event: place") {
+		w.placed()
+	}
+	return n, err
+}
+
+// benchmarkStreams has n users wait, all but ten with event streams.
+func benchmarkStreams(b *testing.B, n int, serve streamServer) {
+	c := newQueuers(b, n, 15*time.Second/time.Duration(n))
+	before := inUseWithStacks()
+	var sent atomic.Int64
+	defer serve(b, c.handler, c.cookies[10:], func() { sent.Add(1) })() // ten are in
+	left := 10                                                          // users who are in or have left
 	round := func() {
 		_, value, _ := strings.Cut(c.cookies[left], "=")
 		gone, _ := c.room.codec.open(value)
 		left++
-		if err := c.room.do(ctx, func(_ context.Context, _ *durable.State, m *centre) error { // all others move up
+		if err := c.room.do(b.Context(), func(_ context.Context, _ *durable.State, m *centre) error { // all others move up
 			m.machine.Revoke(c.Now(), gone.ID, true)
 			return nil
 		}); err != nil {
 			b.Fatal(err)
 		}
-		until := sent.Load() + int64(n-n/50) // those who came within a tick of the one who left do not move up
+		until := sent.Load() + int64(n-left-n/50) // those who came within a tick of the one who left do not move up
 		c.add(placeInterval)
 		c.report(b)
 		for sent.Load() < until {
@@ -333,10 +442,9 @@ func benchmarkStreams(b *testing.B, n int) {
 		round()
 		rounds++
 	}
+	b.ReportMetric(float64(n), "streams")
 	b.ReportMetric(each, "B/stream")
 	b.ReportMetric(float64((processorTime()-began).Nanoseconds())/float64(rounds)/float64(n), "cpu-ns/stream")
-	cancel()
-	running.Wait()
 }
 
 // inUseWithStacks is the memory of the heap and of goroutines' stacks that is in use.

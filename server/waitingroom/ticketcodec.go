@@ -124,8 +124,15 @@ func encodeTicket(t *queue.Ticket, b *[bodySize]byte) {
 		binary.BigEndian.PutUint64(b[n:], uint64(milliseconds))
 		n += 8
 	}
-	binary.BigEndian.PutUint16(b[n:], uint16(min(t.RefreshInterval/time.Second, 1<<16-1)))
+	interval := uint16(min(t.RefreshInterval/time.Second, streamBit-1))
+	if t.Stream {
+		interval |= streamBit
+	}
+	binary.BigEndian.PutUint16(b[n:], interval)
 }
+
+// streamBit is set in the refresh interval of a ticket whose visitor has opened an event stream. No interval is as long.
+const streamBit = 1 << 15
 
 // decodeTicket reads a ticket in its binary form; false if it is malformed.
 func decodeTicket(t *queue.Ticket, b *[bodySize]byte) bool {
@@ -142,7 +149,8 @@ func decodeTicket(t *queue.Ticket, b *[bodySize]byte) bool {
 		return time.UnixMilli(milliseconds).UTC()
 	}
 	t.Since, t.LastCheckIn, t.AcceptedAt, t.Ends = next(), next(), next(), next()
-	t.RefreshInterval = time.Duration(binary.BigEndian.Uint16(b[n:])) * time.Second
+	interval := binary.BigEndian.Uint16(b[n:])
+	t.RefreshInterval, t.Stream = time.Duration(interval&^streamBit)*time.Second, interval&streamBit != 0
 	return true
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -433,6 +434,67 @@ func TestRenewedByForgetfulServer(t *testing.T) {
 	w.found()
 	w.start(w.tlsALPN()).run()
 	w.await("a renewed certificate", func() bool { return w.serial() != old })
+}
+
+// A clock that was a year ahead has stored that the ACME server is requested for the time of a renewal in a year.
+func TestRenewalInfoAfterClockAhead(t *testing.T) {
+	w := newWorld(t)
+	o := acme.Options{TLS: w.https.Addr().(*net.TCPAddr)}
+	first := w.start(o)
+	first.issue()
+	first.stop()
+
+	ahead := time.Now().AddDate(1, 0, 0).UTC()
+	changed := 0
+	walk(t, w.folder, func(path string, info fs.FileInfo) {
+		if filepath.Base(path) != w.domain+".json" {
+			return
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var resource, issuer, renewal map[string]json.RawMessage
+		unmarshal(t, data, &resource)
+		unmarshal(t, resource["issuer_data"], &issuer)
+		unmarshal(t, issuer["renewal_info"], &renewal)
+		renewal["_retryAfter"] = marshal(t, ahead)
+		issuer["renewal_info"] = marshal(t, renewal)
+		resource["issuer_data"] = marshal(t, issuer)
+		if err := os.WriteFile(path, marshal(t, resource), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changed++
+	})
+	if changed != 1 {
+		t.Fatalf("%d files with renewal information, want 1", changed)
+	}
+	var requests atomic.Int64
+	var handler http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/renewalInfo/") {
+			requests.Add(1)
+		}
+		w.acme.ServeHTTP(rw, r)
+	})
+	authority.handler.Store(&handler)
+	w.start(o).run()
+	w.await("a request for the time of renewal", func() bool { return requests.Load() > 0 })
+}
+
+func marshal(t *testing.T, v any) json.RawMessage {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func unmarshal(t *testing.T, data []byte, v any) {
+	t.Helper()
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatalf("%v in %s", err, data)
+	}
 }
 
 func TestFailedRenewal(t *testing.T) {

@@ -65,7 +65,7 @@ func TestH2spec(t *testing.T) {
 		secure bool
 		args   []string
 	}{
-		{"h2c", false, []string{"--h2c"}},
+		{"h2c", false, nil},
 		{"TLS", true, []string{"--tls-cert", cert, "--tls-key", key}},
 	} {
 		port := serve(t, larder, data, way.args...)
@@ -210,6 +210,7 @@ func serve(t *testing.T, larder, data string, args ...string) int {
 		"--listen", "127.0.0.1:0", "--private-listen", "off", "--log-level", "error", "--ready-file", ready}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
+	cmd.Env = append(os.Environ(), "LARDER_H2C=true")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {

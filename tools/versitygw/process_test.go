@@ -263,7 +263,7 @@ func TestProcesses(t *testing.T) {
 	c := newCrew(t, front(t, nil, g).URL)
 	one := c.node("one", nil)
 	one.start()
-	c.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "writer" })
+	c.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "leader" })
 	two := c.node("two", one, "log.key", "log.pub", "checkpoint", "cluster.key")
 	three := c.node("three", one, "cluster.key", "log.pub", "checkpoint")
 	two.start()
@@ -334,7 +334,7 @@ func TestProcessMistakes(t *testing.T) {
 	founder.start()
 	foreign.start("--bucket", "s3://"+bucketName+"/foreign")
 	for _, n := range []*node{founder, foreign} {
-		c.eventuallyByCommand(n.name+" publishes", func() bool { return n.told().Role == "writer" })
+		c.eventuallyByCommand(n.name+" publishes", func() bool { return n.told().Role == "leader" })
 		n.end(os.Interrupt)
 	}
 	empty := c.node("empty", founder, "cluster.key")

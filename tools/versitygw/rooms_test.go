@@ -155,7 +155,7 @@ func TestRoomPartitions(t *testing.T) {
 	all := newCentres(t, newGateway(t, folder(t), false), upstream.URL)
 	one := all[0]
 	one.up()
-	one.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "writer" })
+	one.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "leader" })
 	for i, n := range all {
 		if i > 0 {
 			n.takeKeys(one.node, "log.key", "log.pub", "checkpoint", "cluster.key")
@@ -245,7 +245,7 @@ func writing(all [3]*centre) (i int) {
 	all[0].Helper()
 	all[0].eventuallyByCommand("one node publishes", func() bool {
 		for k, n := range all {
-			if n.told().Role == "writer" {
+			if n.told().Role == "leader" {
 				i = k
 				return true
 			}

@@ -23,6 +23,19 @@ type element struct {
 
 func (e element) String() string { return fmt.Sprintf("%s %q", e.role, e.name) }
 
+// property returns a property of the element in the accessibility tree, "" if it has none.
+func (e element) property(name string) string {
+	e.tab.Helper()
+	node := call(e.tab, accessibility.GetPartialAXTree, accessibility.GetPartialAXTreeParams{BackendNodeID: e.node}).Nodes[0]
+	for _, p := range node.Properties {
+		var value string
+		if string(p.Name) == name && json.Unmarshal(p.Value.Value, &value) == nil {
+			return value
+		}
+	}
+	return ""
+}
+
 // all returns the elements that have a role and a name that the pattern matches, as
 // far as they are there for assistive technology.
 func (b *tab) all(role, pattern string) []element {

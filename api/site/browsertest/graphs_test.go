@@ -256,32 +256,13 @@ func installedReleases(t *testing.T, folder string, random *rand.Rand) (all, loa
 	wanted := strings.Fields(string(listed))
 	random.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
 	wanted = wanted[:min(len(wanted), mostLoaded)]
-	found, err := filepath.Glob(filepath.Join(folder, "*", "package.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	scoped, err := filepath.Glob(filepath.Join(folder, "@*", "*", "package.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range append(found, scoped...) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var said struct {
-			Name, Version, Module, Main string
-			Exports                     json.RawMessage
-		}
-		if err := json.Unmarshal(data, &said); err != nil || said.Name == "" {
-			t.Fatal(file, err)
-		}
-		r := moduleRelease{name: said.Name, version: said.Version, folder: t.TempDir(), module: strings.TrimPrefix(said.Module, "./")}
+	for _, p := range findInstalled(t, folder) {
+		r := moduleRelease{name: p.Name, version: p.Version, folder: t.TempDir(), module: strings.TrimPrefix(p.Module, "./")}
 		if r.module == "" {
-			r.module = strings.TrimPrefix(cmp.Or(exported(said.Exports), said.Main), "./")
+			r.module = strings.TrimPrefix(cmp.Or(exported(p.Exports), p.Main), "./")
 		}
-		source := os.DirFS(filepath.Dir(file))
-		err = fs.WalkDir(source, ".", func(path string, d fs.DirEntry, err error) error {
+		source := os.DirFS(p.folder)
+		err := fs.WalkDir(source, ".", func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() && path != "." && d.Name() == "node_modules" {
 				return fs.SkipDir
 			}
@@ -303,4 +284,37 @@ func installedReleases(t *testing.T, folder string, random *rand.Rand) (all, loa
 		}
 	}
 	return all, loaded
+}
+
+// An installedPackage is one that npm has installed.
+type installedPackage struct {
+	Name, Version, Module, Main string
+	Exports                     json.RawMessage
+	folder                      string
+}
+
+// findInstalled returns the packages that npm has installed in a node_modules folder and those below it, outer ones first.
+func findInstalled(t *testing.T, nodeModules string) (all []installedPackage) {
+	t.Helper()
+	for _, pattern := range []string{"*", "@*/*"} {
+		found, err := filepath.Glob(filepath.Join(nodeModules, pattern, "package.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range found {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := installedPackage{folder: filepath.Dir(file)}
+			if err := json.Unmarshal(data, &p); p.Name == "" { // some have "main": false
+				t.Fatal(file, err)
+			}
+			all = append(all, p)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		all = append(all, findInstalled(t, filepath.Join(p.folder, "node_modules"))...)
+	}
+	return all
 }

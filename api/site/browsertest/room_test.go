@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -24,8 +25,22 @@ import (
 
 // A waitingRoom is a site with room for one user.
 type waitingRoom struct {
-	url  string
-	rush atomic.Int64 // how far its clock is ahead
+	url     string
+	rush    atomic.Int64 // how far its clock is ahead
+	rooms   *waitingroom.Rooms
+	streams atomic.Int64 // event streams that are open
+	most    atomic.Int64 // event streams that have been open at once
+}
+
+// serve counts the event streams, which are served by next like all else.
+func (w *waitingRoom) serve(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "text/event-stream" {
+			w.most.Store(max(w.most.Load(), w.streams.Add(1)))
+			defer w.streams.Add(-1)
+		}
+		next.ServeHTTP(rw, r)
+	})
 }
 
 func (w *waitingRoom) now() time.Time { return time.Now().Add(time.Duration(w.rush.Load())) }
@@ -67,8 +82,8 @@ func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRo
 		defer close(done)
 		opened.Run(ctx)
 	}()
-	server := httptest.NewServer(opened.Handler(site))
-	w.url = server.URL
+	server := httptest.NewServer(w.serve(opened.Handler(site)))
+	w.url, w.rooms = server.URL, opened
 	t.Cleanup(func() {
 		opened.EndStreams()
 		server.Close()
@@ -103,6 +118,20 @@ func TestWaitingRoom(t *testing.T) {
 	eval[any](b, `window.loadedOnce = true`)
 	b.until(`document.title.startsWith("1 · You are in line")`)
 	b.until(`document.querySelector("[role=status]").textContent.includes("Your place in line: 1")`)
+	// What a screen reader has of the page: its title, the place as a list of terms, and the region that it reads out when it changes.
+	b.find("RootWebArea", `^1 · You are in line$`)
+	b.find("heading", `^You are in line$`)
+	region := b.find("status", "")
+	if live := region.property("live"); live != "polite" {
+		t.Errorf("the live region is %q", live)
+	}
+	b.find("StaticText", `^Estimated wait: .*Your place in line: 1\. People ahead of you: 0$|^Your place in line: 1\. People ahead of you: 0$`)
+	for _, term := range []string{"Estimated wait", "Your place in line", "People ahead of you"} {
+		b.find("StaticText", "^"+term+"$")
+	}
+	if images := b.all("image", ""); len(images) != 0 {
+		t.Errorf("the drawing is not hidden from screen readers: %v", images)
+	}
 	first := eval[string](b, `document.querySelector(".checked").innerText`)
 	b.until(fmt.Sprintf(`document.querySelector(".checked") && document.querySelector(".checked").innerText !== %q`, first)) // without a click
 	b.says("you are in line")
@@ -112,6 +141,59 @@ func TestWaitingRoom(t *testing.T) {
 
 	w.rush.Add(int64(3 * time.Minute)) // the visitors inside have gone
 	b.says("welcome to the shop")
+}
+
+// TestWaitingRoomTabs has ten tabs of a browser wait for different pages over HTTP/1.1, which gives them six connections: one event stream
+// does for all, each tab shows the place and can be used, and all enter with one slot. When the tab that holds the stream closes, another one takes it over.
+func TestWaitingRoomTabs(t *testing.T) {
+	t.Parallel()
+	open(t)
+	w := openRoomBefore(t, 30, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><title>Shop</title><link rel="icon" href="data:,"><main><h1>Welcome to the shop</h1></main>`)
+	})
+	full, err := http.Get(w.url) // it is now
+	if err != nil {
+		t.Fatal(err)
+	}
+	full.Body.Close()
+	first := newTabOn(t, &instance{address: w.url})
+	tabs := []*tab{first}
+	for range 9 {
+		tabs = append(tabs, first.another())
+	}
+	for i, b := range tabs {
+		b.visit(fmt.Sprintf("/page/%d", i))
+	}
+	for _, b := range tabs {
+		b.until(`document.documentElement.classList.contains("live") && document.title.startsWith("1 · You are in line")`)
+	}
+	first.wait("one stream", func() bool { return w.streams.Load() == 1 })
+	for i, b := range tabs {
+		if eval[bool](b, "Boolean(stream)") {
+			b.do(chromedp.Navigate("about:blank"))
+			tabs = append(tabs[:i], tabs[i+1:]...)
+			break
+		}
+	}
+	tabs[0].wait("another tab holds the stream", func() bool {
+		for _, b := range tabs {
+			if held, err := tryEval[bool](b, "Boolean(stream)"); err == nil && held {
+				return true
+			}
+		}
+		return false
+	})
+	w.rush.Add(int64(3 * time.Minute)) // the visitor inside has gone
+	for _, b := range tabs {
+		b.says("welcome to the shop")
+	}
+	if s, _ := w.rooms.Status("shop"); s.Active != 1 {
+		t.Errorf("%d slots are used", s.Active)
+	}
+	if n := w.most.Load(); n > 5 {
+		t.Errorf("%d event streams were open at once", n)
+	}
 }
 
 // TestWaitingRoomAccessible holds the waiting visitor's page against axe-core, on a phone and on

@@ -157,6 +157,20 @@ func newTabOn(t *testing.T, instance *instance) *tab {
 	return b
 }
 
+// another opens another tab of the same profile, which closes with the test.
+func (b *tab) another() *tab {
+	b.Helper()
+	other := &tab{T: b.T, address: b.address, private: b.private, origins: b.origins}
+	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithListener(other.watch))
+	b.Cleanup(cancel)
+	b.Cleanup(other.report)
+	other.ctx = ctx
+	if err := chromedp.Do(ctx); err != nil {
+		b.Fatal(err)
+	}
+	return other
+}
+
 // watch runs in the loop that reads the browser's messages, and must not ask anything.
 func (b *tab) watch(event any) {
 	b.mu.Lock()

@@ -39,6 +39,7 @@ const (
 	Slowly   = "slowly"    // asks, and takes 1 kB/s of the answer
 	Silent   = "silent"    // connects, and says nothing
 	HalfTLS  = "half-tls"  // sends half of what begins a TLS handshake
+	Churn    = "churn"     // sends the same half, closes, and comes again
 	NoRead   = "no-read"   // asks, and takes nothing of the answer
 	HalfHead = "half-head" // sends half of a request's head
 	Idle     = "idle"      // asks once, and keeps the connection
@@ -108,7 +109,8 @@ func Child() {
 		Slowly: (*Attack).slowly, NoWindow: (*Attack).noWindow, Again: (*Attack).again,
 		Silent:   func(a *Attack) error { return a.silent("") },
 		HalfHead: func(a *Attack) error { return a.silent("GET / HTTP/1.1\r\nHost: exam") },
-		HalfTLS:  func(a *Attack) error { return a.silent("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03") },
+		HalfTLS:  func(a *Attack) error { return a.silent(halfHandshake) },
+		Churn:    (*Attack).churn,
 		Idle:     func(a *Attack) error { return a.silent(request) },
 		NoRead:   func(a *Attack) error { return a.noRead(request) },
 	}[a.Do]
@@ -167,6 +169,19 @@ func (a *Attack) slowly() error {
 		_, err = c.Read(b)
 	}
 	return err
+}
+
+// halfHandshake is the beginning of a TLS handshake.
+const halfHandshake = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+// churn connects, sends half of what begins a TLS handshake, and closes.
+func (a *Attack) churn() error {
+	c, err := a.dial()
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(c, halfHandshake)
+	return errors.Join(err, c.Close())
 }
 
 // silent connects, sends that, and waits.

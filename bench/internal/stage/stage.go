@@ -3,6 +3,7 @@
 package stage
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -40,6 +41,23 @@ func Start(c *exec.Cmd) (stop func(), err error) {
 			<-done
 		}
 	}, nil
+}
+
+// AwaitURL waits until a process of Larder that was started with [Start] writes its ready file, and returns the URL in that.
+func AwaitURL(ctx context.Context, p *os.Process, readyFile string) (string, error) {
+	for {
+		if url, err := os.ReadFile(readyFile); err == nil {
+			return strings.TrimSpace(string(url)), nil
+		}
+		if p.Signal(syscall.Signal(0)) != nil {
+			return "", errors.New("larder ended before it was ready")
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // Certificate makes one for addresses and names of the loopback, as cert.pem and key.pem of a folder. Files that are there are

@@ -11,11 +11,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -25,25 +25,29 @@ import (
 
 // Options are the options of esbuild's command line with which modules are built. The last word is the version of what Larder adds: how
 // imports are resolved, and the text of entry points.
-const Options = options + " larder-modules-1"
+const Options = options + " larder-modules-3"
 
 const options = `--bundle --format=esm --splitting --minify --target=esnext --platform=browser --charset=utf8 --legal-comments=eof --tree-shaking=true ` +
 	`--conditions=import,production --entry-names=[dir]/[name] --chunk-names=chunks/[hash] --out-extension:.js=.mjs`
 
-// defines replaces what only Node.js has.
-var defines = map[string]string{"process.env.NODE_ENV": `"production"`, "global": "globalThis"}
+// defines replaces what only Node.js has. Browsers have no environment variables.
+var defines = map[string]string{"process.env": "{}", "process.env.NODE_ENV": `"production"`, "global": "globalThis"}
 
 // The limits of one build.
 const (
 	MaxSubpaths = 500
 	MaxInput    = 32 << 20 // bytes of all files in a request
+	MaxOutput   = 64 << 20 // bytes of all files in a result
+	MaxFiles    = 4 * MaxSubpaths
+	maxOnDemand = 500      // files that a module loads on demand, if there are more than MaxFiles
 	maxLoaded   = 4000     // files that esbuild parses
+	maxExported = 16 << 20 // bytes of the names that entry points export, and of the specifiers from which they export others
 	maxSkipped  = 20       // rounds in which subpaths are skipped
 	maxReason   = 400      // bytes of the reason why a subpath is skipped
 )
 
-// Patterns stands among the skipped subpaths for those that patterns in exports match.
-const Patterns = "*"
+// Others stands among the skipped subpaths for those that are left out because the package exports more than MaxSubpaths.
+const Others = "*"
 
 // Folder is where the modules of a release are, and Extension ends their names.
 const (
@@ -55,15 +59,17 @@ const (
 type Request struct {
 	Package  string            `json:"package"`            // npm's name
 	Subpaths []string          `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
-	Files    map[string][]byte `json:"files"`              // those of the release for which [Reads] is true
+	Files    map[string][]byte `json:"files"`              // those of the release for which [IsInput] is true
 }
 
 // A Result is the modules of a release. It has no modules only if Skipped says why.
 type Result struct {
-	Modules []Module  `json:"modules"`
-	Files   []File    `json:"files"`
-	Inputs  []string  `json:"inputs"` // the files of the release that were read, sorted
-	Skipped []Skipped `json:"skipped,omitempty"`
+	Modules []Module `json:"modules"`
+	Files   []File   `json:"files"`
+	Inputs  []string `json:"inputs"` // the files of the release that were read, sorted
+	// Globals are the globals of Node.js that scripts of the release use although browsers lack them, by the script.
+	Globals map[string][]string `json:"globals,omitempty"`
+	Skipped []Skipped           `json:"skipped,omitempty"`
 }
 
 // A Module is the module for a subpath.
@@ -92,8 +98,8 @@ var loaders = map[string]api.Loader{
 	".svg": api.LoaderDataURL, ".png": api.LoaderDataURL, ".gif": api.LoaderDataURL, ".jpg": api.LoaderDataURL, ".woff": api.LoaderDataURL, ".woff2": api.LoaderDataURL,
 }
 
-// Reads reports whether a build may need the file of a release with that path.
-func Reads(file string) bool { return loaders[path.Ext(file)] != 0 }
+// IsInput reports whether a build may need the file of a release with that path.
+func IsInput(file string) bool { return loaders[path.Ext(file)] != 0 }
 
 // PathOf returns the path of the module for a subpath.
 func PathOf(subpath string) string {
@@ -103,35 +109,45 @@ func PathOf(subpath string) string {
 	return path.Join(Folder, subpath) + Extension
 }
 
-// Build builds modules. The error says why there are none at all.
-func Build(q Request) (Result, error) {
+// Build builds modules. It passes each file that they import to check, and builds none that imports one for which check returns an error. The
+// error of Build says why there are no modules at all.
+func Build(q Request, check func(file string, data []byte) error) (Result, error) {
 	r, err := newRelease(q.Package, q.Files)
 	if err != nil {
 		return Result{}, err
 	}
-	b := &builder{release: r}
+	b := &builder{release: r, check: check, esCache: map[string]*fileExports{}, commonJSCache: map[string]*fileExports{}, required: map[importSite]bool{}}
 	subpaths := q.Subpaths
 	if len(subpaths) == 0 {
-		if subpaths = r.subpaths(true); len(subpaths) > MaxSubpaths {
-			b.skip(Patterns, fmt.Sprintf("%d subpaths with those that patterns in exports match, over the limit of %d: list those that you need in the package JSON", len(subpaths), MaxSubpaths))
-			subpaths = r.subpaths(false)
+		var others int
+		if subpaths, others = r.selectSubpaths(); others > 0 {
+			b.skipSubpath(Others, fmt.Sprintf("the package exports %d more, %d in all, over the limit of %d: list those that you need in the package JSON", others, len(subpaths)+others, MaxSubpaths))
 		}
 	}
 	if len(subpaths) > MaxSubpaths {
 		return Result{}, fmt.Errorf("the package exports %d subpaths, over the limit of %d: list those that you need in the package JSON", len(subpaths), MaxSubpaths)
 	}
 	for _, subpath := range subpaths {
-		b.addEntry(subpath)
+		if err := b.addEntry(subpath); err != nil {
+			return Result{}, err
+		}
 	}
 	// The first build finds out what the entry points export, and which of them cannot be built.
 	first, err := b.buildEntries(api.BuildOptions{MinifyWhitespace: true})
 	if err != nil {
 		return Result{}, err
 	}
+	var m metafile
+	if len(b.entries) > 0 {
+		if err := json.Unmarshal([]byte(first.Metafile), &m); err != nil {
+			return Result{}, err
+		}
+		b.skipOnDemand(m)
+	}
 	if len(b.entries) == 0 {
 		return b.result(first)
 	}
-	if err := b.describeEntries(first); err != nil {
+	if err := b.rewriteCommonJSEntries(m); err != nil {
 		return Result{}, err
 	}
 	out, err := b.buildEntries(api.BuildOptions{MinifyWhitespace: true, MinifyIdentifiers: true, MinifySyntax: true, Sourcemap: api.SourceMapLinked})
@@ -143,84 +159,35 @@ func Build(q Request) (Result, error) {
 
 // A builder builds the modules of one release.
 type builder struct {
-	release *release
-	entries []*entry
-	skipped []Skipped
+	release       *release
+	check         func(file string, data []byte) error
+	esCache       map[string]*fileExports // those of ES modules by file
+	commonJSCache map[string]*fileExports // those of CommonJS modules by file
+	exported      int                     // see maxExported
+	entries       []*entry
+	skipped       []Skipped
 
-	mu       sync.Mutex
-	loaded   map[string]bool // files of the release
-	imports  map[string][]string
-	builtins map[string]string // by importing file and specifier
+	mu         sync.Mutex
+	loaded     map[string]bool // files of the release
+	imports    map[string][]string
+	unresolved map[importSite]resolved // what was not resolved
+	required   map[importSite]bool     // calls of require for other packages that stand in no try statement
 }
 
-// An entry is an entry point.
-type entry struct {
-	subpath string
-	file    string // of the release
-	text    string // of the module that esbuild gets as the entry point
-}
+// An importSite is an import, or a call of require, of a specifier in a file of the release.
+type importSite struct{ file, specifier string }
 
 // The namespaces of esbuild's plugins.
 const (
-	fromRelease = "release" // files of the release
-	fromEntry   = "entry"   // the text of an entry, by its subpath
-	fromRequire = "require" // what require returns for another package
-	fromImport  = "import"  // the exports of another package
-	fromNowhere = "empty"
+	fromRelease  = "release" // files of the release
+	fromEntry    = "entry"   // the text of an entry, by its subpath
+	fromRequire  = "require" // what require returns for another package
+	fromImport   = "import"  // the exports of another package
+	fromDisabled = "empty"   // what the browser field disables
 )
 
-// addEntry adds the entry point for a subpath, or skips it.
-func (b *builder) addEntry(subpath string) {
-	file, err := b.release.resolveSubpath(subpath, importConditions)
-	at := b.release.replaceFile(file)
-	switch {
-	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
-		b.skip(subpath, "it does not name a file")
-	case err != nil:
-		b.skip(subpath, err.Error())
-	case at.file == "":
-		b.skip(subpath, "the package has nothing for browsers there")
-	case !isScript(at.file):
-		b.skip(subpath, at.file+" is not a script")
-	case slices.ContainsFunc(b.entries, func(e *entry) bool { return PathOf(e.subpath) == PathOf(subpath) }):
-		b.skip(subpath, "another subpath has the same module")
-	default:
-		b.entries = append(b.entries, &entry{subpath: subpath, file: at.file, text: b.exportAll(at.file) + b.exportDefault(at.file)})
-	}
-}
-
-// exportAll returns the statements of an entry point that export what a file exports by name. The exports of other packages are named here
-// again, because esbuild keeps them as such only in the entry point itself.
-func (b *builder) exportAll(file string) string {
-	text := "export * from " + quote(file) + ";\n"
-	seen, others := map[string]bool{}, map[string]bool{}
-	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
-		if seen[queue[0]] {
-			continue
-		}
-		seen[queue[0]] = true
-		for _, specifier := range readStars(b.release.files[queue[0]]).Stars {
-			if to := b.release.resolve(queue[0], specifier, importConditions); to.file != "" {
-				queue = append(queue, to.file)
-			} else if to.external != "" && !others[to.external] {
-				others[to.external] = true
-				text += "export * from " + quote(to.external) + ";\n"
-			}
-		}
-	}
-	return text
-}
-
-// exportDefault returns the statement of an entry point that exports the default of a file, "" if it has none.
-func (b *builder) exportDefault(file string) string {
-	if !readStars(b.release.files[file]).HasDefault {
-		return ""
-	}
-	return "export { default } from " + quote(file) + ";\n"
-}
-
-// skip records that a subpath has no module.
-func (b *builder) skip(subpath, reason string) {
+// skipSubpath records that a subpath has no module.
+func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
 
@@ -241,8 +208,11 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 			name := strings.TrimPrefix(strings.TrimSuffix(PathOf(e.subpath), Extension), Folder+"/")
 			o.EntryPointsAdvanced = append(o.EntryPointsAdvanced, api.EntryPoint{InputPath: e.subpath, OutputPath: name})
 		}
-		b.loaded, b.imports, b.builtins = map[string]bool{}, map[string][]string{}, map[string]string{}
+		b.loaded, b.imports, b.unresolved = map[string]bool{}, map[string][]string{}, map[importSite]resolved{}
 		out := api.Build(o)
+		if len(b.loaded) > maxLoaded { // which of them are too many depends on chance
+			return api.BuildResult{}, errTooManyFiles
+		}
 		if len(out.Errors) == 0 {
 			return out, nil
 		}
@@ -253,7 +223,8 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	return api.BuildResult{}, errors.New("too many of its files cannot be built")
 }
 
-// skipFailed skips the entry points that lead to files with errors. It changes those that export a default of a module that has none.
+// skipFailed skips the entry points that lead to files with errors. It changes those that export a default of a module that has none. If the error
+// is a call of require for another package, the next build imports that package: esbuild reports such a call only outside of try statements.
 func (b *builder) skipFailed(all []api.Message) error {
 	failed := map[string]string{} // reasons by file
 	changed := false
@@ -263,21 +234,28 @@ func (b *builder) skipFailed(all []api.Message) error {
 		}
 		file := strings.TrimPrefix(m.Location.File, fromRelease+":")
 		if e := b.entryOf(strings.TrimPrefix(file, fromEntry+":")); e != nil && strings.Contains(e.text, "export { default } from") {
-			e.text = b.exportAll(e.file)
+			e.text = strings.TrimSuffix(e.text, b.defaultExportText(e.file))
 			changed = true
 			continue
 		}
-		failed[file] = b.describe(file, m)
+		at := importSite{file, unresolvedSpecifier(m)}
+		to, ok := b.unresolved[at]
+		if to.external != "" {
+			b.required[at] = true
+			changed = true
+			continue
+		}
+		failed[file] = describeFailure(at, to, ok, m)
 	}
 	if changed {
 		return nil // what else failed fails again
 	}
 	before := len(b.entries)
 	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool {
-		reached := b.reach(e.file)
+		reached := b.findReachable(e.file)
 		for _, file := range slices.Sorted(maps.Keys(failed)) {
 			if reached[file] || file == fromEntry+":"+e.subpath {
-				b.skip(e.subpath, failed[file])
+				b.skipSubpath(e.subpath, failed[file])
 				return true
 			}
 		}
@@ -289,32 +267,64 @@ func (b *builder) skipFailed(all []api.Message) error {
 	return nil
 }
 
-// describe returns why a file cannot be built.
-func (b *builder) describe(file string, m api.Message) string {
-	specifier, ok := strings.CutPrefix(m.Text, "Could not resolve ")
-	specifier = strings.Trim(specifier, `"`)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch module := b.builtins[file+"\x00"+specifier]; {
-	case ok && module != "":
-		return fmt.Sprintf("%s imports %q of Node.js, which browsers lack, and the package's browser field has nothing in its place", file, module)
-	case ok:
-		return fmt.Sprintf("%s imports %q, which is not in the release", file, specifier)
+// skipOnDemand skips the entry points that load most files on demand, if a build would have more than MaxFiles, each of which has a source map.
+func (b *builder) skipOnDemand(m metafile) {
+	if 2*len(m.Outputs) <= MaxFiles {
+		return
 	}
-	return fmt.Sprintf("%s: line %d: %.200s", file, m.Location.Line, m.Text)
+	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool {
+		onDemand := countOnDemand(m, PathOf(e.subpath))
+		if onDemand > maxOnDemand {
+			b.skipSubpath(e.subpath, fmt.Sprintf("it loads %d files on demand, over the limit of %d for packages whose modules would have over %d files", onDemand, maxOnDemand, MaxFiles))
+		}
+		return onDemand > maxOnDemand
+	})
 }
 
-// entryOf returns the entry point for a subpath, nil if it has none.
-func (b *builder) entryOf(subpath string) *entry {
-	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
-	if i < 0 {
-		return nil
+// countOnDemand returns the number of files that an output, or what it imports, loads only when code calls import.
+func countOnDemand(m metafile, output string) (n int) {
+	seen := map[string]bool{output: true}
+	for queue := []string{output}; len(queue) > 0; queue = queue[1:] {
+		for _, i := range m.Outputs[queue[0]].Imports {
+			if i.External || seen[i.Path] {
+				continue
+			}
+			seen[i.Path] = true
+			queue = append(queue, i.Path)
+			if i.Kind == "dynamic-import" {
+				n++
+			}
+		}
 	}
-	return b.entries[i]
+	return n
 }
 
-// reach returns the files that a file imports, directly or not, and itself.
-func (b *builder) reach(file string) map[string]bool {
+// unresolvedSpecifier returns the specifier that esbuild reports as not resolved, "" for other errors.
+func unresolvedSpecifier(m api.Message) string {
+	quoted, _ := strings.CutPrefix(m.Text, "Could not resolve ")
+	specifier, err := strconv.Unquote(quoted)
+	if err != nil {
+		return ""
+	}
+	return specifier
+}
+
+// describeFailure returns why a file cannot be built; to is what the import leads to if it is the cause.
+func describeFailure(at importSite, to resolved, isCause bool, m api.Message) string {
+	switch {
+	case to.builtin != "":
+		return fmt.Sprintf("%s imports %q of Node.js, which browsers lack, and the package's browser field has nothing in its place", at.file, to.builtin)
+	case isCause:
+		return fmt.Sprintf("%s imports %q, which is not in the release", at.file, at.specifier)
+	}
+	if m.Location.Line == 0 {
+		return fmt.Sprintf("%s: %.200s", at.file, m.Text)
+	}
+	return fmt.Sprintf("%s: line %d: %.200s", at.file, m.Location.Line, m.Text)
+}
+
+// findReachable returns the files that a file imports, directly or not, and itself.
+func (b *builder) findReachable(file string) map[string]bool {
 	found := map[string]bool{file: true}
 	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
 		for _, next := range b.imports[queue[0]] {
@@ -330,25 +340,27 @@ func (b *builder) reach(file string) map[string]bool {
 // setUp has esbuild resolve and load everything from the release.
 func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
-	for namespace, load := range map[string]func(api.OnLoadArgs) (string, api.Loader, error){
-		fromRelease: b.load, fromEntry: b.loadEntry, fromRequire: loadRequire, fromImport: loadImport,
-		fromNowhere: func(api.OnLoadArgs) (string, api.Loader, error) { return "", api.LoaderJS, nil },
+	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)
+	for namespace, load := range map[string]func(path string) (text string){
+		fromEntry: func(subpath string) string { return b.entryOf(subpath).text }, fromRequire: requireShim, fromImport: importShim,
+		fromDisabled: func(string) string { return "" },
 	} {
 		p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: namespace}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
-			text, loader, err := load(a)
-			return api.OnLoadResult{Contents: &text, Loader: loader}, err
+			text := load(a.Path)
+			return api.OnLoadResult{Contents: &text, Loader: api.LoaderJS}, nil
 		})
 	}
 }
 
-// resolve returns what an import leads to. With an empty result esbuild reports an error, except for a call of require that may throw.
+// resolve returns what an import leads to. With an empty result esbuild reports an error, except for a call of require in a try statement: that
+// throws in browsers.
 func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	isRequire := a.Kind == api.ResolveJSRequireCall || a.Kind == api.ResolveJSRequireResolve
 	switch {
 	case a.Kind == api.ResolveEntryPoint:
 		return api.OnResolveResult{Path: a.Path, Namespace: fromEntry}
-	case a.Namespace == fromEntry && b.release.files[a.Path] != nil:
-		return b.inRelease(a.Path)
+	case a.Namespace == fromEntry && strings.HasPrefix(a.Path, ownFilePrefix):
+		return b.resolveToFile(strings.TrimPrefix(a.Path, ownFilePrefix))
 	case a.Namespace == fromRequire:
 		return api.OnResolveResult{Path: a.Path, Namespace: fromImport}
 	case a.Namespace == fromEntry, a.Namespace == fromImport:
@@ -370,23 +382,22 @@ func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 		b.mu.Lock()
 		b.imports[a.Importer] = append(b.imports[a.Importer], to.file)
 		b.mu.Unlock()
-		return b.inRelease(to.file)
+		return b.resolveToFile(to.file)
 	case to.disabled:
-		return api.OnResolveResult{Path: a.Path, Namespace: fromNowhere}
-	case to.external != "" && isRequire:
+		return api.OnResolveResult{Path: a.Path, Namespace: fromDisabled}
+	case to.external != "" && isRequire && b.required[importSite{a.Importer, a.Path}]:
 		return api.OnResolveResult{Path: to.external, Namespace: fromRequire}
-	case to.external != "":
+	case to.external != "" && !isRequire:
 		return api.OnResolveResult{Path: to.external, External: true}
-	case to.builtin != "":
-		b.mu.Lock()
-		b.builtins[a.Importer+"\x00"+a.Path] = to.builtin
-		b.mu.Unlock()
 	}
+	b.mu.Lock()
+	b.unresolved[importSite{a.Importer, a.Path}] = to
+	b.mu.Unlock()
 	return api.OnResolveResult{}
 }
 
-// inRelease returns the result for a file of the release.
-func (b *builder) inRelease(file string) api.OnResolveResult {
+// resolveToFile returns what esbuild gets for an import that leads to a file of the release.
+func (b *builder) resolveToFile(file string) api.OnResolveResult {
 	result := api.OnResolveResult{Path: file, Namespace: fromRelease}
 	p, dir := b.release.packageOf(file)
 	if !p.hasSideEffects(strings.TrimPrefix(file, dir+"/")) {
@@ -395,44 +406,32 @@ func (b *builder) inRelease(file string) api.OnResolveResult {
 	return result
 }
 
-// load returns the text of a file of the release.
-func (b *builder) load(a api.OnLoadArgs) (text string, loader api.Loader, err error) {
+// errTooManyFiles is the error if esbuild would parse more than maxLoaded files.
+var errTooManyFiles = fmt.Errorf("the modules import over %d files", maxLoaded)
+
+// loadFile returns the text of a file of the release.
+func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	b.mu.Lock()
 	b.loaded[a.Path] = true
 	loaded := len(b.loaded)
 	b.mu.Unlock()
 	if loaded > maxLoaded {
-		return "", 0, fmt.Errorf("over %d files are imported", maxLoaded)
+		return api.OnLoadResult{}, errTooManyFiles
 	}
-	loader = loaders[path.Ext(a.Path)]
+	data := b.release.files[a.Path]
+	err := b.check(a.Path, data)
+	loader := loaders[path.Ext(a.Path)]
 	if strings.HasSuffix(a.Path, ".module.css") {
 		loader = api.LoaderLocalCSS
 	}
 	if loader == 0 {
-		return "", 0, fmt.Errorf("files of this type cannot be imported")
+		err = errors.New("files of this type cannot be imported")
 	}
-	return string(b.release.files[a.Path]), loader, nil
-}
-
-// loadEntry returns the text of an entry point.
-func (b *builder) loadEntry(a api.OnLoadArgs) (text string, loader api.Loader, err error) {
-	return b.entryOf(a.Path).text, api.LoaderJS, nil
-}
-
-// loadRequire returns the text of a module whose value is what require returns for another package in Node.js: the value that a module
-// exports as "module.exports", or else an object with its exports.
-func loadRequire(a api.OnLoadArgs) (text string, loader api.Loader, err error) {
-	return `var { exports } = require(` + quote(a.Path) + `);
-if ("module.exports" in exports) module.exports = exports["module.exports"];
-else {
-  module.exports = Object.defineProperty({}, "__esModule", { value: true });
-  for (let name of Reflect.ownKeys(exports)) if (typeof name === "string") Object.defineProperty(module.exports, name, { enumerable: true, get: () => exports[name] });
-}`, api.LoaderJS, nil
-}
-
-// loadImport returns the text of a module that exports the exports of another package.
-func loadImport(a api.OnLoadArgs) (text string, loader api.Loader, err error) {
-	return `import * as exports from ` + quote(a.Path) + `; export { exports };`, api.LoaderJS, nil
+	if err != nil {
+		return api.OnLoadResult{Errors: []api.Message{{Text: err.Error(), Location: &api.Location{File: fromRelease + ":" + a.Path}}}}, nil
+	}
+	text := string(data)
+	return api.OnLoadResult{Contents: &text, Loader: loader}, nil
 }
 
 // A metafile is what esbuild reports about a build.
@@ -441,6 +440,9 @@ type metafile struct {
 		Format string `json:"format"`
 	} `json:"inputs"`
 	Outputs map[string]struct {
+		Inputs map[string]struct {
+			BytesInOutput int `json:"bytesInOutput"`
+		} `json:"inputs"`
 		Imports []struct {
 			Path     string `json:"path"`
 			Kind     string `json:"kind"`
@@ -449,60 +451,8 @@ type metafile struct {
 	} `json:"outputs"`
 }
 
-// describeEntries has the entry points that are CommonJS modules export by name what Node.js does, after a first build.
-func (b *builder) describeEntries(out api.BuildResult) error {
-	var m metafile
-	if err := json.Unmarshal([]byte(out.Metafile), &m); err != nil {
-		return err
-	}
-	for _, e := range b.entries {
-		p, _ := b.release.packageOf(e.file)
-		format := m.Inputs[fromRelease+":"+e.file].Format
-		isModule := format == "esm" || format == "" && path.Ext(e.file) != ".cjs" && (p.isModule || path.Ext(e.file) == Extension)
-		if !isModule {
-			e.text = b.describeCommonJS(e.file)
-		}
-	}
-	return nil
-}
-
-// describeCommonJS returns the text of the entry point for a CommonJS module. It exports what Node.js exports by name, and the value itself as
-// "module.exports" and, as bundlers do, as the default unless the module says that it was an ES module with a default.
-func (b *builder) describeCommonJS(file string) string {
-	var names, others []string
-	seen := map[string]bool{}
-	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
-		if seen[queue[0]] {
-			continue
-		}
-		seen[queue[0]] = true
-		found := readExports(b.release.files[queue[0]])
-		names = append(names, found.Names...)
-		for _, specifier := range found.Reexports {
-			if to := b.release.resolve(queue[0], specifier, requireConditions); to.file != "" {
-				queue = append(queue, to.file)
-			} else if to.external != "" {
-				others = append(others, to.external)
-			}
-		}
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "var value = require(%s);\nexport default value?.__esModule && \"default\" in value ? value.default : value;\nexport { value as \"module.exports\" };\n", quote(file))
-	slices.Sort(names)
-	for i, name := range slices.Compact(names) {
-		if name != "default" && name != "module.exports" && i < maxExports {
-			fmt.Fprintf(&text, "var e%d = value?.[%s];\nexport { e%[1]d as %[2]s };\n", i, quote(name))
-		}
-	}
-	slices.Sort(others)
-	for _, other := range slices.Compact(others) {
-		fmt.Fprintf(&text, "export * from %s;\n", quote(other))
-	}
-	return text.String()
-}
-
-// specifierOf returns how a file imports another, which is either a path in the release or, if external, a specifier already.
-func specifierOf(file, to string, external bool) string {
+// relativeSpecifier returns how a file imports another, which is either a path in the release or, if external, a specifier already.
+func relativeSpecifier(file, to string, external bool) string {
 	if external {
 		return to
 	}
@@ -528,7 +478,7 @@ func quote(s string) string {
 // result returns the files of a build.
 func (b *builder) result(out api.BuildResult) (Result, error) {
 	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
-	result := Result{Skipped: b.skipped, Inputs: slices.Sorted(maps.Keys(b.loaded))}
+	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
 	if len(b.entries) == 0 {
 		return result, nil
 	}
@@ -536,7 +486,11 @@ func (b *builder) result(out api.BuildResult) (Result, error) {
 	if err := json.Unmarshal([]byte(out.Metafile), &m); err != nil {
 		return Result{}, err
 	}
+	size := 0
 	for _, f := range out.OutputFiles {
+		if size += len(f.Contents); size > MaxOutput {
+			return Result{}, fmt.Errorf("the modules have over %d bytes with their source maps, the limit for one release", MaxOutput)
+		}
 		file := File{Path: strings.TrimPrefix(f.Path, "/"), Data: f.Contents}
 		for _, i := range m.Outputs[file.Path].Imports {
 			into := &file.Imports
@@ -544,21 +498,37 @@ func (b *builder) result(out api.BuildResult) (Result, error) {
 				into = &file.Dynamic
 			}
 			if i.Kind == "import-statement" || i.Kind == "dynamic-import" {
-				*into = append(*into, specifierOf(file.Path, i.Path, i.External))
+				*into = append(*into, relativeSpecifier(file.Path, i.Path, i.External))
 			}
 		}
 		file.Imports, file.Dynamic = sortUnique(file.Imports), sortUnique(file.Dynamic)
 		result.Files = append(result.Files, file)
 	}
+	result.Globals = b.findGlobals(m)
 	for _, e := range b.entries {
 		result.Modules = append(result.Modules, Module{e.subpath, PathOf(e.subpath)})
 	}
 	result.Inputs = append(result.Inputs, "package.json")
-	for file := range b.release.packages {
-		if file = path.Join(file, "package.json"); !slices.Contains(result.Inputs, file) {
-			result.Inputs = append(result.Inputs, file)
+	for folder := range b.release.packages {
+		result.Inputs = append(result.Inputs, path.Join(folder, "package.json"))
+	}
+	result.Inputs = sortUnique(result.Inputs)
+	return result, nil
+}
+
+// findGlobals returns the globals of Node.js that the scripts in a build use although browsers lack them, by the script.
+func (b *builder) findGlobals(m metafile) map[string][]string {
+	found := map[string][]string{}
+	for _, output := range m.Outputs {
+		for input, part := range output.Inputs {
+			file, ok := strings.CutPrefix(input, fromRelease+":")
+			if !ok || part.BytesInOutput == 0 || !isScript(file) || found[file] != nil {
+				continue
+			}
+			if names := findNodeGlobals(b.release.files[file]); len(names) > 0 {
+				found[file] = names
+			}
 		}
 	}
-	slices.Sort(result.Inputs)
-	return result, nil
+	return found
 }

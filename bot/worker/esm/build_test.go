@@ -1,11 +1,19 @@
 package esm
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/evanw/esbuild/pkg/api"
 )
+
+// acceptAll is a check that accepts every file.
+func acceptAll(string, []byte) error { return nil }
 
 // build builds a package with these files.
 func build(t *testing.T, files map[string]string, subpaths ...string) (Result, error) {
@@ -14,7 +22,7 @@ func build(t *testing.T, files map[string]string, subpaths ...string) (Result, e
 	for name, text := range files {
 		q.Files[name] = []byte(text)
 	}
-	return Build(q)
+	return Build(q, acceptAll)
 }
 
 func TestBuild(t *testing.T) {
@@ -45,6 +53,7 @@ func TestBuild(t *testing.T) {
 		{"a condition before a more general one", map[string]string{"package.json": `{"exports":{"import":"./b.js","default":"./n.js"}}`, "b.js": `export let b = 1`, "n.js": ``}, nil, ".", []string{"as b}"}, nil},
 		{"all subpaths", map[string]string{"package.json": `{"exports":{".":"./a.js","./client":"./c.js","./style.css":"./s.css","./package.json":"./package.json","./null":null,"./lib/*":"./l/*.js","./lib/private/*":null}}`,
 			"a.js": `export {}`, "c.js": `export {}`, "l/x.js": `export {}`, "l/private/y.js": `export {}`, "s.css": ``}, nil, ". ./client ./lib/x", nil, nil},
+		{"subpaths that differ only in case", map[string]string{"package.json": `{"exports":{".":"./i.js","./Button":"./i.js","./button":"./b.js"}}`, "i.js": `export {}`, "b.js": `export {}`}, nil, ". ./Button -./button", nil, nil},
 		{"listed subpaths", map[string]string{"package.json": `{}`, "debounce.js": `export {}`, "index.js": `export {}`}, []string{"./debounce", "./gone"}, "./debounce -./gone", nil, nil},
 		{"browser field", map[string]string{"package.json": `{"browser":{"fs":false,"./node.js":"./web.js","util":"./web.js"},"main":"main.js"}`,
 			"main.js": `require("fs"); require("util"); exports.x = require("./node")`, "node.js": `throw "node"`, "web.js": `exports.a = "web"`}, nil, ".", []string{"web"}, []string{"node"}},
@@ -53,7 +62,13 @@ func TestBuild(t *testing.T) {
 		{"Node.js modules", map[string]string{"package.json": `{"exports":{".":"./a.js","./server":"./s.js"}}`, "a.js": `export let a = 1`, "s.js": `import "./deep.js"`, "deep.js": `import fs from "node:fs"; export default fs`}, nil, ". -./server", nil, nil},
 		{"only Node.js", map[string]string{"package.json": `{}`, "index.js": `require("fs")`}, nil, "-.", nil, nil},
 		{"a Node.js module that is tried", map[string]string{"package.json": `{}`, "index.js": `try { require("util") } catch (e) { exports.a = 1 }`}, nil, ".", nil, nil},
+		{"a package that is tried", map[string]string{"package.json": `{"dependencies":{"source-map":"0.6"}}`, "index.js": `try { exports.m = require("source-map") } catch (e) { exports.a = 1 }`}, nil, ".", []string{"as a,"}, []string{`from"source-map"`}},
+		{"packages that are tried and required", map[string]string{"package.json": `{}`, "index.js": `try { require("tried"); require("both") } catch (e) {} exports.a = require("both"); exports.b = require("./more")`,
+			"more.js": `module.exports = [require("tried"), require("needed")]`}, nil, ".", []string{`from"both"`, `from"tried"`, `from"needed"`}, nil},
 		{"a package with a Node.js module's name", map[string]string{"package.json": `{"dependencies":{"events":"1"}}`, "index.js": `exports.a = require("events")`}, nil, ".", []string{`from"events"`}, nil},
+		{"a package's folder", map[string]string{"package.json": `{}`, "index.js": `exports.a = require("buffer/"); exports.b = require("jar/more/")`, "more/index.js": `exports.own = "jam"`}, nil, ".", []string{`from"buffer"`, "jam"}, nil},
+		{"a file with the name of another package", map[string]string{"package.json": `{"module":"m.js"}`, "m.js": `export * from "big.js"`, "big.js": `export let own = "jam"`}, nil, ".", []string{`export*from"big.js"`}, []string{"jam"}},
+		{"environment variables", map[string]string{"package.json": `{}`, "index.js": `exports.a = process.env.NODE_DEBUG; exports.b = process.env.NODE_ENV`}, nil, ".", []string{"={}", `="production"`}, []string{"process"}},
 		{"private names", map[string]string{"package.json": `{"imports":{"#a":{"browser":"./web.js","default":"fs"},"#b":"other"}}`, "index.js": `import a from "#a"; import b from "#b"; export { a, b }`, "web.js": `export default "web"`}, nil, ".", []string{"web", `from"other"`}, nil},
 		{"its own name", map[string]string{"package.json": `{"exports":{".":"./a.js","./b":"./b.js"}}`, "a.js": `export { b } from "jar/b"`, "b.js": `export let b = 1`}, nil, ". ./b", []string{"./chunks/"}, []string{`"jar/b"`}},
 		{"JSON and style sheets", map[string]string{"package.json": `{}`, "index.js": `import d from "./d.json"; import "./s.css"; export default d.value`, "d.json": `{"value":"from JSON"}`, "s.css": `a { color: red }`}, nil, ".", []string{"from JSON"}, nil},
@@ -158,13 +173,97 @@ func TestBuildRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
+	chain := map[string]string{"package.json": `{"exports":{".":"./0.js","./last":"./last.js"}}`, "last.js": ""}
+	for i := range maxLoaded {
+		chain[fmt.Sprint(i, ".js")] = fmt.Sprintf(`import "./%d.js"`, i+1)
+	}
+	chain[fmt.Sprint(maxLoaded, ".js")] = ""
+	if _, err := build(t, chain); err == nil || !strings.Contains(err.Error(), "import over 4000 files") {
+		t.Errorf("a chain of files: %v", err)
+	}
+	ring := map[string]string{"package.json": `{"exports":{"./*":"./*.js"}}`}
+	for i := range MaxSubpaths {
+		ring[fmt.Sprint(i, ".js")] = fmt.Sprintf("export * from './%d.js'; export * from '%s'", (i+1)%MaxSubpaths, strings.Repeat("a", 100)+fmt.Sprint(i))
+	}
+	if _, err := build(t, ring); !errors.Is(err, errTooMuchExported) {
+		t.Errorf("a ring of files: %v", err)
+	}
+	large := api.BuildResult{Metafile: "{}", OutputFiles: []api.OutputFile{{Path: "/esm/index.mjs"}, {Path: "/esm/index.mjs.map", Contents: make([]byte, MaxOutput+1)}}}
+	if _, err := (&builder{entries: []*entry{{}}}).result(large); err == nil || !strings.Contains(err.Error(), "the modules have over 67108864 bytes") {
+		t.Errorf("a large result: %v", err)
+	}
+	q := Request{Package: "jar", Files: map[string][]byte{"package.json": []byte(`{"exports":{".":"./a.js","./b":"./b.js"}}`), "a.js": []byte(`import "./c.js"`), "b.js": {}, "c.js": []byte("costly")}}
+	checked, err := Build(q, func(file string, data []byte) error {
+		if string(data) == "costly" {
+			return errors.New("it would take long")
+		}
+		return nil
+	})
+	if err != nil || len(checked.Modules) != 1 || len(checked.Skipped) != 1 || checked.Skipped[0] != (Skipped{".", "c.js: it would take long"}) {
+		t.Errorf("a costly file: %+v, %v", checked, err)
+	}
 	pattern := map[string]string{"package.json": `{"exports":{".":"./index.js","./lib/*":"./lib/*.js"}}`, "index.js": ``}
 	for i := range MaxSubpaths {
 		pattern["lib/"+strings.Repeat("a", i+1)+".js"] = ``
 	}
 	got, err := build(t, pattern)
-	if err != nil || len(got.Modules) != 1 || len(got.Skipped) != 1 || got.Skipped[0].Subpath != Patterns {
+	if err != nil || len(got.Modules) != 1 || len(got.Skipped) != 1 || got.Skipped[0].Subpath != Others {
 		t.Errorf("%d modules, skipped %+v, %v", len(got.Modules), got.Skipped, err)
+	}
+}
+
+// TestManySubpaths holds that of a package with more subpaths than the limit those with the fewest segments are built, and that the result says so.
+func TestManySubpaths(t *testing.T) {
+	exports := func(subpaths ...string) map[string]string {
+		for i := range subpaths {
+			subpaths[i] = quote(subpaths[i]) + `:"./a.js"`
+		}
+		return map[string]string{"package.json": `{"exports":{` + strings.Join(subpaths, ",") + `}}`, "a.js": `export let a = 1`}
+	}
+	numbered := func(prefix string, n int) (all []string) {
+		for i := range n {
+			all = append(all, prefix+fmt.Sprint(i))
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name    string
+		files   map[string]string
+		modules int
+		reason  string
+	}{
+		{"deep ones", exports(slices.Concat([]string{".", "./add"}, numbered("./locale/", 300), numbered("./fp/", 199))...), 2, "the package exports 499 more, 501 in all, over the limit of 500: list those that you need in the package JSON"},
+		{"the limit", exports(slices.Concat([]string{".", "./add"}, numbered("./locale/", 498))...), 500, ""},
+		{"flat ones", exports(append(numbered("./", 501), ".")...), 1, "the package exports 501 more, 502 in all"},
+	} {
+		got, err := build(t, tt.files)
+		if err != nil || len(got.Modules) != tt.modules || (tt.reason != "") != (len(got.Skipped) == 1) || tt.reason != "" && (got.Skipped[0].Subpath != Others || !strings.HasPrefix(got.Skipped[0].Reason, tt.reason)) {
+			t.Errorf("%s: %d modules, skipped %+v, %v", tt.name, len(got.Modules), got.Skipped, err)
+		}
+	}
+	if _, err := build(t, exports(numbered("./", 501)...)); err == nil || !strings.Contains(err.Error(), "exports 501 subpaths, over the limit of 500: list") {
+		t.Errorf("no subpath is left: %v", err)
+	}
+}
+
+// TestLoadedOnDemand holds that a module is skipped that loads many files on demand, as those of icons, if the others can be built without it.
+func TestLoadedOnDemand(t *testing.T) {
+	files := map[string]string{"package.json": `{"exports":{".":"./index.js","./dynamic":"./dynamic.js","./few":"./few.js"}}`, "index.js": `export let a = 1`, "few.js": `export let few = () => import("./0.js")`}
+	for _, tt := range []struct {
+		icons, modules int
+	}{{MaxFiles/2 - 10, 3}, {MaxFiles/2 + 10, 2}} {
+		var dynamic strings.Builder
+		for i := range tt.icons {
+			name := fmt.Sprintf("./%d.js", i)
+			files[path.Join(name)] = fmt.Sprint("export default ", i)
+			fmt.Fprintf(&dynamic, "export let i%d = () => import(%q)\n", i, name)
+		}
+		files["dynamic.js"] = dynamic.String()
+		got, err := build(t, files)
+		if err != nil || len(got.Modules) != tt.modules || len(got.Files) > MaxFiles || len(got.Skipped) != 3-tt.modules ||
+			tt.modules == 2 && got.Skipped[0] != (Skipped{"./dynamic", fmt.Sprintf("it loads %d files on demand, over the limit of 500 for packages whose modules would have over 2000 files", tt.icons)}) {
+			t.Errorf("%d icons: %d modules, %d files, skipped %+v, %v", tt.icons, len(got.Modules), len(got.Files), got.Skipped, err)
+		}
 	}
 }
 
@@ -191,5 +290,25 @@ func TestReadExports(t *testing.T) {
 		if names, reexports := strings.Join(got.Names, " "), strings.Join(got.Reexports, " "); names != tt.names || reexports != tt.reexports {
 			t.Errorf("%s\nnames %q, want %q; reexports %q, want %q", tt.source, names, tt.names, reexports, tt.reexports)
 		}
+	}
+}
+
+// TestFindNodeGlobals holds that a global of Node.js is found where a script of a module uses it without asking for it.
+func TestFindNodeGlobals(t *testing.T) {
+	for source, want := range map[string]string{
+		`exports.a = Buffer.from(process.version)`:                                              "Buffer process",
+		`exports.a = typeof Buffer === "undefined" ? 1 : Buffer.from("a")`:                      "",
+		`function f(process) { return process.nextTick } var Buffer = f; exports.a = f(Buffer)`: "",
+		`exports.a = process.env.NODE_DEBUG || a.process`:                                       "",
+		`if (process.env.NODE_ENV !== "production") process.emitWarning("a"); exports.a = 1`:    "",
+		`"process"; /* Buffer */ exports.__dirname = 1`:                                         "",
+	} {
+		if got := strings.Join(findNodeGlobals([]byte(source)), " "); got != want {
+			t.Errorf("%s: %q, want %q", source, got, want)
+		}
+	}
+	got, err := build(t, map[string]string{"package.json": `{"sideEffects":false}`, "index.js": `import "./unused.js"; export { a } from "./a.js"`, "unused.js": `process.exit()`, "a.js": `export let a = __dirname`})
+	if err != nil || len(got.Globals) != 1 || !slices.Equal(got.Globals["a.js"], []string{"__dirname"}) {
+		t.Errorf("%v, %v", got.Globals, err)
 	}
 }

@@ -2,6 +2,7 @@ package esm
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,15 +47,17 @@ func scanExports(source []byte) commonJS {
 
 // An exportScanner looks for exports in the tokens of a script.
 type exportScanner struct {
-	tokens   [][]byte
-	required map[string]string // the specifiers of modules by the variables that have them
-	seen     map[string]bool   // names
-	found    commonJS
+	tokens    [][]byte
+	closing   []int             // the token that closes each bracket, behind the end if none does
+	required  map[string]string // the specifiers of modules by the variables that have them
+	seen      map[string]bool   // names
+	reexports map[string]bool
+	found     commonJS
 }
 
 // newExportScanner returns a scanner with the tokens of a script, and reports whether it has all of them.
 func newExportScanner(source []byte) (s *exportScanner, complete bool) {
-	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}}
+	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}, reexports: map[string]bool{}}
 	read := 0
 	for t, text := range render.ScriptTokens(source) {
 		read += len(text)
@@ -65,6 +68,24 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 		}
 	}
 	return s, read == len(source)
+}
+
+// matchBrackets finds which tokens close brackets.
+func (s *exportScanner) matchBrackets() {
+	s.closing = make([]int, len(s.tokens))
+	var open []int
+	for at := range s.tokens {
+		switch s.text(at) {
+		case "(", "[", "{":
+			s.closing[at] = len(s.tokens)
+			open = append(open, at)
+		case ")", "]", "}":
+			if n := len(open); n > 0 {
+				s.closing[open[n-1]] = at
+				open = open[:n-1]
+			}
+		}
+	}
 }
 
 // text returns a token, "" behind the end.
@@ -140,17 +161,18 @@ func (s *exportScanner) scanAssignment(at int, replaces bool) {
 			return
 		}
 		s.found.Reexports = nil
+		clear(s.reexports)
 		if s.text(at+1) == "{" {
-			s.scanLiteral(at + 2)
+			s.scanObjectLiteral(at + 2)
 		} else if specifier, _ := s.readRequire(at + 1); specifier != "" {
 			s.addReexport(specifier)
 		}
 	}
 }
 
-// scanLiteral records the members of an object that is assigned to module.exports. Unlike cjs-module-lexer it continues after values that are
+// scanObjectLiteral records the members of an object that is assigned to module.exports. Unlike cjs-module-lexer it continues after values that are
 // no identifiers, because ES modules that were written for bundlers import these members, too.
-func (s *exportScanner) scanLiteral(at int) {
+func (s *exportScanner) scanObjectLiteral(at int) {
 	for {
 		name, quoted := unquote(s.text(at))
 		switch {
@@ -185,19 +207,15 @@ func (s *exportScanner) scanLiteral(at int) {
 
 // skipValue returns the token after the value of a member: a comma, or the end of the object.
 func (s *exportScanner) skipValue(at int) int {
-	for depth := 0; at < len(s.tokens); at++ {
+	if s.closing == nil {
+		s.matchBrackets()
+	}
+	for ; at < len(s.tokens); at++ {
 		switch s.text(at) {
-		case "(", "[", "{", "${":
-			depth++
-		case ")", "]", "}":
-			if depth == 0 {
-				return at
-			}
-			depth--
-		case ",":
-			if depth == 0 {
-				return at
-			}
+		case "(", "[", "{":
+			at = s.closing[at]
+		case ")", "]", "}", ",":
+			return at
 		}
 	}
 	return at
@@ -245,7 +263,8 @@ func (s *exportScanner) addName(name string) {
 
 // addReexport records the specifier of a module whose exports are exported.
 func (s *exportScanner) addReexport(specifier string) {
-	if !slices.Contains(s.found.Reexports, specifier) && len(s.found.Reexports) < maxExports {
+	if !s.reexports[specifier] && len(s.found.Reexports) < maxExports {
+		s.reexports[specifier] = true
 		s.found.Reexports = append(s.found.Reexports, specifier)
 	}
 }
@@ -261,11 +280,11 @@ type esModule struct {
 	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
 }
 
-// readStars returns which exports an ES module has besides those that esbuild reports.
-func readStars(source []byte) esModule {
+// readESModule returns which exports an ES module has besides those that esbuild reports.
+func readESModule(source []byte) esModule {
 	s, complete := newExportScanner(source)
 	m := esModule{HasDefault: !complete}
-	for at := range s.tokens {
+	for at := 0; at < len(s.tokens); at++ {
 		if s.text(at) != "export" || s.text(at-1) == "." {
 			continue
 		}
@@ -277,13 +296,41 @@ func readStars(source []byte) esModule {
 		case "default":
 			m.HasDefault = true
 		case "{":
-			for i := at + 2; i < len(s.tokens) && s.text(i) != "}"; i++ {
-				next := s.text(i + 1)
-				m.HasDefault = m.HasDefault || s.text(i) == "default" && (next == "," || next == "}")
+			for at += 2; at < len(s.tokens) && s.text(at) != "}"; at++ {
+				next := s.text(at + 1)
+				m.HasDefault = m.HasDefault || s.text(at) == "default" && (next == "," || next == "}")
 			}
 		}
 	}
 	return m
+}
+
+// nodeGlobals are the globals of Node.js that browsers lack and that defines does not replace.
+var nodeGlobals = []string{"Buffer", "__dirname", "__filename", "clearImmediate", "process", "setImmediate"}
+
+// findNodeGlobals returns the globals of Node.js that a script uses, sorted, without those that it tests with typeof.
+func findNodeGlobals(source []byte) (found []string) {
+	const mark = "__global_of_node_"
+	marked := maps.Clone(defines)
+	for _, name := range nodeGlobals {
+		if bytes.Contains(source, []byte(name)) {
+			marked[name] = mark + name
+		}
+	}
+	if len(marked) == len(defines) {
+		return nil
+	}
+	// esbuild knows which of the names are variables of the script, and drops what runs only for development.
+	out := api.Transform(string(source), api.TransformOptions{Define: marked, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: Silent})
+	s, _ := newExportScanner(out.Code)
+	tested := map[string]bool{}
+	for at := range s.tokens {
+		if name, ok := strings.CutPrefix(s.text(at), mark); ok {
+			found = append(found, name)
+			tested[name] = tested[name] || s.text(at-1) == "typeof"
+		}
+	}
+	return slices.DeleteFunc(sortUnique(found), func(name string) bool { return tested[name] })
 }
 
 // unquote returns the value of a string literal without escapes, and reports whether a token is one.

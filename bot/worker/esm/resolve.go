@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/larder-cdn/larder/packages"
 )
 
 // The conditions by which exports and imports of a package.json are chosen.
@@ -97,7 +99,8 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 		}
 		specifier = to
 	}
-	name, subpath := splitSpecifier(specifier)
+	specifier, isFolder := strings.CutSuffix(specifier, "/") // such as buffer/, a package of npm and not the module of Node.js
+	name, subpath := packages.SplitSpecifier(specifier)
 	if name == r.name {
 		file, err := r.resolveSubpath(subpath, conditions)
 		if err != nil {
@@ -106,7 +109,7 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 		return r.replaceFile(file)
 	}
 	module, isNode := strings.CutPrefix(specifier, "node:")
-	if isNode || isBuiltin(name) && !p.requires[name] && !r.packages["."].requires[name] {
+	if isNode || isBuiltin(name) && !isFolder && !p.requires[name] && !r.packages["."].requires[name] {
 		return resolved{builtin: module}
 	}
 	return resolved{external: specifier}
@@ -189,8 +192,29 @@ func (r *release) replaceFile(file string) resolved {
 	return resolved{file: file}
 }
 
-// subpaths returns all subpaths that the package exports as scripts, sorted. Patterns are replaced by what they match, or left out.
-func (r *release) subpaths(patterns bool) []string {
+// selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many others it exports. If it exports more than
+// MaxSubpaths, those that patterns match are left out, and then those with the most segments.
+func (r *release) selectSubpaths() (selected []string, others int) {
+	selected = r.exportedSubpaths(true)
+	all := len(selected)
+	if all > MaxSubpaths {
+		selected = r.exportedSubpaths(false)
+	}
+	for len(selected) > MaxSubpaths {
+		most := 0
+		for _, subpath := range selected {
+			most = max(most, strings.Count(subpath, "/"))
+		}
+		if most == 1 && selected[0] != "." {
+			break // nothing would be left
+		}
+		selected = slices.DeleteFunc(selected, func(subpath string) bool { return strings.Count(subpath, "/") == most })
+	}
+	return selected, all - len(selected)
+}
+
+// exportedSubpaths returns all subpaths that the package exports as scripts, sorted. Patterns are replaced by what they match, or left out.
+func (r *release) exportedSubpaths(patterns bool) []string {
 	p := r.packages["."]
 	if p.Exports == nil || !p.Exports.isSubpaths() {
 		return []string{"."}
@@ -229,19 +253,6 @@ func isScript(file string) bool {
 // isRelative reports whether a specifier is relative to the file that imports it.
 func isRelative(specifier string) bool {
 	return specifier == "." || specifier == ".." || strings.HasPrefix(specifier, "./") || strings.HasPrefix(specifier, "../")
-}
-
-// splitSpecifier returns the package in a specifier, and the rest as a subpath: "." or one that starts with "./".
-func splitSpecifier(specifier string) (name, subpath string) {
-	parts := strings.SplitN(specifier, "/", 3)
-	n := 1
-	if strings.HasPrefix(specifier, "@") {
-		n = 2
-	}
-	if len(parts) <= n {
-		return specifier, "."
-	}
-	return strings.Join(parts[:n], "/"), "./" + strings.Join(parts[n:], "/")
 }
 
 // builtins are the modules of Node.js (module.builtinModules), without those that start with an underscore.

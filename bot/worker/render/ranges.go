@@ -12,8 +12,8 @@ import (
 // This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
 // as alternatives of plain comparisons.
 
-// renderRanges parses the version ranges of a request.
-func renderRanges(r document.Request) (document.Result, error) {
+// renderVersionRanges parses the version ranges of a request.
+func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0
 	for _, wanted := range r.Ranges {

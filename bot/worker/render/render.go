@@ -22,7 +22,7 @@ var renderers = map[document.Kind]func(document.Request) (document.Result, error
 	document.Source:     renderSource,
 	document.Comparison: renderComparison,
 	document.Imports:    renderImports,
-	document.Ranges:     renderRanges,
+	document.Ranges:     renderVersionRanges,
 }
 
 // Kinds returns the kinds of documents that can be rendered.

@@ -2,6 +2,7 @@
 package shopping
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"fmt"
@@ -28,12 +29,14 @@ const (
 	Horizon = 3*time.Minute + 20*time.Second + Recovers
 )
 
-// Rooms is a file of rooms with sessions of a minute: one over /shop, whose limits are small, and one over /open, which is never full.
+// Rooms is a file of rooms with sessions of a minute: one over /shop, whose limits are small, one over /open, which is never full, and one
+// over /calls, which admits three users a minute.
 func Rooms(site string) string {
 	return fmt.Sprintf(`
 - {name: shop, path: /shop, total_active_users: %d, new_users_per_minute: %d, session_duration: 1, upstream: %q}
 - {name: open, path: /open, total_active_users: 9000, new_users_per_minute: 9000, session_duration: 1, upstream: %q, cookie_suffix: open, enabled_origin_commands: [revoke]}
-`, Total, Rate, site, site)
+- {name: calls, path: /calls, total_active_users: 9000, new_users_per_minute: 3, session_duration: 1, upstream: %q, cookie_suffix: calls}
+`, Total, Rate, site, site, site)
 }
 
 // A Site is behind the rooms. It counts the users who come to it by name. At /open/bye it ends a session.
@@ -75,7 +78,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Most returns how many users came, how many there were at once, between the first and the last request of each, and how many were let in
 // within a minute. A request that was on its way at the end of a minute counts for the one that has fewer, because the room
-// may have seen it in either.
+// may have seen it in either. So does a user who comes again after a request without a response, which the room may have admitted.
 func (s *Site) Most() (all, atOnce, inMinute int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,6 +121,8 @@ type Crowd struct {
 	ctx   context.Context
 	nodes []atomic.Pointer[string]
 	named atomic.Int64
+	// unanswered is by user when the first request was sent that a room may have admitted although its response was lost.
+	unanswered sync.Map
 }
 
 // NewCrowd returns one that visits so many nodes, until ctx ends.
@@ -128,22 +133,33 @@ func NewCrowd(ctx context.Context, tb testing.TB, nodes int) *Crowd {
 // Find tells where a node is.
 func (c *Crowd) Find(node int, url string) { c.nodes[node].Store(&url) }
 
+// Node returns the URL of a node.
+func (c *Crowd) Node(node int) string { return *c.nodes[node].Load() }
+
 // Visit sends one request of a visitor to a node, and reports whether it came in and when to come back.
 func (c *Crowd) Visit(node int, client *http.Client, user, path string) (in bool, again time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, 4*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, *c.nodes[node].Load()+path, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Node(node)+path, nil)
 	if err != nil {
 		c.tb.Error(err)
 		return false, time.Second
 	}
 	r.Header.Set("Accept", "text/html")
 	if user != "" {
+		sent, earlier := c.unanswered.LoadOrStore(user, time.Now().UnixNano())
+		if !earlier {
+			defer func() {
+				if err == nil {
+					c.unanswered.Delete(user)
+				}
+			}()
+		}
 		r.Header.Set("X-User", user)
-		r.Header.Set("X-Sent", strconv.FormatInt(time.Now().UnixNano(), 10))
+		r.Header.Set("X-Sent", fmt.Sprint(sent))
 	}
 	response, err := client.Do(r)
-	if err != nil { // the node is down
+	if err != nil { // the node is down, or slow
 		return false, 200 * time.Millisecond
 	}
 	defer response.Body.Close()
@@ -154,6 +170,27 @@ func (c *Crowd) Visit(node int, client *http.Client, user, path string) (in bool
 	refresh := 2
 	fmt.Sscan(response.Header.Get("Refresh"), &refresh) //nolint:errcheck // 2 then
 	return false, time.Duration(refresh) * time.Second
+}
+
+// AwaitCall holds an event stream of a visitor at a node until the visitor is called, and reports whether it is before the stream ends.
+func (c *Crowd) AwaitCall(node int, client *http.Client, path string) bool {
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, c.Node(node)+path, nil)
+	if err != nil {
+		c.tb.Error(err)
+		return false
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	response, err := client.Do(r)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if lines.Text() == "event: called" {
+			return true
+		}
+	}
+	return false
 }
 
 // Client returns a browser without cookies.
@@ -175,8 +212,8 @@ func (c *Crowd) Live() {
 				at = rand.IntN(len(c.nodes))
 			}
 			in, again := c.Visit(at, client, user, "/shop")
-			if in && leaves.IsZero() {
-				leaves = time.Now().Add(time.Duration(5+rand.IntN(60)) * time.Second)
+			if in && leaves.IsZero() { // within one session, which a node may not renew while another one takes over
+				leaves = time.Now().Add(time.Duration(5+rand.IntN(50)) * time.Second)
 			}
 			if in {
 				again = time.Duration(1+rand.IntN(5)) * time.Second

@@ -2,8 +2,11 @@ package shopping
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,5 +52,38 @@ func TestMostInMinute(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A user whose first request got no response may have been admitted then, and counts for any minute since.
+func TestVisitAfterALostResponse(t *testing.T) {
+	var mu sync.Mutex // the client may go on before the handler of a lost response has ended
+	var sent []string
+	var answers atomic.Bool
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		sent = append(sent, r.Header.Get("X-Sent"))
+		mu.Unlock()
+		if !answers.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("X-Shop", "open")
+	}))
+	defer node.Close()
+	c := NewCrowd(t.Context(), t, 1)
+	c.Find(0, node.URL)
+	client := c.Client()
+	c.Visit(0, client, "a", "/shop")
+	c.Visit(0, client, "a", "/shop")
+	answers.Store(true)
+	if in, _ := c.Visit(0, client, "a", "/shop"); !in {
+		t.Error("a visitor whose requests were lost does not come in")
+	}
+	c.Visit(0, client, "b", "/shop")
+	c.Visit(0, client, "b", "/shop")
+	mu.Lock()
+	defer mu.Unlock()
+	if len(sent) != 5 || sent[0] != sent[1] || sent[0] != sent[2] || sent[3] == sent[4] {
+		t.Errorf("requests were sent at %q, want the time of the first for those up to its response", sent)
 	}
 }

@@ -141,7 +141,7 @@ func (r *run) start(i int, again bool) {
 			s.dc.StartJournal()
 			s.journal = map[queue.TicketID][]byte{}
 		}
-	} else if s.dc, r.err = queue.Continue(s.name, s.head, maps.All(s.journal), r.Settings, r.Seed, s.clock(r)); r.err != nil {
+	} else if s.dc, r.err = queue.ContinueDataCentre(s.name, s.head, maps.All(s.journal), r.Settings, r.Seed, s.clock(r)); r.err != nil {
 		return
 	}
 	s.note()
@@ -160,7 +160,7 @@ func (s *site) note() {
 	if s.journal == nil {
 		return
 	}
-	rows, head := s.dc.Changes()
+	rows, head := s.dc.TakeChanges()
 	for _, c := range rows {
 		if c.Row == nil {
 			delete(s.journal, c.ID)
@@ -194,7 +194,7 @@ func (r *run) handle(e event) {
 			return
 		}
 		w := s.workers[e.b&0xff]
-		w.Apply(s.dc.Merge(s.clock(r), w.Report(s.clock(r))))
+		w.Apply(s.dc.MergeReport(s.clock(r), w.Report(s.clock(r))))
 		r.events.push(event{r.now + w.ReportEvery(), workerReports, e.a, e.b})
 	case dcReports:
 		s := &r.sites[e.a]

@@ -156,6 +156,7 @@ func (e *Event) From() time.Time {
 
 // EffectiveSettings are the settings in force in a room until its next event begins or ends.
 type EffectiveSettings struct {
+	Room     string // its name
 	Settings queue.Settings
 	Template string
 	Event    *Event // that is on or is waited for, nil for none
@@ -179,7 +180,7 @@ var forever = time.Unix(1<<40, 0)
 // At returns the settings in force in a room at a time. During a pre-queue the room's own limits apply to the visitors who are in,
 // and all others wait; the page is the event's.
 func (r *Room) At(t time.Time) EffectiveSettings {
-	m := EffectiveSettings{Settings: r.Settings, Template: r.Template, Until: forever}
+	m := EffectiveSettings{Room: r.Name, Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {
 		e := &r.Events[i]
 		for _, turn := range [...]time.Time{e.From(), e.Start, e.End} {

@@ -56,12 +56,12 @@ func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
-// lead has the clock be that which all others follow.
-func (c *Clock) lead() { c.setKnown() }
+// setLeading has the clock be that which all others follow.
+func (c *Clock) setLeading() { c.setKnown() }
 
-// follow sets the clock by an owner's, which showed at a time between asked and now. It returns false
+// setBy sets the clock by an owner's, which showed at a time between asked and now. It returns false
 // where the clock is ahead of it.
-func (c *Clock) follow(at time.Time, asked time.Duration) bool {
+func (c *Clock) setBy(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()
 	now := c.elapsed()

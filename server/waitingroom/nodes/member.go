@@ -22,13 +22,14 @@ type Member struct {
 // NewMember returns a node of that name, which no other node may have.
 func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, Clock: clock} }
 
-// Learn tells the node of an epoch. From then on it takes nothing of an earlier one.
-func (m *Member) Learn(epoch int64) {
+// LearnEpoch sets the highest epoch that the node knows. From then on it takes nothing of an earlier one.
+func (m *Member) LearnEpoch(epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(epoch)
 }
 
+// learn sets the highest epoch that the node knows. The caller holds the lock.
 func (m *Member) learn(epoch int64) {
 	if epoch > m.epoch {
 		m.epoch, m.follows = epoch, false
@@ -42,21 +43,21 @@ func (m *Member) Epoch() (epoch int64, follows bool) {
 	return m.epoch, m.follows
 }
 
-// An Asked is a question that was put, and when.
-type Asked struct {
+// A SentRequest is a request, and when it was sent.
+type SentRequest struct {
 	Request
 	at time.Duration
 }
 
-// Ask begins a question. The report of a room has to be made afterwards, and then added.
-func (m *Member) Ask() *Asked {
+// NewRequest returns a request. The report of a room has to be made afterwards, and then added.
+func (m *Member) NewRequest() *SentRequest {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Asked{Request: Request{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
+	return &SentRequest{Request: Request{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
 }
 
-// About adds the report of a room.
-func (a *Asked) About(room string, r queue.Report) { a.Room, a.Report = room, &r }
+// AddReport adds the report of a room.
+func (a *SentRequest) AddReport(room string, r queue.Report) { a.Room, a.Report = room, &r }
 
 // Errors of answers that do not count.
 var (
@@ -65,9 +66,9 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// Take returns the answer to a question, if it counts. The state in it has to be applied before anything
+// AcceptResponse returns the response to a request, if it counts. The state in it has to be applied before anything
 // else is asked about the room. A nil state without an error asks for another report.
-func (m *Member) Take(q *Asked, a Answer) (*queue.State, error) {
+func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(a.Epoch)
@@ -79,7 +80,7 @@ func (m *Member) Take(q *Asked, a Answer) (*queue.State, error) {
 	case a.Refused != "":
 		return nil, &RefusedError{a.Refused}
 	}
-	if m.follows = m.Clock.follow(a.Now, q.at); !m.follows {
+	if m.follows = m.Clock.setBy(a.Now, q.at); !m.follows {
 		return nil, errAhead
 	}
 	return a.State, nil

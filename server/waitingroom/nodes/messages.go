@@ -19,6 +19,13 @@ type Request struct {
 	// Revoked are revocations that the owner may not know, and After how many of its own the node knows.
 	Revoked []Revocation `json:",omitempty"`
 	After   int
+	// Called are tickets that the node has called, Redeem those that came to it although another node may have called them, and
+	// Redeemed those that it was asked to redeem: with a session, or waiting if no slot is reserved for them any more.
+	Called   []queue.TicketID `json:",omitempty"`
+	Redeem   []queue.Ticket   `json:",omitempty"`
+	Redeemed []queue.Ticket   `json:",omitempty"`
+	// Responses are those of the site behind the room since the last report; nil if they are not measured.
+	Responses *Responses `json:",omitempty"`
 }
 
 // A Revocation is a session that was ended early, and until when it could still pass.
@@ -30,8 +37,8 @@ type Revocation struct {
 // MostRevoked is how many revocations a message has at most. The others come with the next one.
 const MostRevoked = 5000
 
-// An Answer is what the owner answers.
-type Answer struct {
+// A Response is what the owner answers.
+type Response struct {
 	Epoch int64
 	// Refused says why it is none.
 	Refused Refusal `json:",omitempty"`
@@ -43,6 +50,13 @@ type Answer struct {
 	// Revoked are the revocations that the node lacks, and Next is how many it knows then.
 	Revoked []Revocation `json:",omitempty"`
 	Next    int
+	// Redeem are tickets that the node has called, and that came to another one. Redeemed are the sessions of those that came to this
+	// node, and Pending those of which the other node has yet to say.
+	Redeem   []queue.Ticket   `json:",omitempty"`
+	Redeemed []queue.Ticket   `json:",omitempty"`
+	Pending  []queue.TicketID `json:",omitempty"`
+	// Limit is the room's automatic limit of active users, 0 if it has none.
+	Limit int `json:",omitempty"`
 }
 
 // A Refusal is why an owner does not answer.

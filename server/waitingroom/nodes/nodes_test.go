@@ -43,22 +43,22 @@ func (b *bench) clock(apart time.Duration) *Clock {
 }
 
 func (b *bench) owner(epoch int64, apart time.Duration) *Owner {
-	o := NewOwner(epoch, b.clock(apart), func(string) (Room, bool) { return Room{b.settings, time.Minute}, true })
-	o.Read(b.now, epoch)
-	o.List(map[string][]string{"a": {"shop"}, "b": {"shop"}})
+	o := NewOwner(epoch, b.clock(apart), func(string, *Responses) (Room, bool) { return Room{Settings: b.settings, Longest: time.Minute}, true })
+	o.ConfirmEpoch(b.now, epoch)
+	o.SetMembers(map[string][]string{"a": {"shop"}, "b": {"shop"}})
 	return o
 }
 
-func (n *bencher) ask(want int) *Asked {
-	q := n.Ask()
+func (n *bencher) ask(want int) *SentRequest {
+	q := n.NewRequest()
 	if n.dc == nil && n.Clock.Known() {
 		n.dc = queue.NewDataCentre(n.Name, 1, n.settings, 1, n.Clock.Now())
 	}
 	if n.dc != nil {
 		r := n.dc.Report(n.Clock.Now())
 		r.Want = want
-		n.dc.Account(&r, true)
-		q.About("shop", r)
+		n.dc.AddAccount(&r, true)
+		q.AddReport("shop", r)
 	}
 	return q
 }
@@ -67,12 +67,12 @@ func (n *bencher) ask(want int) *Asked {
 func (n *bencher) exchange(o *Owner, want int) *queue.State {
 	n.Helper()
 	q := n.ask(want)
-	return n.take(q, o.Answer(q.Request))
+	return n.take(q, o.Respond(q.Request))
 }
 
-func (n *bencher) take(q *Asked, a Answer) *queue.State {
+func (n *bencher) take(q *SentRequest, a Response) *queue.State {
 	n.Helper()
-	st, err := n.Take(q, a)
+	st, err := n.AcceptResponse(q, a)
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -100,15 +100,15 @@ func TestEarlierEpoch(t *testing.T) {
 	one := b.owner(1, 0)
 	x, y := b.nodes[0], b.nodes[1]
 	for _, n := range b.nodes {
-		n.Learn(1)
+		n.LearnEpoch(1)
 		n.exchange(one, 0) // the time
 		n.exchange(one, 0)
 	}
 	asked := x.ask(10)
-	late := one.Answer(asked.Request) // all ten
+	late := one.Respond(asked.Request) // all ten
 	two := b.owner(2, 0)
 	for _, n := range b.nodes {
-		n.Learn(2)
+		n.LearnEpoch(2)
 		n.exchange(two, 0)
 		n.exchange(two, 0)
 	}
@@ -117,7 +117,7 @@ func TestEarlierEpoch(t *testing.T) {
 	if y.admitted != 10 {
 		t.Fatalf("%d came in of 10", y.admitted)
 	}
-	st, err := x.Take(asked, late)
+	st, err := x.AcceptResponse(asked, late)
 	if st != nil {
 		x.dc.Apply(x.Clock.Now(), *st)
 	}
@@ -133,15 +133,15 @@ func TestLateAnswer(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 30*time.Second)
 	n := b.nodes[0]
-	n.Learn(1)
+	n.LearnEpoch(1)
 	q := n.ask(0)
-	a := o.Answer(q.Request)
+	a := o.Respond(q.Request)
 	b.now += Within
-	if _, err := n.Take(q, a); !errors.Is(err, errLate) || n.Clock.Known() {
+	if _, err := n.AcceptResponse(q, a); !errors.Is(err, errLate) || n.Clock.Known() {
 		t.Errorf("%v", err)
 	}
 	q = n.ask(0)
-	a = o.Answer(q.Request)
+	a = o.Respond(q.Request)
 	b.now += Within - time.Millisecond
 	n.take(q, a)
 	if apart := o.clock.Now().Sub(n.Clock.Now()).Abs(); apart > Within/2 {
@@ -160,17 +160,17 @@ func TestClockStands(t *testing.T) {
 	b := newBench(t)
 	n := b.nodes[0]
 	one := b.owner(1, 10*time.Second)
-	n.Learn(1)
+	n.LearnEpoch(1)
 	n.exchange(one, 0)
 	shown := n.Clock.Now()
 	two := b.owner(2, 0)
-	n.Learn(2)
+	n.LearnEpoch(2)
 	refused := 0
 	for range 12 {
 		b.now += time.Second
-		two.Read(b.now, 2)
+		two.ConfirmEpoch(b.now, 2)
 		q := n.ask(0)
-		if _, err := n.Take(q, two.Answer(q.Request)); errors.Is(err, errAhead) {
+		if _, err := n.AcceptResponse(q, two.Respond(q.Request)); errors.Is(err, errAhead) {
 			refused++
 		} else if err != nil {
 			t.Fatal(err)
@@ -191,37 +191,37 @@ func TestOwnerRefuses(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)
 	n := b.nodes[0]
-	n.Learn(1)
+	n.LearnEpoch(1)
 	n.exchange(o, 0)
 	b.now += Sure - time.Millisecond
 	n.exchange(o, 0)
 	refused := func(want Refusal) {
 		t.Helper()
-		if got := o.Answer(n.ask(0).Request).Refused; got != want {
+		if got := o.Respond(n.ask(0).Request).Refused; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	b.now += time.Millisecond
 	refused(Unsure)
-	o.Read(b.now, 1)
+	o.ConfirmEpoch(b.now, 1)
 	refused("")
-	o.Drop(n.Name)
+	o.RemoveNode(n.Name)
 	refused(Unlisted)
-	if !o.Lacks() {
+	if !o.NeedsList() {
 		t.Error("it does not look for the node")
 	}
-	o.List(map[string][]string{"a": {"shop"}})
+	o.SetMembers(map[string][]string{"a": {"shop"}})
 	refused("")
-	o.List(map[string][]string{"a": {"other"}})
+	o.SetMembers(map[string][]string{"a": {"other"}})
 	refused(Unlisted)
-	o.List(map[string][]string{"a": {"shop"}})
+	o.SetMembers(map[string][]string{"a": {"shop"}})
 	b.now += 2 * time.Hour
-	if silent := o.Silent(time.Hour); len(silent) != 1 || silent[0] != "a" {
+	if silent := o.SilentNodes(time.Hour); len(silent) != 1 || silent[0] != "a" {
 		t.Errorf("silent: %v", silent)
 	}
-	o.Read(b.now, 2)
+	o.ConfirmEpoch(b.now, 2)
 	refused(NotOwner)
-	o.Read(b.now, 1) // a read that was under way
+	o.ConfirmEpoch(b.now, 1) // a read that was under way
 	refused(NotOwner)
 }
 
@@ -233,29 +233,29 @@ func TestRevoked(t *testing.T) {
 	for epoch := int64(1); epoch < 3; epoch++ {
 		o := b.owner(epoch, 0)
 		for _, n := range b.nodes {
-			n.Learn(epoch)
+			n.LearnEpoch(epoch)
 			n.exchange(o, 0)
 			n.exchange(o, 0)
 		}
 		for range 2 { // told twice, it counts once
 			q := x.ask(0)
 			q.Revoked = []Revocation{gone}
-			x.take(q, o.Answer(q.Request))
+			x.take(q, o.Respond(q.Request))
 		}
 		q := y.ask(0)
-		a := o.Answer(q.Request)
+		a := o.Respond(q.Request)
 		if len(a.Revoked) != 1 || a.Revoked[0] != gone || a.Next != 1 {
 			t.Errorf("epoch %d: %+v, next %d", epoch, a.Revoked, a.Next)
 		}
 		q.After = a.Next
-		if a := o.Answer(q.Request); len(a.Revoked) != 0 {
+		if a := o.Respond(q.Request); len(a.Revoked) != 0 {
 			t.Errorf("epoch %d: told again: %+v", epoch, a.Revoked)
 		}
 		if epoch == 2 {
 			b.now += 4 * time.Minute
-			o.Read(b.now, 2)
+			o.ConfirmEpoch(b.now, 2)
 			q = y.ask(0)
-			if a := o.Answer(q.Request); len(a.Revoked) != 0 || a.Next != 1 {
+			if a := o.Respond(q.Request); len(a.Revoked) != 0 || a.Next != 1 {
 				t.Errorf("told of one that is over: %+v, next %d", a.Revoked, a.Next)
 			}
 		}
@@ -268,19 +268,19 @@ func TestRevokedForEver(t *testing.T) {
 	o := b.owner(1, 0)
 	x, y := b.nodes[0], b.nodes[1]
 	for _, n := range b.nodes {
-		n.Learn(1)
+		n.LearnEpoch(1)
 		n.exchange(o, 0)
 	}
 	q := x.ask(0)
 	q.Revoked = []Revocation{{queue.TicketID{1}, benchBegin.AddDate(1000, 0, 0)}}
-	o.Answer(q.Request)
-	a := o.Answer(y.ask(0).Request)
+	o.Respond(q.Request)
+	a := o.Respond(y.ask(0).Request)
 	if len(a.Revoked) != 1 || a.Revoked[0].Until.Sub(a.Now) > time.Hour {
 		t.Errorf("%+v at %v", a.Revoked, a.Now)
 	}
 	b.now += time.Hour + time.Second
-	o.Read(b.now, 1)
-	if o.Answer(y.ask(0).Request); len(o.revoked["shop"].all) > 0 {
+	o.ConfirmEpoch(b.now, 1)
+	if o.Respond(y.ask(0).Request); len(o.revoked["shop"].all) > 0 {
 		t.Error("it is kept for ever")
 	}
 }
@@ -289,16 +289,16 @@ func TestRevokedForEver(t *testing.T) {
 func TestLists(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)
-	has := Room{b.settings, time.Minute}
-	o.settings = func(room string) (Room, bool) { return has, room == "shop" }
+	has := Room{Settings: b.settings, Longest: time.Minute}
+	o.settings = func(room string, _ *Responses) (Room, bool) { return has, room == "shop" }
 	listed := map[string][]string{"a": {"shop", "bar"}}
-	o.List(listed)
+	o.SetMembers(listed)
 	ask := func(node, centre, room string) (lists int, refused Refusal) {
 		for range 200 {
-			refused = o.Answer(Request{Node: node, Epoch: 1, Room: room, Report: &queue.Report{DataCentre: centre}}).Refused
-			if o.Lacks() {
+			refused = o.Respond(Request{Node: node, Epoch: 1, Room: room, Report: &queue.Report{DataCentre: centre}}).Refused
+			if o.NeedsList() {
 				lists++
-				o.List(listed)
+				o.SetMembers(listed)
 			}
 		}
 		return lists, refused
@@ -319,25 +319,71 @@ func TestLists(t *testing.T) {
 		}
 	}
 	listed["b"] = []string{}
-	o.List(listed)
+	o.SetMembers(listed)
 	if lists, refused := ask("b", "b", "shop"); lists != mostInVain || refused != Unlisted {
 		t.Errorf("a room that the node has not: the list was read %d times, and the answer is %q", lists, refused)
 	}
 	listed["b"] = []string{"shop"}
-	o.List(listed)
+	o.SetMembers(listed)
 	if lists, refused := ask("b", "b", "shop"); lists != 0 || refused != "" {
 		t.Errorf("a node that is listed later is answered %q, and the list was read %d times", refused, lists)
 	}
 	delete(listed, "b")
-	o.List(listed)
+	o.SetMembers(listed)
 	if lists, _ := ask("b", "b", "shop"); lists != mostInVain {
 		t.Errorf("when the bucket has lost the node, the list is read %d times", lists)
 	}
 	for i := range 2 * mostLacked {
-		o.Answer(Request{Node: fmt.Sprint(i), Epoch: 1})
-		o.List(listed)
+		o.Respond(Request{Node: fmt.Sprint(i), Epoch: 1})
+		o.SetMembers(listed)
 	}
 	if len(o.vain) > mostLacked {
 		t.Errorf("%d questions are remembered", len(o.vain))
+	}
+}
+
+// TestCallsOutliveTheLeader has another node become the leader after a node has called visitors: it learns of the calls, so a visitor who
+// comes to another node is redeemed. More tickets than one request has room for are asked about in the order in which they came.
+func TestCallsOutliveTheLeader(t *testing.T) {
+	now := benchBegin
+	ids := func(n int) (all []queue.TicketID) {
+		for i := range n {
+			all = append(all, queue.TicketID{byte(i), byte(i >> 8), 1})
+		}
+		return all
+	}
+	const n = MostRedeemed + 100
+	var home, away Redemptions
+	for _, id := range ids(n) {
+		home.Called(now, id)
+		away.Want(queue.Ticket{ID: id})
+	}
+	request := func(r *Redemptions, owner *calls, epoch int64, node string) (*Request, *Response) {
+		q, a := &Request{Node: node, Epoch: epoch}, &Response{Now: now}
+		r.AddTo(now, q)
+		owner.exchange(q, a)
+		return q, a
+	}
+	dc := queue.NewDataCentre("home", 1, newBench(t).settings, 1, now)
+	for epoch := int64(1); epoch <= 2; epoch++ {
+		leader := &calls{}
+		for range 2 {
+			q, a := request(&home, leader, epoch, "home")
+			home.Take(now, dc, q, a)
+		}
+		if len(leader.byTicket) != n {
+			t.Errorf("leader %d knows %d calls of %d", epoch, len(leader.byTicket), n)
+		}
+		if q, a := request(&away, leader, epoch, "away"); len(a.Pending) != MostRedeemed || q.Redeem[0].ID != ids(1)[0] || q.Redeem[MostRedeemed-1].ID != ids(MostRedeemed)[MostRedeemed-1] {
+			t.Errorf("leader %d has %d tickets that came elsewhere, want the first %d", epoch, len(a.Pending), MostRedeemed)
+		}
+		if _, a := request(&home, leader, epoch, "home"); len(a.Redeem) != MostRedeemed {
+			t.Errorf("leader %d has %d tickets redeemed, want %d", epoch, len(a.Redeem), MostRedeemed)
+		}
+	}
+	now = now.Add(callKept + time.Second)
+	home.AddTo(now, &Request{Epoch: 3})
+	if len(home.called) != 0 {
+		t.Errorf("%d calls are remembered that are over", len(home.called))
 	}
 }

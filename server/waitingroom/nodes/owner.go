@@ -14,7 +14,7 @@ import (
 type Owner struct {
 	epoch    int64
 	clock    *Clock
-	settings func(room string) (Room, bool)
+	settings func(room string, measured *Responses) (Room, bool)
 
 	mu      sync.Mutex
 	read    time.Duration // when the last read began that showed no later epoch
@@ -26,6 +26,7 @@ type Owner struct {
 	heard   map[string]time.Duration // when each node asked last
 	rooms   map[string]*room
 	revoked map[string]*revocations
+	calls   map[string]*calls
 }
 
 // Room is what holds in a room now.
@@ -33,6 +34,8 @@ type Room struct {
 	Settings queue.Settings
 	// Longest is the longest session that it may have promised, whatever held before.
 	Longest time.Duration
+	// AutomaticLimit is the limit of active users that follows the origin, whatever an event sets meanwhile; 0 if none does.
+	AutomaticLimit int
 }
 
 type room struct {
@@ -48,19 +51,20 @@ type revocations struct {
 }
 
 // NewOwner returns the owner of an epoch. The clock of its node is the one that all follow from then on.
-// settings tells what holds in a room.
-func NewOwner(epoch int64, clock *Clock, settings func(room string) (Room, bool)) *Owner {
-	clock.lead()
+// settings returns what holds in a room, after responses of the site behind it that a node has measured, nil for none.
+func NewOwner(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Owner {
+	clock.setLeading()
 	return &Owner{
 		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*room{}, revoked: map[string]*revocations{},
+		calls: map[string]*calls{},
 	}
 }
 
 // Epoch is the owner's.
 func (o *Owner) Epoch() int64 { return o.epoch }
 
-// Read tells that a read of the bucket's epochs, which began at a time, showed that one as the highest.
-func (o *Owner) Read(began time.Duration, highest int64) {
+// ConfirmEpoch records that a read of the bucket's epochs, which began at a time, showed that one as the highest.
+func (o *Owner) ConfirmEpoch(began time.Duration, highest int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if highest > o.epoch {
@@ -70,12 +74,12 @@ func (o *Owner) Read(began time.Duration, highest int64) {
 	}
 }
 
-// List tells which nodes the bucket lists, and with which rooms. It has to be read after the epoch was taken.
-func (o *Owner) List(listed map[string][]string) {
+// SetMembers sets which nodes the bucket lists, and with which rooms. It has to be read after the epoch was taken.
+func (o *Owner) SetMembers(listed map[string][]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.listed, o.lacks = listed, false
-	maps.DeleteFunc(o.vain, func(of [2]string, _ int) bool { return o.lists(of[0], of[1]) })
+	maps.DeleteFunc(o.vain, func(of [2]string, _ int) bool { return o.isListed(of[0], of[1]) })
 	for name := range listed {
 		if _, ok := o.heard[name]; !ok {
 			o.heard[name] = o.clock.elapsed()
@@ -83,8 +87,8 @@ func (o *Owner) List(listed map[string][]string) {
 	}
 }
 
-// lists reports whether the bucket lists a node with a room; "" is for any.
-func (o *Owner) lists(node, room string) bool {
+// isListed reports whether the bucket lists a node with a room; "" is for any.
+func (o *Owner) isListed(node, room string) bool {
 	rooms, listed := o.listed[node]
 	return listed && (room == "" || slices.Contains(rooms, room))
 }
@@ -95,8 +99,8 @@ const (
 	mostLacked = 1000 // nodes and rooms
 )
 
-// lack asks for the list to be read again, unless that was in vain.
-func (o *Owner) lack(node, room string) {
+// requestList asks for the list to be read again, unless that was in vain.
+func (o *Owner) requestList(node, room string) {
 	of := [2]string{node, room}
 	if n, known := o.vain[of]; o.lacks || n == mostInVain || !known && len(o.vain) == mostLacked {
 		return
@@ -105,15 +109,15 @@ func (o *Owner) lack(node, room string) {
 	o.lacks = true
 }
 
-// Lacks reports whether a node has asked since the last List that was not in it, and may be by now.
-func (o *Owner) Lacks() bool {
+// NeedsList reports whether a node has asked since the last List that was not in it, and may be by now.
+func (o *Owner) NeedsList() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lacks
 }
 
-// Silent are the listed nodes that have not asked for that long.
-func (o *Owner) Silent(since time.Duration) (names []string) {
+// SilentNodes returns the listed nodes that have not asked for that long.
+func (o *Owner) SilentNodes(since time.Duration) (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for name := range o.listed {
@@ -124,28 +128,28 @@ func (o *Owner) Silent(since time.Duration) (names []string) {
 	return names
 }
 
-// Drop answers a node no more until the bucket lists it again. It has to come before the bucket drops it.
-func (o *Owner) Drop(name string) {
+// RemoveNode has the owner respond to a node no more until the bucket lists it again. It has to come before the bucket drops it.
+func (o *Owner) RemoveNode(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.listed, name)
 	delete(o.heard, name)
 }
 
-// Answer answers a node.
-func (o *Owner) Answer(q Request) Answer {
+// Respond responds to a request of a node.
+func (o *Owner) Respond(q Request) Response {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	a := Answer{Epoch: o.epoch}
+	a := Response{Epoch: o.epoch}
 	switch {
 	case o.over || q.Epoch != o.epoch:
 		o.over = o.over || q.Epoch > o.epoch
 		a.Refused = NotOwner
 	case !o.sure || o.clock.elapsed()-o.read >= Sure:
 		a.Refused = Unsure
-	case !o.lists(q.Node, ""):
+	case !o.isListed(q.Node, ""):
 		a.Refused = Unlisted
-		o.lack(q.Node, "")
+		o.requestList(q.Node, "")
 	}
 	if a.Refused != "" {
 		return a
@@ -155,29 +159,34 @@ func (o *Owner) Answer(q Request) Answer {
 	if q.Report == nil {
 		return a
 	}
-	now, ok := o.settings(q.Room)
+	now, ok := o.settings(q.Room, q.Responses)
 	switch {
 	case !ok:
 		a.Refused = NoRoom
 	case q.Report.DataCentre != q.Node:
 		a.Refused = Unlisted
-	case !o.lists(q.Node, q.Room):
+	case !o.isListed(q.Node, q.Room):
 		a.Refused = Unlisted
-		o.lack(q.Node, q.Room)
+		o.requestList(q.Node, q.Room)
 	}
 	if a.Refused != "" {
 		return a
 	}
-	o.revoke(&q, &a)
+	a.Limit = now.AutomaticLimit
+	o.exchangeRevocations(&q, &a)
+	if o.calls[q.Room] == nil {
+		o.calls[q.Room] = &calls{}
+	}
+	o.calls[q.Room].exchange(&q, &a)
 	if q.Follows {
-		st := o.room(q.Room, now, a.Now).Receive(a.Now, *q.Report)
+		st := o.openRoom(q.Room, now, a.Now).Receive(a.Now, *q.Report)
 		a.State = &st
 	}
 	return a
 }
 
-// room returns the global object of a room, by what holds now.
-func (o *Owner) room(name string, holds Room, now time.Time) *room {
+// openRoom returns the global object of a room, by what holds now.
+func (o *Owner) openRoom(name string, holds Room, now time.Time) *room {
 	s := holds.Settings
 	r := o.rooms[name]
 	if r == nil {
@@ -207,8 +216,8 @@ const (
 	mostKept = 1 << 20
 )
 
-// revoke takes a node's revocations, and answers with those that it lacks.
-func (o *Owner) revoke(q *Request, a *Answer) {
+// exchangeRevocations takes a node's revocations, and answers with those that it lacks.
+func (o *Owner) exchangeRevocations(q *Request, a *Response) {
 	r := o.revoked[q.Room]
 	if r == nil {
 		r = &revocations{known: map[queue.TicketID]bool{}}

@@ -102,11 +102,11 @@ func (s *State) status(w *words) Status {
 	switch {
 	case !t.WaitTimeKnown:
 	case t.IsRandomQueue:
-		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = wait(estimate.P25), wait(estimate.P50), wait(estimate.P75)
+		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = roundWait(estimate.P25), roundWait(estimate.P50), roundWait(estimate.P75)
 		t.WaitTime = t.WaitTime50Percentile
 		t.WaitTimeFormatted = w.Between(t.WaitTime25Percentile, t.WaitTime75Percentile)
 	default:
-		t.WaitTime = wait(estimate.Minutes)
+		t.WaitTime = roundWait(estimate.Minutes)
 		t.WaitTimeFormatted = w.Duration(t.WaitTime)
 	}
 	if e := s.Moment.Event; e != nil {
@@ -121,9 +121,9 @@ func (s *State) status(w *words) Status {
 	return t
 }
 
-// wait rounds minutes up, from one minute for the next visitor in line to a week, beyond
+// roundWait rounds minutes up, from one minute for the next visitor in line to a week, beyond
 // which an estimate means nothing.
-func wait(m float64) int {
+func roundWait(m float64) int {
 	const week = 7 * 24 * 60
 	if !(m < week) {
 		return week
@@ -271,6 +271,7 @@ type view struct {
 	Status
 	*words
 	Heading, Lead string
+	Room          string   // its name
 	Figures       []figure // the first is the large one
 	Notes         []string
 	Checked       template.HTML
@@ -286,7 +287,7 @@ type figure struct {
 }
 
 func builtIn(s *State, w *words) Page {
-	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
+	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Room: s.Moment.Room, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
 	wait := figure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
 	if v.WaitTimeKnown {
 		wait.Value = v.WaitTimeFormatted

@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A slot that is free while visitors wait is reserved for the next of them at once: it is charged, and counts as active, from then
 // on. A visitor who holds an event stream is called and comes right away. Others come at their next check-in. A reservation does not
@@ -23,6 +26,8 @@ type calls struct {
 	turned int64                // reservations before this second have lapsed
 	made   []Call               // since the last TakeCalls
 	last   time.Time            // when the visitor who was called last is to come
+
+	returned []TicketID // sessions that another data centre has not passed, and whose visitors came here later
 }
 
 // A Call has a visitor come who holds an event stream, and for whom a slot is reserved.
@@ -31,18 +36,19 @@ type Call struct {
 	At time.Time // when to call
 }
 
-// call reserves the slots that are free for the visitors who are next.
-func (d *DataCentre) call() {
+// reserveFreeSlots reserves the slots that are free for the visitors who are next.
+func (d *DataCentre) reserveFreeSlots() {
 	s := &d.settings
-	if d.ready == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {
+	if d.ready+len(d.calls.returned) == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {
 		return
 	}
 	if s.endOfCharge(d.now).Sub(d.now) < shortestCall {
 		return
 	}
+	d.chargeReturned()
 	free := d.unused()
 	for slots := free; slots > 0; slots-- {
-		id, ok := d.next(slots)
+		id, ok := d.takeNext(slots)
 		if !ok {
 			return
 		}
@@ -50,35 +56,66 @@ func (d *DataCentre) call() {
 	}
 }
 
-// next takes the visitor who is next out of the ranks. ok is false if no visitor waits, or if all slots belong to visitors from before
+// mayResume reports whether a visitor with a session may enter with the old waiting ticket. A session that was redeemed for another
+// data centre may not have arrived there. Then the visitor enters only now, and takes a slot of this minute, before those in line.
+func (d *DataCentre) mayResume(id TicketID, r row) bool {
+	if !r.elsewhere || d.now.UnixNano() < r.gone || d.settings.unlimited() {
+		return true
+	}
+	if !slices.Contains(d.calls.returned, id) {
+		d.calls.returned = append(d.calls.returned, id)
+	}
+	d.reserveFreeSlots()
+	return d.now.UnixNano() < d.rows[id].gone
+}
+
+// chargeReturned charges this minute for the sessions that were not passed in the minute in which they were charged.
+func (d *DataCentre) chargeReturned() {
+	for len(d.calls.returned) > 0 && d.unused() > 0 {
+		id := d.calls.returned[0]
+		d.calls.returned = d.calls.returned[1:]
+		r := d.rows[id]
+		if r.kind != active || !r.elsewhere || d.now.UnixNano() < r.gone {
+			continue
+		}
+		end := d.settings.endOfCharge(d.now)
+		d.charge(end)
+		d.beyond = true
+		r.accepted, r.at, r.gone = d.now.UnixNano(), d.now.UnixNano(), end.UnixNano()
+		d.rows[id] = r
+		d.recordChange(id)
+	}
+}
+
+// takeNext takes the visitor who is next out of the ranks. ok is false if no visitor waits, or if all slots belong to visitors from before
 // a restart, who have yet to come back.
-func (d *DataCentre) next(slots int) (id TicketID, ok bool) {
+func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	if d.ready == 0 {
 		return id, false
 	}
 	if d.settings.Method == Random {
-		return d.nextAtRandom(), true
+		return d.takeNextAtRandom(), true
 	}
-	ghosts := 0
+	absent := 0
 	for _, b := range d.buckets {
-		for _, g := range d.ghosts {
+		for _, g := range d.absent {
 			if g.Minute == b.Minute {
-				ghosts += g.Waiting
+				absent += g.Waiting
 			}
 		}
-		if slots <= ghosts {
+		if slots <= absent {
 			break
 		}
 		ranks := d.ticks[b.Minute]
 		if ranks == nil || ranks.ready == 0 {
 			continue
 		}
-		for tick := range &ranks.ids {
-			for list := &ranks.ids[tick]; len(*list) > 0; {
-				id := (*list)[0]
+		for tick := range &ranks.entries {
+			for list := &ranks.entries[tick]; len(*list) > 0; {
+				first := (*list)[0]
 				*list = (*list)[1:]
-				if d.waitsAt(id, place{b.Minute, uint16(tick)}) {
-					return id, true
+				if d.isInLine(first) {
+					return first.id, true
 				}
 			}
 		}
@@ -86,8 +123,8 @@ func (d *DataCentre) next(slots int) (id TicketID, ok bool) {
 	return id, false
 }
 
-// nextAtRandom takes one of the visitors for whom a slot may be reserved out of the ranks, each with the same chance.
-func (d *DataCentre) nextAtRandom() TicketID {
+// takeNextAtRandom takes one of the visitors for whom a slot may be reserved out of the ranks, each with the same chance.
+func (d *DataCentre) takeNextAtRandom() TicketID {
 	for {
 		at := d.rng.IntN(d.ready)
 		for _, b := range d.buckets {
@@ -98,7 +135,7 @@ func (d *DataCentre) nextAtRandom() TicketID {
 			if at -= ranks.ready; at >= 0 {
 				continue
 			}
-			if id, ok := d.takeAtRandom(b.Minute, ranks); ok {
+			if id, ok := d.takeAtRandom(ranks); ok {
 				return id
 			}
 			break
@@ -106,31 +143,25 @@ func (d *DataCentre) nextAtRandom() TicketID {
 	}
 }
 
-// takeAtRandom takes a visitor out of the ranks of a bucket; false if it met one who has left, and removed that.
-func (d *DataCentre) takeAtRandom(bucket Minute, ranks *ranks) (id TicketID, ok bool) {
+// takeAtRandom takes an entry out of the ranks of a bucket; false if its visitor has left the line.
+func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
 	all := 0
-	for tick := range &ranks.ids {
-		all += len(ranks.ids[tick])
+	for tick := range &ranks.entries {
+		all += len(ranks.entries[tick])
 	}
 	at := d.rng.IntN(all)
-	for tick := range &ranks.ids {
-		list := ranks.ids[tick]
+	for tick := range &ranks.entries {
+		list := ranks.entries[tick]
 		if at >= len(list) {
 			at -= len(list)
 			continue
 		}
-		id = list[at]
+		taken := list[at]
 		list[at] = list[len(list)-1]
-		ranks.ids[tick] = list[:len(list)-1]
-		return id, d.waitsAt(id, place{bucket, uint16(tick)})
+		ranks.entries[tick] = list[:len(list)-1]
+		return taken.id, d.isInLine(taken)
 	}
 	return id, false
-}
-
-// waitsAt reports whether a ticket waits at a place, and a slot may be reserved for it.
-func (d *DataCentre) waitsAt(id TicketID, p place) bool {
-	r := d.rows[id]
-	return r.kind == waiting && r.back && r.place == p
 }
 
 // endOfCharge returns until when a slot that is charged at a time may be used: then another minute begins by some clock.
@@ -165,26 +196,26 @@ func (d *DataCentre) reserve(id TicketID, gap time.Duration) {
 	d.calls.lapses[second] = append(d.calls.lapses[second], id)
 }
 
-// lapseCalls ends the reservations that are over by now, and reserves their slots for others.
-func (d *DataCentre) lapseCalls() {
+// endLapsedReservations ends the reservations that are over by now, and reserves their slots for others.
+func (d *DataCentre) endLapsedReservations() {
 	any := false
 	for second := d.now.Unix(); d.calls.turned <= second; d.calls.turned++ {
 		for _, id := range d.calls.lapses[d.calls.turned] {
 			if r := d.rows[id]; r.kind == called && d.settings.lapseTime(&r).Unix() <= second {
-				d.lapse(id, r)
+				d.endReservation(id, r)
 				any = true
 			}
 		}
 		delete(d.calls.lapses, d.calls.turned)
 	}
 	if any {
-		d.call()
+		d.reserveFreeSlots()
 	}
 }
 
-// lapse takes the reserved slot from a ticket. A visitor who had not the time to come is in line again. One who did not come is
+// endReservation takes the reserved slot from a ticket. A visitor who had not the time to come is in line again. One who did not come is
 // forgotten, or with an event stream waits for the next contact.
-func (d *DataCentre) lapse(id TicketID, r row) {
+func (d *DataCentre) endReservation(id TicketID, r row) {
 	d.tickets.active--
 	d.refund(&r)
 	d.beyond = true
@@ -198,7 +229,7 @@ func (d *DataCentre) lapse(id TicketID, r row) {
 		r.back, r.at = false, d.now.UnixNano()
 		r.gone = d.now.Add(d.settings.longestRefresh() + absence).UnixNano()
 	}
-	d.join(id, r)
+	d.joinLine(id, r)
 }
 
 // Standing is what an event stream can do for a ticket.
@@ -230,15 +261,15 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 	case known && r.kind != waiting:
 		return t, Polls
 	case !known:
-		d.lay(s.place(&t).bucket)
+		d.countReturn(s.placeOf(&t).bucket)
 	}
 	d.countUser(&r)
-	t.LastCheckIn, t.RefreshInterval = d.now, d.refresh(s.place(&t))
-	d.join(t.ID, row{
-		kind: waiting, place: s.place(&t), back: true, stream: true, counted: r.counted,
+	t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.chooseRefresh(s.placeOf(&t)), true
+	d.joinLine(t.ID, row{
+		kind: waiting, place: s.placeOf(&t), back: true, stream: true, counted: r.counted,
 		at: t.next().UnixNano(), gone: d.now.Add(longest).UnixNano(),
 	})
-	d.call() // if a slot is free, it is called like all others
+	d.reserveFreeSlots() // if a slot is free, it is called like all others
 	return t, InLine
 }
 
@@ -252,10 +283,76 @@ func (d *DataCentre) CloseStream(now time.Time, id TicketID) {
 	r.stream = false
 	if r.kind == waiting {
 		r.gone = d.now.Add(d.settings.longestRefresh() + absence).UnixNano()
-		d.join(id, r)
+		d.joinLine(id, r)
 		return
 	}
 	d.rows[id] = r
+}
+
+// HasCalled reports whether visitors were called so lately that they may come now.
+func (d *DataCentre) HasCalled(now time.Time) bool { return now.Before(d.calls.last.Add(CallDuration)) }
+
+// MayBeCalledElsewhere reports whether another data centre may have called a ticket, and this one has not.
+func (d *DataCentre) MayBeCalledElsewhere(t *Ticket) bool {
+	kind := d.rows[t.ID].kind
+	return t.Waiting() && t.Stream && (kind == 0 || kind == waiting)
+}
+
+// redeemMargin is how long before the end of its charge a reservation is redeemed for another data centre, which passes the visitor a
+// moment later.
+const redeemMargin = 3 * time.Second
+
+// redeemWithin is how long after its admission a redeemed session may pass at the other data centre, if the limit holds for any 60 seconds.
+const redeemWithin = 3 * time.Second
+
+// passDeadline returns until when another data centre may pass a session that was admitted at a time.
+func (s *Settings) passDeadline(admitted time.Time) time.Time {
+	end := s.endOfCharge(admitted)
+	if s.RollingMinute {
+		end = earlier(end, admitted.Add(redeemWithin))
+	}
+	return end
+}
+
+// Redeem admits a ticket that was called here, because its visitor has come to another data centre, and returns it with its session. It
+// returns the ticket unchanged if no slot is reserved for it for long enough, and it has no session.
+func (d *DataCentre) Redeem(now time.Time, t Ticket) Ticket {
+	d.advance(now)
+	r := d.rows[t.ID]
+	if !t.Waiting() || r.kind != active && (r.kind != called || d.settings.lapseTime(&r).Sub(d.now) < redeemMargin) {
+		return t
+	}
+	if r.elsewhere && d.now.UnixNano() >= r.gone { // it would have to be charged again
+		return t
+	}
+	decision := d.decide(now, t, false, false)
+	if decision.Outcome != Pass {
+		return t
+	}
+	if r.kind == called || r.elsewhere {
+		deadline := d.settings.passDeadline(decision.Ticket.AcceptedAt)
+		if r.kind == called {
+			d.moveCharge(time.Unix(0, r.accepted), d.now, deadline)
+		}
+		r = d.rows[t.ID]
+		r.elsewhere, r.gone = true, deadline.UnixNano()
+		d.rows[t.ID] = r
+		d.recordChange(t.ID)
+	}
+	return decision.Ticket
+}
+
+// PassRedeemed passes a visitor with the session that another data centre has given to the ticket. ok is false if the time is over for
+// which that data centre has charged the admission, because the visitor would be one more in another minute, and if every new visitor
+// has to wait here.
+func (d *DataCentre) PassRedeemed(now time.Time, session Ticket) (decision Decision, ok bool) {
+	d.advance(now)
+	if d.settings.QueueAll || !d.now.Before(d.settings.passDeadline(session.AcceptedAt)) {
+		return decision, false
+	}
+	decision = d.Visit(now, session)
+	decision.Changed = true
+	return decision, decision.Outcome == Pass
 }
 
 // TakeCalls returns the calls that were made since the last call of it.
@@ -274,12 +371,12 @@ func (d *DataCentre) EstimateOf(id TicketID) (Estimate, bool) {
 	return d.estimateAt(r.place), true
 }
 
-// refresh draws an interval until the next check-in of a visitor who waits at a place. Slots become free when a minute begins, and
+// chooseRefresh draws an interval until the next check-in of a visitor who waits at a place. Slots become free when a minute begins, and
 // visitors without event streams take theirs at their next check-in. So in each interval the visitors of a bucket check in by and by
-// in their order: of some intervals that it draws, refresh returns the one that comes closest to that.
-func (d *DataCentre) refresh(p place) time.Duration {
+// in their order: of some intervals that it draws, chooseRefresh returns the one that comes closest to that.
+func (d *DataCentre) chooseRefresh(p place) time.Duration {
 	s := &d.settings
-	interval := s.refresh(d.rng)
+	interval := s.drawRefresh(d.rng)
 	all := d.readyOf(p.bucket)
 	if s.Method != FIFO || all == 0 {
 		return interval
@@ -291,7 +388,7 @@ func (d *DataCentre) refresh(p place) time.Duration {
 	}
 	const draws = 3
 	for range draws - 1 {
-		if other := s.refresh(d.rng); distance(other) < distance(interval) {
+		if other := s.drawRefresh(d.rng); distance(other) < distance(interval) {
 			interval = other
 		}
 	}

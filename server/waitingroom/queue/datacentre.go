@@ -11,7 +11,7 @@ import (
 //
 // It may forget everything when its process ends: a new incarnation starts with nothing,
 // and the global object counts what the last one promised until that must be over. An
-// incarnation that keeps a journal may be continued instead: see [Continue].
+// incarnation that keeps a journal may be continued instead: see [ContinueDataCentre].
 type DataCentre struct {
 	name        string
 	incarnation int64
@@ -76,7 +76,7 @@ func (d *DataCentre) advance(now time.Time) {
 	turned := MinuteOf(now) != MinuteOf(d.now)
 	d.now = now
 	d.tickets.advance(now, &d.settings)
-	d.lapseCalls()
+	d.endLapsedReservations()
 	if !turned {
 		return
 	}
@@ -136,7 +136,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 		return Decision{Outcome: Pass, Ticket: t}
 	}
 	if !t.Waiting() {
-		return d.session(t)
+		return d.passSession(t)
 	}
 	r, known := d.rows[t.ID]
 	if guest && r.kind == spent { // it may come again, because it has no other id
@@ -144,7 +144,14 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	}
 	switch {
 	case known && r.kind == active && !r.revoked:
-		return d.rejoin(t, r)
+		if d.mayResume(t.ID, r) {
+			return d.resumeSession(t, d.rows[t.ID])
+		}
+		if draw && d.mayDraw(false) {
+			d.want++
+			return Decision{Outcome: Draw, Ticket: t}
+		}
+		return d.checkIn(t)
 	case known && r.kind != waiting && r.kind != called:
 		return Decision{Outcome: Reissue}
 	case s.Method == Passthrough:
@@ -170,7 +177,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	case r.kind == called && s.QueueAll:
 		return d.checkIn(t)
 	case !t.First() && r.kind != called:
-		r = d.comeBack(&t, r)
+		r = d.returnToLine(&t, r)
 	}
 	if r.kind == called || t.First() && d.isFree() {
 		return d.admit(t, r)
@@ -182,22 +189,25 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	if guest {
 		return Decision{Outcome: Refuse, Ticket: t}
 	}
-	return d.wait(t, r)
+	return d.keepWaiting(t, r)
 }
 
-// rejoin gives an old waiting ticket the session that it became.
-func (d *DataCentre) rejoin(t Ticket, r row) Decision {
-	t.AcceptedAt, t.LastCheckIn, t.Ends, t.RefreshInterval = time.Unix(0, r.accepted).UTC(), time.Unix(0, r.at).UTC(), r.ends.Time(), 0
+// resumeSession passes a waiting ticket that was admitted since, with its session.
+func (d *DataCentre) resumeSession(t Ticket, r row) Decision {
+	t.AcceptedAt, t.LastCheckIn, t.Ends, t.RefreshInterval, t.Stream = time.Unix(0, r.accepted).UTC(), time.Unix(0, r.at).UTC(), r.ends.Time(), 0, false
 	if d.settings.FixedSessions { // the row knows only the minute
 		t.Ends = earlier(t.Ends, t.AcceptedAt.Add(d.settings.SessionDuration))
 	}
-	decision := d.session(t)
+	r.elsewhere = false
+	d.rows[t.ID] = r
+	d.recordChange(t.ID)
+	decision := d.passSession(t)
 	decision.Changed = true
 	return decision
 }
 
-// session passes an accepted ticket, and renews it where that is safe.
-func (d *DataCentre) session(t Ticket) Decision {
+// passSession passes an accepted ticket, and renews it where that is safe.
+func (d *DataCentre) passSession(t Ticket) Decision {
 	s := &d.settings
 	r, known := d.rows[t.ID]
 	if known && r.revoked {
@@ -222,7 +232,7 @@ func (d *DataCentre) session(t Ticket) Decision {
 		}
 		r = row{kind: adopting, seq: d.seq + 1, counted: r.counted, accepted: t.AcceptedAt.UnixNano(), at: t.LastCheckIn.UnixNano()}
 		d.tickets.active++
-		d.keep(t.ID, r, s.sessionEnd(d.now, maxSession))
+		d.countSession(t.ID, r, s.sessionEnd(d.now, maxSession))
 		return Decision{Outcome: Pass, Ticket: t, Counted: true}
 	}
 	if r.kind == adopting && d.acked >= r.seq {
@@ -234,7 +244,7 @@ func (d *DataCentre) session(t Ticket) Decision {
 	}
 	t.LastCheckIn, t.Ends = d.now, s.sessionEnd(d.now, d.longest())
 	r.at = d.now.UnixNano()
-	d.keep(t.ID, r, later(t.Ends, r.ends.Time()))
+	d.countSession(t.ID, r, later(t.Ends, r.ends.Time()))
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
@@ -251,17 +261,17 @@ func (d *DataCentre) isFree() bool {
 	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting
 }
 
-// comeBack puts the ticket of a visitor who has come back in line, and reserves the slots that are free. It returns the ticket's row.
-func (d *DataCentre) comeBack(t *Ticket, r row) row {
+// returnToLine puts the ticket of a visitor who has come back in line, and reserves the slots that are free. It returns the ticket's row.
+func (d *DataCentre) returnToLine(t *Ticket, r row) row {
 	if r.kind != waiting {
-		d.lay(d.settings.place(t).bucket)
+		d.countReturn(d.settings.placeOf(t).bucket)
 	}
 	d.countUser(&r)
-	d.join(t.ID, row{
-		kind: waiting, place: d.settings.place(t), back: true, stream: r.stream, counted: r.counted,
+	d.joinLine(t.ID, row{
+		kind: waiting, place: d.settings.placeOf(t), back: true, stream: r.stream, counted: r.counted,
 		at: d.now.UnixNano(), gone: max(r.gone, d.now.Add(d.settings.longestRefresh()+absence).UnixNano()),
 	})
-	d.call()
+	d.reserveFreeSlots()
 	return d.rows[t.ID]
 }
 
@@ -275,7 +285,7 @@ func (d *DataCentre) mayDraw(inLine bool) bool {
 		return true
 	}
 	// While other people wait here, the reports ask for them.
-	return (d.waiting == 0 || inLine && d.waiting == 1) && (d.now.Sub(d.stated) >= fastestReport || !d.granted())
+	return (d.waiting == 0 || inLine && d.waiting == 1) && (d.now.Sub(d.stated) >= fastestReport || !d.hasGrants())
 }
 
 func (d *DataCentre) admit(t Ticket, r row) Decision {
@@ -283,7 +293,7 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 		d.leave(&r)
 	}
 	if r.kind == called { // the slot counts as active
-		d.moveCharge(&r)
+		d.moveCharge(time.Unix(0, r.accepted), d.settings.lapseTime(&r), d.now)
 	} else {
 		d.charge(d.now)
 		d.tickets.active++
@@ -295,17 +305,17 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if d.settings.unlimited() {
 		longest = maxSession
 	}
-	t.AcceptedAt, t.LastCheckIn, t.RefreshInterval = d.now, d.now, 0
+	t.AcceptedAt, t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.now, 0, false
 	t.Ends = d.settings.sessionEnd(d.now, longest)
 	if t.Since.IsZero() {
 		t.Since = d.now
 	}
-	d.keep(t.ID, row{kind: active, counted: r.counted, accepted: d.now.UnixNano(), at: d.now.UnixNano()}, t.Ends)
+	d.countSession(t.ID, row{kind: active, counted: r.counted, accepted: d.now.UnixNano(), at: d.now.UnixNano()}, t.Ends)
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// wait counts a visitor as waiting.
-func (d *DataCentre) wait(t Ticket, r row) Decision {
+// keepWaiting counts a visitor as waiting.
+func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	d.countUser(&r)
 	decision := d.checkIn(t)
 	next := d.now.Add(decision.Ticket.RefreshInterval)
@@ -313,8 +323,8 @@ func (d *DataCentre) wait(t Ticket, r row) Decision {
 	if r.stream {
 		gone = max(gone, r.gone)
 	}
-	d.join(t.ID, row{
-		kind: waiting, place: d.settings.place(&t), back: !t.First(), stream: r.stream, counted: r.counted,
+	d.joinLine(t.ID, row{
+		kind: waiting, place: d.settings.placeOf(&t), back: !t.First(), stream: r.stream, counted: r.counted,
 		at: next.UnixNano(), gone: gone,
 	})
 	return decision
@@ -322,12 +332,12 @@ func (d *DataCentre) wait(t Ticket, r row) Decision {
 
 // checkIn is the answer to a check-in that counts and gets no slot.
 func (d *DataCentre) checkIn(t Ticket) Decision {
-	t.LastCheckIn, t.RefreshInterval = d.now, d.refresh(d.settings.place(&t))
+	t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.chooseRefresh(d.settings.placeOf(&t)), false
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: d.estimate(&t)}
 }
 
 func (d *DataCentre) estimate(t *Ticket) Estimate {
-	return d.estimateAt(d.settings.place(t))
+	return d.estimateAt(d.settings.placeOf(t))
 }
 
 // estimateAt returns the estimate for a visitor who waits at a place.
@@ -368,13 +378,13 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	case !everywhere:
 		r.revoked = true
 		d.rows[id] = r
-		d.note(id)
+		d.recordChange(id)
 		return
 	default:
 		d.tickets.active--
 	}
 	r.revoked = true
-	d.spend(id, r, d.now, &d.settings)
+	d.endSession(id, r, d.now, &d.settings)
 }
 
 // Report is what the global object has to hear. Every report has to be sent, or lost;
@@ -397,12 +407,12 @@ func (d *DataCentre) Report(now time.Time) Report {
 	return r
 }
 
-// Wanted says that a report has not been answered, and for how many visitors it had asked.
-func (d *DataCentre) Wanted(r *Report) { d.want += r.Want }
+// RestoreWant says that a report has not been answered, and for how many visitors it had asked.
+func (d *DataCentre) RestoreWant(r *Report) { d.want += r.Want }
 
-// Account completes a report for a global object that may not be the one which has given the grants.
+// AddAccount completes a report for a global object that may not be the one which has given the grants.
 // first says that no life of this data centre came before this one.
-func (d *DataCentre) Account(r *Report, first bool) {
+func (d *DataCentre) AddAccount(r *Report, first bool) {
 	a := &Account{First: first}
 	for _, c := range r.Minutes {
 		l := d.minutes[c.Minute]
@@ -447,7 +457,7 @@ func (d *DataCentre) Apply(now time.Time, st State) {
 		l := d.ledger(g.Minute)
 		l.granted = max(l.granted, g.Total)
 	}
-	d.call()
+	d.reserveFreeSlots()
 }
 
 func later(a, b time.Time) time.Time {

@@ -34,7 +34,7 @@ func TestNothingIsPromised(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9), "one")
 	d := w.sites[0]
 	r := d.Report(w.now)
-	if d.Account(&r, true); r.Account.Over.After(r.At) {
+	if d.AddAccount(&r, true); r.Account.Over.After(r.At) {
 		t.Errorf("sessions are over at %v, where there are none", r.Account.Over)
 	}
 }
@@ -53,7 +53,7 @@ func TestSpend(t *testing.T) {
 		{0, false, m + 20, m + 6},
 		{0, true, m + 20, m + 21},
 	} {
-		d.spend(testID(1), row{revoked: c.revoked, ends: c.ends}, m.Time().Add(c.at), &w.settings)
+		d.endSession(testID(1), row{revoked: c.revoked, ends: c.ends}, m.Time().Add(c.at), &w.settings)
 		if got := d.rows[testID(1)].ends; got != c.want {
 			t.Errorf("%+v: forgotten in minute %d and not %d", c, got-m, c.want-m)
 		}
@@ -76,12 +76,12 @@ func TestGranted(t *testing.T) {
 	} {
 		d.now = c.now
 		d.ledger(m).granted, d.ledger(m+1).granted = c.this, c.next
-		if got := d.granted(); got != c.want {
+		if got := d.hasGrants(); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 	clear(d.minutes)
-	if d.granted() {
+	if d.hasGrants() {
 		t.Error("there are grants of a minute that is not known")
 	}
 }
@@ -95,7 +95,7 @@ func TestSilentWorkers(t *testing.T) {
 	}
 	d.leaseUntil, d.leaseDuration = turn.Add(time.Minute), 3*time.Minute
 	r := Report{}
-	if d.Account(&r, true); !r.Account.Over.Equal(turn.Add(5 * time.Minute)) {
+	if d.AddAccount(&r, true); !r.Account.Over.Equal(turn.Add(5 * time.Minute)) {
 		t.Errorf("sessions of the lease are over at %v", r.Account.Over)
 	}
 }

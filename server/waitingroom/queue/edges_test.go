@@ -210,7 +210,7 @@ func TestBoundsOfReports(t *testing.T) {
 		"more grants":      {Report{Account: &Account{Grants: make([]Grant, mostMinutes+1)}}, false},
 		"too many minutes": {Report{Minutes: minutes(mostMinutes, 1), Account: &Account{Grants: []Grant{{Minute: 1000}}}}, false},
 	} {
-		if ok := w.global.bounded(nil, &c.r); ok != c.ok {
+		if ok := w.global.isBounded(nil, &c.r); ok != c.ok {
 			t.Errorf("%s: %v", name, ok)
 		}
 	}
@@ -237,28 +237,28 @@ func TestQueueingAndAverage(t *testing.T) {
 			r.Counts[m-k] = MinuteCounts{Minute: m - k, Admitted: 1 << k} // 1 in this minute
 		}
 	}
-	g.noteQueue()
+	g.updateQueueStart()
 	if room := g.room(); g.queueing != 0 || room.PerMinute != 0 || room.Admitted != 2 {
 		t.Errorf("while none waits: since %v, %+v", g.queueing, room)
 	}
 	all[1].Waiting = []Bucket{{m, 1}}
-	g.noteQueue()
+	g.updateQueueStart()
 	if room := g.room(); g.queueing != m+1 || room.PerMinute != 0 {
 		t.Errorf("when the queue begins: since %v, %+v", g.queueing, room)
 	}
 	for of, want := range map[Minute]float64{0: 0, 1: 2 * 2, 2: 2 * (2 + 4) / 2., 5: 2 * (2 + 4 + 8 + 16 + 32) / 5., 7: 2 * (2 + 4 + 8 + 16 + 32) / 5.} {
 		g.queueing = m - of
-		g.noteQueue()
+		g.updateQueueStart()
 		if room := g.room(); g.queueing != m-of || room.PerMinute != want {
 			t.Errorf("%d minutes later: since %v, %v a minute, not %v", of, g.queueing, room.PerMinute, want)
 		}
 	}
 	g.now = g.now.Add(silent - 1)
-	if g.noteQueue(); g.queueing == 0 {
+	if g.updateQueueStart(); g.queueing == 0 {
 		t.Error("a data centre counts as silent too early")
 	}
 	g.now = g.now.Add(1)
-	if g.noteQueue(); g.queueing != 0 || g.heard(all[1]) {
+	if g.updateQueueStart(); g.queueing != 0 || g.isPresent(all[1]) {
 		t.Error("visitors of a silent data centre wait")
 	}
 }
@@ -371,7 +371,7 @@ func TestReporter(t *testing.T) {
 	now := m.Time()
 	r := &reporter{Granted: map[Minute]given{}, Counts: map[Minute]MinuteCounts{}, Horizon: now}
 	r.Seq = 3
-	r.hear(now, skew, Report{Seq: 3})
+	r.applyReport(now, skew, Report{Seq: 3})
 	if !r.Heard.IsZero() {
 		t.Error("a report that comes twice counts as new")
 	}
@@ -379,16 +379,16 @@ func TestReporter(t *testing.T) {
 		r.Counts[m-k] = MinuteCounts{Minute: m - k}
 		r.Granted[m-k] = given{Total: 1}
 	}
-	r.hear(now, skew, Report{Seq: 4, At: now.Add(time.Hour)}) // nothing is outstanding
+	r.applyReport(now, skew, Report{Seq: 4, At: now.Add(time.Hour)}) // nothing is outstanding
 	if len(r.Counts) != keptMinutes+3 || !r.Heard.Equal(now) {
 		t.Errorf("%d minutes are counted", len(r.Counts))
 	}
-	r.forget(now, skew)
+	r.forgetGrants(now, skew)
 	if len(r.Granted) != keptMinutes+1 {
 		t.Errorf("the grants of %d minutes are kept", len(r.Granted))
 	}
 	r.At, r.Granted[m-keptMinutes-1] = (m - keptMinutes - 1).Time(), given{Total: 1}
-	if r.forget(now, skew); len(r.Granted) != keptMinutes+2 {
+	if r.forgetGrants(now, skew); len(r.Granted) != keptMinutes+2 {
 		t.Error("grants are forgotten that may be used")
 	}
 	r.lease(now.Add(2*time.Minute), 3*time.Minute, skew)
@@ -437,27 +437,27 @@ func TestLine(t *testing.T) {
 	}
 }
 
-func TestGhosts(t *testing.T) {
+func TestAbsentVisitors(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9), "one")
 	d, m := w.sites[0], MinuteOf(w.now)
 	gone := w.now.Add(40 * time.Second)
-	d.haunt([]Bucket{{m - 2, 0}, {m - 1, 3}, {m, 1}}, gone)
+	d.expectReturns([]Bucket{{m - 2, 0}, {m - 1, 3}, {m, 1}}, gone)
 	if len(d.buckets) != 2 {
 		t.Errorf("a bucket is empty: %v", d.buckets)
 	}
 	for _, want := range []int{3, 3} { // the second one is none of them
-		if d.lay(m); d.waiting != want {
+		if d.countReturn(m); d.waiting != want {
 			t.Errorf("%d wait, not %d", d.waiting, want)
 		}
 	}
 	if n := d.Queued(gone.Add(-1)); n != 3 {
-		t.Errorf("%d wait before the ghosts are gone", n)
+		t.Errorf("%d wait before the absent are gone", n)
 	}
 	if d.advance(gone); d.waiting != 0 || len(d.buckets) != 0 {
-		t.Errorf("%d ghosts wait: %v", d.waiting, d.buckets)
+		t.Errorf("%d absent wait: %v", d.waiting, d.buckets)
 	}
 	d.seq = 7
-	d.revive(&pack{}, testID(1), row{kind: adopting, ends: m + 1})
+	d.restoreRow(&pack{}, testID(1), row{kind: adopting, ends: m + 1})
 	if got := d.rows[testID(1)].seq; got != 8 {
 		t.Errorf("report %d counts the session", got)
 	}
@@ -490,7 +490,7 @@ func TestSmallSums(t *testing.T) {
 	}
 	s.Shuffle = Shuffle{m, m + 5, 7}
 	for n := range uint64(20) {
-		if p := s.place(&Ticket{ID: testID(n), Since: m.Time()}); int(p.tick) >= ticks {
+		if p := s.placeOf(&Ticket{ID: testID(n), Since: m.Time()}); int(p.tick) >= ticks {
 			t.Errorf("tick %d", p.tick)
 		}
 	}

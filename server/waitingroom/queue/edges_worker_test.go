@@ -113,7 +113,10 @@ func TestWorkerAcknowledged(t *testing.T) {
 func TestMergeWaiting(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9, func(s *Settings) { s.Allocator = Even }), "one")
 	d, id := w.sites[0], testID(1)
-	merge := func(v Ticket) row { d.Merge(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{v}}); return d.rows[id] }
+	merge := func(v Ticket) row {
+		d.MergeReport(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{v}})
+		return d.rows[id]
+	}
 	v := Ticket{ID: id, Since: w.now, LastCheckIn: w.now, RefreshInterval: 20 * time.Second}
 	first := merge(v)
 	if first.kind != waiting || first.back || first.at != v.next().UnixNano() || first.gone != v.next().Add(absence).UnixNano() {
@@ -141,8 +144,8 @@ func TestMergeSessions(t *testing.T) {
 	d, id := w.sites[0], testID(1)
 	d.StartJournal()
 	changed := func(v Ticket) bool {
-		d.Merge(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{v}})
-		rows, head := d.Changes()
+		d.MergeReport(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{v}})
+		rows, head := d.TakeChanges()
 		if d.tickets.active != 1 {
 			t.Errorf("%d are in", d.tickets.active)
 		}
@@ -161,7 +164,7 @@ func TestMergeSessions(t *testing.T) {
 	}
 	// Its session is over here; a worker renewed it.
 	d.tickets.active--
-	d.spend(id, row{kind: active}, w.now.Add(time.Hour), &w.settings)
+	d.endSession(id, row{kind: active}, w.now.Add(time.Hour), &w.settings)
 	want := MinuteOf(v.Ends.Add(time.Minute - 1))
 	if changed(v); d.rows[id].kind != active || d.rows[id].ends != want {
 		t.Errorf("after its end it is %+v", d.rows[id])
@@ -181,7 +184,7 @@ func TestMergeIsBounded(t *testing.T) {
 		w := newWorld(t, settings(t, 9, 9, func(s *Settings) { s.Allocator, s.Method = Even, c.method }), "one")
 		d := w.sites[0]
 		d.tickets.active = c.active
-		d.Merge(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{{ID: testID(1), AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.now.Add(time.Minute)}}})
+		d.MergeReport(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{{ID: testID(1), AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.now.Add(time.Minute)}}})
 		if _, kept := d.rows[testID(1)]; kept != c.kept {
 			t.Errorf("%s is remembered: %v", name, kept)
 		}

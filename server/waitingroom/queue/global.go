@@ -105,7 +105,7 @@ func (g *Global) advance(now time.Time) {
 		g.now = now
 	}
 	maps.DeleteFunc(g.reporters, func(_ reporterID, r *reporter) bool {
-		r.forget(g.now, g.settings.Skew)
+		r.forgetGrants(g.now, g.settings.Skew)
 		return !g.now.Before(r.Horizon)
 	})
 	g.order = slices.DeleteFunc(g.order, func(id reporterID) bool { return g.reporters[id] == nil })
@@ -142,24 +142,24 @@ func (g *Global) Receive(now time.Time, report Report) State {
 	s := &g.settings
 	id := reporterID{report.DataCentre, report.Incarnation}
 	r := g.reporters[id]
-	if !g.bounded(r, &report) {
+	if !g.isBounded(r, &report) {
 		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
 	}
 	if r == nil {
-		if r = g.welcome(id, report.Started); r == nil { // it is dead, and its successor known
+		if r = g.addReporter(id, report.Started); r == nil { // it is dead, and its successor known
 			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
 		}
 	}
-	r.hear(g.now, s.Skew, report)
+	r.applyReport(g.now, s.Skew, report)
 	r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
 	st := State{
 		DataCentre: id.DataCentre, Incarnation: id.Incarnation, Ack: r.Seq,
 		LeaseUntil: r.LeaseUntil, LeaseDuration: s.SessionDuration,
 		ReportEvery: g.reportEvery(),
 	}
-	g.noteQueue()
+	g.updateQueueStart()
 	st.Room = g.room()
-	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.blind() {
+	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.hasUncounted() {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
 	}
 	for m := MinuteOf(g.now) - 1; m <= MinuteOf(g.now)+1; m++ {
@@ -179,8 +179,8 @@ const (
 	mostCount   = 1 << 30
 )
 
-// bounded reports whether a report of r, nil where there was none, is within the bounds.
-func (g *Global) bounded(r *reporter, report *Report) bool {
+// isBounded reports whether a report of r, nil where there was none, is within the bounds.
+func (g *Global) isBounded(r *reporter, report *Report) bool {
 	minutes := map[Minute]bool{}
 	if r != nil {
 		for m := range r.Granted {
@@ -227,11 +227,11 @@ func (g *Global) bounded(r *reporter, report *Report) bool {
 	return ok && len(minutes) <= mostMinutes
 }
 
-// noteQueue notes since when visitors wait: how many come in while none do says nothing of
+// updateQueueStart notes since when visitors wait: how many come in while none do says nothing of
 // how many will.
-func (g *Global) noteQueue() {
+func (g *Global) updateQueueStart() {
 	for _, r := range g.reporters {
-		if len(r.Waiting) > 0 && g.heard(r) {
+		if len(r.Waiting) > 0 && g.isPresent(r) {
 			if g.queueing == 0 {
 				g.queueing = MinuteOf(g.now) + 1
 			}
@@ -241,9 +241,9 @@ func (g *Global) noteQueue() {
 	g.queueing = 0
 }
 
-// welcome begins to count a data centre that has not reported before, and ends all
+// addReporter begins to count a data centre that has not reported before, and ends all
 // renewals of its earlier lives.
-func (g *Global) welcome(id reporterID, started time.Time) *reporter {
+func (g *Global) addReporter(id reporterID, started time.Time) *reporter {
 	for _, other := range g.order {
 		if other.DataCentre == id.DataCentre && other.Incarnation > id.Incarnation {
 			return nil
@@ -265,8 +265,8 @@ func (g *Global) add(id reporterID, r *reporter) {
 	g.order = slices.Insert(g.order, i, id)
 }
 
-// blind reports whether there may be visitors inside whom no report counts.
-func (g *Global) blind() bool {
+// hasUncounted reports whether there may be visitors inside whom no report counts.
+func (g *Global) hasUncounted() bool {
 	if g.holding {
 		return true
 	}
@@ -299,7 +299,7 @@ func (g *Global) room() Room {
 		for k := m - averaged; k < m; k++ {
 			admitted += r.Counts[k].Admitted
 		}
-		if g.heard(r) {
+		if g.isPresent(r) {
 			room.Workers += r.Workers
 			lists = append(lists, r.Waiting)
 		}
@@ -312,8 +312,8 @@ func (g *Global) room() Room {
 	return room
 }
 
-// heard reports whether a data centre's visitors are still there, as far as is known.
-func (g *Global) heard(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
+// isPresent reports whether a data centre's visitors are still there, as far as is known.
+func (g *Global) isPresent(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
 
 // traffic is how many visitors tried to come in during a minute, by data centre.
 func (g *Global) traffic(m Minute) Traffic {

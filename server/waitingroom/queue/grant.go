@@ -8,7 +8,7 @@ import (
 // how many slots are left to draw. First come waiting visitors, wherever they are, the
 // oldest first; the slots they leave are for new visitors, by the traffic's shares.
 //
-// Every grant goes through give, which is where the limits are kept.
+// Every grant goes through grantMore, which is where the limits are kept.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	s := &g.settings
 	now := MinuteOf(g.now)
@@ -17,18 +17,18 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 		return 0
 	}
 	mine, left := g.forWaiting(r, now, free, traffic)
-	g.give(r, now, mine)
+	g.grantMore(r, now, mine)
 	if left == 0 {
 		return 0
 	}
 
 	// new visitors: the share, then what was asked for
 	own, anywhere := g.forNew(r, now, left, traffic)
-	g.give(r, now, own)
+	g.grantMore(r, now, own)
 	drawn := 0
 	if r.Want > own && anywhere > 0 {
 		ahead := anywhere / (8 * len(g.order)) // so that a burst does not ask for every visitor
-		drawn = g.give(r, now, min(anywhere, max(r.Want-own, ahead)))
+		drawn = g.grantMore(r, now, min(anywhere, max(r.Want-own, ahead)))
 	}
 	if all := r.Granted[now]; own+drawn > 0 {
 		all.Own += own
@@ -39,20 +39,20 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	first, last := s.chargeable(r.At)
 	for m := first; m <= last; m++ {
 		if m != now {
-			g.give(r, m, min(r.Want, r.outstanding(now, s.Skew))-r.outstanding(m, s.Skew))
+			g.grantMore(r, m, min(r.Want, r.outstanding(now, s.Skew))-r.outstanding(m, s.Skew))
 		}
 	}
 	return anywhere - drawn
 }
 
-// give grants up to n more charges of a minute, if the limits allow, and returns how
+// grantMore grants up to n more charges of a minute, if the limits allow, and returns how
 // many. It is the only place where Granted grows:
 //
 //	Σ granted(minute) ≤ new users per minute
 //	Σ bound           ≤ total active users
 //
 // hold after it, where they did before or where it gave anything.
-func (g *Global) give(r *reporter, m Minute, n int) int {
+func (g *Global) grantMore(r *reporter, m Minute, n int) int {
 	n = min(n, g.grantable(m))
 	if n <= 0 {
 		return 0
@@ -86,7 +86,7 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 	at := -1
 	for _, id := range g.order {
 		o := g.reporters[id]
-		if len(o.Waiting) == 0 || !g.heard(o) {
+		if len(o.Waiting) == 0 || !g.isPresent(o) {
 			continue
 		}
 		if o == r {
@@ -209,8 +209,8 @@ func (r *reporter) bound(now time.Time, skew time.Duration) int {
 	return n
 }
 
-// hear takes a report, unless it is older than the last one.
-func (r *reporter) hear(now time.Time, skew time.Duration, report Report) {
+// applyReport takes a report, unless it is older than the last one.
+func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report) {
 	if report.Seq <= r.Seq {
 		return
 	}
@@ -246,8 +246,8 @@ func (r *reporter) lease(until time.Time, d, skew time.Duration) {
 	r.Horizon = later(r.Horizon, r.LeaseUntil.Add(time.Minute+r.Longest+2*skew))
 }
 
-// forget drops the grants that no report can mention any more.
-func (r *reporter) forget(now time.Time, skew time.Duration) {
+// forgetGrants drops the grants that no report can mention any more.
+func (r *reporter) forgetGrants(now time.Time, skew time.Duration) {
 	for m := range r.Granted {
 		if m < MinuteOf(now)-keptMinutes && r.outstanding(m, skew) == 0 {
 			delete(r.Granted, m)

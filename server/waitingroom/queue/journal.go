@@ -28,10 +28,10 @@ func (d *DataCentre) StartJournal() {
 	d.beyond = true
 }
 
-// Changes returns what the journal lacks since the last call: rows, and the head, nil where it
+// TakeChanges returns what the journal lacks since the last call: rows, and the head, nil where it
 // has not changed. They must be stored together, before any client gets a decision that the
 // data centre made since then.
-func (d *DataCentre) Changes() (rows []Change, head []byte) {
+func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	for id := range d.tickets.changed {
 		c := Change{ID: id}
 		if r, ok := d.rows[id]; ok && r.kind != waiting && r.kind != called {
@@ -52,7 +52,14 @@ func (d *DataCentre) Changes() (rows []Change, head []byte) {
 }
 
 func (r *row) pack(p *pack) {
-	packInt(p, &r.kind)
+	kind := r.kind
+	if r.elsewhere {
+		kind = redeemed
+	}
+	packInt(p, &kind)
+	if r.kind, r.elsewhere = kind, kind == redeemed; r.elsewhere {
+		r.kind = active
+	}
 	p.bool(&r.revoked)
 	packInt(p, &r.ends)
 	packInt(p, &r.counted)
@@ -75,22 +82,27 @@ func (d *DataCentre) packHead(p *pack) {
 	waiting := slices.Clone(d.buckets)
 	p.buckets(&waiting)
 	if p.reading {
-		d.ghosts = waiting
+		d.absent = waiting
 	}
 }
 
-// Continue returns the data centre that a journal is of, with random numbers from another seed.
-// Its first [DataCentre.Changes] have to be stored before it decides anything.
-func Continue(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Settings, seed uint64, now time.Time) (*DataCentre, error) {
+// maxAhead is how far ahead of the clock a stored time of a room may be. A room that is further ahead was stored by a wrong clock, would stand
+// still until then, and starts anew.
+const maxAhead = time.Hour
+
+// ContinueDataCentre returns the data centre that a journal is of, with random numbers from another seed.
+// Its first [DataCentre.TakeChanges] have to be stored before it decides anything.
+func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Settings, seed uint64, now time.Time) (*DataCentre, error) {
 	d := NewDataCentre(name, 0, s, seed, now)
 	p := readPack(head)
 	d.packHead(p)
 	p.fail(d.name != name)
+	p.fail(d.now.After(now.Add(maxAhead)))
 	if err := p.end(); err != nil {
 		return nil, err
 	}
 	d.now = later(d.now, now) // its clock does not go back
-	ghosts := d.ghosts
+	absent := d.absent
 	d.tickets = newTickets(d.now)
 	d.StartJournal()
 	d.continued++
@@ -100,18 +112,18 @@ func Continue(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Sett
 		var r row
 		p := readPack(data)
 		r.pack(p)
-		d.revive(p, id, r)
+		d.restoreRow(p, id, r)
 		if err := p.end(); err != nil {
 			return nil, err
 		}
 	}
-	d.haunt(ghosts, d.now.Add(s.longestRefresh()))
+	d.expectReturns(absent, d.now.Add(s.longestRefresh()))
 	d.advance(d.now)
 	return d, nil
 }
 
-// revive adds a row of the journal.
-func (d *DataCentre) revive(p *pack, id TicketID, r row) {
+// restoreRow adds a row of the journal.
+func (d *DataCentre) restoreRow(p *pack, id TicketID, r row) {
 	t := &d.tickets
 	switch r.kind {
 	case active, adopting:
@@ -130,34 +142,34 @@ func (d *DataCentre) revive(p *pack, id TicketID, r row) {
 	}
 }
 
-// haunt counts visitors as waiting until gone who may still come back.
-func (t *tickets) haunt(ghosts []Bucket, gone time.Time) {
-	for _, b := range ghosts {
+// expectReturns counts visitors as waiting until gone who may still come back.
+func (t *tickets) expectReturns(absent []Bucket, gone time.Time) {
+	for _, b := range absent {
 		if b.Waiting > 0 {
-			t.ghosts = append(t.ghosts, b)
-			t.count(b.Minute, b.Waiting)
+			t.absent = append(t.absent, b)
+			t.addToBucket(b.Minute, b.Waiting)
 		}
 	}
-	t.haunted = gone
+	t.absentUntil = gone
 }
 
-// lay takes a visitor of a bucket who has come back out of the ghosts.
-func (t *tickets) lay(bucket Minute) {
-	for i := range t.ghosts {
-		if g := &t.ghosts[i]; g.Minute == bucket && g.Waiting > 0 {
+// countReturn takes a visitor of a bucket who has come back out of the absent.
+func (t *tickets) countReturn(bucket Minute) {
+	for i := range t.absent {
+		if g := &t.absent[i]; g.Minute == bucket && g.Waiting > 0 {
 			g.Waiting--
-			t.count(bucket, -1)
+			t.addToBucket(bucket, -1)
 			return
 		}
 	}
 }
 
-// exorcise ends the ghosts.
-func (t *tickets) exorcise() {
-	for _, g := range t.ghosts {
+// removeAbsent stops counting the visitors from before a restart who have not come back.
+func (t *tickets) removeAbsent() {
+	for _, g := range t.absent {
 		if g.Waiting > 0 {
-			t.count(g.Minute, -g.Waiting)
+			t.addToBucket(g.Minute, -g.Waiting)
 		}
 	}
-	t.ghosts = nil
+	t.absent = nil
 }

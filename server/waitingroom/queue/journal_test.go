@@ -14,7 +14,7 @@ type book struct {
 }
 
 func (b *book) write(d *DataCentre) {
-	rows, head := d.Changes()
+	rows, head := d.TakeChanges()
 	if b.rows == nil {
 		b.rows = map[TicketID][]byte{}
 	}
@@ -31,7 +31,7 @@ func (b *book) write(d *DataCentre) {
 }
 
 func (b *book) resume(d *DataCentre, s Settings, now time.Time) (*DataCentre, error) {
-	next, err := Continue(d.name, b.head, maps.All(b.rows), s, 99, now)
+	next, err := ContinueDataCentre(d.name, b.head, maps.All(b.rows), s, 99, now)
 	if err == nil {
 		b.write(next)
 	}
@@ -210,15 +210,18 @@ func TestContinue(t *testing.T) {
 		bad = append(bad, string(b.head[:n]))
 	}
 	for _, bad := range bad {
-		if _, err := Continue("one", []byte(bad), maps.All(b.rows), s, 7, w.now); err == nil {
+		if _, err := ContinueDataCentre("one", []byte(bad), maps.All(b.rows), s, 7, w.now); err == nil {
 			t.Errorf("%q: continued", bad)
 		}
 	}
-	if _, err := Continue("two", b.head, maps.All(b.rows), s, 7, w.now); err == nil {
+	if _, err := ContinueDataCentre("two", b.head, maps.All(b.rows), s, 7, w.now); err == nil {
 		t.Error("the journal of another data centre: continued")
 	}
+	if _, err := ContinueDataCentre("one", b.head, maps.All(b.rows), s, 7, w.now.Add(-365*24*time.Hour)); err == nil {
+		t.Error("a journal from a clock that was a year ahead: continued")
+	}
 	for _, row := range []string{"", "\x01", "\x01\x09\x00\x00\x00\x00\x00"} {
-		if _, err := Continue("one", b.head, maps.All(map[TicketID][]byte{testID(1): []byte(row)}), s, 7, w.now); err == nil {
+		if _, err := ContinueDataCentre("one", b.head, maps.All(map[TicketID][]byte{testID(1): []byte(row)}), s, 7, w.now); err == nil {
 			t.Errorf("a row %q: continued", row)
 		}
 	}

@@ -17,10 +17,10 @@ const (
 	ticks = int(time.Minute / tick) // of a bucket
 )
 
-// place is where a ticket queues.
-func (s *Settings) place(t *Ticket) place {
+// placeOf returns where a ticket queues.
+func (s *Settings) placeOf(t *Ticket) place {
 	bucket := t.Bucket()
-	if at := s.Shuffle.place(t.ID, bucket); s.Shuffle.shuffles(bucket) {
+	if at := s.Shuffle.bucketOf(t.ID, bucket); s.Shuffle.shuffles(bucket) {
 		return place{at, uint16(mix(t.ID, ^s.Shuffle.Salt) % uint64(ticks))}
 	}
 	return place{bucket, uint16(t.Since.Sub(bucket.Time()) / tick)}
@@ -31,22 +31,31 @@ type line struct {
 	waiting int
 	buckets []Bucket // ascending, none is empty
 	ticks   map[Minute]*ranks
-	ready   int // visitors for whom a slot may be reserved: those who have come back since their first request
+	ready   int    // visitors for whom a slot may be reserved: those who have come back since their first request
+	entered uint32 // how many visitors have entered
 }
 
 // ranks are the visitors of a bucket for whom a slot may be reserved, in order.
 type ranks struct {
-	ready  int
-	counts [ticks]int32
-	fresh  [ticks]int32      // visitors who have not come back since their first request
-	ids    [ticks][]TicketID // and such as have left, which next removes
+	ready   int
+	left    int // entries of visitors who have left the line, at most
+	counts  [ticks]int32
+	fresh   [ticks]int32 // visitors who have not come back since their first request
+	entries [ticks][]entry
+}
+
+// An entry is a visitor who entered the line. It stays when the visitor leaves, until another visitor is looked for or the entries
+// are pruned; a visitor who enters again has another number, so only one entry of a visitor counts.
+type entry struct {
+	id     TicketID
+	number uint32
 }
 
 func newLine() line { return line{ticks: map[Minute]*ranks{}} }
 
-// enter puts a visitor in line.
+// enter puts a visitor in line, and sets the number of its row.
 func (l *line) enter(id TicketID, r *row) {
-	l.count(r.place.bucket, 1)
+	l.addToBucket(r.place.bucket, 1)
 	b := l.ticks[r.place.bucket]
 	if b == nil {
 		b = &ranks{}
@@ -56,8 +65,10 @@ func (l *line) enter(id TicketID, r *row) {
 		b.fresh[r.place.tick]++
 		return
 	}
+	l.entered++
+	r.number = l.entered
 	b.counts[r.place.tick]++
-	b.ids[r.place.tick] = append(b.ids[r.place.tick], id)
+	b.entries[r.place.tick] = append(b.entries[r.place.tick], entry{id, r.number})
 	b.ready++
 	l.ready++
 }
@@ -68,16 +79,17 @@ func (l *line) leave(r *row) {
 	case b == nil:
 	case r.back:
 		b.counts[r.place.tick]--
+		b.left++
 		b.ready--
 		l.ready--
 	default:
 		b.fresh[r.place.tick]--
 	}
-	l.count(r.place.bucket, -1)
+	l.addToBucket(r.place.bucket, -1)
 }
 
-// count adds visitors to a bucket.
-func (l *line) count(bucket Minute, n int) {
+// addToBucket adds visitors to a bucket.
+func (l *line) addToBucket(bucket Minute, n int) {
 	l.waiting += n
 	i, ok := slices.BinarySearchFunc(l.buckets, bucket, func(b Bucket, m Minute) int { return int(b.Minute - m) })
 	if !ok {

@@ -318,8 +318,8 @@ func TestEvent(t *testing.T) {
 	places := map[Minute]int{}
 	for n := range uint64(5000) {
 		bucket := from + Minute(n%5)
-		place := shuffle.place(testID(n), bucket)
-		if place != (Shuffle{From: from, Until: from + 5, Salt: 7}).place(testID(n), from) {
+		place := shuffle.bucketOf(testID(n), bucket)
+		if place != (Shuffle{From: from, Until: from + 5, Salt: 7}).bucketOf(testID(n), from) {
 			t.Fatal("the place depends on the bucket")
 		}
 		places[place]++
@@ -331,10 +331,10 @@ func TestEvent(t *testing.T) {
 	if len(places) != 5 || chi > 18.5 { // 4 degrees of freedom, p = 0.001
 		t.Errorf("places are not spread evenly: %v", places)
 	}
-	if got := shuffle.place(testID(1), from+5); got != from+5 {
+	if got := shuffle.bucketOf(testID(1), from+5); got != from+5 {
 		t.Errorf("a visitor who comes after the start is moved to %v", got)
 	}
-	if got := (Shuffle{}).place(testID(1), from); got != from {
+	if got := (Shuffle{}).bucketOf(testID(1), from); got != from {
 		t.Errorf("no shuffle moves %v to %v", from, got)
 	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"time"
 )
 
@@ -13,21 +14,25 @@ const (
 	adopting      // from another data centre; counted, but not renewed before the global object knows of it
 	spent         // its session is over; remembered so that its old waiting ticket is worthless
 	called        // a slot is reserved for it; counted as active until it comes, or the reservation lapses
+	redeemed      // in the journal only: active, and elsewhere
 )
 
 // A row is one ticket.
 type row struct {
-	kind     kind
-	revoked  bool
-	back     bool   // of waiting: it has come back since its first request, so a slot may be reserved for it
-	stream   bool   // of waiting and called: it holds an event stream, so it comes as soon as it is called
-	place    place  // of waiting and called: where it queues
-	ends     Minute // of active and adopting: the session is over when this minute begins; of spent: it is forgotten then
-	counted  Minute // when it was last counted as a user
-	seq      uint64 // of adopting: the first report that counts it
-	accepted int64  // of active: when it was admitted, in nanoseconds; of called: when the slot was reserved
-	at       int64  // of active: the last renewal; of waiting and called: when the next check-in counts
-	gone     int64  // of waiting and called: when it stops counting unless it checks in
+	kind      kind
+	revoked   bool
+	back      bool   // of waiting: it has come back since its first request, so a slot may be reserved for it
+	stream    bool   // of waiting and called: it holds an event stream, so it comes as soon as it is called
+	elsewhere bool   // of active: admitted for another data centre, and perhaps not passed there
+	number    uint32 // of waiting: that of its entry in the ranks, if it is back
+	wheel     int32  // of waiting: the slot of the wheel that has the ticket
+	place     place  // of waiting and called: where it queues
+	ends      Minute // of active and adopting: the session is over when this minute begins; of spent: it is forgotten then
+	counted   Minute // when it was last counted as a user
+	seq       uint64 // of adopting: the first report that counts it
+	accepted  int64  // of active: when it was admitted, in nanoseconds; of called: when the slot was reserved
+	at        int64  // of active: the last renewal; of waiting and called: when the next check-in counts
+	gone      int64  // of waiting and called: when it stops counting unless it checks in; of active elsewhere: until when its charge lets it enter
 }
 
 // tickets is what a data centre knows about the tickets that came to it. Its size is
@@ -41,30 +46,33 @@ type tickets struct {
 	ends   map[Minute][]TicketID
 
 	line
-	wheel  map[int64][]TicketID
-	turned int64 // the wheel's slots before are empty
+	wheel  map[int32][]TicketID // by the wheelSlot in which the line looks whether a visitor is gone
+	turned int32                // the wheel's slots before are empty
 
 	spent   map[Minute][]TicketID // by the minute in which they are forgotten
 	cleared Minute
 
-	changed map[TicketID]struct{} // tickets that the journal lacks; nil without a journal
-	ghosts  []Bucket              // of an earlier process, counted as waiting
-	haunted time.Time             // until when
+	changed     map[TicketID]struct{} // tickets that the journal lacks; nil without a journal
+	absent      []Bucket              // of an earlier process, counted as waiting
+	absentUntil time.Time             // until when
 }
 
 // note has the journal learn of a ticket.
-func (t *tickets) note(id TicketID) {
+func (t *tickets) recordChange(id TicketID) {
 	if t.changed != nil {
 		t.changed[id] = struct{}{}
 	}
 }
 
+// wheelSlot is the duration of a slot of the wheel. wheelSlotOf returns the slot of a time in nanoseconds.
 const wheelSlot = int64(8 * time.Second)
+
+func wheelSlotOf(at int64) int32 { return int32(at / wheelSlot) }
 
 func newTickets(now time.Time) tickets {
 	return tickets{
-		line: newLine(), rows: map[TicketID]row{}, ends: map[Minute][]TicketID{}, wheel: map[int64][]TicketID{}, spent: map[Minute][]TicketID{},
-		aged: MinuteOf(now) - 1, turned: now.UnixNano() / wheelSlot, cleared: MinuteOf(now),
+		line: newLine(), rows: map[TicketID]row{}, ends: map[Minute][]TicketID{}, wheel: map[int32][]TicketID{}, spent: map[Minute][]TicketID{},
+		aged: MinuteOf(now) - 1, turned: wheelSlotOf(now.UnixNano()), cleared: MinuteOf(now),
 	}
 }
 
@@ -75,16 +83,22 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 			r, ok := t.rows[id]
 			if ok && r.ends == t.aged && (r.kind == active || r.kind == adopting) {
 				t.active--
-				t.spend(id, r, now, s)
+				t.endSession(id, r, now, s)
 			}
 		}
 		delete(t.ends, t.aged)
 	}
-	for slot := now.UnixNano() / wheelSlot; t.turned < slot; t.turned++ {
+	for slot := wheelSlotOf(now.UnixNano()); t.turned < slot; t.turned++ {
 		for _, id := range t.wheel[t.turned] {
-			if r, ok := t.rows[id]; ok && r.kind == waiting && r.gone/wheelSlot <= t.turned {
+			r, ok := t.rows[id]
+			switch {
+			case !ok || r.kind != waiting || r.wheel != t.turned:
+			case wheelSlotOf(r.gone) <= t.turned:
 				t.leave(&r)
 				delete(t.rows, id)
+			default: // the visitor has come back since
+				t.scheduleRemoval(id, &r)
+				t.rows[id] = r
 			}
 		}
 		delete(t.wheel, t.turned)
@@ -93,51 +107,82 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 		for _, id := range t.spent[t.cleared] {
 			if r := t.rows[id]; r.kind == spent && r.ends <= t.cleared {
 				delete(t.rows, id)
-				t.note(id)
+				t.recordChange(id)
 			}
 		}
 		delete(t.spent, t.cleared)
 	}
-	if t.ghosts != nil && !now.Before(t.haunted) {
-		t.exorcise()
+	if t.absent != nil && !now.Before(t.absentUntil) {
+		t.removeAbsent()
 	}
 }
 
-// spend remembers a ticket for as long as a waiting ticket with its id may have a place.
-func (t *tickets) spend(id TicketID, r row, now time.Time, s *Settings) {
+// endSession remembers a ticket for as long as a waiting ticket with its id may have a place.
+func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
 	until := MinuteOf(now.Add(s.PlaceKept+s.Skew)) + 1
 	if r.revoked { // or as long as its accepted ticket would pass
 		until = max(until, r.ends+1)
 	}
 	t.rows[id] = row{kind: spent, revoked: r.revoked, ends: until}
 	if r.revoked { // an end that its journal knows needs no other row
-		t.note(id)
+		t.recordChange(id)
 	}
 	t.spent[until] = append(t.spent[until], id)
 }
 
-// keep has an active ticket counted until the session ends; it counts nothing itself.
-func (t *tickets) keep(id TicketID, r row, ends time.Time) {
+// countSession has an active ticket counted until the session ends; it counts nothing itself.
+func (t *tickets) countSession(id TicketID, r row, ends time.Time) {
 	minute := MinuteOf(ends.Add(time.Minute - 1))
 	if r.ends != minute {
 		t.ends[minute] = append(t.ends[minute], id)
 		r.ends = minute
 	}
 	t.rows[id] = r
-	t.note(id)
+	t.recordChange(id)
 }
 
-// join counts a ticket as waiting until gone.
-func (t *tickets) join(id TicketID, r row) {
-	if old := t.rows[id]; old.kind != waiting || old.place != r.place || old.back != r.back {
+// joinLine counts a ticket as waiting until gone.
+func (t *tickets) joinLine(id TicketID, r row) {
+	old := t.rows[id]
+	r.number, r.wheel = old.number, old.wheel
+	if old.kind != waiting || old.place != r.place || old.back != r.back {
 		if old.kind == waiting {
 			t.leave(&old)
 		}
+		t.pruneEntries(r.place.bucket)
 		t.enter(id, &r)
 	}
+	if old.kind != waiting || wheelSlotOf(r.gone) < r.wheel { // a later end is noticed when the wheel comes to the present slot
+		t.scheduleRemoval(id, &r)
+	}
 	t.rows[id] = r
-	slot := r.gone / wheelSlot
-	t.wheel[slot] = append(t.wheel[slot], id)
+}
+
+// scheduleRemoval puts a waiting ticket into the slot of the wheel in which its visitor is gone.
+func (t *tickets) scheduleRemoval(id TicketID, r *row) {
+	r.wheel = wheelSlotOf(r.gone)
+	t.wheel[r.wheel] = append(t.wheel[r.wheel], id)
+}
+
+// pruneEntries removes the entries of visitors who have left a bucket, once they are more than the others.
+func (t *tickets) pruneEntries(bucket Minute) {
+	b := t.ticks[bucket]
+	if b == nil || b.left <= b.ready+pruneAbove {
+		return
+	}
+	for i := range b.entries {
+		b.entries[i] = slices.DeleteFunc(b.entries[i], func(e entry) bool { return !t.isInLine(e) })
+	}
+	b.left = 0
+}
+
+// pruneAbove is how many entries of visitors who have left a bucket are no reason to prune.
+const pruneAbove = 64
+
+// isInLine reports whether the visitor of an entry is still in line by it, and a slot may be reserved for it.
+func (t *tickets) isInLine(e entry) bool {
+	r := t.rows[e.id]
+	return r.kind == waiting && r.back && r.number == e.number
 }
 
 // A ledger is one minute's grants and what became of them.
@@ -171,13 +216,13 @@ func (d *DataCentre) charge(used time.Time) {
 	}
 }
 
-// moveCharge records that the reserved slot of a ticket is used now.
-func (d *DataCentre) moveCharge(r *row) {
-	first, last := d.settings.chargeable(time.Unix(0, r.accepted))
+// moveCharge records that a slot that was charged at a time, for an admission at from at last, is used at to at last.
+func (d *DataCentre) moveCharge(charged, from, to time.Time) {
+	first, last := d.settings.chargeable(charged)
 	for m := first; m <= last; m++ {
 		l := d.ledger(m)
-		l.Slices[sliceOf(m, d.settings.lapseTime(r))]--
-		l.Slices[sliceOf(m, d.now)]++
+		l.Slices[sliceOf(m, from)]--
+		l.Slices[sliceOf(m, to)]++
 	}
 }
 
@@ -192,7 +237,7 @@ func (d *DataCentre) refund(r *row) {
 	}
 }
 
-// unused is how many slots the grants still have now.
+// unused returns how many more visitors the grants allow to be admitted now.
 func (d *DataCentre) unused() int {
 	first, last := d.settings.chargeable(d.now)
 	least := MaxUsers
@@ -206,9 +251,9 @@ func (d *DataCentre) unused() int {
 	return least
 }
 
-// granted reports whether there have been grants for the minutes that an admission now
+// hasGrants reports whether there have been grants for the minutes that an admission now
 // would be charged to.
-func (d *DataCentre) granted() bool {
+func (d *DataCentre) hasGrants() bool {
 	first, last := d.settings.chargeable(d.now)
 	for m := first; m <= last; m++ {
 		if l := d.minutes[m]; l == nil || l.granted == 0 {

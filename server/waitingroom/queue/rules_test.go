@@ -226,6 +226,11 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("%q: restored", bad)
 		}
 	}
+	for behind, stored := range map[time.Duration]bool{maxAhead: true, maxAhead + time.Minute: false, 365 * 24 * time.Hour: false} {
+		if _, err := RestoreGlobal(w.global.Snapshot(), s, w.now.Add(-behind)); stored != (err == nil) {
+			t.Errorf("stored by a clock that was %v ahead: %v", behind, err)
+		}
+	}
 }
 
 // TestOldMessages: repeated and reordered ones change nothing.
@@ -262,15 +267,15 @@ func TestWorkerReportsTwice(t *testing.T) {
 	w := newWorld(t, s, "one")
 	d := w.sites[0]
 	worker := NewWorker("a", s, 1)
-	worker.Apply(d.Merge(w.now, worker.Report(w.now)))
+	worker.Apply(d.MergeReport(w.now, worker.Report(w.now)))
 	for range 12 {
 		worker.Visit(w.now, w.newcomer())
 	}
 	lost := worker.Report(w.now)
-	d.Merge(w.now, lost)
+	d.MergeReport(w.now, lost)
 	report := worker.Report(w.now)
-	d.Merge(w.now, report)
-	worker.Apply(d.Merge(w.now, report))
+	d.MergeReport(w.now, report)
+	worker.Apply(d.MergeReport(w.now, report))
 	if d.Active(w.now) != 10 && d.Active(w.now)+d.Queued(w.now) != 12 {
 		t.Errorf("%d active, %d waiting", d.Active(w.now), d.Queued(w.now))
 	}

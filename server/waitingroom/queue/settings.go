@@ -118,7 +118,9 @@
 // stream. A reservation is charged to its minute and counts as active, as an admission does; so all that is said of admissions holds
 // for it. It is used by an admission in the same minute, which is charged nothing then, or it lapses, and both the charge and
 // the session are taken back together: the bound does not change. Towards a rolling minute it counts as if it
-// were used as late as it can be. A visitor has a slot reserved only after the second contact.
+// were used as late as it can be. A visitor has a slot reserved only after the second contact. If the visitor comes to another data
+// centre, the one that has called admits it ([DataCentre.Redeem]), and the other one passes on the ticket of the session as long as
+// its clock plus Skew is in a minute that was charged ([DataCentre.PassRedeemed]); so the visitor enters in one of these minutes.
 //
 // # Tickets
 //
@@ -230,8 +232,8 @@ type Shuffle struct {
 	Salt uint64
 }
 
-// place is the bucket in which a ticket queues.
-func (s Shuffle) place(id TicketID, bucket Minute) Minute {
+// bucketOf returns the bucket in which a ticket queues, of the bucket of its first request.
+func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
 	if !s.shuffles(bucket) {
 		return bucket
 	}

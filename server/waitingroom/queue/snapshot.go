@@ -147,6 +147,7 @@ func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 	g := NewGlobal(s, now)
 	p := readPack(data)
 	g.pack(p)
+	p.fail(g.now.After(now.Add(maxAhead)))
 	if err := p.end(); err != nil {
 		return nil, err
 	}

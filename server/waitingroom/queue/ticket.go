@@ -44,6 +44,9 @@ type Ticket struct {
 	LastCheckIn time.Time
 	// RefreshInterval is how long after LastCheckIn the next check-in counts.
 	RefreshInterval time.Duration
+	// Stream says that the visitor has opened an event stream since the last check-in. The data centre of it may have called the
+	// ticket, which then comes to any data centre.
+	Stream bool
 	// AcceptedAt is when the visitor was admitted; zero while waiting.
 	AcceptedAt time.Time
 	// Ends is when the session ends if it is not renewed; zero while waiting. It is part
@@ -184,8 +187,8 @@ func generator(seed uint64, name string, incarnation int64) *rand.Rand {
 // variation is how far an interval may be from its mean, in percent.
 const variation = 15
 
-// refresh draws an interval until the next check-in, in whole seconds.
-func (s *Settings) refresh(r *rand.Rand) time.Duration {
+// drawRefresh draws an interval until the next check-in, in whole seconds.
+func (s *Settings) drawRefresh(r *rand.Rand) time.Duration {
 	mean := int(s.RefreshInterval / time.Second)
 	spread := max(1, (mean*variation+50)/100)
 	return time.Duration(mean-spread+r.IntN(2*spread+1)) * time.Second

@@ -77,7 +77,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 		t.AcceptedAt, t.RefreshInterval = w.now, 0
 		return w.pass(t)
 	}
-	t.LastCheckIn, t.RefreshInterval = w.now, s.refresh(w.rng)
+	t.LastCheckIn, t.RefreshInterval = w.now, s.drawRefresh(w.rng)
 	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: w.estimate(&t)}
 }
@@ -90,7 +90,7 @@ func (w *Worker) pass(t Ticket) Decision {
 }
 
 func (w *Worker) estimate(t *Ticket) Estimate {
-	return w.state.Room.estimate(w.settings.Method, w.settings.place(t).bucket)
+	return w.state.Room.estimate(w.settings.Method, w.settings.placeOf(t).bucket)
 }
 
 // chance decides by what this worker may admit this minute, and counts the admission.
@@ -124,7 +124,7 @@ func (w *Worker) chance(t *Ticket, first bool) bool {
 // coverage reports whether the slots that are left cover the visitor's bucket wholly, or
 // partly; for a first request, whether all buckets leave anything.
 func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool) {
-	place := w.settings.place(t).bucket
+	place := w.settings.placeOf(t).bucket
 	if w.settings.Method == Random {
 		return false, false
 	}
@@ -179,14 +179,14 @@ func (w *Worker) ReportEvery() time.Duration {
 	return w.state.ReportEvery
 }
 
-// Merge takes a worker's report and answers it. A report that comes twice changes
+// MergeReport takes a worker's report and answers it. A report that comes twice changes
 // nothing the second time.
-func (d *DataCentre) Merge(now time.Time, report WorkerReport) WorkerState {
+func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState {
 	d.advance(now)
 	d.workers[report.Worker] = d.now
 	for i := range report.Tickets {
 		if t := &report.Tickets[i]; t.counts(d.now) {
-			d.merge(t)
+			d.mergeTicket(t)
 		}
 	}
 	return WorkerState{
@@ -195,8 +195,8 @@ func (d *DataCentre) Merge(now time.Time, report WorkerReport) WorkerState {
 	}
 }
 
-// merge takes a ticket that a worker has decided about.
-func (d *DataCentre) merge(t *Ticket) {
+// mergeTicket takes a ticket that a worker has decided about.
+func (d *DataCentre) mergeTicket(t *Ticket) {
 	r, known := d.rows[t.ID]
 	if t.Waiting() {
 		next := t.next().UnixNano()
@@ -204,7 +204,7 @@ func (d *DataCentre) merge(t *Ticket) {
 			return
 		}
 		d.countUser(&r)
-		d.join(t.ID, row{kind: waiting, place: d.settings.place(t), back: known || t.LastCheckIn.After(t.Since), counted: r.counted, at: next, gone: next + int64(absence)})
+		d.joinLine(t.ID, row{kind: waiting, place: d.settings.placeOf(t), back: known || t.LastCheckIn.After(t.Since), counted: r.counted, at: next, gone: next + int64(absence)})
 		return
 	}
 	at := t.LastCheckIn.UnixNano()
@@ -228,7 +228,7 @@ func (d *DataCentre) merge(t *Ticket) {
 			d.ledger(MinuteOf(t.LastCheckIn)).Admitted++
 		}
 	}
-	d.keep(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
+	d.countSession(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
 }
 
 // workerReportEvery is a second for a few workers, and more for many.

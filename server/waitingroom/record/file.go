@@ -221,27 +221,43 @@ func (r *Record) retireLegacyFile() {
 	}
 }
 
-// Copy copies the versions in a data folder to that of a backup. It does not copy which rooms file the node has read, so that a
-// start on an old backup does not offer that file.
-func Copy(data, to string) error {
-	from, target := filepath.Join(data, Folder, versionsPrefix), filepath.Join(to, Folder, versionsPrefix)
-	versions, err := os.ReadDir(from)
+// ReadVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms file the node
+// has read, so that a start on a restored folder does not offer that file.
+func ReadVersions(data string) (map[string][]byte, error) {
+	dir := filepath.Join(data, Folder, versionsPrefix)
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	if err == nil {
-		err = disk.MakeFolder(vfs.Default, target)
-	}
-	for _, v := range versions {
-		if err != nil || strings.HasPrefix(v.Name(), ".") {
+	versions := map[string][]byte{}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		var text []byte
-		if text, err = os.ReadFile(filepath.Join(from, v.Name())); err == nil {
-			err = disk.Create(filepath.Join(target, v.Name()), text, 0o600)
-		} else if errors.Is(err, fs.ErrNotExist) {
-			err = nil // pruned meanwhile
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		switch {
+		case err == nil:
+			versions[e.Name()] = text
+		case !errors.Is(err, fs.ErrNotExist): // else pruned meanwhile
+			return nil, err
 		}
 	}
-	return err
+	return versions, err
+}
+
+// WriteVersions writes the files that [ReadVersions] returned to a data folder that has no versions.
+func WriteVersions(data string, versions map[string][]byte) error {
+	dir := filepath.Join(data, Folder, versionsPrefix)
+	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
+		return err
+	}
+	for name, text := range versions {
+		if !filepath.IsLocal(name) || filepath.Base(name) != name {
+			return fmt.Errorf("%q is not the name of a version of the waiting rooms", name)
+		}
+		if err := disk.Create(filepath.Join(dir, name), text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,0 +1,140 @@
+package library
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Facts are what users want to know of a library's latest release before they load it.
+type Facts struct {
+	Size      int64 `json:"size,omitempty"`      // bytes of [Library.Loaded]
+	Brotli    int64 `json:"brotli,omitempty"`    // of the same file in Brotli, 0 if it is not stored in that encoding
+	Downloads int64 `json:"downloads,omitempty"` // from npm in a month, 0 where unknown
+	// Deprecated and Vulnerable are nil where that was not checked.
+	Deprecated *bool `json:"deprecated"`
+	Vulnerable *bool `json:"vulnerable"`
+	// Provenance is the outcome of the check of the provenance attestation at publication, "" where it was not checked.
+	Provenance logs.AttestationOutcome `json:"provenance"`
+	// SafeVersion is the newest stable version that is neither deprecated nor vulnerable: "" for none, nil unless both were checked.
+	SafeVersion *string `json:"safeVersion"`
+}
+
+// Marks are what is wrong with some versions of a library.
+type Marks struct {
+	Deprecated map[string]string // why upstream deprecated a version
+	Vulnerable map[string]bool   // the versions with known vulnerabilities
+	// KnowsDeprecated and KnowsVulnerable report whether a version without a mark was checked.
+	KnowsDeprecated, KnowsVulnerable bool
+}
+
+// Of returns what is wrong with a version in a word, "" for nothing.
+func (m Marks) Of(version string) string {
+	switch _, deprecated := m.Deprecated[version]; {
+	case m.Vulnerable[version]:
+		return "vulnerable"
+	case deprecated:
+		return "deprecated"
+	}
+	return ""
+}
+
+// Safe returns the first stable version without a mark, "" for none.
+func (m Marks) Safe(versions []string) string {
+	for _, version := range versions {
+		if !packages.IsPrerelease(version) && m.Of(version) == "" {
+			return version
+		}
+	}
+	return ""
+}
+
+// Marks returns what is wrong with versions of a library. After an error, it returns what could be read.
+func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m Marks, err error) {
+	npm := l.NPM()
+	m.Deprecated, err = x.Deprecations(l.Name)
+	m.KnowsDeprecated = m.Deprecated != nil && err == nil && npm != ""
+	m.KnowsVulnerable = advisories.HasChecked(npm)
+	m.Vulnerable = map[string]bool{}
+	if npm != "" {
+		for _, version := range advisories.Affected(npm, versions) {
+			m.Vulnerable[version] = true
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("library: couldn't read which versions of %s are deprecated: %w", l.Name, err)
+	}
+	return m, err
+}
+
+// Facts returns the facts of a library's latest release. After an error, it returns those that could be read.
+func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
+	f := Facts{Size: l.Loaded.Size, Downloads: l.Downloads}
+	if n, _, ok := x.Downloads(l.Name); ok {
+		f.Downloads = n
+	}
+	if l.Version == "" {
+		return f, nil
+	}
+	marks, failed := x.Marks(l, advisories, []string{l.Version})
+	if _, deprecated := marks.Deprecated[l.Version]; deprecated || marks.KnowsDeprecated {
+		f.Deprecated = &deprecated
+	}
+	if marks.KnowsVulnerable {
+		f.Vulnerable = new(marks.Vulnerable[l.Version])
+	}
+	var err error
+	if marks.KnowsDeprecated && marks.KnowsVulnerable {
+		f.SafeVersion, err = x.safeVersion(l, advisories, marks)
+		failed = errors.Join(failed, err)
+	}
+	f.Brotli, err = x.brotliSize(l)
+	failed = errors.Join(failed, err)
+	published, err := x.Entries(logs.Query{Package: l.Name, Version: l.Version, Kinds: logs.Publications, Limit: 1})
+	if err == nil && len(published.Entries) > 0 && published.Entries[0].Provenance != nil {
+		f.Provenance = published.Entries[0].Provenance.Outcome
+	}
+	return f, errors.Join(failed, err)
+}
+
+// safeVersion returns the newest safe version of a library whose latest version has these marks. It reads the other versions only if the
+// latest one is not safe.
+func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
+	if safe := latest.Safe([]string{l.Version}); safe != "" {
+		return &safe, nil
+	}
+	versions, err := x.Versions(l.Name)
+	if err != nil {
+		return nil, err
+	}
+	names := VersionNames(versions)
+	marks, err := x.Marks(l, advisories, names)
+	return new(marks.Safe(names)), err
+}
+
+// brotliSize returns the size in Brotli of the file that a page loads, 0 if it is not stored in that encoding.
+func (x *Index) brotliSize(l *Library) (int64, error) {
+	if !l.HasFile() {
+		return 0, nil
+	}
+	content, err := x.Content(l.Loaded.Hash)
+	if errors.Is(err, kvstore.ErrNotFound) { // withdrawn and erased since
+		return 0, nil
+	}
+	c, _ := content.Find(coding.Brotli)
+	return c.Length, err
+}
+
+// VersionNames returns the versions' names, in the same order.
+func VersionNames(versions []views.Version) []string {
+	names := make([]string, len(versions))
+	for i, v := range versions {
+		names[i] = v.Version
+	}
+	return names
+}

@@ -1,0 +1,49 @@
+package library
+
+import (
+	"errors"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// An Upgrade is the delta that a browser downloads which has a file of another version.
+type Upgrade struct {
+	From  string `json:"from"` // the version
+	Bytes int64  `json:"bytes"`
+}
+
+// Upgrades returns the deltas of a file of a release against the same file of the versions before it, nearest first, for which a store has some: none if the server sends no deltas.
+func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Version) ([]Upgrade, error) {
+	if !x.dictionaries {
+		return nil, nil
+	}
+	return readUpgrades(x.store, r, f, versions)
+}
+
+// readUpgrades is [Index.Upgrades] for a store.
+func readUpgrades(store kvstore.Reader, r *Release, f views.PublishedFile, versions []views.Version) (upgrades []Upgrade, err error) {
+	deltas, err := kvstore.ReadDeltas(store, f.Hash)
+	switch {
+	case errors.Is(err, kvstore.ErrCorrupt): // `larder fsck` reports it
+		return nil, nil
+	case err != nil || len(deltas) == 0:
+		return nil, err
+	}
+	for _, from := range packages.Predecessors(r.Version, VersionNames(versions)) {
+		before, err := views.LookupFile(store, r.Library, from, f.Path)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range deltas {
+			if d.Dictionary == before.Hash {
+				upgrades = append(upgrades, Upgrade{from, d.Length})
+			}
+		}
+	}
+	return upgrades, nil
+}

@@ -1,0 +1,193 @@
+package esm
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// An entry is an entry point.
+type entry struct {
+	subpath string
+	file    string // of the release
+	text    string // of the module that esbuild gets as the entry point
+}
+
+// ownFilePrefix starts the specifiers of the release's files in the texts of entry points. The names of packages do not start with it.
+const ownFilePrefix = "./"
+
+// addEntry adds the entry point for a subpath, or skips it.
+func (b *builder) addEntry(subpath string) error {
+	file, err := b.release.resolveSubpath(subpath, importConditions)
+	at := b.release.replaceFile(file)
+	lower := strings.ToLower(PathOf(subpath)) // esbuild refuses to write files whose paths differ only in case
+	switch {
+	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
+		b.skipSubpath(subpath, "it does not name a file")
+	case err != nil:
+		b.skipSubpath(subpath, err.Error())
+	case at.file == "":
+		b.skipSubpath(subpath, "the package has nothing for browsers there")
+	case !isScript(at.file):
+		b.skipSubpath(subpath, at.file+" is not a script")
+	case slices.ContainsFunc(b.entries, func(e *entry) bool { return strings.ToLower(PathOf(e.subpath)) == lower }):
+		b.skipSubpath(subpath, "another subpath has a module with the same path, perhaps in other case")
+	default:
+		text, err := b.namedExportsText(at.file)
+		if err != nil {
+			return err
+		}
+		b.entries = append(b.entries, &entry{subpath: subpath, file: at.file, text: text + b.defaultExportText(at.file)})
+	}
+	return nil
+}
+
+// fileExports is what a file exports.
+type fileExports struct {
+	names      []string   // only of a CommonJS module
+	hasDefault bool       // only of an ES module
+	others     []resolved // the modules whose exports it exports, too
+}
+
+// esExports returns what an ES module exports.
+func (b *builder) esExports(file string) *fileExports {
+	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
+		m := readESModule(source)
+		return &fileExports{hasDefault: m.HasDefault}, m.Stars
+	})
+}
+
+// commonJSExports returns what a CommonJS module exports.
+func (b *builder) commonJSExports(file string) *fileExports {
+	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
+		m := readExports(source)
+		return &fileExports{names: m.Names}, m.Reexports
+	})
+}
+
+// loadExports returns what a file exports. It reads each file once, and keeps the result in cache. read returns the exports that the text
+// of a file names, and the specifiers of the modules whose exports it exports.
+func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) (*fileExports, []string)) *fileExports {
+	if e := cache[file]; e != nil {
+		return e
+	}
+	e, specifiers := read(b.release.files[file])
+	for _, specifier := range specifiers {
+		e.others = append(e.others, b.release.resolve(file, specifier, conditions))
+	}
+	cache[file] = e
+	return e
+}
+
+// errTooMuchExported is the error if entry points export more than maxExported.
+var errTooMuchExported = fmt.Errorf("the names that the modules export have over %d bytes", maxExported)
+
+// collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it exports, both
+// directly or by other files.
+func (b *builder) collectExports(file string, exportsOf func(file string) *fileExports) (names, packages []string, err error) {
+	seen := map[string]bool{file: true}
+	external := map[string]bool{}
+	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
+		e := exportsOf(queue[0])
+		for _, name := range e.names {
+			b.exported += len(name) + 1
+		}
+		for _, to := range e.others {
+			b.exported += len(to.external) + 1
+			if to.file != "" && !seen[to.file] {
+				seen[to.file] = true
+				queue = append(queue, to.file)
+			} else if to.external != "" && !external[to.external] {
+				external[to.external] = true
+				packages = append(packages, to.external)
+			}
+		}
+		if b.exported > maxExported {
+			return nil, nil, errTooMuchExported
+		}
+		names = append(names, e.names...)
+	}
+	return names, packages, nil
+}
+
+// namedExportsText returns the statements of an entry point that export what a file exports by name. The exports of other packages are named here
+// again, because esbuild keeps them as such only in the entry point itself.
+func (b *builder) namedExportsText(file string) (string, error) {
+	_, packages, err := b.collectExports(file, b.esExports)
+	var text strings.Builder
+	fmt.Fprintf(&text, "export * from %s;\n", quote(ownFilePrefix+file))
+	for _, name := range packages {
+		fmt.Fprintf(&text, "export * from %s;\n", quote(name))
+	}
+	return text.String(), err
+}
+
+// defaultExportText returns the statement of an entry point that exports the default of a file, "" if it has none.
+func (b *builder) defaultExportText(file string) string {
+	if !b.esExports(file).hasDefault {
+		return ""
+	}
+	return "export { default } from " + quote(ownFilePrefix+file) + ";\n"
+}
+
+// entryOf returns the entry point for a subpath, nil if it has none.
+func (b *builder) entryOf(subpath string) *entry {
+	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
+	if i < 0 {
+		return nil
+	}
+	return b.entries[i]
+}
+
+// rewriteCommonJSEntries has the entry points that are CommonJS modules export by name what Node.js does. m is what a first build reports.
+func (b *builder) rewriteCommonJSEntries(m metafile) error {
+	for _, e := range b.entries {
+		p, _ := b.release.packageOf(e.file)
+		format := m.Inputs[fromRelease+":"+e.file].Format
+		isModule := format == "esm" || format == "" && path.Ext(e.file) != ".cjs" && (p.isModule || path.Ext(e.file) == Extension)
+		if isModule {
+			continue
+		}
+		text, err := b.commonJSEntryText(e.file)
+		if err != nil {
+			return err
+		}
+		e.text = text
+	}
+	return nil
+}
+
+// commonJSEntryText returns the text of the entry point for a CommonJS module. It exports what Node.js exports by name, and the value itself as
+// "module.exports" and, as bundlers do, as the default unless the module says with __esModule that it was compiled from one with a default.
+func (b *builder) commonJSEntryText(file string) (string, error) {
+	names, packages, err := b.collectExports(file, b.commonJSExports)
+	var text strings.Builder
+	fmt.Fprintf(&text, "var value = require(%s);\nexport default value?.__esModule && \"default\" in value ? value.default : value;\nexport { value as \"module.exports\" };\n", quote(ownFilePrefix+file))
+	for i, name := range sortUnique(names) {
+		if name != "default" && name != "module.exports" && i < maxExports {
+			fmt.Fprintf(&text, "var e%d = value?.[%s];\nexport { e%[1]d as %[2]s };\n", i, quote(name))
+		}
+	}
+	for _, name := range sortUnique(packages) {
+		fmt.Fprintf(&text, "export * from %s;\n", quote(name))
+	}
+	return text.String(), err
+}
+
+// requireShim returns the text of a module whose value is what require returns for another package in Node.js: the value that a module
+// exports as "module.exports", or else an object with its exports.
+func requireShim(specifier string) string {
+	return `var { exports } = require(` + quote(specifier) + `);
+if ("module.exports" in exports) module.exports = exports["module.exports"];
+else {
+  module.exports = Object.defineProperty({}, "__esModule", { value: true });
+  for (let name of Reflect.ownKeys(exports)) if (typeof name === "string") Object.defineProperty(module.exports, name, { enumerable: true, get: () => exports[name] });
+}`
+}
+
+// importShim returns the text of a module that exports the exports of another package.
+func importShim(specifier string) string {
+	return `import * as exports from ` + quote(specifier) + `; export { exports };`
+}

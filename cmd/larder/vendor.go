@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/packages"
+)
+
+func newVendor(a *cli) *cobra.Command {
+	var write bool
+	cmd := &cobra.Command{
+		Use:   "vendor PAGE...",
+		Short: "Have pages load their scripts and style sheets from here instead of public CDNs",
+		Long: `Find in HTML files the tags that load scripts and style sheets from cdnjs, jsDelivr (npm packages), unpkg,
+code.jquery.com and Google's Hosted Libraries. Fetch the exact releases that are missing here, as ` + "`larder add`" + `
+does, and print the change: each tag gets the address of the same file here, its integrity and crossorigin. No other
+byte of a page changes. With --write, change the files.
+
+A tag whose stated integrity is not that of the published file is an error, and stays as it is. So does a tag that names
+no exact version, or a file or package that cannot be had here. The exit code is then 1, and other tags still change.
+Other mentions of these CDNs are listed: in scripts, style sheets, import maps, comments and policies. They stay too.
+
+The larder process that runs on the data folder fetches the releases; if none runs, the command does.` + whichAddress,
+		Example: `  larder vendor index.html
+  larder vendor --write site/*.html`,
+		Args:       arguments(1, -1),
+		SuggestFor: []string{"rewrite", "localize", "migrate"},
+	}
+	used := append([]string{"keys"}, botFlags...)
+	for _, name := range assetFlags {
+		if !slices.Contains(used, name) {
+			used = append(used, name)
+		}
+	}
+	a.uses(cmd, dataFlags, used)
+	cmd.Flags().BoolVar(&write, "write", false, "change the files instead of printing the change")
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		var pages []*vendoredPage
+		var failures []error
+		for _, path := range args {
+			p, err := readVendoredPage(path)
+			if err != nil { // one that fails does not stop the others
+				failures = append(failures, err)
+				continue
+			}
+			pages = append(pages, p)
+		}
+		if len(pages) == 0 {
+			return errors.Join(failures...)
+		}
+		err := a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
+			defer a.tellUnsigned(ctx, client)
+			return a.locateTags(ctx, client, pages)
+		})
+		if err != nil {
+			return errors.Join(append(failures, err)...)
+		}
+		for _, p := range pages {
+			failures = append(failures, a.finishPage(p, write))
+		}
+		return errors.Join(failures...)
+	})
+	return cmd
+}
+
+// A vendoredPage is an HTML file and what larder vendor finds about it.
+type vendoredPage struct {
+	path string
+	data []byte
+	tags []vendoredTag
+}
+
+// A vendoredTag is a tag that loads a file from a public CDN.
+type vendoredTag struct {
+	verify.PageTag
+	file    library.CDNFile
+	located library.Located
+}
+
+// readVendoredPage reads an HTML file and finds the tags that load files from public CDNs.
+func readVendoredPage(path string) (*vendoredPage, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, verify.MaxPage+1))
+	if err != nil {
+		return nil, err
+	}
+	p := &vendoredPage{path: path, data: data}
+	tags, err := verify.ReadPageTags(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, t := range tags {
+		if address, ok := packages.ParseCDNAddress(t.URL); ok {
+			p.tags = append(p.tags, vendoredTag{PageTag: t, file: library.CDNFile{CDNAddress: address, Integrity: t.Integrity}})
+		}
+	}
+	return p, nil
+}
+
+// locateTags finds out where the files of the pages' tags are published here, after having had the missing releases fetched.
+func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendoredPage) error {
+	var tags []*vendoredTag
+	for _, p := range pages {
+		for i := range p.tags {
+			tags = append(tags, &p.tags[i])
+		}
+	}
+	if err := locate(ctx, client, tags); err != nil {
+		return err
+	}
+	failures := map[string]error{} // by release
+	for _, t := range tags {
+		release := t.file.String()
+		if _, tried := failures[release]; !t.located.Missing || tried {
+			continue
+		}
+		_, failures[release] = app.OpAdd.Ask(ctx, client, app.AddRequest{Package: cmp.Or(t.file.Library, t.file.NPM), NPM: cmp.Or(t.file.NPM, t.file.Library), Version: t.file.Version}, func(e events.Event) {
+			if line := describeEvent(e); line != "" {
+				fmt.Fprintln(a.stderr, line) // the change alone is on stdout
+			}
+		})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if len(failures) == 0 {
+		return nil
+	}
+	if err := locate(ctx, client, tags); err != nil {
+		return err
+	}
+	for _, t := range tags {
+		if t.located.Missing {
+			t.located.Problem = "its release is not here"
+			if err := failures[t.file.String()]; err != nil {
+				t.located.Problem = err.Error()
+			}
+		}
+	}
+	return nil
+}
+
+// locate asks where the files of the tags are published here: once for each file, because pages of a site load the same ones, and in
+// several requests, because their files are limited.
+func locate(ctx context.Context, client *app.Client, tags []*vendoredTag) error {
+	const most = 500 // a request has a time limit too
+	var files []library.CDNFile
+	located := map[library.CDNFile]library.Located{}
+	for _, t := range tags {
+		if _, ok := located[t.file]; !ok {
+			located[t.file] = library.Located{}
+			files = append(files, t.file)
+		}
+	}
+	for part := range slices.Chunk(files, most) {
+		answers, err := app.OpLocate.Ask(ctx, client, library.LocateRequest{Files: part}, nil)
+		if err == nil && len(answers) != len(part) {
+			err = fmt.Errorf("the larder process located %d of %d files; it may be of another version", len(answers), len(part))
+		}
+		if err != nil {
+			return err
+		}
+		for i, f := range part {
+			located[f] = answers[i]
+		}
+	}
+	for _, t := range tags {
+		t.located = located[t.file]
+	}
+	return nil
+}
+
+// finishPage prints or writes the change of a page, and lists on stderr where else the page names public CDNs. The error names each
+// tag that stays as it is.
+func (a *cli) finishPage(p *vendoredPage, write bool) error {
+	var changes []verify.TagChange
+	var failures []error
+	fail := func(t verify.PageTag, problem string) {
+		failures = append(failures, fmt.Errorf("%s:%d: %s: %s", p.path, t.Line, text.Short(text.Plain(t.Text), 200), text.Plain(problem)))
+	}
+	for _, t := range p.tags {
+		if t.located.Problem != "" {
+			fail(t.PageTag, t.located.Problem)
+			continue
+		}
+		changes = append(changes, verify.TagChange{Tag: t.PageTag, URL: t.located.URL, Integrity: t.located.Integrity})
+	}
+	changed, err := verify.ReplaceTags(p.data, changes)
+	for bad := (*verify.TagError)(nil); errors.As(err, &bad); changed, err = verify.ReplaceTags(p.data, changes) {
+		fail(changes[bad.Change].Tag, "it cannot be changed without changing what surrounds it")
+		changes = slices.Delete(changes, bad.Change, bad.Change+1)
+	}
+	if err != nil {
+		return errors.Join(append(failures, fmt.Errorf("%s: %w", p.path, err))...)
+	}
+	for _, c := range changes {
+		if len(logs.StrongestHashes(c.Tag.Integrity)) == 0 {
+			fmt.Fprintf(a.stderr, "larder: %s:%d: the tag states no integrity, so the file here was not compared with the one that the page had\n", p.path, c.Tag.Line)
+		}
+	}
+	for _, m := range p.mentions() {
+		fmt.Fprintf(a.stderr, "larder: %s:%d: stays: %s\n", p.path, m.line, text.Short(text.Plain(m.url), 200))
+	}
+	switch {
+	case !write:
+		err = a.printDiff(diff.Diff(p.path, p.data, p.path, changed))
+	case len(changes) > 0:
+		if err = replaceFile(p.path, p.data, changed); err == nil {
+			_, err = fmt.Fprintf(a.stdout, "%s: changed %s.\n", p.path, count(len(changes), "tag", "tags"))
+		}
+	}
+	return errors.Join(append(failures, err)...)
+}
+
+// printDiff prints a difference, on a terminal without the characters of a page that control it.
+func (a *cli) printDiff(difference []byte) error {
+	if terminalWidth(a.stdout) > 0 {
+		lines := strings.Split(string(difference), "\n")
+		for i, line := range lines {
+			lines[i] = text.Plain(line)
+		}
+		difference = []byte(strings.Join(lines, "\n"))
+	}
+	_, err := a.stdout.Write(difference)
+	return err
+}
+
+// replaceFile replaces the content of a file that still has the content before, with the same permissions. A symbolic link stays one.
+func replaceFile(path string, before, after []byte) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	now, err := os.ReadFile(path)
+	if err == nil && !bytes.Equal(now, before) {
+		err = fmt.Errorf("couldn't write %s: it has changed meanwhile; run the command again", path)
+	}
+	if err != nil {
+		return err
+	}
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	return disk.Replace(path, after, info.Mode().Perm())
+}
+
+// A mention is a place in a page that names a public CDN.
+type mention struct {
+	line int
+	url  string
+}
+
+// mentions returns where the page names public CDNs outside of the tags that change.
+func (p *vendoredPage) mentions() (found []mention) {
+	line, counted := 1, 0
+	tags := p.tags // in the order of the page, as the URLs are; those that end before the URL are removed
+	for _, span := range packages.CDNURL.Get().FindAllIndex(p.data, -1) {
+		line += bytes.Count(p.data[counted:span[0]], []byte("\n"))
+		counted = span[0]
+		for len(tags) > 0 && tags[0].End() <= span[0] {
+			tags = tags[1:]
+		}
+		if len(tags) == 0 || span[0] < tags[0].Start() || tags[0].End() < span[1] {
+			found = append(found, mention{line, string(p.data[span[0]:span[1]])})
+		}
+	}
+	return found
+}

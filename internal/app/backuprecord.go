@@ -1,0 +1,214 @@
+package app
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/check"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/server/waitingroom/record"
+)
+
+const (
+	backupRecords   = "backup/"
+	maxBackupRecord = 1 << 30
+	backupTime      = "20060102T150405Z"
+	// backupKeyFile has the key of the records of a folder whose key folder has no key of the log, such as a mirror's.
+	backupKeyFile = "backup.key"
+)
+
+// A backupRecord is what a run adds to a backup beside the log.
+type backupRecord struct {
+	Rows  []check.CarriedRow
+	Rooms map[string][]byte // versions of the waiting rooms' settings, by file name
+}
+
+// backupRecordName returns the name of a record that is made now, with the size of the log.
+func backupRecordName(size int64, now time.Time) string {
+	return fmt.Sprintf("%s%020d-%s", backupRecords, size, now.UTC().Format(backupTime))
+}
+
+// backupKeys are the keys of a key folder that encrypt and authenticate records.
+type backupKeys struct {
+	dir  string
+	keys []cipher.AEAD // the first one seals
+}
+
+// openBackupKeys derives the keys of records from the private keys in a key folder: the log's, its old ones, and [backupKeyFile], which
+// it makes if that is the only one and create is true.
+func openBackupKeys(dir string, create bool) (*backupKeys, error) {
+	k := &backupKeys{dir: dir}
+	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*.key"))
+	if err != nil {
+		return nil, err
+	}
+	sealing := filepath.Join(dir, backupKeyFile)
+	if signing.HasKey(dir) {
+		sealing = filepath.Join(dir, "log.key")
+	}
+	files = slices.DeleteFunc(files, func(file string) bool { return file == sealing })
+	for i, file := range append([]string{sealing}, files...) {
+		secret, err := os.ReadFile(file)
+		if i == 0 && errors.Is(err, fs.ErrNotExist) {
+			if !create {
+				continue
+			}
+			secret = []byte(rand.Text())
+			err = errors.Join(os.MkdirAll(dir, 0o700), disk.Create(file, secret, 0o600))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("couldn't read the key that seals backups: %w", err)
+		}
+		key, err := hkdf.Key(sha256.New, bytes.TrimSpace(secret), nil, "larder backup", 32)
+		if err != nil {
+			return nil, err
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, err
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return nil, err
+		}
+		k.keys = append(k.keys, aead)
+	}
+	return k, nil
+}
+
+// putRecord puts a record into a backup: compressed, encrypted, and authenticated with its name.
+func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string, content backupRecord) error {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if err := errors.Join(gob.NewEncoder(z).Encode(content), z.Close()); err != nil {
+		return err
+	}
+	sealed := k.keys[0].Seal(nil, nil, packed.Bytes(), []byte(name))
+	if len(sealed) > maxBackupRecord {
+		return fmt.Errorf("the record of the backup has over %d bytes", maxBackupRecord)
+	}
+	return b.Put(ctx, name, sealed)
+}
+
+// readRecord reads a record of a backup. A record that was changed or renamed, or sealed with a key that the key folder lacks, is an error.
+func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name string) (content backupRecord, err error) {
+	sealed, _, err := b.Get(ctx, name, maxBackupRecord)
+	if err != nil {
+		return content, err
+	}
+	for _, key := range k.keys {
+		packed, err := key.Open(nil, nil, sealed, []byte(name))
+		if err != nil {
+			continue
+		}
+		z, err := gzip.NewReader(bytes.NewReader(packed))
+		if err == nil {
+			err = gob.NewDecoder(io.LimitReader(z, 4*maxBackupRecord)).Decode(&content)
+		}
+		return content, err
+	}
+	return content, fmt.Errorf("%s: the record %s was not sealed with a key in %s, or was changed: name the key folder of the backed-up Larder with --keys, or delete the record to go on with the one before", b, name, k.dir)
+}
+
+// pruneBackup deletes all records of a backup but the newest, keep of them, and the contents of releases that were withdrawn before the
+// oldest of these.
+func pruneBackup(ctx context.Context, target cluster.PublicCopy, keep int) error {
+	names, err := listBackupRecords(ctx, target.Bucket)
+	if err != nil || len(names) <= keep {
+		return err
+	}
+	old, kept := names[:len(names)-keep], names[len(names)-keep]
+	var from, to int64
+	_, err = fmt.Sscanf(old[0], backupRecords+"%020d", &from)
+	if err == nil {
+		_, err = fmt.Sscanf(kept, backupRecords+"%020d", &to)
+	}
+	if err != nil {
+		return err
+	}
+	if err := target.Prune(ctx, from, to); err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(old) { // the oldest, whose size the next run needs, last
+		if err := target.Bucket.Delete(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listBackupRecords returns the keys of the records in a backup, the oldest first.
+func listBackupRecords(ctx context.Context, b bucket.Bucket) (names []string, err error) {
+	for o, err := range b.List(ctx, backupRecords, "") {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, o.Key)
+	}
+	return names, nil
+}
+
+// A backupSource is a backup as a source of a repair.
+type backupSource struct {
+	replication.Source
+	bucket bucket.Bucket
+	keys   *backupKeys
+	// newest returns the newest record. A backup without one, such as what a cluster publishes, has the zero record.
+	newest func() (backupRecord, error)
+}
+
+// newBackupSource returns the backup in b as a source, whose records the keys open.
+func newBackupSource(b bucket.Bucket, keys *backupKeys) *backupSource {
+	s := &backupSource{Source: &replication.Bucket{Bucket: b}, bucket: b, keys: keys}
+	s.newest = sync.OnceValues(func() (content backupRecord, err error) {
+		ctx := context.Background() // several calls share the result
+		names, err := listBackupRecords(ctx, b)
+		if err != nil || len(names) == 0 {
+			return content, err
+		}
+		return keys.readRecord(ctx, b, names[len(names)-1])
+	})
+	return s
+}
+
+// CarriedRows implements [check.RowSource] with the newest record.
+func (s *backupSource) CarriedRows(context.Context) ([]check.CarriedRow, error) {
+	content, err := s.newest()
+	return content.Rows, err
+}
+
+// restoreRooms writes the settings of waiting rooms that the first backup among the sources has, unless the data folder has some.
+func restoreRooms(data string, sources []check.Source) error {
+	for _, source := range sources {
+		backup, ok := source.(*backupSource)
+		if !ok || record.Exists(data) {
+			continue
+		}
+		content, err := backup.newest()
+		if err == nil && len(content.Rooms) > 0 {
+			err = record.WriteVersions(data, content.Rooms)
+		}
+		return err
+	}
+	return nil
+}

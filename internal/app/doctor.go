@@ -1,0 +1,216 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A Finding is one thing that `larder doctor` has found wrong, and its JSON form.
+type Finding struct {
+	Check string `json:"check"` // what was checked, such as "disk"
+	Cause string `json:"cause"` // what is wrong, in a line
+	Fix   string `json:"fix"`   // the command that repairs it, with capitals in the place of names; after # what to do before or after it
+}
+
+// OpDoctor examines a process and its data folder, or a data folder without a process, and returns what is wrong, nil for nothing.
+const OpDoctor Operation[struct{}, any, []Finding] = "doctor"
+
+// An examination collects findings.
+type examination struct {
+	settings *settings.Settings
+	now      time.Time
+	findings []Finding
+}
+
+// report adds a finding. The cause is cut to one line.
+func (e *examination) report(check, fix, cause string) {
+	cause, _, _ = strings.Cut(cause, "\n")
+	e.findings = append(e.findings, Finding{check, cause, fix})
+}
+
+// newExamination returns an examination without findings.
+func newExamination(s *settings.Settings) *examination {
+	return &examination{settings: s, now: time.Now()}
+}
+
+// Doctor examines the process that runs on the data folder of the settings, or if none runs the folder. It returns what is wrong, nil
+// for nothing. A folder that cannot be opened is a finding.
+func Doctor(ctx context.Context, s *settings.Settings, logger *slog.Logger) ([]Finding, error) {
+	client, _, err := Reach(ctx, s.Data, func() (interface{ Client() *Client }, error) { return OpenReader(s, true, logger) })
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		if short := openingError(s, kvstore.ErrNoStore); checkStoreExists(s) != nil && errors.As(short, new(*Shortfall)) {
+			err = short // the store is lost, and not new
+		}
+		e := newExamination(s)
+		e.reportUnopened(err)
+		e.examineFolders()
+		e.examineCertificateFiles()
+		return e.findings, nil
+	}
+	findings, err := OpDoctor.Ask(ctx, client, struct{}{}, nil)
+	return findings, errors.Join(err, client.Close())
+}
+
+// repairCommand returns the command that repairs the store from a source that the settings name, or else from SOURCE.
+func (e *examination) repairCommand() string {
+	source := cmp.Or(e.settings.Backup, "SOURCE")
+	if e.settings.Bucket != "" {
+		source = FromBucket
+	}
+	return "larder repair --data " + e.settings.Data + " --from " + source
+}
+
+// reportUnopened reports that the data folder, or the process that has it open, cannot be reached because of err.
+func (e *examination) reportUnopened(err error) {
+	fix := "larder up --data " + e.settings.Data
+	switch {
+	case errors.As(err, new(*Shortfall)):
+		fix = e.repairCommand()
+	case errors.Is(err, fs.ErrPermission):
+		fix = "sudo -u OWNER larder doctor # OWNER runs Larder"
+	case errors.Is(err, kvstore.ErrLocked):
+		fix = "larder status --data " + e.settings.Data
+	}
+	e.report("data folder", fix, err.Error())
+}
+
+// examineFolder examines an open data folder without a process.
+func (r *Reader) examineFolder(ctx context.Context) ([]Finding, error) {
+	e := newExamination(r.settings)
+	status, err := r.readStatus("")
+	if err != nil {
+		return nil, err
+	}
+	e.examineStatus(status)
+	e.examineSigned(r)
+	e.examineCertificateFiles()
+	e.examineStore(r)
+	e.examineBucket(ctx)
+	e.examineUpstreams(ctx, r, status)
+	return e.findings, nil
+}
+
+// examineProcess examines this process and its data folder. status is that of the process, and others are the checks that the parts of
+// its role have registered.
+func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *Status) []Finding {
+	e := newExamination(r.settings)
+	e.examineStatus(status)
+	if r.settings.MemoryLacking > 0 {
+		e.report("memory", "larder up --cache 64MiB --memory 128MiB # or raise the limit of the control group", fmt.Sprintf(
+			"the limit of %s is %s less than the settings need", formatSize(r.settings.MemoryLimit), formatSize(r.settings.MemoryLacking)))
+	}
+	e.examineStore(folder)
+	for _, examine := range r.console.examinations {
+		examine(ctx, e)
+	}
+	if slices.ContainsFunc(e.findings, func(f Finding) bool { return f.Check == "registry" || f.Check == "GitHub" }) {
+		e.findings = slices.DeleteFunc(e.findings, func(f Finding) bool { return f.Check == "upstream" }) // which is the same cause
+	}
+	return e.findings
+}
+
+// examineStatus reports what the status says is wrong.
+func (e *examination) examineStatus(s *Status) {
+	if s.Degraded != "" {
+		fix := e.repairCommand()
+		if strings.Contains(s.Degraded, "key") {
+			fix = "cp /PATH/TO/COPY/log.key " + e.keyFolder()
+		}
+		e.report("store", fix, s.Degraded)
+	}
+	if s.Behind != "" {
+		e.report("store", "larder fsck --deep", "the store lacks the last changes that it had, none of which was signed: "+s.Behind)
+	}
+	if p := s.Process; p != nil && p.Failed != "" {
+		e.report("configuration", "larder reload", "the last upgrade or reload failed: "+p.Failed)
+	}
+	if s.Unsigned != "" {
+		e.report("log", "cp /PATH/TO/COPY/log.key "+e.keyFolder()+" # if it is lost: larder log rotate-key", "the newest entries are not signed: "+s.Unsigned)
+	}
+	for _, dispute := range s.Disputes {
+		e.report("log", "larder fsck --all # then docs/runbook.md, Log forked", dispute)
+	}
+	for _, lack := range s.Unprotected {
+		e.report("sandbox", "uname -r # Linux 6.7 or later has all of it", "child processes that read files from upstream go without "+lack)
+	}
+	for _, c := range s.Certificates {
+		if c.Problem != "" {
+			e.report("certificate", "larder reload # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": "+c.Problem)
+		}
+	}
+	e.examineUpstreamStatus(s)
+	for _, p := range s.Purges {
+		if p.Problem != "" {
+			e.report("purge hook", "larder reload # after correcting purge-hook", fmt.Sprintf("%s %s is withdrawn, but a cache in front may still have it: %s", p.Package, p.Version, p.Problem))
+		}
+	}
+	if l := s.LogPush; l != nil && l.Problem != "" {
+		e.report("log push", "larder reload # after correcting the token", "pushing the log to "+l.Repository+" fails: "+l.Problem)
+	}
+	if f := s.Following; f != nil && f.Problem+f.Stale != "" {
+		e.report("source", "larder doctor # at the source, "+f.Source, "following "+f.Source+": "+strings.TrimSpace(f.Problem+" "+f.Stale))
+	}
+}
+
+// examineUpstreamStatus reports what the bot has recorded of upstreams and of the catalogue.
+func (e *examination) examineUpstreamStatus(s *Status) {
+	if c := s.Catalogue; c != nil {
+		if c.Problem != "" {
+			e.report("catalogue", "larder reload # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: "+c.Problem)
+		}
+		for _, refused := range c.Refused {
+			e.report("catalogue", "larder lint "+refused.File, "a file of the catalogue is refused: "+refused.Reason)
+		}
+	}
+	if f := s.Feed; f != nil && f.Problem != "" {
+		e.report("feed", "larder reload # after correcting feed", "the registry's change feed cannot be read: "+f.Problem)
+	}
+	for _, t := range s.Problems {
+		switch t.Kind {
+		case bot.UpstreamProblem:
+			e.report("upstream", "larder status", fmt.Sprintf("%d packages cannot be polled, such as %s: %s", t.Count, t.Packages[0], t.Cause))
+		case bot.ReplacedProblem:
+			e.report("repository", "larder status "+t.Packages[0], t.Packages[0]+": "+t.Cause)
+		}
+	}
+	if f := s.Fallback; f != nil {
+		for _, o := range f.Origins {
+			if o.Problem+o.Stale != "" {
+				e.report("fallback", "larder status", o.Origin+": "+strings.TrimSpace(o.Problem+" "+o.Stale))
+			}
+		}
+	}
+}
+
+// examineStore reports what is wrong with the disk and the time of the last entry of an open data folder, and with its files.
+func (e *examination) examineStore(r *Reader) {
+	if note, err := r.store.CheckSpace(); err != nil || note != "" {
+		if err != nil {
+			note = err.Error()
+		}
+		e.report("disk", "df -h "+e.settings.Data+" # then remove what is not Larder's, or enlarge the disk", note)
+	}
+	size := r.log.Checkpoint().Size
+	if newest, err := logs.ReadEntry(r.store, size-1); size > 0 && err == nil && newest.Time.Sub(e.now) > clockTolerance {
+		e.report("clock", "timedatectl set-ntp true # then restart Larder", fmt.Sprintf("the newest entry of the log is from %s, which is in the future", newest.Time.UTC().Format(time.DateTime)))
+	}
+	e.examineFolders()
+	if size > 0 {
+		e.examineUpkeep()
+	}
+}

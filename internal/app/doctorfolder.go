@@ -1,0 +1,146 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/server"
+)
+
+// formatSize returns a number of bytes for people.
+func formatSize(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }
+
+// The age at which a backup, a restore test and a deep check are reported as old.
+const (
+	backupMaxAge  = 8 * 24 * time.Hour
+	restoreMaxAge = restoreTestAge + backupMaxAge
+	fsckMaxAge    = 35 * 24 * time.Hour
+)
+
+// keyFolder returns the path of the key folder, "KEYS" if the settings have it wrong.
+func (e *examination) keyFolder() string {
+	keys, err := e.settings.KeyFolder()
+	if err != nil {
+		return "KEYS"
+	}
+	return keys
+}
+
+// examineUpkeep reports backups, deep checks and copies of the keys that failed, are old, or were never made.
+func (e *examination) examineUpkeep() {
+	data := e.settings.Data
+	e.examineJob(upkeepFsck, "deep fsck", "larder fsck --deep --data "+data, fsckMaxAge)
+	if e.settings.Backup == "" && !signing.HasKey(e.keyFolder()) {
+		return // a mirror or a follower, which fetches everything again
+	}
+	backUp := "larder backup --data " + data + " " + cmp.Or(e.settings.Backup, "DIR")
+	e.examineJob(upkeepBackup, "backup", backUp, backupMaxAge)
+	if e.settings.Backup != "" {
+		e.examineJob(upkeepRestore, "restore test", backUp, restoreMaxAge)
+	}
+	if !signing.HasKey(e.keyFolder()) {
+		return
+	}
+	_, key, _ := signing.ReadFolder(e.keyFolder())
+	fix := "larder key backup --data " + data + " DIR"
+	switch record, err := readUpkeep(data, upkeepKeys); {
+	case err != nil:
+		e.report("keys", fix, err.Error())
+	case record.Succeeded.IsZero():
+		e.report("keys", fix, "the keys in "+e.keyFolder()+" were never copied; without them the log cannot be continued")
+	case record.Detail != key:
+		e.report("keys", fix, "the keys have changed since they were copied at "+record.Succeeded.Format(time.DateTime))
+	}
+}
+
+// examineJob reports a job whose last run failed, is older than maxAge, or never was.
+func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Duration) {
+	record, err := readUpkeep(e.settings.Data, job)
+	switch age := e.now.Sub(record.Succeeded); {
+	case err != nil:
+		e.report(name, fix, "the record of the last one cannot be read: "+err.Error())
+	case record.Problem != "":
+		if job == upkeepFsck {
+			fix = e.repairCommand() + " && " + fix
+		}
+		e.report(name, fix, "the last one, at "+record.Failed.Format(time.DateTime)+", failed: "+record.Problem)
+	case record.Succeeded.IsZero():
+		e.report(name, fix, "there was none yet")
+	case age > maxAge:
+		e.report(name, fix, fmt.Sprintf("the last one is %d days old", age/(24*time.Hour)))
+	}
+}
+
+// examineFolders reports what is wrong with the owners of the data folder and the key folder, and with the log's key. Both folders may
+// be missing.
+func (e *examination) examineFolders() {
+	keys := e.keyFolder()
+	if err := signing.CheckKey(keys); err != nil {
+		e.report("key", "cp /PATH/TO/COPY/log.key "+keys, err.Error())
+	}
+	owner, ok := ownerOf(e.settings.Data)
+	if !ok {
+		return
+	}
+	fix := fmt.Sprintf("chown -R --reference=%s %s %s", e.settings.Data, e.settings.Data, keys)
+	if user := os.Geteuid(); user != 0 && user != owner {
+		e.report("owner", fix, fmt.Sprintf("%s belongs to the user %d, and Larder runs as %d", e.settings.Data, owner, user))
+		return
+	}
+	for _, folder := range []string{keys, storeDir(e.settings.Data)} {
+		names, _ := filepath.Glob(filepath.Join(escapeGlob(folder), "*"))
+		for _, file := range append([]string{folder}, names...) {
+			if other, ok := ownerOf(file); ok && other != owner {
+				e.report("owner", fix, fmt.Sprintf("%s belongs to the user %d, and the data folder to %d: a command was run as another user", file, other, owner))
+				return
+			}
+		}
+	}
+}
+
+// ownerOf returns the number of the user that a file belongs to; false if the file cannot be found.
+func ownerOf(path string) (user int, ok bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(stat.Uid), true
+}
+
+// examineCertificateFiles reports what is wrong with the certificate that the settings name, if any.
+func (e *examination) examineCertificateFiles() {
+	s := e.settings
+	if s.TLSCert == "" {
+		return
+	}
+	pair, problem := server.ReadCertificate(s.TLSCert, s.TLSKey)
+	e.examineStatus(&Status{Certificates: certificateState(s.TLSCert, pair.Leaf, problem)})
+}
+
+// examineSigned reports entries that no process has signed yet, and a key folder that belongs to another log.
+func (e *examination) examineSigned(r *Reader) {
+	signed, key, err := signing.ReadFolder(e.keyFolder())
+	size := r.log.Checkpoint().Size
+	switch before, _ := signing.SignedBy(r.store); {
+	case before == "" || size == 0:
+	case key == "" && errors.Is(err, fs.ErrNotExist):
+		e.report("log", "larder up --keys KEYS", "the log was signed before, and there is no key in "+e.keyFolder())
+	case err != nil:
+		e.report("log", "larder up", err.Error())
+	case signed.Size < size:
+		e.report("log", "larder up --data "+e.settings.Data, fmt.Sprintf("%d of its %d entries are not signed", size-signed.Size, size))
+	}
+}

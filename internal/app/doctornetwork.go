@@ -1,0 +1,154 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
+)
+
+const (
+	// probeTimeout is how long `larder doctor` waits for an upstream or the bucket.
+	probeTimeout = 10 * time.Second
+	// clockTolerance is how far the clock may differ from that of others.
+	clockTolerance = time.Minute
+	// probedRegistries limits how many registries `larder doctor` requests.
+	probedRegistries = 8
+)
+
+// examineUpstreams requests each registry of the packages of the folder, and GitHub's API if the settings have a token or a package is
+// from there. It reports those that do not respond or refuse the credentials, and a clock that differs from theirs.
+func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, status *Status) {
+	o := bot.ClientOptions{OwnConfig: true}
+	o.Fetch.Tries = 1
+	c, err := openClients(e.settings, o, slog.New(slog.DiscardHandler))
+	if err != nil {
+		e.report("registry", "larder reload # after correcting .npmrc or the setting", err.Error())
+		return
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	packages := map[string]string{} // one of each registry
+	atGitHub := e.settings.Token != ""
+	for _, p := range status.Packages {
+		u, err := sources.LookupUpstream(folder.store, p.Name)
+		switch {
+		case err != nil:
+		case u.Source == "git":
+			atGitHub = atGitHub || c.Git.AtGitHub(u.Target)
+		case len(packages) < probedRegistries:
+			packages[c.Npm.Registry(u.Target)] = u.Target
+		}
+	}
+	if len(packages) == 0 && !atGitHub {
+		packages[c.Npm.Registry("npm")] = "npm"
+	}
+	for _, registry := range slices.Sorted(maps.Keys(packages)) {
+		e.probeRegistry(ctx, c, registry, packages[registry])
+	}
+	if !atGitHub {
+		return
+	}
+	if _, _, err := git.API(c.GitHub).RateLimit.Get(ctx); err != nil {
+		fix := "curl " + c.GitHub.BaseURL.String() + "rate_limit # if this network is closed, set github-url"
+		if git.GitHubStatus(err) == http.StatusUnauthorized {
+			fix = "larder up # after putting a valid token into " + e.settings.TokenFrom
+		}
+		e.report("GitHub", fix, git.DescribeGitHubError(err))
+	}
+}
+
+// probeRegistry requests the package name from its registry, and reports if that fails or the clocks differ.
+func (e *examination) probeRegistry(ctx context.Context, c *bot.Clients, registry, name string) {
+	clock, err := c.Npm.Probe(ctx, name)
+	if err == nil {
+		if ahead := e.now.Sub(clock); !clock.IsZero() && ahead.Abs() > clockTolerance+probeTimeout {
+			e.report("clock", "timedatectl set-ntp true # then restart Larder", fmt.Sprintf("this machine's clock is %s from that of %s", ahead.Round(time.Second), registry))
+		}
+		return
+	}
+	fix := "npm config set registry URL # one that this network reaches; without any: larder import, or larder mirror FILE"
+	failed := (*fetch.Error)(nil)
+	switch {
+	case errors.As(err, &failed) && (failed.Status == http.StatusUnauthorized || failed.Status == http.StatusForbidden):
+		fix = "npm login --registry " + registry
+	case errors.Is(err, fetch.ErrForbidden):
+		fix = "larder up --allow-host HOST"
+	}
+	e.report("registry", fix, registry+": "+err.Error())
+}
+
+// examineBucket reports if the bucket of a node that does not run does not respond.
+func (e *examination) examineBucket(ctx context.Context) {
+	if e.settings.Bucket == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	b, err := bucket.Open(e.settings.Bucket, e.settings.BucketEndpoint, e.settings.BucketRegion)
+	if err == nil {
+		_, err = cluster.Origin(ctx, b)
+	}
+	e.reportBucket(err)
+}
+
+// reportBucket reports an error of the bucket, nil for none.
+func (e *examination) reportBucket(err error) {
+	if err != nil {
+		e.report("bucket", "larder up --bucket BUCKET # after correcting bucket, bucket-endpoint or AWS's variables", err.Error())
+	}
+}
+
+// examineNodes reports what is wrong with the nodes of the cluster: silent ones, problems, other versions, other settings than here.
+func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	all, err := n.cluster.Members(ctx)
+	e.reportBucket(err)
+	e.compareNodes(n.ownStatus(), all)
+}
+
+// compareNodes reports how other nodes differ from this one, and what they report themselves.
+func (e *examination) compareNodes(own Node, all []Node) {
+	if own.Problem != "" {
+		e.report("node", "larder status", own.Problem)
+	}
+	for _, m := range all {
+		if m.Name == own.Name {
+			continue
+		}
+		if m.Silent(e.now) {
+			e.report("node", "larder status # on that machine", fmt.Sprintf("the node %s has been silent since %s", m.Name, m.Heard.Format(time.DateTime)))
+			continue
+		}
+		if m.Problem != "" {
+			e.report("node", "larder doctor # on that machine", "the node "+m.Name+" reports: "+m.Problem)
+		}
+		if m.Version != own.Version {
+			e.report("node versions", "larder upgrade # on the node with the older version", fmt.Sprintf("the node %s is %s, this one is %s", m.Name, m.Version, own.Version))
+		}
+		var differ []string
+		for name, digest := range own.Settings {
+			if other, ok := m.Settings[name]; ok && other != digest {
+				differ = append(differ, name)
+			}
+		}
+		if differ != nil {
+			slices.Sort(differ)
+			e.report("node settings", "larder reload # after making the settings alike", fmt.Sprintf("the node %s has other settings: %s", m.Name, strings.Join(differ, ", ")))
+		}
+	}
+}

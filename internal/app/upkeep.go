@@ -1,0 +1,143 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// An upkeepJob is work that an operator has to have done again and again, and whose last run is recorded.
+type upkeepJob string
+
+const (
+	upkeepBackup  upkeepJob = "backup"  // a backup of the data folder
+	upkeepFsck    upkeepJob = "fsck"    // a deep check
+	upkeepKeys    upkeepJob = "keys"    // a copy of the log's keys
+	upkeepRestore upkeepJob = "restore" // a restore of a scheduled backup, as a test
+)
+
+// An upkeepRecord is what is recorded of the last runs of a job, and its JSON form.
+type upkeepRecord struct {
+	// Succeeded is when the job last succeeded, and Detail what it made then; zero and "" for never.
+	Succeeded time.Time `json:"succeeded,omitzero"`
+	Detail    string    `json:"detail,omitempty"`
+	// Failed is when the job failed since, and Problem why; zero and "" if it did not.
+	Failed  time.Time `json:"failed,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+// upkeepFile returns the path of the record of a job. It is in the data folder and not in the store: a backup does not contain it.
+func upkeepFile(data string, job upkeepJob) string {
+	return filepath.Join(data, "upkeep", string(job)+".json")
+}
+
+// readUpkeep returns the record of a job; the zero record if the job has never run.
+func readUpkeep(data string, job upkeepJob) (record upkeepRecord, err error) {
+	text, err := os.ReadFile(upkeepFile(data, job))
+	if errors.Is(err, fs.ErrNotExist) {
+		return record, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &record)
+	}
+	return record, err
+}
+
+// recordUpkeep records that a job ended at now: with problem, or if that is nil, with success and what it made.
+func recordUpkeep(data string, job upkeepJob, now time.Time, detail string, problem error) error {
+	record := upkeepRecord{Succeeded: now.UTC(), Detail: detail}
+	if problem != nil {
+		record, _ = readUpkeep(data, job) // a damaged record is replaced
+		record.Failed, record.Problem = now.UTC(), problem.Error()
+	}
+	text, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	file := upkeepFile(data, job)
+	if err := disk.MakeFolder(vfs.Default, filepath.Dir(file)); err != nil {
+		return err
+	}
+	return disk.Replace(file, append(text, '\n'), 0o600)
+}
+
+// recordUpkeep records the end of a job on this data folder. If that fails, because the disk may be read-only, it logs the error.
+func (r *Reader) recordUpkeep(job upkeepJob, detail string, problem error) {
+	if err := recordUpkeep(r.settings.Data, job, time.Now(), detail, problem); err != nil {
+		r.logger.Warn("couldn't record the end of a job, so `larder doctor` does not know of it", "job", job, "err", err)
+	}
+}
+
+// BackUpKeys copies the keys in the key folder of the settings to the folder dir, which it makes if it is missing, and records that in the
+// data folder. It returns the names of the copied files. The last signed checkpoint is not copied, because restoring an old one would
+// hide a fork of the log.
+func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
+	keys, err := s.KeyFolder()
+	if err != nil {
+		return nil, err
+	}
+	_, key, err := signing.ReadFolder(keys)
+	if key == "" {
+		return nil, fmt.Errorf("%w; --keys names the key folder", err)
+	}
+	if err := errors.Join(signing.CheckKey(keys), os.MkdirAll(dir, 0o700)); err != nil {
+		return nil, err
+	}
+	for _, pattern := range []string{"*.key", "*.pub", "key-list"} {
+		files, _ := filepath.Glob(filepath.Join(escapeGlob(keys), pattern))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = disk.Replace(filepath.Join(dir, filepath.Base(file)), text, 0o600)
+			}
+			if err != nil {
+				return copied, fmt.Errorf("couldn't copy the keys: %w", err)
+			}
+			copied = append(copied, filepath.Base(file))
+		}
+	}
+	return copied, recordUpkeep(s.Data, upkeepKeys, time.Now(), key, nil)
+}
+
+// An upkeepCollector reads the metrics of backups and deep checks from their records in a data folder.
+type upkeepCollector struct{ data string }
+
+var (
+	upkeepSucceeded = prometheus.NewDesc("larder_upkeep_success_timestamp_seconds",
+		"Last success of a backup, a deep fsck (fsck), a copy of the keys (keys) or a restore test of a backup (restore), Unix time; 0 if never.", []string{"task"}, nil)
+	upkeepFailing = prometheus.NewDesc("larder_upkeep_failing",
+		"1 if the last backup, deep fsck (fsck), copy of the keys (keys) or restore test of a backup (restore) failed.", []string{"task"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (upkeepCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- upkeepSucceeded
+	ch <- upkeepFailing
+}
+
+// Collect implements prometheus.Collector.
+func (c upkeepCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, job := range []upkeepJob{upkeepBackup, upkeepFsck, upkeepKeys, upkeepRestore} {
+		record, err := readUpkeep(c.data, job)
+		at, failing := 0.0, 0.0
+		if !record.Succeeded.IsZero() {
+			at = float64(record.Succeeded.Unix())
+		}
+		if err != nil || record.Problem != "" {
+			failing = 1
+		}
+		ch <- prometheus.MustNewConstMetric(upkeepSucceeded, prometheus.GaugeValue, at, string(job))
+		ch <- prometheus.MustNewConstMetric(upkeepFailing, prometheus.GaugeValue, failing, string(job))
+	}
+}

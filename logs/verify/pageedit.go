@@ -1,0 +1,278 @@
+package verify
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/html"
+)
+
+// A PageTag is a script or link element in the bytes of a page by which browsers load a script or a style sheet.
+type PageTag struct {
+	// URL is absolute, and Integrity the attribute as the page has it, "" for none.
+	URL       string
+	Integrity string
+	// Line is that of the page where the tag begins, and Text its bytes.
+	Line int
+	Text string
+
+	start      int // of the tag in the page
+	address    string
+	attributes []tagAttribute
+}
+
+// End returns the offset of the byte after the tag.
+func (t PageTag) End() int { return t.start + len(t.Text) }
+
+// Start returns the offset of the tag in the page.
+func (t PageTag) Start() int { return t.start }
+
+// A tagAttribute says where in a tag an attribute is.
+type tagAttribute struct {
+	html.Attribute
+	start, end int // of the attribute; end is after its value
+	value      int // offset of the value with its quotes; end for an attribute without one
+	quote      byte
+}
+
+// maxEditable bounds the tags of a page that can be edited.
+const maxEditable = 5000
+
+// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, in the order of the page. A page that is too
+// large, or in an encoding in which tags cannot be found by ASCII's bytes, is an error.
+func ReadPageTags(data []byte) ([]PageTag, error) {
+	if len(data) > MaxPage {
+		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
+	}
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return nil, errors.New("the page is in UTF-16; save it in UTF-8")
+	}
+	if _, err := decodePage(data, ""); err != nil {
+		return nil, fmt.Errorf("couldn't read the page: %w", err)
+	}
+	address, err := parseWebURL(unknownHost+"/", nil)
+	if err != nil {
+		return nil, err
+	}
+	base := page{address: address, base: address}
+	var tags []PageTag
+	line := 1
+	err = eachToken(data, func(kind html.TokenType, token html.Token, start, end int) error {
+		raw := string(data[start:end])
+		if kind == html.StartTagToken || kind == html.SelfClosingTagToken {
+			if token.Data == "base" {
+				base.setBase(token.Attr)
+			}
+			if name := addressOf(token); name != "" {
+				t := PageTag{Line: line, Text: raw, start: start, address: name}
+				to, _ := attribute(token.Attr, name)
+				at, err := parseWebURL(to, base.base)
+				t.attributes = scanAttributes(raw)
+				if err == nil && sameAttributes(t.attributes, token.Attr) { // else browsers load nothing, or it is not known what
+					t.URL = at.String()
+					t.Integrity, _ = attribute(token.Attr, "integrity")
+					tags = append(tags, t)
+				}
+				if len(tags) > maxEditable {
+					return fmt.Errorf("the page has over %d tags that load something", maxEditable)
+				}
+			}
+		}
+		line += strings.Count(raw, "\n")
+		return nil
+	})
+	return tags, err
+}
+
+// eachToken calls do with each token of a page and the offsets of its bytes.
+func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start, end int) error) error {
+	z := html.NewTokenizer(bytes.NewReader(data))
+	z.SetMaxBuf(MaxPage + 1)
+	for start := 0; ; {
+		kind := z.Next()
+		end := start + len(z.Raw())
+		if kind == html.ErrorToken {
+			if err := z.Err(); !errors.Is(err, io.EOF) {
+				return fmt.Errorf("couldn't read the page at byte %d: %w", start, err)
+			}
+			return nil
+		}
+		if err := do(kind, z.Token(), start, end); err != nil {
+			return err
+		}
+		start = end
+	}
+}
+
+// addressOf returns which attribute of a tag has the address of a script or a style sheet that browsers load, "" for none.
+func addressOf(token html.Token) string {
+	_, hasSource := attribute(token.Attr, "src")
+	_, hasTarget := attribute(token.Attr, "href")
+	switch {
+	case token.Data == "script" && hasSource:
+		return "src"
+	case token.Data == "link" && hasTarget:
+		rel, _ := attribute(token.Attr, "rel")
+		as, _ := attribute(token.Attr, "as")
+		relations := strings.Fields(strings.ToLower(rel))
+		if slices.Contains(relations, "stylesheet") || slices.Contains(relations, "modulepreload") || preloadsCode(relations, as) {
+			return "href"
+		}
+	}
+	return ""
+}
+
+// tagSpace is what separates attributes.
+const tagSpace = " \t\n\f\r"
+
+// scanAttributes returns the attributes in the bytes of a start tag, as https://html.spec.whatwg.org/#before-attribute-name-state
+// reads them. Callers compare them with those of the tokenizer.
+func scanAttributes(tag string) (found []tagAttribute) {
+	at := 1
+	for at < len(tag) && !strings.ContainsRune(tagSpace+"/>", rune(tag[at])) { // the tag's name
+		at++
+	}
+	skip := func(set string) {
+		for at < len(tag) && strings.IndexByte(set, tag[at]) >= 0 {
+			at++
+		}
+	}
+	for {
+		skip(tagSpace + "/")
+		if at >= len(tag) || tag[at] == '>' {
+			return found
+		}
+		a := tagAttribute{start: at}
+		for at++; at < len(tag) && strings.IndexByte(tagSpace+"/>=", tag[at]) < 0; {
+			at++
+		}
+		a.Key = strings.ToLower(tag[a.start:at])
+		a.end, a.value = at, at
+		skip(tagSpace)
+		if at < len(tag) && tag[at] == '=' {
+			at++
+			skip(tagSpace)
+			a.value = at
+			if at < len(tag) && (tag[at] == '"' || tag[at] == '\'') {
+				a.quote = tag[at]
+				length := strings.IndexByte(tag[at+1:], a.quote)
+				if length < 0 {
+					return found
+				}
+				a.Val = tag[at+1 : at+1+length]
+				at += length + 2
+			} else {
+				for at < len(tag) && strings.IndexByte(tagSpace+">", tag[at]) < 0 {
+					at++
+				}
+				a.Val = tag[a.value:at]
+			}
+			a.end = at
+		}
+		found = append(found, a)
+	}
+}
+
+// sameAttributes reports whether the attributes that [scanAttributes] found are those of the tokenizer, which has the first of each name.
+func sameAttributes(found []tagAttribute, attributes []html.Attribute) bool {
+	named := map[string]bool{}
+	found = slices.DeleteFunc(slices.Clone(found), func(a tagAttribute) bool {
+		again := named[a.Key]
+		named[a.Key] = true
+		return again
+	})
+	newlines := strings.NewReplacer("\r\n", "\n", "\r", "\n")
+	return slices.EqualFunc(found, attributes, func(a tagAttribute, b html.Attribute) bool {
+		return a.Key == b.Key && html.UnescapeString(newlines.Replace(a.Val)) == b.Val
+	})
+}
+
+// A TagChange gives a tag another address.
+type TagChange struct {
+	Tag       PageTag
+	URL       string
+	Integrity string
+}
+
+// A TagError reports the change of a tag that cannot be made alone.
+type TagError struct {
+	Change int // its index
+	Line   int
+}
+
+func (e *TagError) Error() string {
+	return fmt.Sprintf("line %d of the page: the tag cannot be changed without changing what surrounds it", e.Line)
+}
+
+// ReplaceTags returns the page with the changed tags, each with its address, integrity, and crossorigin="anonymous". The changes are in the
+// order of the page. All other bytes stay as they are: if a tokenizer reads anything else in the result, the error is a [*TagError].
+func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
+	var b bytes.Buffer
+	at := 0
+	for _, c := range changes {
+		b.Write(data[at:c.Tag.start])
+		b.WriteString(c.edit())
+		at = c.Tag.End()
+	}
+	b.Write(data[at:])
+	changed := b.Bytes()
+	tags, err := ReadPageTags(changed)
+	if err != nil {
+		return nil, err
+	}
+	shift := 0
+	for n, c := range changes {
+		text := c.edit()
+		i := slices.IndexFunc(tags, func(t PageTag) bool { return t.start == c.Tag.start+shift })
+		if i < 0 || tags[i].Text != text || tags[i].URL != c.URL || tags[i].Integrity != c.Integrity {
+			return nil, &TagError{n, c.Tag.Line}
+		}
+		shift += len(text) - len(c.Tag.Text)
+	}
+	return changed, nil
+}
+
+// edit returns the bytes of the changed tag.
+func (c TagChange) edit() string {
+	quote := byte('"')
+	for _, a := range c.Tag.attributes {
+		if a.Key == c.Tag.address && a.quote != 0 {
+			quote = a.quote
+		}
+	}
+	write := func(name, value string) string {
+		return name + "=" + string(quote) + html.EscapeString(value) + string(quote)
+	}
+	missing := ""
+	for _, wanted := range [][2]string{{"integrity", c.Integrity}, {"crossorigin", "anonymous"}} {
+		if !slices.ContainsFunc(c.Tag.attributes, func(a tagAttribute) bool { return a.Key == wanted[0] }) {
+			missing += " " + write(wanted[0], wanted[1])
+		}
+	}
+	var b strings.Builder
+	at := 0
+	seen := map[string]bool{}
+	for _, a := range c.Tag.attributes {
+		name, value, rest := c.Tag.Text[a.start:a.start+len(a.Key)], "", ""
+		switch {
+		case seen[a.Key]: // the first one counts
+			continue
+		case a.Key == c.Tag.address:
+			value, rest = c.URL, missing
+		case a.Key == "integrity":
+			value = c.Integrity
+		case a.Key == "crossorigin" && a.Val != "" && !strings.EqualFold(a.Val, "anonymous"):
+			value = "anonymous"
+		default:
+			continue
+		}
+		seen[a.Key] = true
+		b.WriteString(c.Tag.Text[at:a.start] + write(name, value) + rest)
+		at = a.end
+	}
+	return b.String() + c.Tag.Text[at:]
+}

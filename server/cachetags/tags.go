@@ -1,0 +1,98 @@
+// Package cachetags names the release that a response is about in header fields, by which a CDN in front purges it.
+package cachetags
+
+import (
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/server/lane/h2"
+)
+
+// Headers reports whether responses name the release that they are about in the fields Cache-Tag and Surrogate-Key (which
+// Fastly reads), so that the operator's CDN can purge a release by one name instead of a thousand URLs. A tag is a token of RFC
+// 9110, so it can stand in either field, and in a URL as it is. Different releases have different tags.
+type Headers bool
+
+// AllTag is the tag of everything that Larder tags.
+const AllTag = "larder"
+
+// VersionTag returns the tag of everything that is one release's.
+func VersionTag(name, version string) string {
+	return versionPrefix + token(name) + "~" + token(version)
+}
+
+const packagePrefix, versionPrefix = "pkg~", "ver~"
+
+// Fields returns the fields of responses about one release; none if h is false.
+func (h Headers) Fields(name, version string) []answers.Field {
+	if !h {
+		return nil
+	}
+	r := h.Release(name, version)
+	return []answers.Field{{Name: cacheTagName, Value: string(r.appendTags(nil, ','))}, {Name: surrogateKeyName, Value: string(r.appendTags(nil, ' '))}}
+}
+
+const cacheTagName, surrogateKeyName = "Cache-Tag", "Surrogate-Key"
+
+// A Release writes the header fields of a release's responses. It has name and version of the release as tokens; the zero value has no
+// fields.
+type Release struct{ name, version string }
+
+// Release returns the release whose responses have the fields; the zero value if h is false.
+func (h Headers) Release(name, version string) Release {
+	if !h {
+		return Release{}
+	}
+	return Release{token(name), token(version)}
+}
+
+// AppendLines appends the fields to the head of a response as lines of HTTP/1.1, each preceded by a line break.
+func (r Release) AppendLines(b []byte) []byte {
+	if r == (Release{}) {
+		return b
+	}
+	b = r.appendTags(append(b, "\r\n"+cacheTagName+": "...), ',')
+	return r.appendTags(append(b, "\r\n"+surrogateKeyName+": "...), ' ')
+}
+
+var cacheTagBlock, surrogateKeyBlock = h2.AppendableName(strings.ToLower(cacheTagName)), h2.AppendableName(strings.ToLower(surrogateKeyName))
+
+// AppendBlock appends the fields to a header block of HTTP/2.
+func (r Release) AppendBlock(b []byte) []byte {
+	if r == (Release{}) {
+		return b
+	}
+	n := len(AllTag) + len(packagePrefix) + len(versionPrefix) + 2*len(r.name) + len(r.version) + len(",,~")
+	b = r.appendTags(h2.AppendLength(append(b, cacheTagBlock...), n), ',')
+	return r.appendTags(h2.AppendLength(append(b, surrogateKeyBlock...), n), ' ')
+}
+
+// appendTags appends the tags of the release, and that of everything, with separator between them.
+func (r Release) appendTags(b []byte, separator byte) []byte {
+	b = append(append(b, AllTag...), separator)
+	b = append(append(append(b, packagePrefix...), r.name...), separator)
+	return append(append(append(append(b, versionPrefix...), r.name...), '~'), r.version...)
+}
+
+// token encodes what separates or ends tags, and what some CDN refuses in one, as a
+// URL would. Names and versions that the bot publishes have none of it.
+func token(s string) string {
+	odd := func(c rune) bool { return c > 0x7f || !isPlain(byte(c)) }
+	if strings.IndexFunc(s, odd) < 0 {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if isPlain(c) {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+func isPlain(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("._+-", c) >= 0
+}

@@ -1,0 +1,195 @@
+package nodes
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// A visitor whom one node has called may come to another one. That node, where the visitor has a ticket but no slot, asks the owner.
+// The node that made the call admits the visitor, and the other one passes on the ticket of the session, which it takes over like any
+// session of another node. So the slot is charged once, by the node that has reserved it, and a lost message costs only time.
+
+const (
+	// MostRedeemed is how many tickets each list of a message has at most. The others come with the next one.
+	MostRedeemed = 2000
+	// mostCalls bounds the calls of a room that the owner knows.
+	mostCalls = 1 << 17
+	// callKept is how long the owner knows a call, which no reservation outlives.
+	callKept = 2 * time.Minute
+)
+
+// calls are the tickets of a room that nodes have called.
+type calls struct {
+	byTicket map[queue.TicketID]*call
+	asked    map[string]map[queue.TicketID]*call // by the node that has called: those that came to another one, and have no session yet
+	pruned   time.Time                           // when old ones were removed
+}
+
+// A call is one ticket that a node has called.
+type call struct {
+	node    string
+	made    time.Time
+	asked   *queue.Ticket // as it came to another node
+	session *queue.Ticket // as the node that called has admitted it
+}
+
+// exchange takes what a request says about calls, and adds to the response what its node needs to know.
+func (c *calls) exchange(q *Request, a *Response) {
+	if c.byTicket == nil {
+		c.byTicket, c.asked, c.pruned = map[queue.TicketID]*call{}, map[string]map[queue.TicketID]*call{}, a.Now
+	}
+	if a.Now.Sub(c.pruned) > callKept/4 {
+		c.pruned = a.Now
+		isOld := func(_ queue.TicketID, one *call) bool { return a.Now.Sub(one.made) > callKept }
+		maps.DeleteFunc(c.byTicket, isOld)
+		for _, asked := range c.asked {
+			maps.DeleteFunc(asked, isOld)
+		}
+	}
+	for _, id := range q.Called[:min(len(q.Called), MostRedeemed)] {
+		switch one := c.byTicket[id]; {
+		case one != nil && one.node == q.Node: // the response to the last report of it was lost, or it is called again
+			one.made = a.Now
+		case one != nil || len(c.byTicket) < mostCalls:
+			if one != nil {
+				delete(c.asked[one.node], id)
+			}
+			c.byTicket[id] = &call{node: q.Node, made: a.Now}
+		}
+	}
+	for i := range q.Redeemed[:min(len(q.Redeemed), MostRedeemed)] {
+		t := &q.Redeemed[i]
+		switch one := c.byTicket[t.ID]; {
+		case one == nil || one.node != q.Node:
+		case t.Waiting(): // the reservation has lapsed
+			delete(c.byTicket, t.ID)
+			delete(c.asked[q.Node], t.ID)
+		default:
+			one.session = t
+			delete(c.asked[q.Node], t.ID)
+		}
+	}
+	for i := range q.Redeem[:min(len(q.Redeem), MostRedeemed)] {
+		t := &q.Redeem[i]
+		switch one := c.byTicket[t.ID]; {
+		case one == nil || one.node == q.Node:
+		case one.session != nil:
+			a.Redeemed = append(a.Redeemed, *one.session)
+		default:
+			one.asked = t
+			if c.asked[one.node] == nil {
+				c.asked[one.node] = map[queue.TicketID]*call{}
+			}
+			c.asked[one.node][t.ID] = one
+			a.Pending = append(a.Pending, t.ID)
+		}
+	}
+	for _, one := range c.asked[q.Node] {
+		if len(a.Redeem) < MostRedeemed {
+			a.Redeem = append(a.Redeem, *one.asked)
+		}
+	}
+}
+
+// Redemptions are a node's part in the calls of a room. They are not safe for concurrent use.
+type Redemptions struct {
+	called   []calledTicket // of the last callKept, in their order
+	reported int            // of them, those that the owner of epoch knows
+	epoch    int64
+	wanted   map[queue.TicketID]*Redemption
+	numbered int            // redemptions so far
+	sessions []queue.Ticket // of visitors who came to other nodes
+}
+
+// A calledTicket is a ticket that the node has called.
+type calledTicket struct {
+	id queue.TicketID
+	at time.Time
+}
+
+// A Redemption is a ticket that came to a node, which another one may have called.
+type Redemption struct {
+	ticket  queue.Ticket
+	number  int           // rises with each ticket that came
+	visits  int           // that wait for it
+	Pending bool          // the other node has yet to respond
+	Session *queue.Ticket // of the visitor; nil before that is known
+}
+
+// Called adds a ticket that the node has called.
+func (r *Redemptions) Called(now time.Time, id queue.TicketID) {
+	if len(r.called) < mostCalls {
+		r.called = append(r.called, calledTicket{id, now})
+	}
+}
+
+// Want adds a ticket that came to the node. The caller must call [Redemptions.Done] afterwards.
+func (r *Redemptions) Want(t queue.Ticket) *Redemption {
+	wanted := r.wanted[t.ID]
+	if wanted == nil {
+		r.numbered++
+		wanted = &Redemption{ticket: t, number: r.numbered}
+		if r.wanted == nil {
+			r.wanted = map[queue.TicketID]*Redemption{}
+		}
+		r.wanted[t.ID] = wanted
+	}
+	wanted.visits++
+	return wanted
+}
+
+// Done removes a ticket that came to the node, once no visit waits for it.
+func (r *Redemptions) Done(wanted *Redemption) {
+	if wanted.visits--; wanted.visits == 0 {
+		delete(r.wanted, wanted.ticket.ID)
+	}
+}
+
+// AddTo adds to a request what the owner needs to know. A new owner knows no calls. If there are too many tickets for one request, those
+// that came first are in it.
+func (r *Redemptions) AddTo(now time.Time, q *Request) {
+	if r.epoch != q.Epoch {
+		r.epoch, r.reported = q.Epoch, 0
+	}
+	old := 0
+	for old < len(r.called) && now.Sub(r.called[old].at) > callKept {
+		old++
+	}
+	r.called, r.reported = r.called[old:], max(0, r.reported-old)
+	for _, one := range r.called[r.reported:min(len(r.called), r.reported+MostRedeemed)] {
+		q.Called = append(q.Called, one.id)
+	}
+	q.Redeemed = slices.Clone(r.sessions[:min(len(r.sessions), MostRedeemed)])
+	open := slices.SortedFunc(maps.Values(r.wanted), func(a, b *Redemption) int { return a.number - b.number })
+	for _, wanted := range open {
+		if wanted.Session == nil && len(q.Redeem) < MostRedeemed {
+			q.Redeem = append(q.Redeem, wanted.ticket)
+		}
+	}
+}
+
+// Take takes the response to a request. It has the data centre admit the visitors who came to other nodes, and reports whether the
+// owner waits for the result: the next report, which must be stored in the journal before, has it.
+func (r *Redemptions) Take(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
+	r.reported, r.sessions = r.reported+len(q.Called), r.sessions[len(q.Redeemed):]
+	for _, wanted := range r.wanted {
+		wanted.Pending = false
+	}
+	for _, id := range a.Pending {
+		if wanted := r.wanted[id]; wanted != nil {
+			wanted.Pending = true
+		}
+	}
+	for i := range a.Redeemed {
+		if wanted := r.wanted[a.Redeemed[i].ID]; wanted != nil {
+			wanted.Session = &a.Redeemed[i]
+		}
+	}
+	for _, t := range a.Redeem[:min(len(a.Redeem), MostRedeemed)] {
+		r.sessions = append(r.sessions, d.Redeem(now, t))
+	}
+	return len(a.Redeem) > 0
+}

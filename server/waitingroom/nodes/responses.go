@@ -1,0 +1,90 @@
+package nodes
+
+import (
+	"maps"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
+)
+
+// Responses are what nodes have measured of the responses of the site behind a room. Those of several nodes can be added.
+type Responses struct {
+	Total, Errors int
+	// Times is how many responses took how long until they started: by timeClass.
+	Times map[int]int `json:",omitempty"`
+	// Failed are clients that got an error, at most MostFailed.
+	Failed []netip.Prefix `json:",omitempty"`
+}
+
+// MostFailed is how many clients that got an error are of interest.
+const MostFailed = 5
+
+// timeClasses is how many classes of times there are while times double, and mostTimeClass the highest class: about an hour.
+const (
+	timeClasses   = 16
+	mostTimeClass = 32 * timeClasses
+)
+
+// timeClass returns the class of a time: the times in a class differ by less than 5 %.
+func timeClass(took time.Duration) int {
+	return min(mostTimeClass, int(timeClasses*math.Log2(1+float64(max(0, took.Microseconds())))))
+}
+
+// Count adds a response of a status to the client at a remote address, which took so long to start.
+func (r *Responses) Count(took time.Duration, status int, remote string) {
+	r.Total++
+	if r.Times == nil {
+		r.Times = map[int]int{}
+	}
+	r.Times[timeClass(took)]++
+	if status >= http.StatusInternalServerError {
+		r.Errors++
+		from, _ := client.Of(remote)
+		r.Failed = AddClient(r.Failed, from)
+	}
+}
+
+// AddClient returns clients with another one, unless that is among them or they are MostFailed already.
+func AddClient(clients []netip.Prefix, from netip.Prefix) []netip.Prefix {
+	if len(clients) < MostFailed && !slices.Contains(clients, from) {
+		clients = append(clients, from)
+	}
+	return clients
+}
+
+// Add adds the responses that another node has measured. Those that no node measures are ignored.
+func (r *Responses) Add(other *Responses) {
+	if other.Total < 0 || other.Total > mostMeasured || other.Errors < 0 || other.Errors > other.Total || len(other.Times) > mostTimeClass+1 {
+		return
+	}
+	r.Total, r.Errors = r.Total+other.Total, r.Errors+other.Errors
+	if r.Times == nil {
+		r.Times = map[int]int{}
+	}
+	for class, n := range other.Times {
+		if class >= 0 && class <= mostTimeClass && n > 0 && n <= other.Total {
+			r.Times[class] += n
+		}
+	}
+	for _, from := range other.Failed[:min(len(other.Failed), MostFailed)] {
+		r.Failed = AddClient(r.Failed, from)
+	}
+}
+
+// mostMeasured is how many responses a node may report at a time.
+const mostMeasured = 1 << 30
+
+// Percentile returns the time that a share of the responses did not exceed, rounded up by less than 5 %; 0 if there are none.
+func (r *Responses) Percentile(share float64) time.Duration {
+	left := int(math.Ceil(share * float64(r.Total)))
+	for _, class := range slices.Sorted(maps.Keys(r.Times)) {
+		if left -= r.Times[class]; left <= 0 {
+			return time.Duration(math.Exp2(float64(class+1)/timeClasses)-1) * time.Microsecond
+		}
+	}
+	return 0
+}
