@@ -35,7 +35,7 @@ func TestNodes(t *testing.T) {
 			}
 		}
 	}
-	shows("https://one:9443", ">leader<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up", ">former leader<", "2 min ago", "<strong>four</strong>: not heard of since")
+	shows("https://one:9443", ">leader<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up", ">former leader<", "2 min ago", "<strong>four</strong>: no report since")
 	failure, members = errors.New("it does not answer"), members[:1]
 	shows("only this node is shown: it does not answer", "https://one:9443")
 	if w := get(t, newSite(t, shelf, nil), "/nodes"); w.Code != http.StatusNotFound {

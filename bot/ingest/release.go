@@ -86,7 +86,7 @@ func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 		for _, p := range pb.Catalogue().Packages() {
 			names = append(names, p.Name)
 		}
-		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, SuggestWord(name, names))
+		return nil, fmt.Errorf("the catalogue has no package %q; add %s to it (docs/packages.md), or start Larder with another --catalogue%s", name, packages.Path(name), SuggestWord(name, names))
 	}
 	return p, nil
 }

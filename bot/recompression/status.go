@@ -64,7 +64,10 @@ func (s QueueState) describeSpeed() string {
 
 // Describe returns the size of the queue and, if it is known, how long it takes.
 func (s QueueState) Describe() string {
-	if s.Speed == 0 {
+	switch {
+	case s.Bytes == 0:
+		return "" // a follower knows the contents, not their sizes
+	case s.Speed == 0:
 		return humanize.Bytes(uint64(s.Bytes))
 	}
 	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()

@@ -170,6 +170,7 @@ func (p *Preview) WriteText(w io.Writer) error {
 	if len(p.Older) > 0 {
 		fmt.Fprintln(out, "\nOther releases:")
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "  VERSION\tFILES\tSIZE\t")
 		for i := range p.Older {
 			older := &p.Older[i]
 			files, size := older.Count()

@@ -114,7 +114,7 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	if p.Autoupdate.Source == "npm" {
 		switch n, err := o.requestDownloads(ctx, target); {
 		case errors.Is(err, errNotConfigured):
-			unknown = append(unknown, "npm's downloads: --downloads-url does not say where they are counted")
+			unknown = append(unknown, "npm's download counts, because --downloads-url names no API that has them")
 		case err != nil:
 			unknown = append(unknown, fmt.Sprintf("npm's downloads of %.200q are not known: %v", target, err))
 		case n >= minDownloads:

@@ -92,8 +92,8 @@ func printFound(w io.Writer, s library.Found, query string, width int) error {
 func newInfo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info NAME[@VERSION]",
-		Short: "Tell all about a library, or list the files of a release",
-		Long: `Tell all about a library: its latest version, where it comes from, which versions are served and which of the newest
+		Short: "Show a library, or list the files of a release",
+		Long: `Show a library: its latest version, where it comes from, which versions are served and which of the newest
 could not be published. With a version, list the files of that release with their sizes in each coding.` + askedWhom + whichAddress,
 		Example: `  larder info jquery
   larder info jquery@3.7.1

@@ -57,7 +57,7 @@ lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no r
 		}
 		return a.print(*asJSON, done, func() error {
 			if len(done.Changed) == 0 {
-				fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed.")
+				fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed. The catalogue is polled now.")
 				return nil
 			}
 			fmt.Fprintf(a.stdout, "Reloaded the configuration. Changed: %s.\n", strings.Join(done.Changed, ", "))

@@ -70,7 +70,7 @@ alone with these, and signs the log if its key is there.`,
 	return cmd
 }
 
-const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which the log has"
+const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which is written to the log"
 
 func newSqueeze(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
@@ -156,7 +156,7 @@ An interrupted backup goes on when it is made again.`,
 				fmt.Fprintf(a.stdout, "It was last restored as a test at %s.\n", done.Tested.UTC().Format(time.DateTime))
 			}
 			if done.Unsigned > 0 {
-				fmt.Fprintf(a.stdout, "Not in it: %s that no process has signed yet; start larder up, which signs them.\n", count(int(done.Unsigned), "newer log entry", "newer log entries"))
+				fmt.Fprintf(a.stdout, "Not in it: %s that are not signed yet; run this again when larder up has signed them, which takes a second.\n", count(int(done.Unsigned), "newer log entry", "newer log entries"))
 			}
 			fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
 			fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])

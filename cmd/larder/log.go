@@ -158,7 +158,7 @@ func printEntry(w io.Writer, e app.LogEntry, width int) {
 func newLogShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show INDEX",
-		Short: "Tell all about one entry",
+		Short: "Show one entry",
 		Long: `Tell all that an entry says, and what the contents say that it names: what was done to each file of a release, how a
 package JSON changed, a long reason in full.` + askedWhom,
 		Example: `  larder log show 17

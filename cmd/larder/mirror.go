@@ -91,12 +91,14 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 	var reported app.FollowState
 	m.Following = func(s app.FollowState) {
 		if s.Key != reported.Key {
-			how := "as it was given, or remembered"
+			how := "which is remembered from an earlier run"
 			switch {
+			case m.Trust.Key != "":
+				how = "given with --key, or its successor"
 			case m.Trust.Root != "":
 				how = "which the root key lists"
 			case s.FirstUse:
-				how = "which nothing but the server itself has named: compare it with one that you had elsewhere"
+				how = "the first that the source has sent: compare it with the one that its operator publishes"
 			}
 			fmt.Fprintf(a.stdout, "Trusting the key %s, %s.\n", s.Key, how)
 		}

@@ -12,7 +12,7 @@ import (
 // writeNodes writes a table of the nodes of a cluster, as each node reports itself.
 func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")
+	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tLAST REPORT")
 	for _, n := range nodes {
 		behind, newest := fmt.Sprintf("%.0f s, %d entries", n.Behind, n.Lacks), "none"
 		switch {
@@ -29,7 +29,7 @@ func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	err := w.Flush()
 	for _, n := range nodes {
 		if n.Silent(now) {
-			fmt.Fprintf(to, "%s: not heard of since %s; it does not run, or does not reach the bucket\n", n.Name, n.Heard.Format(time.RFC3339))
+			fmt.Fprintf(to, "%s: no report since %s; it does not run, or does not reach the bucket\n", n.Name, n.Heard.Format(time.RFC3339))
 		}
 		if n.Problem != "" {
 			fmt.Fprintf(to, "%s: %s\n", n.Name, n.Problem)

@@ -82,7 +82,7 @@ registry, compresses every file ahead of time, publishes each release at once or
 under /ajax/libs/{package}/{version}/{file}. A site to browse them and the API that cdnjs has are on the same address.
 
 Every setting is a flag, an environment variable (LARDER_ and the flag's name: LARDER_PRIVATE_LISTEN), or a line in a
-YAML file given with --config; the first of these that is there counts.
+YAML file given with --config; the first of these that is set counts.
 
 Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configuration.`,
 		Example: `  larder up                          # everything in one process, data in ./data

@@ -20,7 +20,7 @@ import (
 func newStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Tell what is here, what waits, and what is stuck and why",
+		Short: "Show what is here, what waits, and what is stuck and why",
 		Long: `Tell which packages are here and how far their releases have come: a table counts what is wrong by its cause, the
 most harmful first, and then everything else. With a package's name, tell what became of each version that upstream has:
 detected, processing, published, refused, failed (it is tried again), withdrawn, older than what was taken, prerelease,

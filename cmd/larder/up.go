@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -127,6 +128,9 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
 		if err := a.settings.CheckEndpoint(); err != nil {
 			return err
+		}
+		if s.Once && !a.settings.IsSet("private-listen") {
+			a.settings.PrivateListen = settings.Off // nobody watches a command that ends
 		}
 		out := newTerminal(a.stderr)
 		least := slog.LevelInfo

@@ -231,6 +231,8 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 		if err = replaceFile(p.path, p.data, changed); err == nil {
 			_, err = fmt.Fprintf(a.stdout, "%s: changed %s.\n", p.path, count(len(changes), "tag", "tags"))
 		}
+	case len(p.tags) == 0:
+		_, err = fmt.Fprintf(a.stdout, "%s: no tag loads a file from a public CDN.\n", p.path)
 	}
 	return errors.Join(append(failures, err)...)
 }

@@ -132,7 +132,11 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	r.logger.Warn("this node starts with a new store and follows the bucket from the first entry; the old store was renamed and can be removed", "why", short, "aside", aside)
+	level := slog.LevelWarn
+	if short.Here == 0 && short.Damage == nil {
+		level = slog.LevelInfo // the node was started before, without the keys that name the log
+	}
+	r.logger.Log(ctx, level, "this node starts with a new store and follows the bucket from the first entry; the old store was renamed and can be removed", "why", short, "aside", aside)
 	return err
 }
 

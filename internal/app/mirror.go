@@ -82,7 +82,11 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	// Only the source publishes, withdraws and signs.
-	all := refuseWrites(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
+	refusal := fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From)
+	if !verify.IsURL(s.Mirror.From) {
+		refusal = fmt.Errorf("this data folder mirrors %s, which lacks it: publish and withdraw at its source, and bring a newer one", s.Mirror.From)
+	}
+	all := refuseWrites(w.folder.operations(), refusal)
 	r.addRepairInPlace(all, w.folder)
 	r.serveAdmin(socket, w.folder, r.addConsole(all, w.folder), e.Schedule.Handler(schedulePath), s.checkSettings)
 	if s.Once {

@@ -201,7 +201,9 @@ func listenOn(ctx context.Context, setting, address string) (net.Listener, error
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		by, remedy := "another program", "stop it"
-		if at := findLarder(ctx, address); at != "" {
+		if at := findLarder(ctx, address); at != "" && setting == "private-listen" {
+			by = "another Larder"
+		} else if at != "" {
 			by, remedy = "another Larder, "+at, "use that, stop it"
 		}
 		return nil, fmt.Errorf("%s is in use by %s; %s, or choose another address with --%s (port 0 picks a free one)", address, by, remedy, setting)

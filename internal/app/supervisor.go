@@ -54,7 +54,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	v.configuration.inForce.Set(s) // s does not change from now on
 	if err == nil {
 		v.sockets, err = openSockets(ctx, s, serve, handed.Sockets, func(err error) {
-			logger.Warn("no private listener; choose an address with --private-listen", "err", err)
+			logger.Warn("couldn't open the private listener: this process has no metrics and probes", "err", err)
 		})
 	}
 	if err == nil {

@@ -97,7 +97,7 @@ func readKeyArgument(argument string, check func(string) error) (string, error) 
 	}
 	data, err := os.ReadFile(argument)
 	if err != nil {
-		return "", fmt.Errorf("%w, and there is no such file", check(argument))
+		return "", fmt.Errorf("neither a file nor a key: %w", check(argument))
 	}
 	key := strings.TrimSpace(string(data))
 	if check(key) != nil {

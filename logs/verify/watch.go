@@ -325,6 +325,7 @@ func (w *Watcher) readEntries(ctx context.Context, log *Log, found *WatchResult)
 			w.recordPublication(e.Entry)
 		}
 		w.state.Grown = w.options.Now()
+		w.options.OnNotice(fmt.Sprintf("watching the log of %s begins with its entry %d; older ones are not reported", w.options.Server, w.state.Next))
 	}
 	for w.state.Next < log.Size() {
 		entries, err := log.Entries(ctx, w.state.Next)

@@ -205,9 +205,9 @@ func TestWatchNotes(t *testing.T) {
 	o.OnNotice = func(note string) {
 		notes = append(notes, note)
 		switch len(notes) {
-		case 2: // away
+		case 3: // away
 			r.away = false
-		case 3:
+		case 4:
 			stop()
 		}
 	}
@@ -219,14 +219,15 @@ func TestWatchNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.look(o, verify.Proven, 0)
-	if len(notes) != 1 || !strings.Contains(notes[0], "trusting the key "+watchedOrigin+"+") || !strings.Contains(notes[0], "--key") {
+	if len(notes) != 2 || !strings.Contains(notes[0], "trusting the key "+watchedOrigin+"+") || !strings.Contains(notes[0], "--key") ||
+		!strings.HasPrefix(notes[1], "watching the log of ") || !strings.HasSuffix(notes[1], "begins with its entry 2; older ones are not reported") {
 		t.Fatalf("noted %q", notes)
 	}
 	r.away = true
 	if err := w.Run(ctx, time.Nanosecond); err != nil {
 		t.Fatal(err)
 	}
-	if len(notes) != 3 || !strings.HasPrefix(notes[1], "this poll proves nothing: ") || !strings.Contains(notes[1], "503") || !strings.HasSuffix(notes[2], " has its log again") {
+	if len(notes) != 4 || !strings.HasPrefix(notes[2], "this poll proves nothing: ") || !strings.Contains(notes[2], "503") || !strings.HasSuffix(notes[3], " has its log again") {
 		t.Errorf("noted %q", notes)
 	}
 }

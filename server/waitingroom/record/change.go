@@ -133,7 +133,7 @@ func (o owner) firstVersion() (c configstore.Change, err error) {
 	if err != nil {
 		return c, err
 	}
-	origin := o.record.file.Name + ", the first file"
+	origin := "initial settings: " + o.record.file.Name
 	if len(document.Set) > 0 {
 		origin += ", and what larder room set has set in " + legacyFile
 	}

@@ -367,7 +367,7 @@ func TestRoomRevisionTime(t *testing.T) {
 	f := newFixture(t)
 	before := time.Now().Add(-time.Second)
 	f.start()
-	if v := f.rooms.Revision(); v.Time.Before(before) || v.Problem != "" || !strings.Contains(v.Origin, "rooms.yaml, the first file on ") {
+	if v := f.rooms.Revision(); v.Time.Before(before) || v.Problem != "" || !strings.Contains(v.Origin, "rooms.yaml on ") {
 		t.Errorf("%+v", v)
 	}
 }
