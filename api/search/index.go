@@ -19,7 +19,8 @@
 // compared with complete names, which is why "jquery ui" finds jqueryui, and with
 // words ("date picker"). Inflected forms of a word (typing, typed) and its synonyms
 // (carousel, slider) match like keywords, in queries of several words and if a word
-// alone finds few libraries. Words that say little about the library (versions,
+// alone finds few libraries; one word of a library is not taken for two of the query
+// that are synonyms (loading spinner). Words that say little about the library (versions,
 // umd, the) are left out if few libraries have them all. C++, C# and .js are words.
 // If all of that finds few libraries and none whose name is the query, words may
 // be mistyped: one letter wrong, missing, too many or swapped with its neighbour
@@ -46,7 +47,8 @@
 // names whose words are the query's but for typing errors, or that contain the
 // words; words in the description; words in the rest (file name, repository's
 // address, people); all words but one; other typing errors. A library whose words
-// match in several places counts as in the worst. Among equals the shorter name is
+// match in several places counts as in the worst; a word that is in the name, the
+// keywords and the description counts more than one that is in a single one of them. Among equals the shorter name is
 // first, then the alphabet decides.
 //
 // Pasted text (an address with or without a scheme, the name of an npm package with

@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -35,7 +36,8 @@ type lookup struct {
 	ctx    context.Context
 	fields []*field
 
-	exact bool // words match only themselves
+	words []string // of the query
+	exact bool     // words match only themselves
 
 	candidates matches // libraries that have all words so far; nil is all
 }
@@ -110,6 +112,7 @@ func (l *lookup) match(text string) matches {
 		return make(matches, len(l.libraries))
 	}
 	list := queryWords(text)
+	l.words = list
 	l.exact = extension.MatchString(text)
 	found := l.matchAllWords(list, leniency{})
 	telling := list
@@ -161,7 +164,7 @@ func (l *lookup) wordRarities(list []string) []float64 {
 	rarities := make([]float64, len(list))
 	for i, w := range list {
 		having := l.noMatches()
-		l.addWord(w, leniency{}, having)
+		l.addWord(w, leniency{related: true}, having)
 		n := having.count(len(having))
 		if n == 0 || isNoise(w) {
 			return nil
@@ -264,8 +267,18 @@ func (l *lookup) addRelatedWords(f *field, w string, to matches) {
 		l.addStem(f.name, s, match{max(f.tier, keyword), 0.5}, to)
 	}
 	for _, other := range synonymsOf(w) {
-		l.addTerm(f.name, other, match{max(f.tier, keyword), 0.2}, to)
+		if !l.isFormOfOtherWord(other, w) {
+			l.addTerm(f.name, other, match{max(f.tier, keyword), 0.2}, to)
+		}
 	}
+}
+
+// isFormOfOtherWord reports whether a synonym of w is, or has the stem of, another word of the query: one word of a library would be
+// taken for two, such as loader for loading spinner.
+func (l *lookup) isFormOfOtherWord(synonym, w string) bool {
+	return slices.ContainsFunc(l.words, func(other string) bool {
+		return other != w && (other == synonym || stemOf(other) != "" && stemOf(other) == stemOf(synonym))
+	})
 }
 
 // addNamesContaining adds the libraries with w anywhere in the joined name.
@@ -433,6 +446,37 @@ func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p p
 	for _, p := range list {
 		if i := s.positions[p.document]; i >= 0 && l.isCandidate(i) {
 			do(i, p)
+		}
+	}
+}
+
+// repetitions returns for each library in how many more than one of the fields that say what it is for a word is, on average.
+func (l *lookup) repetitions(list []string) []float64 {
+	repetitions := make([]float64, len(l.libraries))
+	for _, w := range list {
+		having := make([]uint, len(l.libraries)) // a bit for each field
+		for n, f := range l.fields {
+			if f.stemmed {
+				l.eachHavingForm(f.name, w, func(i int) { having[i] |= 1 << n })
+			}
+		}
+		for i, fields := range having {
+			repetitions[i] += float64(max(bits.OnesCount(fields)-1, 0)) / float64(len(list))
+		}
+	}
+	return repetitions
+}
+
+// eachHavingForm calls do for the libraries that have the word or an inflected form of it in the field.
+func (l *lookup) eachHavingForm(field, w string, do func(i int)) {
+	for _, s := range l.segments {
+		d := s.fields[field]
+		forms := d.stems[stemOf(w)]
+		if n, ok := d.find(w); ok {
+			forms = append(slices.Clip(forms), n)
+		}
+		for _, n := range forms {
+			l.eachLibrary(s, d.postings[n], func(i int, _ posting) { do(i) })
 		}
 	}
 }

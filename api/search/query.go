@@ -54,10 +54,11 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 		return nil, err
 	}
 	asked := words(wanted)
+	repetitions := l.repetitions(withoutNoise(l.words))
 	var answers []answer
 	for i, m := range matches {
 		if m.tier != noTier {
-			answers = append(answers, answer{match: m, name: l.libraries[i].name, isAddOn: l.isAddOn(l.libraries[i], asked)})
+			answers = append(answers, answer{match: m, name: l.libraries[i].name, isAddOn: l.isAddOn(l.libraries[i], asked), repetition: repetitions[i]})
 		}
 	}
 	return answers, nil
@@ -134,7 +135,9 @@ type answer struct {
 	name string
 	// isAddOn: the library is of a family that the query does not name.
 	isAddOn bool
-	score   float64 // inside the tier: text, name and popularity
+	// repetition is in how many more than one field a word is, on average.
+	repetition float64
+	score      float64 // inside the tier: text, name and popularity
 }
 
 // bases are what tiers beyond a library's whole name are worth, beside text and popularity. Of what is called so
@@ -149,6 +152,8 @@ const (
 	textWorth  = 0.3
 	shareWorth = 0.45
 	wantWorth  = 1.1
+	// repetitionWorth is what each further field is worth that a word is in, at most two.
+	repetitionWorth = 0.1
 	// addOnWorth is what a library loses that is an add-on of one that the query does not name.
 	addOnWorth = 0.3
 )
@@ -186,6 +191,9 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 			a.score /= 2
 		}
 		a.score += bases[a.tier] + textWorth*a.text
+		if a.tier <= elsewhere {
+			a.score += repetitionWorth * a.repetition
+		}
 		if a.isAddOn && a.tier != nameMistyped {
 			a.score -= addOnWorth
 		}

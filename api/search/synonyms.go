@@ -53,7 +53,9 @@ var synonymGroups = []string{
 	"lazy lazyload",
 	"validate validator validation",
 	"highlight highlighter",
-	"sound audio",
+	"sound audio music",
+	"speech voice",
+	"synth synthesizer synthesis",
 	"movie video",
 	"code syntax",
 	"fake mock dummy",
@@ -92,7 +94,7 @@ func isNoise(w string) bool {
 	switch w {
 	case "umd", "esm", "cjs", "iife", "mjs", "module", "modules", "min", "minified", "download", "script", "npm", "latest", "library", "libraries", "lib", "plugin",
 		"framework", "javascript", "js", "css",
-		"a", "an", "and", "the", "for", "with", "of", "to", "in", "on", "or", "from", "by", "my", "create", "make", "browser", "how", "do", "i", "use", "using", "best", "free", "simple", "easy":
+		"a", "an", "and", "the", "for", "with", "of", "to", "in", "on", "or", "from", "by", "my", "create", "make", "generate", "build", "display", "show", "add", "website", "page", "app", "tool", "component", "browser", "how", "do", "i", "use", "using", "best", "free", "simple", "easy":
 		return true
 	}
 	return isCDN(w) || isVersion(w)
