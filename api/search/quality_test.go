@@ -32,6 +32,10 @@ var (
 	// purposesText has 76 more of that kind.
 	//go:embed testdata/purposes.txt
 	purposesText string
+	// heldOutText has 20 names, 15 misspelt ones, 10 of npm, 15 pasted texts and 40 purposes, in this order, written before search was asked
+	// for them. Nothing is tuned for them; once something has been, they belong to the others, and new ones are written.
+	//go:embed testdata/heldout.txt
+	heldOutText string
 	// moreGZ are 1,882 npm packages for pages that the public catalogue lacks, most downloaded first, with their descriptions. With them the
 	// catalogue has 6,000.
 	//go:embed testdata/more.json.gz
@@ -138,16 +142,17 @@ func TestReportedQueries(t *testing.T) {
 	}
 }
 
-// corpora have queries for which the ranking was tuned, and the share of them that must find a right library in each catalogue.
+// corpora have queries, and the share of them that must find a right library among the first three in each catalogue.
 var corpora = []struct {
 	name, text     string
 	of4118, of6000 float64
 }{
 	{"queries", queriesText, 0.98, 0.93},
 	{"pasted", pastedText, 1, 1},
-	{"intents", intentsText, 0.97, 0.96},
+	{"intents", intentsText, 0.96, 0.96},
 	{"wishes", wishesText, 0.95, 0.91},
 	{"purposes", purposesText, 0.97, 0.94},
+	{"held out", heldOutText, 0.95, 0.95},
 }
 
 func TestQuality(t *testing.T) {
