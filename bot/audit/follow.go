@@ -264,10 +264,9 @@ func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	return found, nil
 }
 
-// adoptLog verifies that the log contains the tree that was audited before, and stores its present tree in the state. If it
-// does not contain that tree, this is no error, but the audit starts again at the first entry: after a theft of the log's
-// key, the auditor may have followed the thief's log until the root key ended that key. The error says that it could not be
-// verified.
+// adoptLog verifies that the log is consistent with the tree that was audited before, and records its present tree in the state. If the
+// log is not consistent with it, the audit starts again at the first entry: after a theft of the log's key, the auditor may have
+// followed the thief's log until the root key ended that key. adoptLog returns an error only if the proof cannot be fetched or read.
 func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 	err := log.CheckContains(ctx, f.state.Tree)
 	switch {
@@ -303,8 +302,8 @@ func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// retryUncompared compares the releases again that could not be compared before. One that cannot be compared now either
-// stays in the state, and is no error; the error says why the audit could not go on.
+// retryUncompared compares again each release that an earlier audit could not compare. A release that still cannot be compared
+// stays in the state. An error ends the audit.
 func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	for _, index := range slices.Clone(f.state.Retry) {
 		e, err := log.Entry(ctx, index)

@@ -59,7 +59,7 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 // package is not registered; removed says that the catalogue no longer has it.
 func accountVersions(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
 	followed := p != nil && !removed && p.Autoupdate != nil
-	// What upstream lists is in order already, which matters where that are thousands.
+	// The list of upstream is sorted already, so its thousands of versions need no sorting.
 	var listed, all []views.Account
 	known := make(map[string]bool, len(states)+len(upstream.Seen))
 	for _, s := range states {

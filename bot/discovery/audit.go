@@ -107,7 +107,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 		case problem != nil:
 			sc.logger.Warn("couldn't compare releases with upstream; their turn comes again", "err", problem)
 		}
-		// What failed is not tried again at once: it may be that package's own fault, and must not hold up the others.
+		// A package that failed is not audited again at once: the cause may be in it alone, and must not delay the others.
 		if len(todo.Packages) > 0 {
 			if problem != nil {
 				problem = errors.Join(problem, sc.recordAuditFailure(todo.Packages[0]))

@@ -109,7 +109,7 @@ func (n *eventQueue) next(ctx context.Context) (string, error) {
 	}
 }
 
-// done ends the poll of a package. If an event named it meanwhile, it waits for another poll after a short interval.
+// done ends the poll of a package. If an event names the package before repollInterval is over, the package is queued again then.
 func (n *eventQueue) done(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -69,7 +69,7 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 	if err := sc.options.Publisher.Register(ctx, p); err != nil {
 		return err
 	}
-	// What an interrupted command leaves unfinished is the schedule's.
+	// If the command is interrupted, the next poll publishes the rest.
 	defer func() { sc.Reschedule(ctx, name, sc.options.Now().Add(sources.MinWait)) }()
 	var t events.Tally
 	switch err := do(events.WithTally(ctx, &t), p); {

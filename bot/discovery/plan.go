@@ -46,7 +46,7 @@ type planning struct {
 	out    planned
 	first  *packages.Start
 	before map[string]bool // versions that upstream had at the last poll
-	// Of all known releases, the newest time, and the newest version.
+	// The newest time and the newest version of all known releases.
 	lastTime    time.Time
 	lastVersion string
 	unusable    int  // how many names of versions no URL can have

@@ -152,8 +152,8 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// publishTasks fetches and publishes the releases in q until q is closed and empty. With waits, tasks wait while their upstream is down, and fresh ones
-// have goroutines of their own.
+// publishTasks fetches and publishes the releases in q until q is closed and empty. If waits is set, the tasks of an upstream that is down wait, and
+// additional goroutines serve only fresh tasks.
 func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := func(fresh bool) error {

@@ -154,7 +154,7 @@ func (sc *Scheduler) pollScheduled(ctx context.Context, p *packages.Package, q *
 	return sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait)), nil
 }
 
-// scheduleAll stores when each package of the catalogue is due.
+// scheduleAll sets the next poll of each package of the catalogue in the poll schedule. It ignores releases that q has already.
 func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	sets, ctx := errgroup.WithContext(ctx)
 	sets.SetLimit(setsAtOnce)

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// What is remembered of releases that were not to be had.
+// The limits of requests to origins, and of what is recorded about releases that no origin had.
 const (
 	mostMemory  = 4096
 	briefPause  = 10 * time.Second

@@ -1,10 +1,10 @@
-// Package fallback takes releases that are not here from other origins: another Larder, whose signed log proves them,
-// or an origin with cdnjs's API, by the integrities that it states.
+// Package fallback fetches releases that are missing here from other origins: another Larder, whose signed log proves them,
+// or an origin with cdnjs's API, whose API states their integrities.
 //
-// What it guarantees: no byte is passed on that was not held against its SHA-512; the unit is the release, which is
-// asked for once however many clients want its files, and published through the bot with what it was proven by. Only
-// versions of packages in the catalogue that were neither published nor refused here are asked for. What origins are
-// asked, what they may send, what is remembered of their answers and what is taken in all is bounded. A request that came
+// What it guarantees: it compares each byte with its SHA-512 before it passes the byte on. It fetches complete releases, each
+// once however many clients request its files, and publishes them through the bot with their proof. It requests only
+// versions of packages in the catalogue that were neither published nor refused here. The requests to origins, the sizes of
+// their responses, the record of failed releases and the bytes stored in all have limits. A request that came
 // through this Larder before is not passed on.
 //
 // The package must not know how files are served.

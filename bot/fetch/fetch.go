@@ -298,13 +298,13 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// What an [Error] is about, where a caller decides on it.
+// The causes of an [Error] on which callers decide.
 var (
-	// ErrNotFound: the server says that there is no such thing (404, 410, 451).
+	// ErrNotFound: the server has no such resource (404, 410, 451).
 	ErrNotFound = errors.New("not found")
-	// ErrForbidden: the address rules forbid to ask there. Only the operator can allow it.
+	// ErrForbidden: the address rules forbid requests to this address. Only the operator can allow them.
 	ErrForbidden = errors.New("forbidden address")
-	// ErrTooLarge: the answer is longer than the request's limit.
+	// ErrTooLarge: the response is longer than the request's limit.
 	ErrTooLarge = errors.New("too large")
 )
 
@@ -313,15 +313,15 @@ var (
 	errMalformed = errors.New("not a URL")
 )
 
-// Error says what could not be got, why, and whether it may be had later.
+// Error says which URL could not be fetched, why, and when a retry may succeed.
 type Error struct {
-	// URL is the place that failed, after redirects, without credentials and query.
+	// URL is the address that failed, after redirects, without credentials and query.
 	URL string
-	// Status is the answer's status, 0 where none came.
+	// Status is the status of the response, 0 if there was none.
 	Status int
 	// Temporary means that the same request may succeed later.
 	Temporary bool
-	// RetryAt is when the server wants to be asked again, a day ahead at most; zero where it did not say.
+	// RetryAt is when the server accepts the next request, a day ahead at most; zero if the server does not say.
 	RetryAt time.Time
 	// Err is the cause.
 	Err error

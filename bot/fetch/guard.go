@@ -204,7 +204,7 @@ var public = ssrf.New(ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("168.63.12
 func checkAddress(address netip.Addr) error {
 	inner := address.Unmap()
 	if ssrf.IPv6NAT64Prefix.Contains(inner) {
-		// Where there is only IPv6, every IPv4 host has such an address; the IPv4 one counts (RFC 6052).
+		// NAT64 embeds an IPv4 address (RFC 6052). That address decides.
 		bytes := inner.As16()
 		inner, _ = netip.AddrFromSlice(bytes[12:])
 	}

@@ -308,7 +308,7 @@ func (r Remote) access() access {
 			if r.Token == "" || !fetch.SameOrigin(u, &host) || u.Scheme != "https" && !local {
 				return ""
 			}
-			// What GitHub, Gitea and GitLab take: any user, and the token for a password.
+			// GitHub, Gitea and GitLab accept any user name, with the token as the password.
 			return "Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:"+r.Token))
 		},
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 )
 
-// What GitHub says about its limits,
+// The headers in which GitHub reports its rate limits,
 // https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api.
 const (
 	limitHeader     = "X-RateLimit-Limit"
@@ -45,7 +45,8 @@ type githubTransport struct {
 	write time.Time // when the next request that changes something may be sent
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It sends a request to GitHub's API when the rate limits permit it, and again when a response
+// says that a limit was exceeded.
 func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		defer r.Body.Close()
@@ -65,7 +66,7 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if !t.recordLimits(response, body, attempt) {
-			// The library would refusef the next request, which this transport delays.
+			// The library would refuse the next request, which this transport delays.
 			for _, name := range []string{limitHeader, remainingHeader, resetHeader} {
 				response.Header.Del(name)
 			}

@@ -104,7 +104,7 @@ type Webhook struct {
 // maxDeliveries is how many deliveries are read at once: any client may send one, and each takes memory.
 const maxDeliveries = 4
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP reads a delivery, verifies its signature, and sends the status and message that Handle returns.
 func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if h.reading.Add(1) > maxDeliveries {

@@ -49,8 +49,8 @@ func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	var unread error
 	n, bytes, err := pb.store.CollectOrphans(ctx, func(h kvstore.Hash) bool {
 		if needed == nil {
-			// What is pinned since CollectOrphans was called is spared, so whatever
-			// is published, restored or noted while the log is read here is too.
+			// CollectOrphans spares contents that were pinned since it was called: those of releases
+			// that are published or restored while the log is read here.
 			needed = make(map[kvstore.Hash]struct{})
 			unread = views.Contents(ctx, pb.store, pb.store, func(h kvstore.Hash) { needed[h] = struct{}{} })
 		}

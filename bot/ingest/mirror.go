@@ -156,7 +156,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
 
-// completeManifest adds the default file and the notes to a manifest.
+// completeManifest sets the default file of a manifest, and lists the paths in it that differ only in letter case.
 func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	paths := make([]string, len(manifest.Files))
 	for i, f := range manifest.Files {

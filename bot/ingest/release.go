@@ -180,7 +180,8 @@ func (pb *Publisher) Recover() {
 	})
 }
 
-// recoverStates makes releases detected again during which an earlier process ended.
+// recoverStates sets each release that was processed when an earlier process ended to detected, so that it is tried again; to failed, if
+// that has happened too often.
 func (pb *Publisher) recoverStates() error {
 	states, err := views.StatesOf(pb.store, views.Processing)
 	if err != nil {

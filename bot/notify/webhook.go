@@ -170,7 +170,7 @@ func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webh
 		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: subject,
 		Added: w.options.Runtime.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
-	if _, err := w.send(ctx, add{added}); err != nil {
+	if _, err := w.send(ctx, addHook{added}); err != nil {
 		return h, "", err
 	}
 	w.wakeRun()
@@ -185,9 +185,10 @@ func (w *Webhooks) wakeRun() {
 	}
 }
 
-// List returns all webhooks, oldest first, and the purge hook if the settings do not name it any more.
+// List returns all webhooks, oldest first. It includes the purge hook only if the settings no longer have one, so that an operator sees its
+// pending messages and can remove it.
 func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
-	a, err := w.send(ctx, listPending{})
+	a, err := w.send(ctx, countPending{})
 	hooks := make([]Webhook, 0, len(a.hooks))
 	for _, h := range a.hooks {
 		if h.ID != purgeHookID || w.options.Purge.Hook == (PurgeHook{}) {
@@ -203,7 +204,7 @@ func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	if id == purgeHookID {
 		return w.removePurgeHook(ctx)
 	}
-	_, err := w.send(ctx, remove{id})
+	_, err := w.send(ctx, removeHook{id})
 	return err
 }
 
@@ -240,7 +241,7 @@ const entriesAtOnce = 256
 // follow schedules the messages about the entries from the cursor on. It returns the new cursor and the number of webhooks.
 func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
-		a, err := w.send(ctx, readAll{})
+		a, err := w.send(ctx, getHooks{})
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
@@ -257,7 +258,7 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 			return cursor, 0, err
 		}
 		// If webhooks were added meanwhile, the registry ignores this, and the entries are read again, which sends nothing twice.
-		if _, err := w.send(ctx, advance{to: cursor, version: a.version}); err != nil {
+		if _, err := w.send(ctx, setCursor{to: cursor, version: a.version}); err != nil {
 			return cursor, 0, err
 		}
 	}
@@ -328,7 +329,7 @@ func (h hook) newMessage(e logs.Indexed) Message {
 
 // NotifyRoom notifies the webhooks of a waiting room of an event there. The message has the status as JSON.
 func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, status any) error {
-	a, err := w.send(ctx, readAll{})
+	a, err := w.send(ctx, getHooks{})
 	if err != nil {
 		return err
 	}
@@ -369,7 +370,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 	for i, m := range due {
 		ids[i] = m.id
 	}
-	if _, err := w.send(ctx, expect{ids}); err != nil {
+	if _, err := w.send(ctx, addPending{ids}); err != nil {
 		return err
 	}
 	for _, m := range due {
@@ -377,7 +378,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
 		if err == nil && state.Status != Waiting {
-			_, err = w.send(ctx, completed{m.id}) // an earlier process has sent it and recorded the attempt
+			_, err = w.send(ctx, removePending{m.id}) // an earlier process has sent it and recorded the attempt
 		}
 		if err != nil {
 			return err
@@ -388,7 +389,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 
 // sign completes an attempt to send a message.
 func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
-	a, err := w.send(ctx, get{webhookOf(id)})
+	a, err := w.send(ctx, getHook{webhookOf(id)})
 	if errors.Is(err, ErrNoWebhook) {
 		return fmt.Errorf("%w: the webhook was removed", ErrGone)
 	}
@@ -408,7 +409,7 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 
 // recordAttempt records the result of an attempt.
 func (w *Webhooks) recordAttempt(ctx context.Context, id string, s State) error {
-	_, err := w.send(ctx, attempted{id, s})
+	_, err := w.send(ctx, recordAttempt{id, s})
 	if errors.Is(err, ErrNoWebhook) {
 		return nil
 	}

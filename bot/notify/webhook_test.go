@@ -332,7 +332,7 @@ func TestFollowingResumesWhereItWas(t *testing.T) {
 		r.begin()
 		r.receiver.want(t, "/a vue 1.1.0")
 		// It ended after the messages were posted, and before that was noted.
-		a, err := r.hooks.send(t.Context(), listPending{})
+		a, err := r.hooks.send(t.Context(), countPending{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +340,7 @@ func TestFollowingResumesWhereItWas(t *testing.T) {
 		r.publish("vue", "1.2.0")
 		r.begin()
 		r.receiver.want(t, "/a vue 1.2.0")
-		if _, err := r.hooks.send(t.Context(), advance{to: a.cursor, version: a.version}); err != nil {
+		if _, err := r.hooks.send(t.Context(), setCursor{to: a.cursor, version: a.version}); err != nil {
 			t.Fatal(err)
 		}
 		r.end()

@@ -20,18 +20,18 @@ type command interface {
 }
 
 type (
-	add         struct{ hook hook }
-	remove      struct{ id string }
-	get         struct{ id string }
-	readAll     struct{}
-	listPending struct{}                    // readAll, with the number of pending messages
-	expect      struct{ messages []string } // counts them as pending
-	advance     struct {
+	addHook      struct{ hook hook }
+	removeHook   struct{ id string }
+	getHook      struct{ id string }
+	getHooks     struct{}
+	countPending struct{}                    // readAll, with the number of pending messages
+	addPending   struct{ messages []string } // counts them as pending
+	setCursor    struct {
 		to      int64
 		version int // of the webhooks for which messages were scheduled
 	}
-	completed struct{ message string } // does not count it as pending any more
-	attempted struct {
+	removePending struct{ message string } // does not count it as pending any more
+	recordAttempt struct {
 		message string
 		state   State
 	}
@@ -70,7 +70,7 @@ func (registry) Handle(ctx context.Context, s *durable.State, c command) (respon
 	return c.do(ctx, s)
 }
 
-func (c add) do(ctx context.Context, s *durable.State) (response, error) {
+func (c addHook) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	switch {
 	case err != nil:
@@ -95,7 +95,7 @@ func (r response) webhooks() (n int) {
 	return n
 }
 
-func (c remove) do(ctx context.Context, s *durable.State) (response, error) {
+func (c removeHook) do(ctx context.Context, s *durable.State) (response, error) {
 	if _, err := readHook(ctx, s, c.id); err != nil {
 		return response{}, err
 	}
@@ -114,7 +114,8 @@ func (c remove) do(ctx context.Context, s *durable.State) (response, error) {
 // messagePrefix is the prefix of the ids of a webhook's messages.
 func messagePrefix(hook string) string { return hook + "-" }
 
-func (c get) do(ctx context.Context, s *durable.State) (response, error) {
+// do returns one hook, or ErrNoWebhook.
+func (c getHook) do(ctx context.Context, s *durable.State) (response, error) {
 	h, err := readHook(ctx, s, c.id)
 	return response{hooks: []hook{h}}, err
 }
@@ -127,11 +128,11 @@ func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
-func (readAll) do(ctx context.Context, s *durable.State) (response, error) {
+func (getHooks) do(ctx context.Context, s *durable.State) (response, error) {
 	return readRegistry(ctx, s)
 }
 
-func (listPending) do(ctx context.Context, s *durable.State) (response, error) {
+func (countPending) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {
 		return a, err
@@ -172,7 +173,7 @@ func readRegistry(ctx context.Context, s *durable.State) (a response, err error)
 	return a, nil
 }
 
-func (c expect) do(ctx context.Context, s *durable.State) (response, error) {
+func (c addPending) do(ctx context.Context, s *durable.State) (response, error) {
 	for _, message := range c.messages {
 		// The webhook may have been removed meanwhile.
 		if _, err := readHook(ctx, s, webhookOf(message)); errors.Is(err, ErrNoWebhook) {
@@ -187,7 +188,7 @@ func (c expect) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, nil
 }
 
-func (c advance) do(ctx context.Context, s *durable.State) (response, error) {
+func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
 	version, _, err := durable.GetJSON[int](ctx, s, versionKey)
 	if err != nil || version != c.version {
 		return response{}, err
@@ -195,11 +196,11 @@ func (c advance) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, durable.PutJSON(ctx, s, cursorKey, c.to)
 }
 
-func (c completed) do(ctx context.Context, s *durable.State) (response, error) {
+func (c removePending) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, s.Delete(ctx, pendingPrefix+c.message)
 }
 
-func (c attempted) do(ctx context.Context, s *durable.State) (response, error) {
+func (c recordAttempt) do(ctx context.Context, s *durable.State) (response, error) {
 	h, err := readHook(ctx, s, webhookOf(c.message))
 	if err != nil {
 		return response{}, err

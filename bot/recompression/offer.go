@@ -35,7 +35,7 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	scanned := 0
-	rows, err := r.freeRows(1, func(row queueRow) bool {
+	rows, err := r.unclaimedRows(1, func(row queueRow) bool {
 		scanned++
 		content, err := r.store.Content(row.hash)
 		return scanned > maxOfferScan || err == nil && !content.Squeezed && content.Size <= worker.HugeSize && row.turn.crashes == 0

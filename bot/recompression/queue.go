@@ -209,7 +209,7 @@ func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	q := &r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	rows, err := r.freeRows(rowsAtOnce, func(queueRow) bool { return true })
+	rows, err := r.unclaimedRows(rowsAtOnce, func(queueRow) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -223,8 +223,8 @@ func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	return rows, nil
 }
 
-// freeRows returns up to most of the first rows that suits accepts and that no goroutine or node works on. The caller holds mu.
-func (r *Recompressor) freeRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
+// unclaimedRows returns up to most of the first rows that suits accepts and that no goroutine or node works on. The caller holds mu.
+func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
 	for _, keys := range inTurn {
 		for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
 			if err != nil {

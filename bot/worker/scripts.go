@@ -63,7 +63,7 @@ type scope struct {
 	declares    bool // in a statement that declares variables
 	pending     int  // question marks whose colon did not come yet
 	ifs         int  // each the statement of the one before
-	// What the minifier visits again for each part that it joins: tokens of the expression, parts of the sequence of statements,
+	// The minifier visits these again for each part that it joins: tokens of the expression, parts of the sequence of statements,
 	// conditions among these, and question marks around.
 	tokens, parts, conditions, questions int
 	outerQuestions                       int

@@ -193,7 +193,7 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 			kept = append(kept, html.Attribute{Key: "href", Val: to}, html.Attribute{Key: "rel", Val: "nofollow noopener"})
 		}
 	case atom.Img:
-		// Of other hosts nothing is loaded, so of a picture there is what it says.
+		// The page loads nothing from other hosts: an image is replaced by its alternative text.
 		words := &html.Node{Type: html.TextNode, Data: text.Short(attributeOf(n, "alt"), 200)}
 		parent.InsertBefore(words, n)
 		n.Data, n.DataAtom = "span", atom.Span
