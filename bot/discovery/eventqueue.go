@@ -109,8 +109,8 @@ func (n *eventQueue) next(ctx context.Context) (string, error) {
 	}
 }
 
-// done ends the poll of a package. If an event names the package before repollInterval is over, the package is queued again then.
-func (n *eventQueue) done(name string) {
+// finishPoll ends the poll of a package. If an event names the package before repollInterval is over, the package is queued again then.
+func (n *eventQueue) finishPoll(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.all[name].stage = backingOff
@@ -134,7 +134,7 @@ func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	sets.SetLimit(setsAtOnce)
 	now := sc.options.Now()
 	for _, name := range names {
-		sets.Go(func() error { return sc.schedule.sooner(ctx, name, now) })
+		sets.Go(func() error { return sc.schedule.movePollEarlier(ctx, name, now) })
 	}
 	if err := sets.Wait(); err != nil {
 		return fmt.Errorf("bot: couldn't store that packages are due: %w", err)
@@ -153,7 +153,7 @@ func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 					return err
 				}
 				err = sc.pollAnnouncedPackage(ctx, name, q)
-				sc.announced.done(name)
+				sc.announced.finishPoll(name)
 				if err != nil {
 					return err
 				}

@@ -195,11 +195,11 @@ func TestNewsAreLookedAtOnce(t *testing.T) {
 		if !n.has("b") || !n.has("c") || n.has("d") {
 			t.Error("it does not know what it has")
 		}
-		n.done("a")
-		n.done("b")
+		n.finishPoll("a")
+		n.finishPoll("b")
 		time.Sleep(time.Millisecond)
 		want("c", 0)
-		n.done("c")
+		n.finishPoll("c")
 		if n.has("c") {
 			t.Error("what rests is about to be looked at")
 		}
@@ -209,8 +209,8 @@ func TestNewsAreLookedAtOnce(t *testing.T) {
 		}
 		want("b", repollInterval-time.Millisecond)
 		want("c", time.Millisecond)
-		n.done("b")
-		n.done("c")
+		n.finishPoll("b")
+		n.finishPoll("c")
 		time.Sleep(time.Minute)
 		n.mu.Lock()
 		defer n.mu.Unlock()

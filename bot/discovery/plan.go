@@ -132,7 +132,7 @@ func (p *planning) canRetry(r release, state views.State) bool {
 // planNew plans for a version without a state.
 func (p *planning) planNew(r release) {
 	switch {
-	case !p.wants(r):
+	case !p.shouldPublish(r):
 	case r.valid:
 		p.planDetected(r, views.State{})
 	case p.unusable < mostUnusable:
@@ -148,8 +148,8 @@ func (p *planning) startsWith(r release) bool {
 	return p.newest > 0 && r.name == p.latest || p.first.Wants(r.name)
 }
 
-// wants reports whether a version without a state is to be published.
-func (p *planning) wants(r release) bool {
+// shouldPublish reports whether the bot publishes a version that has no state yet.
+func (p *planning) shouldPublish(r release) bool {
 	switch {
 	case !p.known.Filled && p.startsWith(r):
 		return true

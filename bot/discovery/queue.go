@@ -85,8 +85,8 @@ func (q *queue) has(id string) bool {
 	return ok
 }
 
-// done removes a task from those that are being worked on.
-func (q *queue) done(t ingest.Task) {
+// finishTask removes a task from the tasks in progress.
+func (q *queue) finishTask(t ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.pending, t.ID())
@@ -167,7 +167,7 @@ func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) err
 			}
 			// A release that an operator's command is publishing is left to that.
 			_, err = sc.options.Publisher.Release(ctx, t)
-			q.done(t)
+			q.finishTask(t)
 			if err != nil {
 				return err
 			}

@@ -52,8 +52,8 @@ func (a *pollSchedule) set(ctx context.Context, pkg string, at time.Time) error 
 	return err
 }
 
-// sooner makes a scheduled package due at a time, if that is earlier than now scheduled.
-func (a *pollSchedule) sooner(ctx context.Context, pkg string, at time.Time) error {
+// movePollEarlier makes a scheduled package due at a time, if that is earlier than now scheduled.
+func (a *pollSchedule) movePollEarlier(ctx context.Context, pkg string, at time.Time) error {
 	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at, sooner: true})
 	return err
 }
@@ -199,7 +199,7 @@ func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time)
 
 // Reschedule makes a scheduled package due earlier. If that cannot be stored, the package is polled at its time.
 func (sc *Scheduler) Reschedule(ctx context.Context, pkg string, at time.Time) {
-	if err := sc.schedule.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
+	if err := sc.schedule.movePollEarlier(context.WithoutCancel(ctx), pkg, at); err != nil {
 		sc.logger.Warn("not rescheduled", "package", pkg, "err", err)
 	}
 }

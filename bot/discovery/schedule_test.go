@@ -130,7 +130,7 @@ func TestAgendaSooner(t *testing.T) {
 		defer a.close()
 		a.put("a", start.Add(time.Hour))
 		sooner := func(at time.Duration) {
-			if err := a.sooner(t.Context(), "a", start.Add(at)); err != nil {
+			if err := a.movePollEarlier(t.Context(), "a", start.Add(at)); err != nil {
 				t.Error(err)
 			}
 		}

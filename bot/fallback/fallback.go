@@ -194,14 +194,14 @@ var (
 // Answer looks for a file of a version that is not known here. It returns the file's bytes, or why there are none. If it returns neither,
 // the store has the release by now.
 func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
-	data, err := f.answer(r, release{pkg, version}, path)
+	data, err := f.findFile(r, release{pkg, version}, path)
 	outcome := outcomeOf(err)
 	f.requests.count(outcome)
 	return data, failures[outcome]
 }
 
-// answer is Answer with an error in place of a response.
-func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, error) {
+// findFile returns the bytes of a file of a release that is missing here, after waiting for another origin to send it.
+func (f *Fallback) findFile(r *http.Request, id release, path string) ([]byte, error) {
 	hops, loops := f.appendHop(r.Header)
 	switch err := f.o.Bot.CheckWanted(id.pkg, id.version); {
 	case loops:
@@ -217,7 +217,7 @@ func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, err
 // fetchFile waits for a file of a release that is fetched from an origin. It returns neither bytes nor an error if the store has the
 // release by now.
 func (f *Fallback) fetchFile(r *http.Request, id release, path, hops string) ([]byte, error) {
-	fl, err := f.join(r, id, path, hops)
+	fl, err := f.joinFlight(r, id, path, hops)
 	if err != nil {
 		return nil, err
 	}
@@ -268,8 +268,8 @@ func hopHeader(ctx context.Context) http.Header {
 	return http.Header{HopsField: {hops}}
 }
 
-// join returns the flight of a release. It starts one unless one is under way or the limits forbid it.
-func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight, error) {
+// joinFlight returns the flight of a release. It starts one unless one is under way or the limits forbid it.
+func (f *Fallback) joinFlight(r *http.Request, id release, path, hops string) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl := f.flights[id]; fl != nil {
@@ -317,7 +317,7 @@ func (f *Fallback) countStored() error {
 		return nil
 	}
 	var sum int64
-	for v, err := range f.mirrored() {
+	for v, err := range f.mirroredVersions() {
 		if err != nil {
 			return err
 		}

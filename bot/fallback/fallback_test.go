@@ -284,7 +284,7 @@ func TestMirroredReleaseWithoutARow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for v, err := range r.fallback.mirrored() {
+	for v, err := range r.fallback.mirroredVersions() {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +310,7 @@ func TestSlowDeadAndLimiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // as after two seconds
 	q := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-	if _, err := r.fallback.join(q, release{"a", "1.0.0"}, "a.js", ""); err != nil {
+	if _, err := r.fallback.joinFlight(q, release{"a", "1.0.0"}, "a.js", ""); err != nil {
 		t.Fatal(err)
 	}
 	if data, failure := r.fallback.Answer(q, "a", "1.0.0", "a.js"); data != nil || failure.Status != http.StatusServiceUnavailable || failure.Retry == 0 {

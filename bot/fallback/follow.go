@@ -49,7 +49,7 @@ func (f *Fallback) Run(ctx context.Context) {
 func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
 	var sum int64
-	for v, err := range f.mirrored() {
+	for v, err := range f.mirroredVersions() {
 		if err != nil || ctx.Err() != nil {
 			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
 			return
@@ -97,8 +97,8 @@ func (f *follower) reportAge(o *larder) {
 	f.stale[o.String()] = err != nil
 }
 
-// mirrored iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn.
-func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
+// mirroredVersions iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn.
+func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
 		for query := (logs.Query{Kinds: []logs.Kind{logs.Mirrored}, Limit: 1000}); ; {

@@ -169,7 +169,7 @@ func (c *Client) With(n Network) *Client {
 	if n.Unverified != "" {
 		o.Unverified = n.Unverified
 	}
-	derived := &Client{o: o, guard: c.guard.with(&o), slots: c.slots}
+	derived := &Client{o: o, guard: c.guard.withOptions(&o), slots: c.slots}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.derived = append(c.derived, derived)

@@ -50,14 +50,14 @@ func newGuard(o *Options) (*guard, error) {
 		}
 		allow[hostKey(name, port)] = true
 	}
-	return (&guard{allow: allow, resolver: o.resolver, agent: o.UserAgent}).with(o), nil
+	return (&guard{allow: allow, resolver: o.resolver, agent: o.UserAgent}).withOptions(o), nil
 }
 
 // unverified are the settings of which the log has said that they accept every certificate.
 var unverified sync.Map
 
-// with returns a guard with the same rules that reaches hosts as the options say.
-func (g *guard) with(o *Options) *guard {
+// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options.
+func (g *guard) withOptions(o *Options) *guard {
 	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {
 		if _, said := unverified.LoadOrStore(o.Unverified, true); !said {
 			o.Logger.Warn("certificates are not verified", "setting", o.Unverified)

@@ -118,7 +118,7 @@ type Counts struct {
 // AtGitHub reports whether the repository at target is on the host of the configured GitHub API.
 func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
-	return err == nil && c.hub != nil && c.hub.has(at)
+	return err == nil && c.hub != nil && c.hub.hosts(at)
 }
 
 // Describe requests the description of a repository from GitHub's API, for one that is AtGitHub. found is nil if the description is still the
@@ -344,7 +344,7 @@ func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, erro
 	if r.Branch != "" {
 		name = plumbing.NewBranchReferenceName(r.Branch).String()
 	}
-	refs, err := c.references(ctx, s, name)
+	refs, err := c.listReferences(ctx, s, name)
 	if err != nil {
 		return nil, Head{}, err
 	}

@@ -141,11 +141,11 @@ func DescribeGitHubError(err error) string {
 			return text // with which it sends another number each time
 		}
 		if e.Message != "" {
-			text += ": " + short(e.Message)
+			text += ": " + shorten(e.Message)
 		}
 		for _, detail := range e.Errors {
 			if detail.Message != "" {
-				text += "; " + short(detail.Message)
+				text += "; " + shorten(detail.Message)
 			}
 		}
 		return text
@@ -160,8 +160,8 @@ func DescribeGitHubError(err error) string {
 	return err.Error()
 }
 
-// short returns text of another server on one line of at most 300 bytes.
-func short(s string) string {
+// shorten returns text of another server on one line of at most 300 bytes.
+func shorten(s string) string {
 	const most = 300
 	return text.Short(strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), ""), most)
 }

@@ -33,8 +33,8 @@ func newHub(client *GitHubClient) *hub {
 // repositoryPath is an owner and a name, as GitHub allows them.
 var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
-// has reports whether the repository at an address is on this GitHub.
-func (h *hub) has(at *url.URL) bool {
+// hosts reports whether the repository at an address is on this GitHub.
+func (h *hub) hosts(at *url.URL) bool {
 	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
 }
 
@@ -71,7 +71,7 @@ var errNotModified = errors.New("not modified")
 // get requests the JSON at a path of the API into a value, and returns its entity tag. The error is errNotModified if it is still the one with the
 // entity tag etag.
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
-	err = h.request(ctx, func(ctx context.Context) error {
+	err = h.callAPI(ctx, func(ctx context.Context) error {
 		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
 		if err != nil {
 			return err
@@ -88,8 +88,8 @@ func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh strin
 	return fresh, err
 }
 
-// request calls do, which sends a request to GitHub. If the rate limit delays the request for long, the error is a *[LimitError].
-func (h *hub) request(parent context.Context, do func(context.Context) error) error {
+// callAPI calls do, which sends a request to GitHub. If the rate limit delays the request for long, the error is a *[LimitError].
+func (h *hub) callAPI(parent context.Context, do func(context.Context) error) error {
 	select {
 	case h.turn <- struct{}{}:
 		defer func() { <-h.turn }()

@@ -285,8 +285,8 @@ func (s *session) readReferences(r io.Reader, line string) error {
 	return nil
 }
 
-// references returns the references whose names begin with one of the prefixes.
-func (c *Client) references(ctx context.Context, s *session, prefixes ...string) ([]reference, error) {
+// listReferences returns the references whose names begin with one of the prefixes.
+func (c *Client) listReferences(ctx context.Context, s *session, prefixes ...string) ([]reference, error) {
 	var found []reference
 	keep := func(ref reference) {
 		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(ref.name, prefix) }) {
@@ -305,7 +305,7 @@ func (c *Client) references(ctx context.Context, s *session, prefixes ...string)
 		writePackets(&request, "ref-prefix "+prefix)
 	}
 	writePackets(&request, flushPacket)
-	response, err := c.post(ctx, s, s.list, &request)
+	response, err := c.postCommand(ctx, s, s.list, &request)
 	if err != nil {
 		return nil, err
 	}
@@ -343,8 +343,8 @@ func parseReference(line string) (reference, error) {
 	return ref, nil
 }
 
-// post sends a command to the repository. The caller closes the response.
-func (c *Client) post(ctx context.Context, s *session, through *http.Client, body *bytes.Buffer) (io.ReadCloser, error) {
+// postCommand sends a command to the repository. The caller closes the response.
+func (c *Client) postCommand(ctx context.Context, s *session, through *http.Client, body *bytes.Buffer) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.at.JoinPath("git-upload-pack").String(), body)
 	if err != nil {
 		return nil, refusef("the address of the repository cannot be used: %.200v", err)
@@ -382,7 +382,7 @@ func (c *Client) fetchPack(ctx context.Context, s *session, content packContent,
 	request := s.packRequest(content, wants)
 	download, cancel := context.WithTimeoutCause(ctx, packTimeout, errPackTimeout)
 	defer cancel()
-	response, err := c.post(download, s, s.pack, request)
+	response, err := c.postCommand(download, s, s.pack, request)
 	if err != nil {
 		return nil, err
 	}

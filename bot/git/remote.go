@@ -29,7 +29,7 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 	if err != nil {
 		return nil, nameRepository(target, err)
 	}
-	refs, err := c.references(ctx, s, tagPrefix)
+	refs, err := c.listReferences(ctx, s, tagPrefix)
 	if err != nil {
 		return nil, nameRepository(target, err)
 	}
@@ -63,7 +63,7 @@ func (c *Client) openTarget(ctx context.Context, target string) (*session, error
 		return nil, err
 	}
 	var how access
-	if c.hub != nil && c.hub.has(at) {
+	if c.hub != nil && c.hub.hosts(at) {
 		if at, err = c.hub.repositoryAddress(at); err != nil {
 			return nil, err
 		}
@@ -108,7 +108,7 @@ func (c *Client) fetchTag(ctx context.Context, target string, tag Tag, selection
 	if err != nil {
 		return nil, err
 	}
-	refs, err := c.references(ctx, s, tagPrefix+tag.Name)
+	refs, err := c.listReferences(ctx, s, tagPrefix+tag.Name)
 	if err != nil {
 		return nil, err
 	}

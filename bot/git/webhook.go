@@ -68,7 +68,7 @@ func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) 
 	if secret == "" || !hmac.Equal(mac.Sum(nil), claimed) {
 		return Delivery{}, &answers.Failure{Status: http.StatusUnauthorized, Message: "the signature is not one with the secret that is configured here"}
 	}
-	return Delivery{Event: short(r.Header.Get("X-GitHub-Event")), ID: short(r.Header.Get("X-GitHub-Delivery")), Payload: payload}, nil
+	return Delivery{Event: shorten(r.Header.Get("X-GitHub-Event")), ID: shorten(r.Header.Get("X-GitHub-Delivery")), Payload: payload}, nil
 }
 
 // newTooLargeError returns the response to a payload of more than most bytes.

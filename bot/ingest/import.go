@@ -124,7 +124,7 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: in.Package, Version: in.Version})
 	return pb.publish(ctx, pendingRelease{
 		pkg: in.pkg, version: in.Version, released: pb.options.Now(), actor: ActorOperator,
-		archive: in.source(func(f ImportFile) (io.ReadCloser, error) {
+		archive: in.newSource(func(f ImportFile) (io.ReadCloser, error) {
 			if content := received[f.SHA256]; content != nil {
 				return io.NopCloser(io.NewSectionReader(content, 0, f.Size)), nil
 			}
@@ -146,7 +146,7 @@ func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingI
 		return nil, err
 	}
 	in := &pendingImport{ImportRequest: r, pkg: p, skipped: make(map[string]bool)}
-	plan, err := packages.NewPlan(ctx, p, in.source(openNothing))
+	plan, err := packages.NewPlan(ctx, p, in.newSource(openNothing))
 	if err == nil {
 		err = in.findNeeded(ctx, plan)
 	}
@@ -167,8 +167,8 @@ func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }
 
-// source returns the list of files as an archive; open returns the content of a file.
-func (in *pendingImport) source(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
+// newSource returns the list of files as an archive; open returns the content of a file.
+func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
 	entries := make([]archive.Entry, len(in.Files))
 	for i, f := range in.Files {
 		entries[i] = archive.Entry{Name: f.Path, Size: f.Size, Skipped: text.Short(f.Skipped, sources.MaxNote)}
@@ -223,7 +223,7 @@ func (in *pendingImport) hasTopFolder() bool {
 func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) error {
 	sizes := make(map[kvstore.Hash]int64)
 	i := 0
-	return archive.Walk(ctx, in.source(openNothing), archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+	return archive.Walk(ctx, in.newSource(openNothing), archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		f := in.Files[i] // a walk reports every file of a list
 		i++
 		if e.Skipped != "" {

@@ -135,7 +135,7 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	}
 	state := views.State{Package: p.Name, Version: version, Reason: refusal.Error(), Updated: pb.options.Now()}
 	missing := &logs.Provenance{Outcome: logs.AttestationMissing, Required: p.Provenance.Required()}
-	if err := pb.refuse(state, logs.Entry{Actor: ActorOperator, Provenance: missing}); err != nil {
+	if err := pb.recordRefusal(state, logs.Entry{Actor: ActorOperator, Provenance: missing}); err != nil {
 		return err
 	}
 	return refusal
@@ -159,7 +159,7 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	}
 	if reason, ok := sources.RefusalReason(err); ok && ctx.Err() == nil {
 		state := views.State{Package: m.pkg.Name, Version: m.version, Reason: reason, Updated: b.options.Now()}
-		return errors.Join(err, b.refuse(state, logs.Entry{Actor: ActorBot}))
+		return errors.Join(err, b.recordRefusal(state, logs.Entry{Actor: ActorBot}))
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't publish npm's release, as the policy of the package requires: %w", err)

@@ -225,7 +225,7 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 			evidence.Signature = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
 		}
 		var refusal *sources.Refusal
-		refuse := pb.refuse
+		refuse := pb.recordRefusal
 		if errors.As(cause, &refusal) && refusal.NoFiles {
 			refuse = pb.refuseWithoutFiles
 		}
@@ -282,9 +282,9 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	return nil
 }
 
-// refuse records in the log and the states that a version will not be published, for the reason in s. The entry has the actor, the signature
+// recordRefusal records in the log and the states that a version will not be published, for the reason in s. The entry has the actor, the signature
 // and the provenance of evidence.
-func (pb *Publisher) refuse(s views.State, evidence logs.Entry) error {
+func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
 	detail, err := pb.storeDetail(pins, s.Reason)
@@ -324,7 +324,7 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) erro
 			return pb.setState(s)
 		}
 	}
-	if err := pb.refuse(s, evidence); err != nil {
+	if err := pb.recordRefusal(s, evidence); err != nil {
 		return err
 	}
 	upstream.NoFiles = sources.NoFilesReport{Version: s.Version, PackageJSON: known.Entry}

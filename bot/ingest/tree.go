@@ -195,7 +195,7 @@ func (t *treeImport) scan() error {
 		t.listed.markFound(name, versions)
 	}
 	t.sum.Packages = len(t.packages)
-	t.sum.Missing = t.listed.missing()
+	t.sum.Missing = t.listed.missingReleases()
 	if t.sum.Releases == 0 && len(t.sum.Refused) == 0 {
 		found := "no folders"
 		if t.sum.Packages > 0 {

@@ -204,8 +204,8 @@ func (l *integrities) markFound(name string, versions []string) {
 	}
 }
 
-// missing returns the releases of which there are integrities and which the tree does not have.
-func (l *integrities) missing() (some Sample) {
+// missingReleases returns the releases that the list of integrities names and the tree lacks.
+func (l *integrities) missingReleases() (some Sample) {
 	if l != nil {
 		some.add(slices.Sorted(maps.Keys(l.absent))...)
 	}

@@ -107,18 +107,19 @@ func CheckURL(raw string) error {
 	return nil
 }
 
-// first returns the time of the first delivery of a request that is posted now.
-func (r Request) first(now time.Time) time.Time {
+// firstDelivery returns the time of the first delivery of a request that is posted now.
+func (r Request) firstDelivery(now time.Time) time.Time {
 	switch {
 	case r.TriggerAt != 0:
 		return time.UnixMilli(r.TriggerAt)
 	case r.TriggerEverySeconds != 0:
-		return now.Add(r.every())
+		return now.Add(r.interval())
 	}
 	return now
 }
 
-func (r Request) every() time.Duration { return time.Duration(r.TriggerEverySeconds) * time.Second }
+// interval returns the time between the deliveries of a repeated request, 0 for a request that is sent once.
+func (r Request) interval() time.Duration { return time.Duration(r.TriggerEverySeconds) * time.Second }
 
 // host returns the host of the URL, whose other parts may be secret.
 func (r Request) host() string {

@@ -154,15 +154,16 @@ func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, erro
 	if id == "" {
 		id = s.objects.NewUniqueID()
 	}
-	return s.post(ctx, id, requestCommand{put: &r})
+	return s.sendCommand(ctx, id, requestCommand{put: &r})
 }
 
 // PostOnce puts a request on the schedule unless one with that id and the same body is waiting, or was delivered or given up within a day.
 func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
-	return s.post(ctx, id, requestCommand{put: &r, once: true})
+	return s.sendCommand(ctx, id, requestCommand{put: &r, once: true})
 }
 
-func (s *Scheduler) post(ctx context.Context, id string, c requestCommand) (State, error) {
+// sendCommand checks the request of a command and sends the command to the durable object with the id. It returns the state after it.
+func (s *Scheduler) sendCommand(ctx context.Context, id string, c requestCommand) (State, error) {
 	if err := c.put.Check(); err != nil {
 		return State{}, &RequestError{err}
 	}
@@ -265,7 +266,7 @@ func (s *State) boundTimes(now time.Time) {
 			*past = now
 		}
 	}
-	every, immediate := s.Request.every(), s.Request.TriggerAt == 0 && s.Request.TriggerEverySeconds == 0
+	every, immediate := s.Request.interval(), s.Request.TriggerAt == 0 && s.Request.TriggerEverySeconds == 0
 	switch latest := now.Add(every); {
 	case immediate && s.Due.After(now):
 		s.Due = now
@@ -293,7 +294,7 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	case err != nil:
 		return State{}, err
 	case c.put != nil && !(found && c.once && state.Request.Body == c.put.Body):
-		due := c.put.first(s.Now())
+		due := c.put.firstDelivery(s.Now())
 		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
 		return state, errors.Join(
 			durable.PutJSON(ctx, s, requestVersionKey, rand.Uint64()),
@@ -323,7 +324,7 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 	if state.Status != Waiting {
 		return s.DeleteAll(ctx)
 	}
-	if every := state.Request.every(); every > 0 {
+	if every := state.Request.interval(); every > 0 {
 		if late := s.Now().Sub(state.Due) / every; late > 0 {
 			state.Missed += int64(late)
 			state.Due = state.Due.Add(late * every)
@@ -339,7 +340,7 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 	err = s.Call(ctx, func(ctx context.Context) error {
 		failed := true
 		defer func() { o.limiter.release(receiver, s.Now().Sub(startedAt), failed) }()
-		state = o.attempt(ctx, s.Now, state)
+		state = o.sendOnce(ctx, s.Now, state)
 		failed = state.Problem != ""
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // stopping is not a failure of the receiver
@@ -363,8 +364,8 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 	return writeState(ctx, s, state, alarm)
 }
 
-// attempt sends a request and returns its state afterwards.
-func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s State) State {
+// sendOnce sends a request and returns its state afterwards.
+func (o requestObject) sendOnce(ctx context.Context, clock func() time.Time, s State) State {
 	send := o.options.Send
 	if send == nil {
 		send = o.send
@@ -372,7 +373,7 @@ func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s St
 	status, err := send(ctx, &s)
 	now := clock().UTC()
 	s.Last, s.Answer, s.Problem = now, status, ""
-	every := s.Request.every()
+	every := s.Request.interval()
 	if err == nil {
 		s.Deliveries++
 		s.Attempts, s.Since = 0, time.Time{}

@@ -218,7 +218,7 @@ const followBackoff = 5 * time.Second
 // Run follows the log until ctx ends.
 func (w *Webhooks) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		cursor, hooks, err := w.follow(ctx)
+		cursor, hooks, err := w.scheduleMessages(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -238,14 +238,14 @@ func (w *Webhooks) Run(ctx context.Context) {
 // entriesAtOnce is how many entries are read before their messages are scheduled.
 const entriesAtOnce = 256
 
-// follow schedules the messages about the entries from the cursor on. It returns the new cursor and the number of webhooks.
-func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err error) {
+// scheduleMessages schedules the messages about the entries from the cursor on. It returns the new cursor and the number of webhooks.
+func (w *Webhooks) scheduleMessages(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
 		a, err := w.send(ctx, getHooks{})
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
-		cursor, due, withdrawn, err := w.due(a)
+		cursor, due, withdrawn, err := w.dueMessages(a)
 		if err != nil || cursor == a.cursor {
 			return cursor, len(a.hooks), err
 		}
@@ -264,8 +264,8 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 	}
 }
 
-// due returns the messages of the next entries, the withdrawals among them if there is a purge hook, and the cursor after them.
-func (w *Webhooks) due(a response) (cursor int64, due []message, withdrawn []Withdrawal, err error) {
+// dueMessages returns the messages of the next entries, the withdrawals among them if there is a purge hook, and the cursor after them.
+func (w *Webhooks) dueMessages(a response) (cursor int64, due []message, withdrawn []Withdrawal, err error) {
 	cursor = a.cursor
 	for e, err := range logs.Entries(w.options.Store, cursor) {
 		if err != nil {

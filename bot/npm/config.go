@@ -72,7 +72,7 @@ func newSettingError(s setting, why string) error {
 }
 
 // isReset reports whether a setting resets an earlier one, with the value "null" or an empty one.
-func isReset(s setting) bool { return s.last() == "" || s.last() == "null" }
+func isReset(s setting) bool { return s.lastValue() == "" || s.lastValue() == "null" }
 
 // cutKey splits the key of a setting of one registry, //host/path/:key or @scope:key. of is "" for other keys.
 func cutKey(key string) (of, name string) {
@@ -88,7 +88,7 @@ func (c *Config) setAuths(decisive map[string]setting) error {
 	c.auths = make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(decisive)) {
 		of, name := cutKey(key)
-		value := decisive[key].last()
+		value := decisive[key].lastValue()
 		if of == "" || value == "" {
 			continue
 		}
@@ -100,14 +100,14 @@ func (c *Config) setAuths(decisive map[string]setting) error {
 			c.auths[of] = "Basic " + value
 		case "_password":
 			user, ok := decisive[of+":username"]
-			if _, stronger := c.auths[of]; stronger || !ok || user.last() == "" {
+			if _, stronger := c.auths[of]; stronger || !ok || user.lastValue() == "" {
 				continue
 			}
 			password, err := decodePassword(value)
 			if err != nil {
 				return newSettingError(decisive[key], "not base64")
 			}
-			c.auths[of] = basicAuth(user.last(), password)
+			c.auths[of] = basicAuth(user.lastValue(), password)
 		}
 	}
 	return nil
@@ -132,7 +132,7 @@ func (c *Config) setRegistries(decisive map[string]setting) error {
 		if name != "registry" || scope != "" && !strings.HasPrefix(scope, "@") {
 			continue
 		}
-		registry, err := url.Parse(decisive[key].last())
+		registry, err := url.Parse(decisive[key].lastValue())
 		if err != nil || registry.Scheme != "https" && registry.Scheme != "http" || registry.Hostname() == "" {
 			return newSettingError(decisive[key], "no http or https URL")
 		}
@@ -306,7 +306,7 @@ func parseUnverified(s setting) (string, error) {
 	if s.key == "" {
 		return "", nil
 	}
-	switch s.last() {
+	switch s.lastValue() {
 	case "false":
 		return s.key + "=false in " + s.origin, nil
 	case "true", "null", "":
@@ -322,7 +322,7 @@ func parseAuthorities(s setting) (*x509.CertPool, error) {
 	}
 	texts := s.values
 	if s.key == "cafile" {
-		text, err := os.ReadFile(expandHome(s.last()))
+		text, err := os.ReadFile(expandHome(s.lastValue()))
 		if err != nil {
 			return nil, fmt.Errorf("npm's configuration: %s: %q: %w", s.origin, s.key, err)
 		}
@@ -343,10 +343,10 @@ func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error
 	var configured *url.URL
 	for _, key := range []string{"proxy", "https-proxy"} {
 		s, ok := decisive[key]
-		if !ok || isReset(s) || s.last() == "false" {
+		if !ok || isReset(s) || s.lastValue() == "false" {
 			continue
 		}
-		proxy, err := url.Parse(s.last())
+		proxy, err := url.Parse(s.lastValue())
 		if err != nil || proxy.Hostname() == "" {
 			return nil, newSettingError(s, "no URL of a proxy")
 		}
@@ -393,7 +393,7 @@ func lookUpVariable(names ...string) string {
 func isDirect(host, domains string) bool {
 	host = "." + strings.ToLower(strings.TrimSuffix(host, "."))
 	for domain := range strings.SplitSeq(domains, ",") {
-		domain = strings.ToLower(strings.Trim(trim(domain), "."))
+		domain = strings.ToLower(strings.Trim(trimSpace(domain), "."))
 		if domain != "" && strings.HasSuffix(host, "."+domain) {
 			return true
 		}

@@ -61,8 +61,8 @@ func loadSettings(dir string) ([]setting, error) {
 func findPath(key string, sources ...[]setting) (name string, ok bool) {
 	for _, source := range sources {
 		for _, s := range source {
-			if s.key == key && s.last() != "" {
-				name, ok = expandHome(s.last()), true
+			if s.key == key && s.lastValue() != "" {
+				name, ok = expandHome(s.lastValue()), true
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func environmentSettings(environ []string) []setting {
 			key = strings.ToLower(key[:1] + strings.ReplaceAll(key[1:], "_", "-"))
 		}
 		// Several values are separated as npm separates them for the programs that it runs.
-		settings = append(settings, setting{key: key, values: strings.Split(trim(value), "\n\n"), origin: "the variable " + name})
+		settings = append(settings, setting{key: key, values: strings.Split(trimSpace(value), "\n\n"), origin: "the variable " + name})
 	}
 	expandVariables(settings)
 	return settings
@@ -150,8 +150,8 @@ type setting struct {
 	origin string   // for errors: the file and line, or the variable
 }
 
-// last returns the last value of a setting. A setting that is no list has one.
-func (s setting) last() string { return s.values[len(s.values)-1] }
+// lastValue returns the last value of a setting. A setting that is no list has one.
+func (s setting) lastValue() string { return s.values[len(s.values)-1] }
 
 // parseNpmrc parses the ini dialect of npm: key = value, key[] = value for lists, quotes as in JSON, comments after ; and # unless escaped
 // by a backslash. It ignores settings below a [section], as npm does. Unlike npm it refuses a line without "=", which would be a setting of
@@ -161,7 +161,7 @@ func parseNpmrc(name, text string) ([]setting, error) {
 	index := make(map[string]int)
 	for number, row := range strings.Split(text, "\n") {
 		for line := range strings.SplitSeq(row, "\r") {
-			trimmed := trim(line)
+			trimmed := trimSpace(line)
 			if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
 				continue
 			}
@@ -202,7 +202,7 @@ func cutBrackets(key string) (string, bool) {
 
 // unquote removes quotes, or escapes, and a comment from a value.
 func unquote(text string) string {
-	text = trim(text)
+	text = trimSpace(text)
 	for _, quote := range []string{`"`, `'`} {
 		if !strings.HasPrefix(text, quote) || !strings.HasSuffix(text, quote) {
 			continue
@@ -220,7 +220,7 @@ func unquote(text string) string {
 	for escaped := false; text != ""; text = text[1:] {
 		switch c := text[0]; {
 		case !escaped && (c == ';' || c == '#'):
-			return trim(out.String())
+			return trimSpace(out.String())
 		case !escaped && c == '\\':
 			escaped = true
 			if len(text) == 1 {
@@ -234,11 +234,11 @@ func unquote(text string) string {
 			escaped = false
 		}
 	}
-	return trim(out.String())
+	return trimSpace(out.String())
 }
 
-// trim removes what JavaScript calls space from both ends of a text, including a byte order mark.
-func trim(text string) string {
+// trimSpace removes what JavaScript calls space from both ends of a text, including a byte order mark.
+func trimSpace(text string) string {
 	return strings.TrimFunc(text, func(c rune) bool { return c == '\ufeff' || c != '\u0085' && unicode.IsSpace(c) })
 }
 

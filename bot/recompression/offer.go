@@ -74,7 +74,7 @@ func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size in
 		return fmt.Errorf("bot: the codings of another node: %w", err)
 	}
 	if row, ok := r.acquireOffered(h); ok {
-		r.queue.added(-1)
+		r.queue.countAdded(-1)
 		if err := r.finishRows([]*queueRow{&row}); err != nil {
 			return err
 		}

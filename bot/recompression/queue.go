@@ -37,9 +37,9 @@ const maxHot = 1024
 func (q *queue) open(s *kvstore.Store) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
-	s.OnRepaired(func() { q.added(1) })
+	s.OnRepaired(func() { q.countAdded(1) })
 	left, err := ReadQueue(s)
-	q.added(left.Contents)
+	q.countAdded(left.Contents)
 	return err
 }
 
@@ -77,10 +77,10 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 }
 
 // Enqueued counts contents that [Recompressor.Enqueue] has added, and wakes the goroutines that wait for them.
-func (r *Recompressor) Enqueued(n int) { r.queue.added(n) }
+func (r *Recompressor) Enqueued(n int) { r.queue.countAdded(n) }
 
-// added counts n more waiting contents, fewer if n is negative, and wakes goroutines that wait for them.
-func (q *queue) added(n int) {
+// countAdded counts n more waiting contents, fewer if n is negative, and wakes goroutines that wait for them.
+func (q *queue) countAdded(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting += n
@@ -160,8 +160,8 @@ func (r *Recompressor) Backlog() int {
 	return max(0, r.queue.waiting)
 }
 
-// waker returns a channel that is closed when the queue changes.
-func (q *queue) waker() <-chan struct{} {
+// changes returns a channel that is closed when the queue changes.
+func (q *queue) changes() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.wake
@@ -267,7 +267,7 @@ func (r *Recompressor) finishRows(rows []*queueRow) error {
 			batch.Delete(kvstore.Queue, queuedKey(row.hash))
 		}
 	}
-	if speed := r.queue.speed.value(); speed > 0 {
+	if speed := r.queue.speed.bytesPerSecond(); speed > 0 {
 		batch.Set(kvstore.Meta, speedKey, binary.AppendUvarint(nil, uint64(speed)))
 	}
 	err := batch.Commit()
@@ -303,7 +303,7 @@ func (r *Recompressor) requeueGivenUp() error {
 	}
 	err := batch.Commit()
 	if err == nil {
-		r.queue.added(n)
+		r.queue.countAdded(n)
 	}
 	return err
 }

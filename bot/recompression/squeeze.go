@@ -48,7 +48,7 @@ func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	var mu sync.Mutex
 	var sum Summary
 	for {
-		wake := r.queue.waker()
+		wake := r.queue.changes()
 		err := r.runQueue(ctx, func(s savedBytes) {
 			mu.Lock()
 			sum.Contents++
@@ -96,7 +96,7 @@ func isClosed(c <-chan struct{}) bool {
 // Run recompresses contents as they come into the queue, until ctx ends.
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
-		wake := r.queue.waker()
+		wake := r.queue.changes()
 		if err := errors.Join(r.runQueue(ctx, func(savedBytes) {}), ctx.Err()); err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) erro
 	group, ctx := errgroup.WithContext(ctx)
 	s := &queueRun{Recompressor: r, done: done, group: group}
 	for {
-		wake := r.queue.waker()
+		wake := r.queue.changes()
 		s.startRequested(ctx)
 		idle := s.working.Load() == 0 // before the queue is read: what comes back into it later is not in rows
 		rows, err := r.acquireRows()
@@ -180,10 +180,10 @@ func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	for i := range rows {
 		row := &rows[i]
 		work := func() error {
-			s.queue.added(-1)
+			s.queue.countAdded(-1)
 			crash, err := s.recompress(ctx, row.owner(), row.hash, s.done)
 			if err != nil {
-				s.queue.added(+1)
+				s.queue.countAdded(+1)
 				return err
 			}
 			row.done = true
@@ -264,7 +264,7 @@ func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int6
 	row.again = row.turn.crashes < squeezeTries
 	if row.again {
 		r.logger.Warn("an encoder ended; its content is tried again", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
-		r.queue.added(+1)
+		r.queue.countAdded(+1)
 		return
 	}
 	row.givenUp = true
@@ -294,7 +294,7 @@ func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.H
 		r.logger.Error("not squeezed", "content", h, "err", err)
 		return nil, nil
 	}
-	measured := r.queue.speed.begin(time.Now())
+	measured := r.queue.speed.startEncoding(time.Now())
 	defer func() { measured(time.Now(), content.Size) }()
 	coded, crash, err := Encode(ctx, r.squeezers, owner, data, r.logger.With("content", h))
 	if err != nil {

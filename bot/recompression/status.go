@@ -116,8 +116,8 @@ type speed struct {
 // speedMemory is how fast what was measured fades away.
 const speedMemory = 5 * time.Minute
 
-// begin counts an encoder that starts. The caller calls the result when it ends, with the size of the content in bytes.
-func (s *speed) begin(now time.Time) (end func(now time.Time, bytes int64)) {
+// startEncoding counts an encoder that starts. The caller calls the result when it ends, with the size of the content in bytes.
+func (s *speed) startEncoding(now time.Time) (end func(now time.Time, bytes int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running == 0 {
@@ -136,8 +136,8 @@ func (s *speed) begin(now time.Time) (end func(now time.Time, bytes int64)) {
 	}
 }
 
-// value returns the bytes that were recompressed in a second lately, 0 if that is not known.
-func (s *speed) value() float64 {
+// bytesPerSecond returns the bytes that were recompressed in a second lately, 0 if that is not known.
+func (s *speed) bytesPerSecond() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seconds < 0.001 {

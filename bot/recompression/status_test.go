@@ -9,19 +9,19 @@ import (
 // The speed is that of the time in which something is squeezed, whatever comes between.
 func TestSpeedOfSqueezing(t *testing.T) {
 	var s speed
-	if s.value() != 0 {
+	if s.bytesPerSecond() != 0 {
 		t.Error("a speed before anything was measured")
 	}
 	now := time.Now()
 	for range 10 {
-		first := s.begin(now)
-		second := s.begin(now)
+		first := s.startEncoding(now)
+		second := s.startEncoding(now)
 		now = now.Add(2 * time.Second)
 		first(now, 1000)
 		second(now, 3000)
 		now = now.Add(time.Hour)
 	}
-	if got := s.value(); math.Abs(got-2000) > 1 {
+	if got := s.bytesPerSecond(); math.Abs(got-2000) > 1 {
 		t.Errorf("%.1f bytes a second, want 2000", got)
 	}
 	left := QueueState{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000}

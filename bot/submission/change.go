@@ -35,12 +35,12 @@ func NewChange(p *Preview, published *packages.Package, selected *Preview, err e
 	}
 	c.Release = selected.Latest.Name
 	before, after := selected.Latest.paths(), p.Latest.paths()
-	c.Added, c.Removed = without(after, before), without(before, after)
+	c.Added, c.Removed = subtract(after, before), subtract(before, after)
 	return c
 }
 
-// without returns the sorted elements of all that are not in some.
-func without(all, some []string) []string {
+// subtract returns the sorted elements of all that are not in some.
+func subtract(all, some []string) []string {
 	has := make(map[string]bool, len(some))
 	for _, s := range some {
 		has[s] = true
@@ -72,10 +72,10 @@ func compareFields(before, after []byte) []string {
 			continue
 		}
 		if had {
-			lines = append(lines, "- "+line(name+": "+was))
+			lines = append(lines, "- "+shortLine(name+": "+was))
 		}
 		if has {
-			lines = append(lines, "+ "+line(name+": "+is))
+			lines = append(lines, "+ "+shortLine(name+": "+is))
 		}
 	}
 	return lines
@@ -120,13 +120,13 @@ func (c *Change) describe(latest string) string {
 	case c.Problem != "":
 		return "The files that the published version selects are unknown: " + c.Problem
 	case c.Release != latest:
-		return fmt.Sprintf("Files of %s compared with those of %s, the latest release of the published version: %s.", latest, c.Release, c.counts())
+		return fmt.Sprintf("Files of %s compared with those of %s, the latest release of the published version: %s.", latest, c.Release, c.describeCounts())
 	}
-	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, c.counts())
+	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, c.describeCounts())
 }
 
-// counts returns how many files are added and removed, for the middle of a sentence.
-func (c *Change) counts() string {
+// describeCounts returns how many files are added and removed, for the middle of a sentence.
+func (c *Change) describeCounts() string {
 	return fmt.Sprintf("%d added, %d removed", len(c.Added), len(c.Removed))
 }
 
@@ -140,7 +140,7 @@ func (c *Change) fileLines() (lines []string) {
 		files []string
 	}{{"-", c.Removed}, {"+", c.Added}} {
 		for _, name := range side.files[:min(len(side.files), listedChanges)] {
-			lines = append(lines, side.mark+" "+line(name))
+			lines = append(lines, side.mark+" "+shortLine(name))
 		}
 		if more := len(side.files) - listedChanges; more > 0 {
 			lines = append(lines, fmt.Sprintf("%s … and %d more", side.mark, more))

@@ -48,7 +48,7 @@ func TestPreviewOfHostileNames(t *testing.T) {
 	const name = "::error::`</summary>\n```\n##[error].js"
 	p := &Preview{Package: &packages.Package{Name: "demo"}, Latest: Release{Candidate: sources.Candidate{Name: "1.0.0"}, Files: []packages.PlannedFile{{Path: name}}}}
 	p.Tags = []string{"<script>"}
-	p.Change = &Change{Fields: []string{"+ " + line(name)}, Release: "1.0.0", Added: []string{name}, Removed: slices.Repeat([]string{name}, 100), Problem: name}
+	p.Change = &Change{Fields: []string{"+ " + shortLine(name)}, Release: "1.0.0", Added: []string{name}, Removed: slices.Repeat([]string{name}, 100), Problem: name}
 	var log, summary strings.Builder
 	if err := errors.Join(p.WriteText(&log), p.WriteMarkdown(&summary)); err != nil {
 		t.Fatal(err)

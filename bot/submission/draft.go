@@ -234,5 +234,5 @@ func repositoryAddress(address, homepage string) string {
 
 // oneLine replaces line breaks and other white space of a text by single spaces.
 func oneLine(text string) string {
-	return strings.Join(strings.Fields(line(text)), " ")
+	return strings.Join(strings.Fields(shortLine(text)), " ")
 }

@@ -222,7 +222,7 @@ func (p *Preview) WriteMarkdown(w io.Writer) error {
 				lines = append(lines, fmt.Sprintf("… and %d more", len(r.Files)-maxListed))
 				break
 			}
-			lines = append(lines, fmt.Sprintf("%9s  %s", Size(f), line(f.Path)))
+			lines = append(lines, fmt.Sprintf("%9s  %s", Size(f), shortLine(f.Path)))
 		}
 		fmt.Fprint(out, "\n\n"+foldedBlock("Files", "", lines))
 	}
@@ -292,7 +292,7 @@ func (r *Release) Count() (files, size string) {
 
 // codeSpan returns text as a code span of Markdown on one line, which no text can end.
 func codeSpan(text string) string {
-	text = line(text)
+	text = shortLine(text)
 	fence := strings.Repeat("`", longestRun(text)+1)
 	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") || text == "" {
 		text = " " + text + " "
@@ -328,7 +328,7 @@ func longestRun(text string) (longest int) {
 	return longest
 }
 
-// line returns untrusted text on one line of at most 500 bytes.
-func line(s string) string {
+// shortLine returns untrusted text on one line of at most 500 bytes.
+func shortLine(s string) string {
 	return text.Short(text.Line(strings.ToValidUTF8(s, "\uFFFD"), ' '), 500)
 }

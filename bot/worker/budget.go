@@ -107,17 +107,17 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
-	l.change(func() { *t.queue = append(*t.queue, t) })
+	l.update(func() { *t.queue = append(*t.queue, t) })
 	select {
 	case <-t.begin:
-		return func() { l.change(func() { l.free(t) }) }, nil
+		return func() { l.update(func() { l.releaseTurn(t) }) }, nil
 	case <-ctx.Done():
 	}
-	l.change(func() {
+	l.update(func() {
 		if i := slices.Index(*t.queue, t); i >= 0 {
 			*t.queue = slices.Delete(*t.queue, i, i+1)
 		} else {
-			l.free(t)
+			l.releaseTurn(t)
 		}
 	})
 	return nil, ctx.Err()
@@ -131,8 +131,8 @@ func (l *Budget) reservedFrom(t *turn) int64 {
 	return l.reserved
 }
 
-// change does one thing, starts the turns that may start after it, and ends the idle children whose memory they need.
-func (l *Budget) change(do func()) {
+// update calls do under the lock, starts the turns that may start after it, and ends the idle children whose memory they need.
+func (l *Budget) update(do func()) {
 	l.mu.Lock()
 	do()
 	var started []*turn
@@ -167,8 +167,8 @@ func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	}
 }
 
-// free takes back what a turn had.
-func (l *Budget) free(t *turn) {
+// releaseTurn returns the memory and processor time of a turn to the budget.
+func (l *Budget) releaseTurn(t *turn) {
 	l.memory += t.memory
 	if t.queue == &l.huge {
 		l.hugeMemory -= t.memory

@@ -165,13 +165,13 @@ func (t *target) isSubpaths() bool {
 	return len(t.Keys) > 0 && (strings.HasPrefix(t.Keys[0], ".") || strings.HasPrefix(t.Keys[0], "#"))
 }
 
-// choose returns the path that the conditions select, which may contain an asterisk; "" if the value has none for them.
-func (t *target) choose(conditions []string) string {
+// matchConditions returns the path that the conditions select, which may contain an asterisk; "" if the value has none for them.
+func (t *target) matchConditions(conditions []string) string {
 	for i, item := range t.Items {
 		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {
 			continue
 		}
-		if found := item.choose(conditions); found != "" || t.Keys != nil && item.isNull() {
+		if found := item.matchConditions(conditions); found != "" || t.Keys != nil && item.isNull() {
 			return found
 		}
 	}
@@ -187,7 +187,7 @@ var errNotExported = errors.New("the package.json does not export it")
 // lookup returns the path for a subpath such as "./client", or a private name such as "#dom".
 func (t *target) lookup(name string, conditions []string) (string, error) {
 	if !t.isSubpaths() {
-		if found := t.choose(conditions); name == "." && found != "" {
+		if found := t.matchConditions(conditions); name == "." && found != "" {
 			return found, nil
 		}
 		return "", errNotExported
@@ -207,7 +207,7 @@ func (t *target) lookup(name string, conditions []string) (string, error) {
 	if best < 0 {
 		return "", errNotExported
 	}
-	found := t.Items[best].choose(conditions)
+	found := t.Items[best].matchConditions(conditions)
 	if found == "" {
 		return "", errNotExported
 	}

@@ -221,7 +221,7 @@ func (r *release) exportedSubpaths(patterns bool) []string {
 	}
 	found := map[string]bool{}
 	for i, key := range p.Exports.Keys {
-		to := p.Exports.Items[i].choose(importConditions)
+		to := p.Exports.Items[i].matchConditions(importConditions)
 		before, after, pattern := strings.Cut(key, "*")
 		if !pattern {
 			found[key] = found[key] || isScript(to)

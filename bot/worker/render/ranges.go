@@ -128,8 +128,8 @@ func (p partial) lowest() string {
 	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
 }
 
-// following returns the lowest version in which the number at that position is greater by one.
-func (p partial) following(number int) string {
+// increment returns the lowest version in which the number at that position is greater by one.
+func (p partial) increment(number int) string {
 	n := p.numbers
 	n[number]++
 	clear(n[number+1:])
@@ -141,7 +141,7 @@ func (p partial) following(number int) string {
 func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
 	below := func(number int) document.Bound {
-		return document.Bound{Operator: "<", Version: p.following(number) + "-0"}
+		return document.Bound{Operator: "<", Version: p.increment(number) + "-0"}
 	}
 	last := p.given - 1 // the number that may be greater in what a partial version covers
 	switch {
@@ -160,7 +160,7 @@ func boundsOf(operator string, p partial) []document.Bound {
 	case operator == ">=":
 		return []document.Bound{from}
 	case operator == ">" && p.given < len(p.numbers):
-		return []document.Bound{{Operator: ">=", Version: p.following(last)}}
+		return []document.Bound{{Operator: ">=", Version: p.increment(last)}}
 	case operator == "<" && p.given < len(p.numbers):
 		return []document.Bound{{Operator: "<", Version: p.lowest() + "-0"}}
 	case operator == "<=" && p.given < len(p.numbers):
