@@ -42,8 +42,8 @@ func isLoose(state int64) bool { return 0 < state && state < isCached }
 // Scarce reports memory pressure that this body adds to, since it is not in the cache. It takes a lock only then.
 func (b *body) Scarce() bool { return isLoose(b.state.Load()) && b.all.Scarce() }
 
-// weight returns how many bytes of memory the body takes.
-func (b *body) weight() int64 { return int64(len(b.bytes)) + bodyOverhead }
+// memorySize returns how many bytes of memory the body takes.
+func (b *body) memorySize() int64 { return int64(len(b.bytes)) + bodyOverhead }
 
 // bodies keeps the bodies in memory: those in a cache, bounded by its weight, and
 // the loose ones, which are being sent and are not in the cache because they
@@ -105,7 +105,7 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 	}
 	cache, err := otter.New(&otter.Options[kvstore.Hash, *body]{
 		MaximumWeight:    uint64(cacheBytes - cacheBytes/sealedShare),
-		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.weight()) },
+		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.memorySize()) },
 		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.onEviction(e.Value) },
 		StatsRecorder:    m,
 	})
@@ -141,7 +141,7 @@ func (b *bodies) isCacheable(length int64) bool { return length+bodyOverhead <= 
 func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	x, ok := bodyCache(b).GetIfPresent(sum)
 	if ok {
-		b.hold(x)
+		b.addHolder(x)
 	}
 	return x, ok
 }
@@ -156,14 +156,14 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 	b.mu.Lock()
 	if x := b.loose[sum]; x != nil {
 		b.mu.Unlock()
-		b.hold(x)
+		b.addHolder(x)
 		return x, nil
 	}
 	if f := b.loading[sum]; f != nil {
 		b.mu.Unlock()
 		<-f.done
 		if f.err == nil {
-			b.hold(f.body)
+			b.addHolder(f.body)
 		}
 		return f.body, f.err
 	}
@@ -178,7 +178,7 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 	}()
 	// A load may have ended since the cache was asked.
 	if e, ok := bodyCache(b).GetEntryQuietly(sum); ok {
-		b.hold(e.Value)
+		b.addHolder(e.Value)
 		f.body, f.err = e.Value, nil
 		return f.body, nil
 	}
@@ -189,13 +189,13 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 // load reserves memory for a client, reads a body, and adds it to the cache if it may contain it. The caller must release the body.
 func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	weight := length + bodyOverhead
-	if err := b.reserve(client, weight); err != nil {
+	if err := b.reserveMemory(client, weight); err != nil {
 		return nil, err
 	}
 	reserved := true
 	defer func() {
 		if reserved { // reading failed, or panicked, or the cache took over
-			b.unreserve(client, weight)
+			b.releaseMemory(client, weight)
 		}
 	}()
 	start := time.Now()
@@ -224,9 +224,9 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 // sealedFiles bounds the sealed files: their bytes and their number.
 type sealedFiles struct{ limit, bytes, files atomic.Int64 }
 
-// of returns the sealed file of a body, or nil if it has none: because it is too small, too large or not sent often, or because there are
-// enough sealed files. The file is closed when the body is no longer in memory.
-func (s *sealedFiles) of(x *body) *lane.SealedFile {
+// getOrCreate returns the sealed file of a body, which it creates if the body is sent often. It returns nil if the body is too small, too large or not
+// sent often, or if there are enough sealed files. The file is closed when the body is no longer in memory.
+func (s *sealedFiles) getOrCreate(x *body) *lane.SealedFile {
 	size := int64(len(x.bytes))
 	if size < leastSealed || size > mostSealed {
 		return nil
@@ -253,8 +253,8 @@ func (s *sealedFiles) of(x *body) *lane.SealedFile {
 	return file
 }
 
-// hold adds a holder to a body, whose bytes stay in memory until as many holders release it.
-func (b *bodies) hold(x *body) {
+// addHolder adds a holder to a body, whose bytes stay in memory until as many holders release it.
+func (b *bodies) addHolder(x *body) {
 	if x.state.Add(1) == 1 {
 		b.chargeLoose(x)
 	}
@@ -280,7 +280,7 @@ func (b *bodies) onEviction(x *body) {
 func (b *bodies) chargeLoose(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.charge(x.owner, x.weight())
+	b.addUsage(x.owner, x.memorySize())
 	if isLoose(x.state.Load()) {
 		b.loose[x.sum] = x
 	}
@@ -293,12 +293,12 @@ func (b *bodies) removeUnused(x *body) {
 	if b.loose[x.sum] == x && !isLoose(x.state.Load()) {
 		delete(b.loose, x.sum)
 	}
-	b.free(x.owner, x.weight())
+	b.subtractUsage(x.owner, x.memorySize())
 }
 
-// reserve waits until a client may use n more bytes of memory, or returns errBusy. More than the whole limit is granted when
+// reserveMemory waits until a client may use n more bytes of memory, or returns errBusy. More than the whole limit is granted when
 // nothing else is being sent.
-func (b *bodies) reserve(client netip.Prefix, n int64) error {
+func (b *bodies) reserveMemory(client netip.Prefix, n int64) error {
 	var timeout <-chan time.Time
 	b.mu.Lock()
 	for b.used > 0 && b.of[client]+n > b.limit-(b.used-b.over) {
@@ -314,20 +314,20 @@ func (b *bodies) reserve(client netip.Prefix, n int64) error {
 		}
 		b.mu.Lock()
 	}
-	b.charge(client, n)
+	b.addUsage(client, n)
 	b.mu.Unlock()
 	return nil
 }
 
-// unreserve returns n bytes that a client has reserved.
-func (b *bodies) unreserve(client netip.Prefix, n int64) {
+// releaseMemory returns n bytes that a client has reserved.
+func (b *bodies) releaseMemory(client netip.Prefix, n int64) {
 	b.mu.Lock()
-	b.free(client, n)
+	b.subtractUsage(client, n)
 	b.mu.Unlock()
 }
 
-// charge counts n more bytes for a client. The caller holds mu.
-func (b *bodies) charge(client netip.Prefix, n int64) {
+// addUsage adds n bytes to the memory that a client uses. The caller holds mu.
+func (b *bodies) addUsage(client netip.Prefix, n int64) {
 	half, had := b.limit/2, b.of[client]
 	b.used += n
 	b.over += max(0, had+n-half) - max(0, had-half)
@@ -338,9 +338,9 @@ func (b *bodies) charge(client netip.Prefix, n int64) {
 	}
 }
 
-// free counts n bytes less for a client. The caller holds mu.
-func (b *bodies) free(client netip.Prefix, n int64) {
-	b.charge(client, -n)
+// subtractUsage subtracts n bytes from the memory that a client uses. The caller holds mu.
+func (b *bodies) subtractUsage(client netip.Prefix, n int64) {
+	b.addUsage(client, -n)
 	b.wakeWaiting()
 }
 

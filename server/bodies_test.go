@@ -85,14 +85,14 @@ func TestBodyTooLargeToKeepIsShared(t *testing.T) {
 	b := newTestBodies(t, 1<<10, 1<<20)
 	sum, n, read := sized(1000, 'a')
 	x := b.mustAcquire(t, sum, n, read)
-	wantSending(t, b, x.weight())
+	wantSending(t, b, x.memorySize())
 	y := b.mustAcquire(t, sum, n, func() ([]byte, error) { return nil, errors.New("read again") })
 	if x != y {
 		t.Error("two bodies of the same bytes")
 	}
-	wantSending(t, b, x.weight())
+	wantSending(t, b, x.memorySize())
 	b.release(x)
-	wantSending(t, b, x.weight())
+	wantSending(t, b, x.memorySize())
 	b.release(y)
 	wantSending(t, b, 0)
 	if _, ok := b.getCached(sum); ok {
@@ -106,7 +106,7 @@ func TestEvictedBodyCountsWhileItIsSent(t *testing.T) {
 	x := b.mustAcquire(t, sum, n, read)
 	wantSending(t, b, 0) // the cache accounts for it
 	bodyCache(b).Invalidate(sum)
-	wantSending(t, b, x.weight())
+	wantSending(t, b, x.memorySize())
 	y := b.mustAcquire(t, sum, n, func() ([]byte, error) { return nil, errors.New("read again") })
 	if x != y {
 		t.Error("two bodies of the same bytes")
@@ -338,11 +338,11 @@ func TestSealedFilesAreBounded(t *testing.T) {
 		sum, n, read := sized(size, i)
 		x := b.mustAcquire(t, sum, n, read)
 		for range sealAfter - 1 {
-			if b.sealed.of(x) != nil {
+			if b.sealed.getOrCreate(x) != nil {
 				t.Fatal("a body that is sent seldom is sealed")
 			}
 		}
-		if b.sealed.of(x) != nil {
+		if b.sealed.getOrCreate(x) != nil {
 			sealed++
 		}
 		b.release(x)
@@ -353,7 +353,7 @@ func TestSealedFilesAreBounded(t *testing.T) {
 	for _, n := range []int{leastSealed - 1, mostSealed + 1} {
 		x := &body{bytes: make([]byte, n)}
 		for range 2 * sealAfter {
-			if b.sealed.of(x) != nil {
+			if b.sealed.getOrCreate(x) != nil {
 				t.Errorf("a body of %d bytes is sealed", n)
 			}
 		}

@@ -22,14 +22,15 @@ type completer struct {
 	logger *slog.Logger
 }
 
+// newCompleter returns a completer of contents in a store.
 func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
 	return &completer{store, make(chan struct{}, 1), logger}
 }
 
-// complete returns how a content is stored, after it has made the gzip form of a content that has Brotli only. A large content gets
-// the form in the background. If another content is being completed, complete returns have: the next read of the asset, a minute
-// later, tries again.
-func (c *completer) complete(h kvstore.Hash, have kvstore.Content) kvstore.Content {
+// addGzip stores the gzip encoding of a content that is stored in Brotli only, and returns the content with it. It encodes a large
+// content in the background. While it encodes another content, it returns have: the next read of the asset, a minute later, tries
+// again.
+func (c *completer) addGzip(h kvstore.Hash, have kvstore.Content) kvstore.Content {
 	_, brotli := have.Find(coding.Brotli)
 	_, gzip := have.Find(coding.Gzip)
 	if !brotli || gzip || have.Squeezed || have.Size > completedLater {

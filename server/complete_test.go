@@ -98,11 +98,11 @@ func TestGzipOneAtATime(t *testing.T) {
 	c := newCompleter(shelf.Store, slog.New(slog.DiscardHandler))
 	have := kvstore.Content{Size: 1000, Representations: []kvstore.Representation{{Coding: coding.Brotli, Length: 100}}}
 	c.slot <- struct{}{}
-	if got := c.complete(kvstore.Hash{}, have); len(got.Representations) != 1 || len(c.slot) != 1 {
+	if got := c.addGzip(kvstore.Hash{}, have); len(got.Representations) != 1 || len(c.slot) != 1 {
 		t.Errorf("%+v", got)
 	}
 	<-c.slot
-	if got := c.complete(kvstore.Hash{}, have); len(got.Representations) != 1 || len(c.slot) != 0 { // it is not there any more
+	if got := c.addGzip(kvstore.Hash{}, have); len(got.Representations) != 1 || len(c.slot) != 0 { // it is not there any more
 		t.Errorf("%+v", got)
 	}
 }

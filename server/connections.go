@@ -39,8 +39,8 @@ func newConnections() *connections {
 	return &connections{open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
-// scarce reports whether connections are scarce in a lane.
-func (c *connections) scarce() bool {
+// isScarce reports whether connections are scarce in a lane.
+func (c *connections) isScarce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)

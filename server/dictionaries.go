@@ -51,7 +51,7 @@ func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
 // it no less than the others, and wants no range.
 func (f *asset) chooseFor(q *query) *representation {
 	weights := requests.ParseAcceptEncoding(q.fields.AcceptEncoding)
-	r := f.choose(weights)
+	r := f.chooseRepresentation(weights)
 	if f.deltas == nil || len(q.fields.AvailableDictionary) != 1 || q.ranged {
 		return r
 	}

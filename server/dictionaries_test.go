@@ -184,7 +184,7 @@ func TestDamagedDeltaFallsBack(t *testing.T) {
 			}
 		},
 		"deleted": func(t *testing.T, store *kvstore.Store) {
-			if err := store.RemakeDelta(kvstore.Sum(newerText), kvstore.Sum(olderText)); err != nil {
+			if err := store.RequeueDelta(kvstore.Sum(newerText), kvstore.Sum(olderText)); err != nil {
 				t.Fatal(err)
 			}
 		},

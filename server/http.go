@@ -124,7 +124,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 			connections.trackState(c, state)
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(client.WithScarcity(ctx, connections.scarce), connKey{}, c)
+			return context.WithValue(client.WithScarcity(ctx, connections.isScarce), connKey{}, c)
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
@@ -176,7 +176,7 @@ func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
 // still accepts connections: another process that listens on the same socket may take them over at any time.
 func (s *Server) Leave() {
 	s.left.Do(func() {
-		s.handlers.leave()
+		s.handlers.closeAfterResponse()
 		s.connections.closeUpgraded()
 		for _, f := range s.leaving {
 			f()
@@ -283,8 +283,8 @@ func (h *handlers) start() (done func()) {
 	}
 }
 
-// leave makes each HTTP/1.1 connection of net/http end after its next response. From now on no handler is counted for Settled.
-func (h *handlers) leave() {
+// closeAfterResponse makes each HTTP/1.1 connection of net/http end after its next response. From now on no handler is counted for Settled.
+func (h *handlers) closeAfterResponse() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.leaving.Store(true)

@@ -151,7 +151,7 @@ func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
 	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		if err = r.absence(t); err == errNoFile { // the version may have been published between the two looks
+		if err = r.explainAbsence(t); err == errNoFile { // the version may have been published between the two looks
 			file, err = views.LookupFile(r.store, t.pkg, t.version, t.path)
 			if errors.Is(err, kvstore.ErrNotFound) {
 				err = errNoFile
@@ -167,7 +167,7 @@ func (r *rows) read(t target) (*asset, error) {
 		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
 	}
 	if r.completer != nil {
-		content = r.completer.complete(file.Hash, content)
+		content = r.completer.addGzip(file.Hash, content)
 	}
 	f := newAsset(t, file, content, r.tags)
 	if r.dictionaries && !file.Provisional {
@@ -185,8 +185,8 @@ func (r *rows) read(t target) (*asset, error) {
 	return f, nil
 }
 
-// absence returns why a version has no such file: the error for an unknown version, a withdrawn version, or a missing file.
-func (r *rows) absence(t target) error {
+// explainAbsence returns why a version has no such file: the error for an unknown version, a withdrawn version, or a missing file.
+func (r *rows) explainAbsence(t target) error {
 	v, err := views.LookupVersion(r.store, t.pkg, t.version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -226,7 +226,7 @@ type asset struct {
 	loaded     time.Time
 	generation uint64 // of the rows, see rows.go
 
-	// What the slices are made of, so that an asset is one piece of memory but for its tags.
+	// The memory of the slices, so that an asset is one allocation, apart from its tags.
 	ownRepresentations [storedCodings]representation
 	ownForms           [storedCodings]requests.Representation
 }
@@ -246,7 +246,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers cachet
 	_, identity := content.Find(coding.Identity)
 	f := &asset{
 		content: file.Hash, size: content.Size, squeezed: content.Squeezed,
-		// Where identity is the only coding, there is nothing to vary by.
+		// If identity is the only coding, the response does not vary.
 		vary:        len(content.Representations) > 1 || !identity,
 		provisional: file.Provisional,
 		mediaType:   mediaTypeOf(t.path),
@@ -308,8 +308,8 @@ func (f *asset) withoutCoding(c coding.Coding) *asset {
 // isIdentity reports whether the representation is the content itself, without encoding.
 func (r *representation) isIdentity() bool { return r.coding == coding.Identity }
 
-// choose returns the representation to send by the weights of a client, nil if none is acceptable.
-func (f *asset) choose(w requests.Weights) *representation {
+// chooseRepresentation returns the representation to send by the weights of a client, nil if none is acceptable.
+func (f *asset) chooseRepresentation(w requests.Weights) *representation {
 	if i := w.Choose(f.forms); i >= 0 {
 		return &f.representations[i]
 	}

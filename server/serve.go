@@ -341,10 +341,10 @@ func (a *Assets) sendInflated(w http.ResponseWriter, protocol int, f *asset, r *
 	}
 	defer a.bodies.release(x)
 	room := decoderBytes(from, f.size)
-	if err := a.bodies.reserve(client, room); err != nil {
+	if err := a.bodies.reserveMemory(client, room); err != nil {
 		return outcome{}, err
 	}
-	defer a.bodies.unreserve(client, room)
+	defer a.bodies.releaseMemory(client, room)
 	reader, err := coding.NewReader(from.coding, bytes.NewReader(x.bytes))
 	if err != nil {
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)

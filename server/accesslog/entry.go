@@ -49,8 +49,8 @@ type stamp struct {
 	text   []byte
 }
 
-// at returns the time in a layout to the second, of which there is one for each log.
-func (s *stamp) at(t time.Time, layout string) []byte {
+// format returns the time in a layout, to the second. It caches the text of the last second: a log always passes the same layout.
+func (s *stamp) format(t time.Time, layout string) []byte {
 	if second := t.Unix(); second != s.second || s.text == nil {
 		s.second, s.text = second, t.UTC().AppendFormat(s.text[:0], layout)
 	}
@@ -59,7 +59,7 @@ func (s *stamp) at(t time.Time, layout string) []byte {
 
 func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 	b = append(b, `{"time":"`...)
-	b = append(b, l.stamp.at(e.Time, "2006-01-02T15:04:05")...)
+	b = append(b, l.stamp.format(e.Time, "2006-01-02T15:04:05")...)
 	ms := e.Time.Nanosecond() / 1e6
 	b = append(b, '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10))
 	b = append(b, `Z","client":"`...)
@@ -123,7 +123,7 @@ func appendString(b []byte, s string) []byte {
 func (l *Log) appendCombined(b []byte, e *Entry) []byte {
 	b = l.appendClient(b, e.Time, e.Client)
 	b = append(b, " - - ["...)
-	b = append(b, l.stamp.at(e.Time, "02/Jan/2006:15:04:05 +0000")...)
+	b = append(b, l.stamp.format(e.Time, "02/Jan/2006:15:04:05 +0000")...)
 	b = append(b, `] "`...)
 	b = appendQuoted(b, e.Method, "")
 	b = append(b, ' ')

@@ -38,7 +38,7 @@ const (
 	Combined = "combined" // as of Apache and nginx
 )
 
-// What a line says of who asked.
+// How a line identifies the client.
 const (
 	Hashed = "hashed" // a pseudonym
 	Plain  = "plain"  // the address

@@ -1,11 +1,11 @@
 // Package acme gets the certificates of the public address from an ACME server (RFC 8555) such as Let's Encrypt, and
 // renews them in time.
 //
-// What it guarantees: a certificate that is there serves until another one has taken its place, whatever becomes of the
-// renewal; keys and certificates are kept in files that only their owner may read. Errors say what is at fault,
-// for example the domain's address, the limits of the server, or the network, and what to do.
+// What it guarantees: a certificate is served until its renewal succeeds; only their owner may read the files of keys and
+// certificates. Errors name the cause, for example the domain's address, the limits of the server, or the network, and the
+// next step.
 //
-// It must not know what is served, nor who opens the addresses on which it answers the server's challenges.
+// The package must not know what is served, nor who opens the addresses on which it responds to the server's challenges.
 package acme
 
 import (
@@ -86,7 +86,7 @@ func New(o Options) (*Manager, error) {
 		Storage:            storage{&certmagic.FileStorage{Path: o.Folder}},
 		DefaultServerName:  o.Domains[0],
 		FallbackServerName: o.Domains[0],
-		OnEvent:            m.event,
+		OnEvent:            m.handleEvent,
 		ShouldEmitFunc:     func(event string) bool { return event != "tls_get_certificate" }, // it is costly, and heard by nothing
 		Logger:             quiet,
 	}
@@ -97,7 +97,7 @@ func New(o Options) (*Manager, error) {
 	ordering := certmagic.New(m.cache, config)
 	template := certmagic.ACMEIssuer{
 		CA: cmp.Or(o.Directory, LetsEncrypt), Email: o.Email, Agreed: true, Logger: quiet,
-		ListenHost: host(o.TLS), AltTLSALPNPort: o.TLS.Port, DisableHTTPChallenge: o.HTTP == nil,
+		ListenHost: listenHost(o.TLS), AltTLSALPNPort: o.TLS.Port, DisableHTTPChallenge: o.HTTP == nil,
 	}
 	if o.HTTP != nil {
 		template.AltHTTPPort = o.HTTP.Port
@@ -147,19 +147,19 @@ func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
 	return json.Marshal(resource)
 }
 
-// host is the address that certmagic tries to listen on before it trusts that something else does.
-func host(a *net.TCPAddr) string {
+// listenHost returns the host on which certmagic tries to listen; if it cannot, it relies on the listener that exists. It is "" for all addresses.
+func listenHost(a *net.TCPAddr) string {
 	if a.IP == nil || a.IP.IsUnspecified() {
 		return ""
 	}
 	return a.IP.String()
 }
 
-// again is how long a domain rests for which certmagic has given up.
-const again = time.Hour
+// retryInterval is the time until the next attempt for a domain for which certmagic has given up.
+const retryInterval = time.Hour
 
-// Run gets the certificates that are missing, and renews each when a third of its life is left, until ctx ends. It tries
-// again what fails, at first after a minute, later after hours. It can be called once.
+// Run gets the missing certificates, and renews each certificate when a third of its lifetime remains, until ctx ends. After a
+// failure it tries again, at first after a minute, later after hours. It can be called once.
 func (m *Manager) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, domain := range m.domains {
@@ -180,7 +180,7 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// obtain gets the certificate of a domain unless it is there.
+// obtain gets the certificate of a domain unless the domain has one. It tries until that succeeds or ctx ends.
 func (m *Manager) obtain(ctx context.Context, domain string) {
 	for ctx.Err() == nil {
 		err := m.config.ObtainCertAsync(ctx, domain) // it comes back when there is one, or after weeks
@@ -190,20 +190,20 @@ func (m *Manager) obtain(ctx context.Context, domain string) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		m.failed(domain, err)
+		m.recordFailure(domain, err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(again):
+		case <-time.After(retryInterval):
 		}
 	}
 }
 
-// TLS returns a configuration with the certificates, which answers TLS-ALPN-01 challenges.
+// TLS returns a configuration with the certificates, which responds to TLS-ALPN-01 challenges.
 func (m *Manager) TLS() *tls.Config {
 	challenge := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{acmez.ACMETLS1Protocol}, GetCertificate: m.config.GetCertificate}
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		GetCertificate: m.certificate,
+		GetCertificate: m.getCertificate,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			if slices.Equal(hello.SupportedProtos, challenge.NextProtos) {
 				return challenge, nil // and the connection ends after the handshake
@@ -213,7 +213,8 @@ func (m *Manager) TLS() *tls.Config {
 	}
 }
 
-func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns the certificate for a TLS handshake.
+func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	certificate, err := m.config.GetCertificate(hello)
 	if err != nil {
 		return nil, errors.New("acme: there is no certificate yet")
@@ -221,35 +222,35 @@ func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return certificate, nil
 }
 
-// Challenges answers HTTP-01 challenges; other requests are next's.
+// Challenges returns a handler that responds to HTTP-01 challenges and passes other requests to next.
 func (m *Manager) Challenges(next http.Handler) http.Handler {
 	return m.issuer.HTTPChallengeHandler(next)
 }
 
-// A State is how a domain's certificate stands.
+// A State is the state of a domain's certificate.
 type State struct {
 	Domain string `json:"domain"`
 	// Until is when the certificate expires, zero without a certificate.
 	Until time.Time `json:"until,omitzero"`
-	// Problem is why the last attempt to get one failed, "" where it did not.
+	// Problem is why the last attempt to get one failed, "" if it succeeded.
 	Problem string `json:"problem,omitempty"`
 }
 
-// States tells how the certificates stand, in the order of the options.
+// States returns the states of the certificates, in the order of the options.
 func (m *Manager) States() []State {
 	var all []State
 	for _, domain := range m.domains {
 		m.mu.Lock()
 		s := State{Domain: domain, Problem: m.problems[domain]}
 		m.mu.Unlock()
-		s.Until = m.until(domain)
+		s.Until = m.expiry(domain)
 		all = append(all, s)
 	}
 	return all
 }
 
-// until is when the domain's certificate ends.
-func (m *Manager) until(domain string) (until time.Time) {
+// expiry returns when the domain's certificate expires, zero if it has none.
+func (m *Manager) expiry(domain string) (until time.Time) {
 	for _, c := range m.cache.AllMatchingCertificates(domain) {
 		if c.Leaf != nil && c.Leaf.NotAfter.After(until) {
 			until = c.Leaf.NotAfter
@@ -258,8 +259,8 @@ func (m *Manager) until(domain string) (until time.Time) {
 	return until
 }
 
-// event handles an event of certmagic.
-func (m *Manager) event(_ context.Context, event string, data map[string]any) error {
+// handleEvent records the success or failure that an event of certmagic reports.
+func (m *Manager) handleEvent(_ context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
 	case "cert_obtained":
@@ -269,19 +270,20 @@ func (m *Manager) event(_ context.Context, event string, data map[string]any) er
 		m.logger.Info("has a new certificate", "domain", domain, "renewal", data["renewal"])
 	case "cert_failed":
 		if err, ok := data["error"].(error); ok && !errors.Is(err, context.Canceled) {
-			m.failed(domain, err)
+			m.recordFailure(domain, err)
 		}
 	}
 	return nil
 }
 
-func (m *Manager) failed(domain string, err error) {
-	problem := explain(m.issuer.CA, domain, err)
+// recordFailure records and logs why a domain got no certificate.
+func (m *Manager) recordFailure(domain string, err error) {
+	problem := explainFailure(m.issuer.CA, domain, err)
 	m.mu.Lock()
 	m.problems[domain] = problem
 	m.mu.Unlock()
 	attributes := []any{"domain", domain, "err", problem}
-	switch until := m.until(domain); {
+	switch until := m.expiry(domain); {
 	case until.IsZero():
 		attributes = append(attributes, "meanwhile", "there is no certificate, so TLS connections for it fail")
 	case until.Before(time.Now()):
@@ -292,21 +294,21 @@ func (m *Manager) failed(domain string, err error) {
 	m.logger.Error("couldn't get a certificate; it is tried again", attributes...)
 }
 
-// explain says why there is no certificate, and what helps.
-func explain(directory, domain string, err error) string {
+// explainFailure returns why the domain got no certificate, and what the operator can do.
+func explainFailure(directory, domain string, err error) string {
 	var problem acme.Problem
 	var network net.Error
 	switch {
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeRateLimited:
-		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", detail(problem))
+		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", describeProblem(problem))
 	case errors.As(err, &problem) && slices.Contains(unreached, problem.Type):
-		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, detail(problem))
+		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, describeProblem(problem))
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeCAA:
-		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, detail(problem))
+		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, describeProblem(problem))
 	case errors.As(err, &problem) && slices.Contains(refused, problem.Type):
-		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, detail(problem))
+		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, describeProblem(problem))
 	case errors.As(err, &problem):
-		return fmt.Sprintf("the ACME server refused: %s", detail(problem))
+		return fmt.Sprintf("the ACME server refused: %s", describeProblem(problem))
 	case errors.As(err, &network):
 		return fmt.Sprintf("couldn't reach the ACME server %s: %v", directory, network)
 	}
@@ -320,8 +322,8 @@ var (
 	refused = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
 )
 
-// detail is what the server says, bounded: a stranger wrote it.
-func detail(p acme.Problem) string {
+// describeProblem returns the text of the server's problem, quoted and cut, because it is untrusted.
+func describeProblem(p acme.Problem) string {
 	said := cmp.Or(p.Detail, p.Title, p.Type)
 	for _, s := range p.Subproblems {
 		if s.Detail != "" {

@@ -16,7 +16,7 @@ func (c *core) Enabled(zapcore.Level) bool {
 }
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{c.logger.With(attributes(fields)...)}
+	return &core{c.logger.With(toAttributes(fields)...)}
 }
 
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -27,13 +27,14 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 }
 
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.logger.Debug("certmagic: "+e.Message, attributes(fields)...)
+	c.logger.Debug("certmagic: "+e.Message, toAttributes(fields)...)
 	return nil
 }
 
 func (c *core) Sync() error { return nil }
 
-func attributes(fields []zapcore.Field) []any {
+// toAttributes returns the fields of a zap log entry as attributes of slog.
+func toAttributes(fields []zapcore.Field) []any {
 	named := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(named)

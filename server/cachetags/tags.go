@@ -18,7 +18,7 @@ const AllTag = "larder"
 
 // VersionTag returns the tag of everything that is one release's.
 func VersionTag(name, version string) string {
-	return versionPrefix + token(name) + "~" + token(version)
+	return versionPrefix + encodeToken(name) + "~" + encodeToken(version)
 }
 
 const packagePrefix, versionPrefix = "pkg~", "ver~"
@@ -43,7 +43,7 @@ func (h Headers) Release(name, version string) Release {
 	if !h {
 		return Release{}
 	}
-	return Release{token(name), token(version)}
+	return Release{encodeToken(name), encodeToken(version)}
 }
 
 // AppendLines appends the fields to the head of a response as lines of HTTP/1.1, each preceded by a line break.
@@ -74,9 +74,9 @@ func (r Release) appendTags(b []byte, separator byte) []byte {
 	return append(append(append(append(b, versionPrefix...), r.name...), '~'), r.version...)
 }
 
-// token encodes what separates or ends tags, and what some CDN refuses in one, as a
-// URL would. Names and versions that the bot publishes have none of it.
-func token(s string) string {
+// encodeToken percent-encodes the characters of s that separate or end tags, or that some CDN refuses in a tag. Names and versions
+// that the bot publishes have no such characters.
+func encodeToken(s string) string {
 	odd := func(c rune) bool { return c > 0x7f || !isPlain(byte(c)) }
 	if strings.IndexFunc(s, odd) < 0 {
 		return s

@@ -44,7 +44,7 @@ func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
 		tag:         `"` + base64.RawURLEncoding.EncodeToString(v.Manifest[:manifestBytes]) + t.format.suffix() + "." + archiveForm + `"`,
 		released:    v.Released.UTC().Truncate(time.Second),
 		contentType: t.format.contentType(),
-		disposition: disposition(t.filename()),
+		disposition: formatDisposition(t.filename()),
 		tags:        tags.Fields(t.pkg, t.version),
 	}
 }
@@ -67,19 +67,17 @@ func (a answer) setCommon(h http.Header) {
 	h.Set("Etag", a.tag)
 }
 
-// sendNotModified repeats what a cache may have to update, and nothing that
-// describes the body it does not have (RFC 9110 §15.4.5).
+// sendNotModified sends 304 with the fields that a cache updates, and without those that describe a body (RFC 9110 §15.4.5).
 func (a answer) sendNotModified(w http.ResponseWriter) outcome {
 	a.setCommon(w.Header())
 	w.WriteHeader(http.StatusNotModified)
 	return outNotModified
 }
 
-// disposition has a client save the archive under that name (RFC 6266). Names and
-// versions that the bot publishes are plain; what others published may not be, and
-// then "filename" is an approximation and "filename*" (RFC 8187) the name. In
-// either, what a file system could take for more than a name is an underscore.
-func disposition(filename string) string {
+// formatDisposition returns the Content-Disposition field by which a client saves the archive under a name (RFC 6266). Names and
+// versions that the bot publishes are ASCII. For other names, "filename" is an approximation and "filename*" (RFC 8187) the name.
+// An underscore replaces each character that has a meaning in paths.
+func formatDisposition(filename string) string {
 	const hex = "0123456789ABCDEF"
 	var plain, extended strings.Builder
 	exact := true
@@ -129,16 +127,14 @@ type target struct {
 	format       format
 }
 
-// top is the folder in the archive that holds everything.
-func (t target) top() string { return t.pkg + "-" + t.version }
+// rootFolder returns the name of the one folder at the top of the archive.
+func (t target) rootFolder() string { return t.pkg + "-" + t.version }
 
-// filename is what the archive is called where it is saved.
-func (t target) filename() string { return t.top() + t.format.suffix() }
+// filename returns the name under which a client saves the archive.
+func (t target) filename() string { return t.rootFolder() + t.format.suffix() }
 
-// parseTarget reads a path as it came, percent-encoded. The suffix is cut off once, from the
-// right: the rest is the version, whatever that ends in. A path that could mean
-// something else than it means here is [urlpath.ErrMalformed]; one of another form is
-// errNoEndpoint.
+// parseTarget parses the raw, percent-encoded path of an archive. It removes the suffix once; the rest is the version, which may
+// end in such a suffix too. The error is [urlpath.ErrMalformed] for an ambiguous path, and errNoEndpoint for one of another form.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -252,7 +248,7 @@ type sender struct {
 }
 
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.scarce() || client.IsScarce(r.Context()) })}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.isFull() || client.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }
@@ -336,7 +332,8 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) answered(f format, o outcome) { m.byOutcome[f][o].Inc() }
+// countOutcome counts a response by its format and outcome.
+func (m *metrics) countOutcome(f format, o outcome) { m.byOutcome[f][o].Inc() }
 
 func (m *metrics) register(to prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{m.requests, m.sentBytes, m.errors, m.making} {

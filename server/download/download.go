@@ -1,34 +1,28 @@
-// Package download answers requests for whole releases:
+// Package download serves complete releases as archives:
 // /download/{package}/{version}.tar.gz and .zip.
 //
-// An archive is made while it is sent, from the manifest and the contents of the
-// store. It holds the release's files in the byte order of their paths, under one
-// folder {package}-{version}, and nothing else: extracting two releases side by
-// side mixes nothing up. Every file has mode 0644 and the time at which upstream
-// published the release.
+// The handler makes an archive while it sends it, from the manifest and the contents of the store. The archive has the
+// release's files in the byte order of their paths, in one folder {package}-{version}, so two releases can be
+// extracted side by side. Every file has mode 0644 and the time at which upstream published the release.
 //
 // What it guarantees:
 //
-//   - The same release gives the same bytes, at any time and on any node, whatever
-//     codings its contents are kept in. So an archive has a strong entity tag that is
-//     known before the archive is made, and HEAD and 304 cost a look-up.
-//   - Every file is checked against the hash in the manifest on its way. Where one is
-//     damaged the connection ends in the middle, or the answer is 503 where nothing
-//     was sent yet; there is never a complete answer with less, or other, than the
-//     release.
-//   - Memory is bounded: Options.AtOnce archives are made at a time, and each holds
-//     its manifest and one content in its stored form, with a decoder's window.
+//   - The same release gives the same bytes, at any time and on any node, in whatever encodings its contents are stored. So
+//     an archive has a strong entity tag that is known before the archive is made, and HEAD and 304 cost a look-up.
+//   - Every file is compared with the hash in the manifest while it is sent. If a file is damaged, the connection ends in the
+//     middle of the archive, or the response is 503 if nothing was sent yet. No complete response differs from the release.
+//   - Memory is bounded: at most Options.AtOnce archives are made at a time, and each holds its manifest, one content in its
+//     stored encoding and a decoder's window.
 //     A client that keeps others waiting must take 128 KiB a second on average.
 //   - A withdrawn release is not served. An archive whose sending began before the
 //     withdrawal is sent to its end.
 //
-// What it does not: there are no ranges, because the middle of an archive cannot be
-// made without its beginning; a Range field is ignored, as RFC 9110 §14.2 allows.
-// The length of an archive is known beforehand only where it is small, so a client of
-// HTTP/1.0 learns of an archive that broke off from the archive alone; both formats
-// show it. A path with a slash at its end is not the archive's.
+// What it does not guarantee: there are no ranges, because the middle of an archive cannot be made without its beginning; the
+// handler ignores a Range field, as RFC 9110 §14.2 permits. It knows the length beforehand only of small archives, so a client
+// of HTTP/1.0 detects an incomplete archive by its format alone, which both formats permit. A path with a slash at its end
+// is not that of an archive.
 //
-// It must not know where releases come from, nor how assets are served.
+// The package must not know where releases come from, nor how assets are served.
 package download
 
 import (
@@ -81,7 +75,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-func (o *Options) defaults() {
+func (o *Options) setDefaults() {
 	o.AtOnce = cmp.Or(o.AtOnce, 4)
 	o.Wait = cmp.Or(o.Wait, time.Second)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
@@ -108,7 +102,7 @@ func New(o Options) (*Handler, error) {
 	if o.Store == nil {
 		return nil, errors.New("download: Options.Store is missing")
 	}
-	o.defaults()
+	o.setDefaults()
 	if o.AtOnce < 0 || o.Wait < 0 || o.StallTimeout < 0 {
 		return nil, fmt.Errorf("download: AtOnce is %d, Wait %v and StallTimeout %v; none can be negative", o.AtOnce, o.Wait, o.StallTimeout)
 	}
@@ -128,7 +122,7 @@ func New(o Options) (*Handler, error) {
 // in front must neither clean it nor redirect.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, out := h.serve(w, r)
-	h.metrics.answered(t.format, out)
+	h.metrics.countOutcome(t.format, out)
 	if out == outBroken || out == outLeft {
 		// Returning would end the body properly, and the client would take what
 		// it has for all of it.
@@ -176,7 +170,7 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 	v, err := views.LookupVersion(h.store, t.pkg, t.version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return v, h.absence(t)
+		return v, h.explainAbsence(t)
 	case err != nil:
 		return v, fmt.Errorf("download: couldn't look the version up: %w", err)
 	case v.Withdrawn != nil:
@@ -185,9 +179,9 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 	return v, nil
 }
 
-// absence returns why there is no such version. A package without a package JSON
-// may have versions: an operator who imports releases need not enrol it.
-func (h *Handler) absence(t target) error {
+// explainAbsence returns errNoPackage or errNoVersion for a version that does not exist. A package without a package JSON may have
+// versions, because an operator can import releases of it.
+func (h *Handler) explainAbsence(t target) error {
 	_, err := views.LookupPackage(h.store, t.pkg)
 	switch {
 	case err == nil:
@@ -204,7 +198,7 @@ func (h *Handler) absence(t target) error {
 	return errNoPackage
 }
 
-// sendArchive answers with the archive, when it is its turn.
+// sendArchive waits for a free slot, and then sends the archive while it makes it.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
 	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, h.wait)
 	switch {
@@ -246,5 +240,5 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	return f.send(w, r)
 }
 
-// scarce reports whether the next client would have to wait.
-func (h *Handler) scarce() bool { return h.slots.Full() }
+// isFull reports whether the next client has to wait for a slot.
+func (h *Handler) isFull() bool { return h.slots.Full() }

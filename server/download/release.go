@@ -47,7 +47,7 @@ func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 	}
 	slices.SortFunc(m.Files, func(a, b logs.File) int { return cmp.Compare(a.Path, b.Path) })
 	for i, f := range m.Files {
-		if !extractable(f.Path) || i > 0 && f.Path == m.Files[i-1].Path {
+		if !isExtractable(f.Path) || i > 0 && f.Path == m.Files[i-1].Path {
 			return release{}, fmt.Errorf("download: %w: manifest %s has the path %q, which is unsafe or there twice", kvstore.ErrCorrupt, v.Manifest, f.Path)
 		}
 		content, err := h.store.Content(f.SHA256)
@@ -58,26 +58,23 @@ func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 			return release{}, fmt.Errorf("download: %w: %s has %d bytes by manifest %s, and its content %s has %d", kvstore.ErrCorrupt, f.Path, f.Size, v.Manifest, f.SHA256, content.Size)
 		}
 	}
-	return release{top: t.top(), modified: modified(m.Released), files: m.Files}, nil
+	return release{top: t.rootFolder(), modified: fileTime(m.Released), files: m.Files}, nil
 }
 
-// extractable reports whether a path stays in the archive's folder wherever it is
-// extracted. Nothing else is ever published; but what an archive does to a user's
-// disk should not hang on that alone.
-func extractable(path string) bool {
+// isExtractable reports whether a path stays in the archive's folder on every system that extracts it. The bot publishes no other
+// paths; this is a second check, because it protects users' disks.
+func isExtractable(path string) bool {
 	return path != "." && fs.ValidPath(path) && !strings.ContainsAny(path, "\\\x00")
 }
 
-// The times that both formats hold: a zip archive's begin with 1980, and the field that
-// has them in seconds ends in 2106.
+// The range of times that both formats can store: zip archives begin with 1980, and their field with seconds ends in 2106.
 var (
 	earliest = time.Date(1980, time.January, 1, 0, 0, 0, 0, time.UTC)
 	latest   = time.Unix(1<<32-1, 0).UTC()
 )
 
-// modified is the time that an archive's files have, to the second. A release
-// without a time has the earliest.
-func modified(released time.Time) time.Time {
+// fileTime returns the modification time of an archive's files, to the second; the earliest one if the release has no time.
+func fileTime(released time.Time) time.Time {
 	switch at := released.UTC().Truncate(time.Second); {
 	case at.Before(earliest):
 		return earliest
@@ -123,7 +120,7 @@ func (h *Handler) open(f logs.File) (content, error) {
 func (c content) writeTo(w io.Writer, buffer []byte) error {
 	r, err := coding.NewReader(c.coding, bytes.NewReader(c.coded))
 	if err != nil {
-		return c.corrupt(err)
+		return c.newCorruptError(err)
 	}
 	defer r.Close()
 	sum := sha256.New()
@@ -131,30 +128,30 @@ func (c content) writeTo(w io.Writer, buffer []byte) error {
 		read, err := r.Read(buffer)
 		sum.Write(buffer[:read])
 		if n += int64(read); n > c.file.Size {
-			return c.corrupt(errors.New("it decodes to more bytes"))
+			return c.newCorruptError(errors.New("it decodes to more bytes"))
 		}
 		if _, err := w.Write(buffer[:read]); err != nil {
 			return err
 		}
 		switch {
 		case err == io.EOF && (n != c.file.Size || kvstore.Hash(sum.Sum(nil)) != c.file.SHA256):
-			return c.corrupt(errors.New("it decodes to other bytes"))
+			return c.newCorruptError(errors.New("it decodes to other bytes"))
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return c.corrupt(err)
+			return c.newCorruptError(err)
 		}
 	}
 }
 
-func (c content) corrupt(err error) error {
+// newCorruptError returns the error for a content that does not decode to the bytes in the manifest.
+func (c content) newCorruptError(err error) error {
 	return fmt.Errorf("download: %s: %w: content %s in %v: %w", c.file.Path, kvstore.ErrCorrupt, c.file.SHA256, c.coding, err)
 }
 
-// archiveForm is a part of every archive's entity tag. Raise it with every change
-// that gives any release other bytes, also where a library made it: the tag is
-// strong, and clients and caches would go on with what they have.
-// TestArchivesAreTheSame notices.
+// archiveForm is a part of every archive's entity tag. Increase it with every change that gives any release other bytes, also if a
+// library causes the change: the tag is strong, and clients and caches would keep the old bytes.
+// TestArchivesAreTheSame fails if it was forgotten.
 const archiveForm = "1"
 
 // level is that of the compression, of both formats. On a tar of npm 11.19.1 (13.8
@@ -299,8 +296,8 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 		}
 		return c.writeTo(w, buffer)
 	}
-	// Where a stored file has its length and checksum behind it instead of before it, a
-	// reader that cannot seek does not find its end. So it is read twice.
+	// A reader that cannot seek does not find the end of a stored file whose length and checksum follow it. So the content is read
+	// twice: first for the checksum.
 	sum := crc32.NewIEEE()
 	if err := c.writeTo(sum, buffer); err != nil {
 		return err
@@ -316,25 +313,22 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 
 func (a *zipArchiver) Close() error { return a.zip.Close() }
 
-// dosTime is a zip archive's own form of a time, in steps of two seconds and of no
-// particular time zone.
+// dosTime returns a time as zip archives store it, in steps of two seconds and without a time zone.
 func dosTime(t time.Time) (date, clock uint16) {
 	return uint16(t.Day() + int(t.Month())<<5 + (t.Year()-1980)<<9), uint16(t.Second()/2 + t.Minute()<<5 + t.Hour()<<11)
 }
 
-// extendedTime is Info-ZIP's extra field "UT", which says the same to the second and
-// in UTC. Every common reader knows it.
+// extendedTime returns Info-ZIP's extra field "UT" with a time to the second in UTC. Every common reader supports it.
 func extendedTime(t time.Time) []byte {
 	const modification = 1 // a flag: that time follows, and no other
 	field := append(make([]byte, 0, 9), 'U', 'T', 5, 0, modification)
 	return binary.LittleEndian.AppendUint32(field, uint32(t.Unix()))
 }
 
-// compressedExtensions are those of files that deflating makes hardly smaller.
+// compressedExtensions are those of files that deflate hardly makes smaller.
 //
-// Whether the store keeps a content in identity encoding would be more exact, but is not a
-// property of the release: contents are recompressed later, and then some turn out to be
-// smaller after all. The archive's bytes would change.
+// It would be more exact to ask whether the store has a content in identity encoding only. But recompression may change that
+// later, and the archive's bytes would change with it.
 var compressedExtensions = map[string]bool{
 	".png": true, ".apng": true, ".jpg": true, ".jpeg": true, ".gif": true, ".webp": true, ".avif": true, ".jxl": true,
 	".woff": true, ".woff2": true,

@@ -14,7 +14,7 @@ func TestModified(t *testing.T) {
 		{time.Date(2024, 2, 29, 14, 30, 45, 999, zone), time.Date(2024, 2, 29, 12, 30, 45, 0, time.UTC)},
 		{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), latest},
 	} {
-		if got := modified(test.released); got != test.want {
+		if got := fileTime(test.released); got != test.want {
 			t.Errorf("what was released at %v has the time %v, want %v", test.released, got, test.want)
 		}
 	}
@@ -26,7 +26,7 @@ func TestExtractable(t *testing.T) {
 		"": false, ".": false, "..": false, "../a": false, "a/../b": false, "/a": false, "a//b": false, "a/": false, "./a": false,
 		`a\b`: false, `..\a`: false, "a\x00": false, "\xff": false,
 	} {
-		if got := extractable(path); got != want {
+		if got := isExtractable(path); got != want {
 			t.Errorf("%q is extractable: %v, want %v", path, got, want)
 		}
 	}

@@ -86,7 +86,7 @@ func FuzzParseTarget(f *testing.F) {
 // checkDisposition holds the header against mime's reading of it.
 func checkDisposition(t *testing.T, filename string) {
 	t.Helper()
-	header := disposition(filename)
+	header := formatDisposition(filename)
 	if strings.ContainsFunc(header, func(r rune) bool { return r < ' ' || r > 0x7e }) {
 		t.Fatalf("the header %q of %q has bytes that no header should have", header, filename)
 	}
@@ -109,7 +109,7 @@ func TestDisposition(t *testing.T) {
 		"ü-100%.zip":                `attachment; filename="_-100_.zip"; filename*=UTF-8''%C3%BC-100%25.zip`,
 		"文 (1)'-\xff\u0085\x7f.zip": `attachment; filename="_ (1)'-___.zip"; filename*=UTF-8''%E6%96%87%20%281%29%27-___.zip`,
 	} {
-		if got := disposition(filename); got != want {
+		if got := formatDisposition(filename); got != want {
 			t.Errorf("the header for %q is\n%s, want\n%s", filename, got, want)
 		}
 		checkDisposition(t, filename)

@@ -43,7 +43,7 @@ type Exchange struct {
 	slow *writer
 	held h2.Held // of the body that is being sent, or nil
 
-	// Of the body over HTTP/1.1.
+	// The state of the body over HTTP/1.1.
 	size, missing int       // its bytes, and those that are not sent because sending has failed
 	begun         time.Time // when sending began
 	chunkEnd      int       // up to where it must have been sent at chunkBy, if the connection waits to send
@@ -143,8 +143,8 @@ func (x *Exchange) sendTimeout(now time.Time) time.Duration {
 	return max(time.Millisecond, x.chunkBy.Sub(now))
 }
 
-// release ends the holding of a body that has been sent, or is not sent any further.
-func (x *Exchange) release() {
+// releaseBody ends the holding of a body that has been sent, or is not sent any further.
+func (x *Exchange) releaseBody() {
 	x.missing += x.c.clearParts()
 	if held := x.held; held != nil {
 		x.held = nil
@@ -267,7 +267,7 @@ type stamp struct {
 
 // headEnd returns the end of a head that is sent at a time: Date, and Connection if the connection closes afterwards.
 func (c *clock) headEnd(now time.Time, closes bool) []byte {
-	if s := c.stamp(now); closes {
+	if s := c.formatSecond(now); closes {
 		return s.closing
 	} else {
 		return s.open
@@ -275,10 +275,10 @@ func (c *clock) headEnd(now time.Time, closes bool) []byte {
 }
 
 // dateField returns the Date field of a header block that is sent at a time.
-func (c *clock) dateField(now time.Time) []byte { return c.stamp(now).block }
+func (c *clock) dateField(now time.Time) []byte { return c.formatSecond(now).block }
 
-// stamp returns the formatted second of now. It caches the last one.
-func (c *clock) stamp(now time.Time) *stamp {
+// formatSecond returns the head lines with the Date of the second of now. It caches those of the last second.
+func (c *clock) formatSecond(now time.Time) *stamp {
 	s := c.now.Load()
 	if second := now.Unix(); s == nil || s.second != second {
 		date := now.UTC().Format(http.TimeFormat)

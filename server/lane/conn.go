@@ -56,7 +56,7 @@ type conn struct {
 
 	place *connEntry // in the listener's limit, or nil
 
-	// Of a connection that waits on a loop.
+	// The fields of a connection that waits on a loop.
 	loop       *loop // nil where a goroutine waits
 	fd         int
 	added      bool // to the loop's set, or tried to be
@@ -340,7 +340,7 @@ func (c *conn) respond() (next state) {
 			}
 		}
 		if next != sending {
-			x.release()
+			x.releaseBody()
 		}
 	}()
 	if !c.listener.countForClient(c) {
@@ -389,7 +389,7 @@ func (c *conn) closeSocket() error {
 		c.sendTimer.Stop()
 	}
 	if c.exchange.held != nil {
-		c.exchange.release()
+		c.exchange.releaseBody()
 	}
 	if c.secure == nil && c.socket == nil {
 		return c.closeDescriptor()

@@ -85,6 +85,7 @@ var networks = [...]struct {
 	share float64
 }{{64, 1}, {56, 1. / 4}, {48, 1. / 16}}
 
+// newConnLimit returns a limit of most connections in all, shared fairly among clients; 0 for none.
 func newConnLimit(most int) *connLimit {
 	return &connLimit{bounded: most > 0, most: most, ample: ampleOf(most), clients: make(map[netip.Prefix]*clientCount)}
 }
@@ -109,10 +110,10 @@ func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	r.makeRoom(p)
 }
 
-// delay returns how much later than it was accepted a new connection is served, because its client or a network of it churns: too many of
+// serveDelay returns how much later than it was accepted a new connection is served, because its client or a network of it churns: too many of
 // its connections have ended without a complete request. It returns 0 unless more than an eighth of the limit is silent, because a delay also
 // affects other users of the same address or network.
-func (p *connEntry) delay() (delay time.Duration) {
+func (p *connEntry) serveDelay() (delay time.Duration) {
 	if p == nil {
 		return 0
 	}
@@ -238,15 +239,15 @@ func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now
 		if p == newcomer {
 			continue
 		}
-		if score := r.score(p, now); score > highest {
+		if score := r.evictionScore(p, now); score > highest {
 			candidate, highest = p, score
 		}
 	}
 	return candidate
 }
 
-// score returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
-func (r *connLimit) score(p *connEntry, now time.Time) float64 {
+// evictionScore returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
+func (r *connLimit) evictionScore(p *connEntry, now time.Time) float64 {
 	silent, asked := r.countOf(p)
 	quiet := now.Sub(p.opened)
 	switch c := p.conn.Load(); {
@@ -409,9 +410,9 @@ func (p *connEntry) setDescriptor(fd int, socket net.Conn) {
 	}
 }
 
-// leave removes the connection from the limit, before it is closed. It counts against its client if it has made no complete request, unless
+// remove removes the connection from the limit, before it is closed. It counts against its client if it has made no complete request, unless
 // it was evicted, which is not the client's doing.
-func (p *connEntry) leave() {
+func (p *connEntry) remove() {
 	if p != nil {
 		p.limit.mu.Lock()
 		if p.place >= 0 && !p.asked.Load() {

@@ -54,7 +54,7 @@ func TestScores(t *testing.T) {
 		{"a silent connection of a network with many", open("2001:db8:0:99::/64", time.Second, false, opening)},
 		{"half a head that is older", open("2001:db8:0:98::/64", 2*time.Second, false, alone)},
 	} {
-		score := r.score(c.p, now)
+		score := r.evictionScore(c.p, now)
 		if score <= last {
 			t.Errorf("%s has the score %g, and the one before %g", c.name, score, last)
 		}
@@ -64,7 +64,7 @@ func TestScores(t *testing.T) {
 	for range 20 {
 		burst = open("203.0.113.4/32", 0, false, fresh)
 	}
-	if waiting := open("", 500*time.Millisecond, false, fresh); r.score(waiting, now) >= r.score(burst, now) {
+	if waiting := open("", 500*time.Millisecond, false, fresh); r.evictionScore(waiting, now) >= r.evictionScore(burst, now) {
 		t.Error("a proxy's connection for later is evicted before those of a burst of silent ones")
 	}
 }
@@ -80,7 +80,7 @@ func TestEvictions(t *testing.T) {
 			for p := range open {
 				switch random.IntN(8) {
 				case 0:
-					p.leave()
+					p.remove()
 					delete(open, p)
 				case 1:
 					p.markAsked()
@@ -94,7 +94,7 @@ func TestEvictions(t *testing.T) {
 			highest := 0.
 			for other := range open {
 				if other.place >= 0 {
-					highest = max(highest, r.score(other, time.Now()))
+					highest = max(highest, r.evictionScore(other, time.Now()))
 				}
 			}
 			open[p] = true
@@ -106,7 +106,7 @@ func TestEvictions(t *testing.T) {
 					t.Fatalf("a connection is evicted where %d of %d are open", len(open), most)
 				}
 				r.add(p) // as it was
-				if score := r.score(p, time.Now()); score < highest {
+				if score := r.evictionScore(p, time.Now()); score < highest {
 					t.Errorf("a connection with the score %g is evicted, where another has %g", score, highest)
 				}
 				r.remove(p)
@@ -204,7 +204,7 @@ func TestChurn(t *testing.T) {
 					silent[i] = open("203.0.113.1/32")
 				}
 				if tt.idle {
-					silent[0].leave() // the new one is the last that is allowed
+					silent[0].remove() // the new one is the last that is allowed
 				}
 				for _, of := range tt.ended {
 					p := open(of)
@@ -213,19 +213,19 @@ func TestChurn(t *testing.T) {
 						r.remove(p)
 						r.mu.Unlock()
 					}
-					p.leave()
+					p.remove()
 				}
 				for range tt.asked {
 					p := open(tt.of)
 					p.markAsked()
-					p.leave()
+					p.remove()
 				}
 				time.Sleep(tt.after)
-				if got := open(tt.of).delay(); got.Round(time.Millisecond) != tt.want {
+				if got := open(tt.of).serveDelay(); got.Round(time.Millisecond) != tt.want {
 					t.Errorf("a new connection is served %v later, not %v", got, tt.want)
 				}
 				for _, p := range silent {
-					p.leave()
+					p.remove()
 				}
 				time.Sleep(time.Minute)
 				for i := range 1000 {

@@ -181,7 +181,7 @@ func (c *conn) prepareToWait() error {
 func (c *conn) moveToPoller() error {
 	c.loop.forget(c)
 	if c.added {
-		_ = c.loop.control(unix.EPOLL_CTL_DEL, c.fd, 0)
+		_ = c.loop.changeEvents(unix.EPOLL_CTL_DEL, c.fd, 0)
 	}
 	switch {
 	case c.socket != nil:
@@ -201,7 +201,7 @@ func (c *conn) moveToPoller() error {
 	c.listener.mu.Unlock()
 	_ = file.Close()
 	if err != nil {
-		c.place.leave()
+		c.place.remove()
 		c.listener.source.releaseSlot()
 		return err
 	}
@@ -267,7 +267,7 @@ func (c *conn) closeDescriptor() error {
 	if c.fd < 0 {
 		return nil
 	}
-	c.place.leave()
+	c.place.remove()
 	_, _, err := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(c.fd), 0, 0)
 	c.listener.source.releaseSlot()
 	if err != 0 {

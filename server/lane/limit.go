@@ -168,7 +168,7 @@ func (c *unixConn) entry() *connEntry { return c.place }
 
 func (c *unixConn) Close() error {
 	defer c.release()
-	c.place.leave()
+	c.place.remove()
 	return c.Conn.Close()
 }
 
@@ -257,6 +257,7 @@ type limitedConn struct {
 	once  sync.Once
 }
 
+// entry returns the connection's entry in the limit.
 func (c *limitedConn) entry() *connEntry { return c.place }
 
 // RemoteAddr returns the address of the peer, or of the client that the PROXY protocol names.
@@ -268,7 +269,7 @@ func (c *limitedConn) RemoteAddr() net.Addr {
 }
 
 func (c *limitedConn) Close() error {
-	c.place.leave()
+	c.place.remove()
 	err := c.TCPConn.Close()
 	c.once.Do(c.of.releaseSlot)
 	return err

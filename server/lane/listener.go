@@ -187,7 +187,7 @@ func (l *Listener) acceptConnections() {
 		c, err := l.accept()
 		switch {
 		case err == nil:
-			proxied, delay := l.o.ProxyProtocol && c.place != nil && c.place.proxy, c.place.delay()
+			proxied, delay := l.o.ProxyProtocol && c.place != nil && c.place.proxy, c.place.serveDelay()
 			if !proxied && delay <= 0 {
 				l.start(c)
 				continue
@@ -358,7 +358,7 @@ func (l *Listener) endingSince() time.Time {
 // over HTTP/2 they continue until Stop.
 func (l *Listener) Leave() {
 	l.leaving.Store(true)
-	for _, m := range l.multiplexed() {
+	for _, m := range l.listMultiplexers() {
 		m.startEnd()
 	}
 }
@@ -402,8 +402,8 @@ func (l *Listener) closeWaitingNow() {
 	}
 }
 
-// multiplexed returns the connections that use HTTP/2.
-func (l *Listener) multiplexed() (all []*multiplexer) {
+// listMultiplexers returns the connections that use HTTP/2.
+func (l *Listener) listMultiplexers() (all []*multiplexer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open.all() {
@@ -420,7 +420,7 @@ func (l *Listener) Abort() {
 	_ = l.Close()
 	l.closeWaitingNow()
 	l.shutDownAll()
-	for _, m := range l.multiplexed() {
+	for _, m := range l.listMultiplexers() {
 		m.abort()
 	}
 }

@@ -92,7 +92,7 @@ func newLoop() (*loop, error) {
 		l.wait, err = l.epoll.SyscallConn()
 	}
 	if err == nil {
-		err = l.control(unix.EPOLL_CTL_ADD, l.nudge, interest)
+		err = l.changeEvents(unix.EPOLL_CTL_ADD, l.nudge, interest)
 	}
 	if err != nil {
 		l.close()
@@ -152,19 +152,19 @@ func (l *loop) add(c *conn) error {
 	}
 	l.conns[c.fd] = c
 	l.mu.Unlock()
-	return l.control(unix.EPOLL_CTL_ADD, c.fd, c.interest())
+	return l.changeEvents(unix.EPOLL_CTL_ADD, c.fd, c.watchedEvents())
 }
 
-// interest returns which events of the connection the loop watches.
-func (c *conn) interest() uint32 {
+// watchedEvents returns which events of the connection the loop watches.
+func (c *conn) watchedEvents() uint32 {
 	if c.watchesOut {
 		return interest | unix.EPOLLOUT
 	}
 	return interest
 }
 
-// control changes which events of a descriptor the loop watches.
-func (l *loop) control(op, fd int, events uint32) error {
+// changeEvents changes which events of a descriptor the loop watches.
+func (l *loop) changeEvents(op, fd int, events uint32) error {
 	var err error
 	closed := l.wait.Control(func(epoll uintptr) {
 		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
@@ -178,7 +178,7 @@ func (l *loop) watchAgain(c *conn, fd int, events uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conns[fd] == c {
-		_ = l.control(unix.EPOLL_CTL_MOD, fd, events)
+		_ = l.changeEvents(unix.EPOLL_CTL_MOD, fd, events)
 	}
 }
 
@@ -194,7 +194,7 @@ func (l *loop) forget(c *conn) {
 // run serves the connections of the loop until it is closed or another goroutine takes it over.
 func (l *loop) run() {
 	for {
-		// Where this goroutine had left the loop, both may be as another one left them.
+		// If this goroutine has handed the loop to another one meanwhile, both positions may have changed.
 		for l.at < l.n || l.greeted < l.met {
 			if !l.serveNext() && !l.waitForLoop() {
 				return
@@ -350,7 +350,7 @@ func (c *conn) respondNow(now time.Time) state {
 
 // waitOnLoop lets the connection wait for its next request. With again the loop checks once more for bytes that are there already.
 func (c *conn) waitOnLoop(again bool) {
-	s, loop, fd, events := c.waitingState(), c.loop, c.fd, c.interest()
+	s, loop, fd, events := c.waitingState(), c.loop, c.fd, c.watchedEvents()
 	c.buffer = nil
 	if !c.added && loop.add(c) != nil { // while the descriptor is surely c's
 		c.close()
@@ -370,7 +370,7 @@ func (c *conn) continueSending(now time.Time) state {
 	if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
 		return sending
 	}
-	x.release()
+	x.releaseBody()
 	if x.err != nil || x.closes {
 		return closing
 	}

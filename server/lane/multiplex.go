@@ -143,8 +143,8 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 	_, failed := m.h.Failure()
 	done := m.isSent() && m.h.Done()
 	if done && err == nil && m.lingers.IsZero() {
-		// What the client has sent meanwhile is read: the system would answer it with a reset, and
-		// the client might miss what was sent last.
+		// The connection reads what the client has sent meanwhile: otherwise the system would send a reset, and
+		// the client might lose the last responses.
 		if m.h.Abandon(); m.c.closeWrite() || failed {
 			m.lingers = now.Add(m.c.listener.o.IdleAtEnd)
 		}
@@ -174,8 +174,8 @@ func (m *multiplexer) onChange() {
 // isSent reports whether everything that was gathered has been sent.
 func (m *multiplexer) isSent() bool { return m.out == nil && m.sealed == nil }
 
-// gather returns the data to send next, nil for none.
-func (m *multiplexer) gather(now time.Time) *h2.Out {
+// nextData returns the data to send next, nil for none.
+func (m *multiplexer) nextData(now time.Time) *h2.Out {
 	out := h2.NewOut(m.c.loop == nil || m.c.secure != nil)
 	m.h.Gather(out, now)
 	if out.Size() == 0 {
@@ -402,14 +402,14 @@ func (m *multiplexer) startTimer(now time.Time) {
 	}
 	m.armed = due
 	if after := due.Sub(now); m.timer == nil {
-		m.timer = time.AfterFunc(after, m.expire)
+		m.timer = time.AfterFunc(after, m.closeExpired)
 	} else {
 		m.timer.Reset(after)
 	}
 }
 
-// expire closes the connection, or ends its streams, whose deadlines have passed. If none has, it sets the timer again.
-func (m *multiplexer) expire() {
+// closeExpired closes the connection, or ends its streams, whose deadlines have passed. If none has, it sets the timer again.
+func (m *multiplexer) closeExpired() {
 	m.mu.Lock()
 	now := time.Now()
 	m.armed = time.Time{}
@@ -483,7 +483,7 @@ func (m *multiplexer) closeWaited() {
 	m.h.Drain()
 	if m.c.loop != nil {
 		_ = m.send(now)
-	} else if out := m.gather(now); out != nil {
+	} else if out := m.nextData(now); out != nil {
 		m.ended = true
 		m.mu.Unlock()
 		_ = m.c.socket.SetWriteDeadline(now.Add(m.c.listener.o.IdleAtEnd))
@@ -502,7 +502,7 @@ func (m *multiplexer) writeLoop() {
 	defer m.mu.Unlock()
 	for !m.ended {
 		now := time.Now()
-		if m.out = m.gather(now); m.out == nil {
+		if m.out = m.nextData(now); m.out == nil {
 			if m.makeBusy() {
 				m.flushAndWait(now)
 			}

@@ -103,7 +103,7 @@ func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 		if turn > 0 {
 			now = time.Now()
 		}
-		if m.out = m.gather(now); m.out == nil {
+		if m.out = m.nextData(now); m.out == nil {
 			return false, nil
 		}
 		if m.c.secure != nil {
@@ -199,7 +199,9 @@ func (m *multiplexer) dropRecords() {
 }
 
 // serveAgain makes the loop serve the connection once more, after the others.
-func (c *conn) serveAgain() { _ = c.loop.control(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT) }
+func (c *conn) serveAgain() {
+	_ = c.loop.changeEvents(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT)
+}
 
 // shutWrite closes a connection on a loop for writing.
 func (m *multiplexer) shutWrite() {

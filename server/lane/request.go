@@ -263,7 +263,7 @@ func (m *name) readToken(b []byte) int {
 func findControl(b []byte, n int) int {
 	for n+8 <= len(b) {
 		x := binary.LittleEndian.Uint64(b[n : n+8])
-		// What is visible makes no carry, so the first byte that is marked is none of it.
+		// A visible character makes no carry, so the first marked byte is a control character.
 		found := ((x - 0x20*ones) | (x + ones)) & highs
 		if found == 0 {
 			n += 8
@@ -304,8 +304,8 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'A' <= c && c <= 'F' || 'a' <= c && c <= 'f'
 }
 
-// What stands in tokens (RFC 9110 §5.6.2), and what this package takes in targets (RFC
-// 3986 §3.3, §3.4), beside what is encoded and where the query begins, and in Host.
+// The characters of tokens (RFC 9110 §5.6.2), and those that this package accepts in targets (RFC 3986 §3.3, §3.4), besides
+// percent-encoded bytes and the question mark, and in Host.
 var (
 	tokenBytes  = alphanumericAnd("!#$%&'*+-.^_`|~")
 	targetBytes = alphanumericAnd("-._~!$&'()*+,;=:@/")

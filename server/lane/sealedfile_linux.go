@@ -39,7 +39,8 @@ func NewSealedFile(body []byte, closed func()) (*SealedFile, error) {
 	return f, nil
 }
 
-// sendSealed sends the parts without waiting, of the body what the sealed file has of it.
+// sendSealed sends the head from memory and the body from the sealed file in memory, with sendfile. It does not wait for the client: it returns nil when
+// the socket is full.
 func (c *conn) sendSealed() error {
 	if head := len(c.parts[0]) + len(c.parts[1]); head > 0 {
 		n, err := unix.SendmsgBuffers(c.fd, c.parts[:2], nil, nil, unix.MSG_MORE|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

@@ -186,8 +186,8 @@ func (a *analytics) restoreRecords(records []record) {
 	a.over = a.over[max(0, len(a.over)-keptMinutes):]
 }
 
-// unstored returns the records that are not in the history yet, and the present minute last.
-func (a *analytics) unstored(now time.Time) []record {
+// unstoredRecords returns the records that are not in the history yet, and the present minute last.
+func (a *analytics) unstoredRecords(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)

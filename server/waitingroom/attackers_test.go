@@ -161,7 +161,7 @@ func TestRevoke(t *testing.T) {
 	// A restart does not forget it.
 	codec := testKeys(t).codec("shop", "")
 	mine, _ := codec.open(other.cookie())
-	h.rooms.currentLayout().byName["shop"].revoke(t.Context(), mine)
+	h.rooms.currentRooms().byName["shop"].revoke(t.Context(), mine)
 	h.close()
 	again := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: h.clock})
 	stolen.house = again

@@ -60,14 +60,14 @@ func (l *autoLimit) restoreMeasured(measured *nodes.Responses) {
 	l.measured.Add(measured)
 }
 
-// of returns the limit of a room: its minimum before the first change.
-func (l *autoLimit) of(room *config.Room) int {
+// limitOf returns the limit of a room: its minimum before the first change.
+func (l *autoLimit) limitOf(room *config.Room) int {
 	return min(room.TotalActiveUsers, max(room.AutomaticMin, int(l.current.Load())))
 }
 
-// follow changes the limit of a room with so many active users by the responses since the last change, of which measured are the
+// adjust changes the limit of a room with so many active users by the responses since the last change, of which measured are the
 // newest, if it is due. It reports whether the limit has changed.
-func (l *autoLimit) follow(now time.Time, room *config.Room, active int, measured *nodes.Responses) bool {
+func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measured *nodes.Responses) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all.Add(measured)
@@ -75,9 +75,9 @@ func (l *autoLimit) follow(now time.Time, room *config.Room, active int, measure
 		return false
 	}
 	p99 := float64(l.all.Percentile(0.99))
-	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.of(room))
+	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
 	l.all, l.changed = nodes.Responses{}, now
-	before := l.of(room)
+	before := l.limitOf(room)
 	limit := before
 	switch {
 	case failing || p99 > fallAbove*objective:

@@ -44,7 +44,7 @@ func TestAutoLimit(t *testing.T) {
 			for len(ends) > 0 && !ends[0].After(now) {
 				ends = ends[1:]
 			}
-			for len(ends) < l.of(room) {
+			for len(ends) < l.limitOf(room) {
 				ends = append(ends, now.Add(time.Minute))
 			}
 			settled := second > 10*60
@@ -59,13 +59,13 @@ func TestAutoLimit(t *testing.T) {
 			}
 			for i := range node {
 				if measured := node[i].takeMeasured(); rng.IntN(5) > 0 {
-					l.follow(now, room, len(ends), measured)
+					l.adjust(now, room, len(ends), measured)
 				} else {
 					node[i].restoreMeasured(measured)
 				}
 				node[i].current.Store(l.current.Load())
 			}
-			if n := l.of(room); n < room.AutomaticMin || n > room.TotalActiveUsers {
+			if n := l.limitOf(room); n < room.AutomaticMin || n > room.TotalActiveUsers {
 				t.Fatalf("the limit is %d", n)
 			}
 			if settled {
@@ -93,8 +93,8 @@ func TestAutoLimitFalls(t *testing.T) {
 		for i := range limitMinimum {
 			l.countResponse(time.Millisecond, http.StatusBadGateway, fmt.Sprintf("203.0.113.%d:1", i%clients))
 		}
-		l.follow(now, room, active, l.takeMeasured())
-		return l.of(room)
+		l.adjust(now, room, active, l.takeMeasured())
+		return l.limitOf(room)
 	}
 	if n := step(100); n != 100 {
 		t.Errorf("the limit is %d after errors of one client", n)
@@ -107,9 +107,9 @@ func TestAutoLimitFalls(t *testing.T) {
 		t.Errorf("the limit is %d before sessions have ended", n)
 	}
 	for range 50 {
-		step(l.of(room))
+		step(l.limitOf(room))
 	}
-	if n := l.of(room); n != 5 {
+	if n := l.limitOf(room); n != 5 {
 		t.Errorf("the limit is %d after more errors", n)
 	}
 }

@@ -56,7 +56,7 @@ func BenchmarkNew(b *testing.B) {
 // BenchmarkReport is what a visitor waits for who draws: a report to the global object on
 // the same node, whose grants are on the disk when it ends.
 func BenchmarkReport(b *testing.B) {
-	room := wideOpen(b).currentLayout().rooms[0]
+	room := wideOpen(b).currentRooms().rooms[0]
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := room.report(context.Background()); err != nil {

@@ -60,7 +60,7 @@ const (
 
 // openCentre opens the data centre object of a room when its durable object starts.
 func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
-	room := r.currentLayout().byName[s.Name()]
+	room := r.currentRooms().byName[s.Name()]
 	if room == nil {
 		return nil, errNoRoom
 	}
@@ -69,7 +69,7 @@ func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handl
 	}
 	o := &r.options
 	now := room.now()
-	c := &centre{rooms: r, room: room, moment: room.at(now), logger: o.Logger}
+	c := &centre{rooms: r, room: room, moment: room.settingsAt(now), logger: o.Logger}
 	var err error
 	if o.Frozen {
 		c.stopped, c.machine = true, queue.NewDataCentre(room.name, now.UnixNano(), c.moment.Settings, rand.Uint64(), now)
@@ -137,11 +137,11 @@ func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Ti
 
 // Handle implements durable.Handler.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
-	if room := c.rooms.currentLayout().byName[s.Name()]; room != nil {
+	if room := c.rooms.currentRooms().byName[s.Name()]; room != nil {
 		c.room = room
 	}
 	now, changed := c.room.now(), false
-	if m, down := c.room.at(now), c.room.isDown(); m != c.moment || down != c.down {
+	if m, down := c.room.settingsAt(now), c.room.isDown(); m != c.moment || down != c.down {
 		changed = down != c.down || !sameButLimits(m, c.moment)
 		c.moment, c.down = m, down
 		here := c.room.settingsFor(m.Settings)

@@ -110,7 +110,7 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 	removeTickets(out.Header)
 	client.SetForwarded(out.Header, req)
 	out.Header.Set("X-Forwarded-Method", req.Method)
-	out.Header.Set("X-Forwarded-Uri", target(req).RequestURI())
+	out.Header.Set("X-Forwarded-Uri", requestTarget(req).RequestURI())
 	if res, err = c.client.Do(out); err != nil {
 		return nil, nil, err
 	}

@@ -26,12 +26,12 @@ func TestAutoLimitOfCluster(t *testing.T) {
 	}
 	measure := func(node int, took time.Duration) {
 		for range limitMinimum {
-			w.centres[node].rooms.currentLayout().byName["shop"].kept.limit.countResponse(took, http.StatusOK, "203.0.113.1:1")
+			w.centres[node].rooms.currentRooms().byName["shop"].kept.limit.countResponse(took, http.StatusOK, "203.0.113.1:1")
 		}
 	}
 	w.pass(4 * time.Second)
 	for i := range 2 { // users, past the origin that the test does not have
-		room := w.centres[1+i].rooms.currentLayout().byName["shop"]
+		room := w.centres[1+i].rooms.currentRooms().byName["shop"]
 		if err := room.do(t.Context(), func(ctx context.Context, s *durable.State, c *centre) error {
 			d, err := c.decideVisit(ctx, s, newTicket())
 			if d.Outcome != queue.Pass {

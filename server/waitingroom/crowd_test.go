@@ -48,7 +48,7 @@ func newQueuers(b testing.TB, n int, apart time.Duration) *queuers {
 		}
 		store.Close()
 	})
-	c.room = opened.currentLayout().rooms[0]
+	c.room = opened.currentRooms().rooms[0]
 	c.handler = opened.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") }))
 	for i := range c.cookies { // all within a moment: who does not come again soon would count no longer
 		c.add(apart)

@@ -55,21 +55,21 @@ type Cluster struct {
 // EffectiveRoom returns the settings that are in force in a room, for the node that has the global objects; false if there is no
 // such room, or its nodes do not share it. An automatic limit follows the responses of the site that a node has measured, nil for none.
 func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Room, bool) {
-	room := r.currentLayout().byName[name]
+	room := r.currentRooms().byName[name]
 	if room == nil || room.config.EachNode {
 		return nodes.Room{}, false
 	}
 	room.followOrigin(measured)
-	holds := nodes.Room{Settings: room.at(room.now()).Settings, Longest: room.config.LongestSession()}
+	holds := nodes.Room{Settings: room.settingsAt(room.now()).Settings, Longest: room.config.LongestSession()}
 	if room.config.Automatic {
-		holds.AutomaticLimit = room.kept.limit.of(room.config)
+		holds.AutomaticLimit = room.kept.limit.limitOf(room.config)
 	}
 	return holds, true
 }
 
 // SharedRooms returns the names of the rooms that the nodes of a cluster share.
 func (r *Rooms) SharedRooms() (names []string) {
-	for _, room := range r.currentLayout().rooms {
+	for _, room := range r.currentRooms().rooms {
 		if !room.config.EachNode {
 			names = append(names, room.config.Name)
 		}

@@ -43,8 +43,8 @@ func tierFor(minutes int) tier {
 // start returns the first minute of the period that contains a minute.
 func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
 
-// key returns the key of the history's row with the period that starts at a minute.
-func (t tier) key(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
+// rowKey returns the key of the history's row with the period that starts at a minute.
+func (t tier) rowKey(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
 
 // A record is a period as it is stored, with what percentiles of several are made from.
 type record struct {
@@ -53,8 +53,8 @@ type record struct {
 	Stays histogram `json:"stays,omitempty"`
 }
 
-// minute returns the number of the minute in which the record starts.
-func (r *record) minute() int64 { return r.Time.Unix() / 60 }
+// startMinute returns the number of the minute in which the record starts.
+func (r *record) startMinute() int64 { return r.Time.Unix() / 60 }
 
 // merge extends the record by another one, so that it covers both.
 func (r *record) merge(other record) {
@@ -67,7 +67,7 @@ func (r *record) merge(other record) {
 
 // startPeriod returns the record as the first one of a period of a tier.
 func (r record) startPeriod(t tier) record {
-	r.Time, r.Minutes = time.Unix(t.start(r.minute())*60, 0).UTC(), int(t.minutes)
+	r.Time, r.Minutes = time.Unix(t.start(r.startMinute())*60, 0).UTC(), int(t.minutes)
 	return r
 }
 
@@ -156,7 +156,7 @@ func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) (
 	if len(q.keep) > 0 {
 		return nil, q.store(ctx, s)
 	}
-	rows, err := s.List(ctx, durable.ListOptions{Prefix: q.tier.prefix, Start: q.tier.key(q.from)}, durable.NoCache)
+	rows, err := s.List(ctx, durable.ListOptions{Prefix: q.tier.prefix, Start: q.tier.rowKey(q.from)}, durable.NoCache)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 // store adds records to the tier, and deletes what is too old for it.
 func (t tier) store(ctx context.Context, s *durable.State, records []record) error {
 	for _, r := range records {
-		key := t.key(t.start(r.minute()))
+		key := t.rowKey(t.start(r.startMinute()))
 		period, known, err := durable.GetJSON[record](ctx, s, key)
 		switch {
 		case err != nil:
@@ -202,7 +202,7 @@ func (t tier) store(ctx context.Context, s *durable.State, records []record) err
 			return err
 		}
 	}
-	old, err := s.List(ctx, durable.ListOptions{Prefix: t.prefix, End: t.key(records[len(records)-1].minute() - t.kept)}, durable.NoCache)
+	old, err := s.List(ctx, durable.ListOptions{Prefix: t.prefix, End: t.rowKey(records[len(records)-1].startMinute() - t.kept)}, durable.NoCache)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (r *room) storeHistory(ctx context.Context, all bool) error {
 // Analytics returns what happened in a room in the last minutes: per minute up to a day, per quarter of an hour up to a week, per
 // hour up to [MaxMinutes]. The present period is the last. It returns false if there is no such room.
 func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Period, bool, error) {
-	room, ok := r.currentLayout().byName[name]
+	room, ok := r.currentRooms().byName[name]
 	if !ok {
 		return nil, false, nil
 	}
@@ -255,8 +255,8 @@ func (r *room) readHistory(ctx context.Context, minutes int) ([]Period, error) {
 	for i := range all {
 		all[i].Time, all[i].Minutes = time.Unix((first+int64(i)*t.minutes)*60, 0).UTC(), int(t.minutes)
 	}
-	for _, part := range append(records, r.analytics.unstored(now)...) {
-		i := (t.start(part.minute()) - first) / t.minutes
+	for _, part := range append(records, r.analytics.unstoredRecords(now)...) {
+		i := (t.start(part.startMinute()) - first) / t.minutes
 		switch {
 		case i < 0 || i >= n:
 		case all[i].isEmpty():

@@ -13,7 +13,7 @@ import (
 func TestHistory(t *testing.T) {
 	dir := t.TempDir()
 	h := openWith(t, houseOptions{yaml: small(3), dir: dir})
-	room := h.rooms.currentLayout().byName["shop"]
+	room := h.rooms.currentRooms().byName["shop"]
 	const days = 31
 	for minute := range days * 24 * 60 {
 		if minute%7 > 2 { // none comes
@@ -88,7 +88,7 @@ func TestHistoryAcrossRestarts(t *testing.T) {
 		h := openWith(t, houseOptions{yaml: small(9), dir: dir, clock: clock})
 		h.user().get("/")
 		h.user().get("/")
-		if err := h.rooms.currentLayout().rooms[0].storeHistory(t.Context(), true); err != nil { // as Run does at its end
+		if err := h.rooms.currentRooms().rooms[0].storeHistory(t.Context(), true); err != nil { // as Run does at its end
 			t.Fatal(err)
 		}
 		if again, _, _ := h.rooms.Analytics(t.Context(), "shop", 1); len(again) != 1 {
@@ -114,7 +114,7 @@ func TestHistoryAtShutdown(t *testing.T) {
 	h := openWith(t, houseOptions{yaml: small(9)})
 	h.user().get("/")
 	h.user().get("/")
-	room := h.rooms.currentLayout().rooms[0]
+	room := h.rooms.currentRooms().rooms[0]
 	h.add(time.Minute)
 	room.analytics.addSample(h.Now(), &overview{})
 	ended, end := context.WithCancel(t.Context())

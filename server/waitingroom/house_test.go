@@ -161,7 +161,7 @@ func (h *house) pass(d time.Duration) {
 	for d > 0 {
 		h.add(min(d, step))
 		d -= step
-		for _, room := range h.rooms.currentLayout().rooms {
+		for _, room := range h.rooms.currentRooms().rooms {
 			if _, err := room.report(h.Context()); err != nil {
 				h.Fatal(err)
 			}

@@ -149,7 +149,7 @@ func createKeys(dir, file string) ([]byte, error) {
 	rand.Read(secret)
 	text := []byte("# Keys of the waiting rooms' tickets. The first writes, all of them read; put a new one on top to rotate.\n" +
 		base64.StdEncoding.EncodeToString(secret) + "\n")
-	// Where another process was first, its key counts.
+	// If another process has created the file first, its key is used.
 	if err := disk.Create(file, text, 0o600); errors.Is(err, fs.ErrExist) {
 		return os.ReadFile(file)
 	} else if err != nil {

@@ -67,7 +67,7 @@ func child(dir, upstream string, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	room := rooms.currentLayout().rooms[0]
+	room := rooms.currentRooms().rooms[0]
 	server := httptest.NewServer(rooms.Handler(http.NotFoundHandler()))
 	fmt.Println(server.URL)
 	go func() {

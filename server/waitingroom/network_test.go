@@ -137,7 +137,7 @@ func (w *world) pass(d time.Duration) {
 			if _, follows := w.members[i].Epoch(); !follows {
 				w.ask(i)
 			}
-			for _, room := range h.rooms.currentLayout().rooms {
+			for _, room := range h.rooms.currentRooms().rooms {
 				all.Go(func() {
 					if !room.isReady() {
 						return
@@ -513,7 +513,7 @@ func TestUnreachable(t *testing.T) {
 	u := h.user()
 	u.get("/")
 	waiting := h.user()
-	h.rooms.currentLayout().byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
+	h.rooms.currentRooms().byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
 	r := waiting.get("/")
 	if r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 || waiting.cookie() == "" {
 		t.Errorf("%d %v", r.StatusCode, r.Header)

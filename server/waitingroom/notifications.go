@@ -120,7 +120,7 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 		return &stored, nil
 	}
 	s := r.statusOf(room)
-	after, kinds := known.next(now, room.at(now), s)
+	after, kinds := known.next(now, room.settingsAt(now), s)
 	for _, kind := range kinds {
 		if err := r.options.Notify(ctx, Notification{kind, now, s}); err != nil {
 			return known, err

@@ -48,7 +48,7 @@ func TestNotifications(t *testing.T) {
 	look := func() {
 		t.Helper()
 		h.add(2 * time.Second)
-		room := h.rooms.currentLayout().rooms[0]
+		room := h.rooms.currentRooms().rooms[0]
 		if _, err := room.report(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -64,8 +64,8 @@ func TestSeveralTickets(t *testing.T) {
 	}
 	// A session that is over does not hide a ticket that waits.
 	h.pass(10 * time.Minute)
-	m := h.rooms.currentLayout().byName["shop"]
-	got, known, passes := m.findTicket(http.Header{"Cookie": {cookieName("") + "=" + inside.cookie() + "; " + cookieName("") + "=" + waits.cookie()}}, h.Now(), m.at(h.Now()))
+	m := h.rooms.currentRooms().byName["shop"]
+	got, known, passes := m.findTicket(http.Header{"Cookie": {cookieName("") + "=" + inside.cookie() + "; " + cookieName("") + "=" + waits.cookie()}}, h.Now(), m.settingsAt(h.Now()))
 	if !known || passes || !got.Waiting() {
 		t.Errorf("%+v, %v, %v", got, known, passes)
 	}

@@ -50,7 +50,7 @@ func (h *originHealth) countResponse(now time.Time, status int, remote string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.contact, h.connected = now, true
-	h.rotate(now)
+	h.rotateWindow(now)
 	h.counts[1][0]++
 	if status >= http.StatusInternalServerError {
 		h.counts[1][1]++
@@ -66,8 +66,8 @@ func (h *originHealth) countUnreachable(now time.Time) {
 	h.contact, h.connected = now, false
 }
 
-// rotate starts another window if the newer one is over.
-func (h *originHealth) rotate(now time.Time) {
+// rotateWindow starts another window if the newer one is over.
+func (h *originHealth) rotateWindow(now time.Time) {
 	switch age := now.Sub(h.start); {
 	case age < errorWindow:
 		return
@@ -84,7 +84,7 @@ func (h *originHealth) rotate(now time.Time) {
 func (h *originHealth) lastContact(now time.Time, clients int) (connected, recent, failing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rotate(now)
+	h.rotateWindow(now)
 	responses, errors := h.counts[0][0]+h.counts[1][0], h.counts[0][1]+h.counts[1][1]
 	failed := slices.Clone(h.failed[0])
 	for _, from := range h.failed[1] {
@@ -137,7 +137,7 @@ func (b *balancer) startConnecting() <-chan struct{} {
 	if h.probing == nil {
 		h.probing = make(chan struct{})
 		go func() {
-			connected := b.connects()
+			connected := b.canConnect()
 			h.mu.Lock()
 			h.contact, h.connected = b.now(), connected
 			over := h.probing
@@ -150,13 +150,13 @@ func (b *balancer) startConnecting() <-chan struct{} {
 	return h.probing
 }
 
-// connects reports whether a server that has not failed its health check accepts a connection. It tries all at once.
-func (b *balancer) connects() bool {
+// canConnect reports whether a server that has not failed its health check accepts a connection. It tries all at once.
+func (b *balancer) canConnect() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	accepted := make(chan bool, len(b.servers))
 	for _, s := range b.servers {
-		go func() { accepted <- !s.ill.Load() && s.connects(ctx) }()
+		go func() { accepted <- !s.ill.Load() && s.canConnect(ctx) }()
 	}
 	for range b.servers {
 		if <-accepted {
@@ -166,8 +166,8 @@ func (b *balancer) connects() bool {
 	return false
 }
 
-// connects reports whether the server accepts a connection, which it closes.
-func (s *server) connects(ctx context.Context) bool {
+// canConnect reports whether the server accepts a connection, which it closes.
+func (s *server) canConnect(ctx context.Context) bool {
 	at := s.url.Host
 	if s.url.Port() == "" {
 		at = net.JoinHostPort(s.url.Hostname(), map[string]string{"http": "80", "https": "443"}[s.url.Scheme])

@@ -73,7 +73,7 @@ func TestProbesTogether(t *testing.T) {
 	}
 	servers = append(servers, "http://"+site.Addr().String())
 	h := open(t, small(1, fmt.Sprintf("  upstream: [%s]\n", strings.Join(servers, ", "))))
-	up := h.rooms.currentLayout().byName["shop"].upstream
+	up := h.rooms.currentRooms().byName["shop"].upstream
 	underWay := make(chan struct{})
 	up.health.probing = underWay
 	if up.startConnecting() != underWay {

@@ -79,7 +79,7 @@ func TestRedeemRevoked(t *testing.T) {
 // inRoom calls f with the data centre of the room shop.
 func (h *house) inRoom(f func(*centre)) {
 	h.Helper()
-	if err := h.rooms.currentLayout().byName["shop"].do(h.Context(), func(_ context.Context, _ *durable.State, c *centre) error {
+	if err := h.rooms.currentRooms().byName["shop"].do(h.Context(), func(_ context.Context, _ *durable.State, c *centre) error {
 		f(c)
 		return nil
 	}); err != nil {
@@ -112,7 +112,7 @@ func (h *house) keepReporting() (end func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		room := h.rooms.currentLayout().byName["shop"]
+		room := h.rooms.currentRooms().byName["shop"]
 		for ctx.Err() == nil {
 			next, err := room.report(ctx)
 			if err != nil && ctx.Err() == nil {

@@ -113,32 +113,32 @@ func (p *place) waitUntilReady(ctx context.Context) bool {
 
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
 type Rooms struct {
-	options  Options
-	layout   atomic.Pointer[layout] // never changed, only replaced
-	centres  *durable.Namespace[task, struct{}]
-	past     *durable.Namespace[historyRequest, []record]
-	notified *durable.Namespace[*notified, notified]
-	pages    page.Renderer
-	vectors  vectors
+	options    Options
+	configured atomic.Pointer[configuredRooms] // never changed, only replaced
+	centres    *durable.Namespace[task, struct{}]
+	past       *durable.Namespace[historyRequest, []record]
+	notified   *durable.Namespace[*notified, notified]
+	pages      page.Renderer
+	vectors    vectors
 
 	streaming  atomic.Int64    // event streams that are open
 	streamsEnd context.Context // ends the event streams
 	endStreams func()
 
-	changing sync.Mutex       // held while the layout is replaced
+	changing sync.Mutex       // held while the configured rooms are replaced
 	kept     map[string]*kept // of all rooms that there have been
-	changed  chan struct{}    // has a value if the layout was replaced
+	changed  chan struct{}    // has a value if the configured rooms were replaced
 }
 
-// A layout is the rooms as they are configured.
-type layout struct {
+// A configuredRooms is all rooms, as they are configured, with a table by which requests find theirs.
+type configuredRooms struct {
 	table  *config.Table
 	rooms  []*room
 	byName map[string]*room
 }
 
-// currentLayout returns the layout in force.
-func (r *Rooms) currentLayout() *layout { return r.layout.Load() }
+// currentRooms returns the rooms in force.
+func (r *Rooms) currentRooms() *configuredRooms { return r.configured.Load() }
 
 // A room is what requests need of one.
 type room struct {
@@ -197,11 +197,11 @@ func New(o Options) (*Rooms, error) {
 	if r.notified, err = openNotified(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
-	first, err := r.newLayout(o.Rooms, &layout{})
+	first, err := r.newConfiguredRooms(o.Rooms, &configuredRooms{})
 	if err != nil {
 		return nil, err
 	}
-	r.layout.Store(first)
+	r.configured.Store(first)
 	if o.Frozen {
 		for _, made := range first.rooms { // so that the sessions that were revoked are known
 			if err := made.do(context.Background(), func(context.Context, *durable.State, *centre) error { return nil }); err != nil {
@@ -212,9 +212,9 @@ func New(o Options) (*Rooms, error) {
 	return r, r.register(o.Registerer)
 }
 
-// newLayout returns a layout of rooms, which takes over from the layout before what has not changed.
-func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, error) {
-	l := &layout{table: config.NewTable(configured), byName: map[string]*room{}}
+// newConfiguredRooms returns the configured rooms. It takes over the rooms of before whose configuration has not changed.
+func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredRooms) (*configuredRooms, error) {
+	l := &configuredRooms{table: config.NewTable(configured), byName: map[string]*room{}}
 	for i := range configured {
 		c := &configured[i]
 		stays := r.kept[c.Name]
@@ -251,12 +251,12 @@ func (r *Rooms) newLayout(configured []config.Room, before *layout) (*layout, er
 func (r *Rooms) Change(configured []config.Room) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	before := r.currentLayout()
-	next, err := r.newLayout(configured, before)
+	before := r.currentRooms()
+	next, err := r.newConfiguredRooms(configured, before)
 	if err != nil {
 		return err
 	}
-	r.layout.Store(next)
+	r.configured.Store(next)
 	for _, room := range next.rooms {
 		old := before.byName[room.config.Name]
 		switch {
@@ -283,11 +283,11 @@ func (r *Rooms) Change(configured []config.Room) error {
 
 // Covers reports whether a room may decide about a path, percent-encoded as the client sent it, on a host. It takes no lock, and
 // does not allocate for a usual path.
-func (r *Rooms) Covers(host, path string) bool { return r.currentLayout().table.Covers(host, path) }
+func (r *Rooms) Covers(host, path string) bool { return r.currentRooms().table.Covers(host, path) }
 
 // coversSomewhere reports whether a room may decide about a path on some host, for a request whose host is not known yet.
 func (r *Rooms) coversSomewhere(path string) bool {
-	return r.currentLayout().table.CoversSomewhere(path)
+	return r.currentRooms().table.CoversSomewhere(path)
 }
 
 // do has the room's data centre execute a task. It continues if the client goes away, because a decision must be complete.
@@ -305,7 +305,7 @@ func (r *Rooms) Run(ctx context.Context) {
 	loops := map[any]context.CancelFunc{}
 	for ctx.Err() == nil {
 		wanted := map[any]func(context.Context){}
-		for _, room := range r.currentLayout().rooms {
+		for _, room := range r.currentRooms().rooms {
 			wanted[room.kept] = func(ctx context.Context) { r.reportRegularly(ctx, room.config.Name) }
 			if room.upstream != nil && room.upstream.room.UpstreamHealth != "" {
 				wanted[room.upstream] = room.upstream.checkRegularly
@@ -334,7 +334,7 @@ func (r *Rooms) Run(ctx context.Context) {
 	}
 	running.Wait()
 	r.endStreams()
-	for _, room := range r.currentLayout().rooms {
+	for _, room := range r.currentRooms().rooms {
 		if !room.isReady() {
 			continue // nothing was decided
 		}
@@ -356,7 +356,7 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 	const retry = 5 * time.Second
 	var known *notified
 	for {
-		room := r.currentLayout().byName[name]
+		room := r.currentRooms().byName[name]
 		if room == nil || ctx.Err() != nil {
 			return
 		}
@@ -422,7 +422,7 @@ func pause(ctx context.Context, d time.Duration) {
 // waitForVisitor waits until a visitor comes or the settings change. It returns false if ctx ends.
 func (r *room) waitForVisitor(ctx context.Context) bool {
 	now := r.now()
-	t := time.NewTimer(max(r.at(now).Until.Sub(now), time.Second/10))
+	t := time.NewTimer(max(r.settingsAt(now).Until.Sub(now), time.Second/10))
 	defer t.Stop()
 	select {
 	case <-r.wake:
@@ -463,7 +463,7 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 
 // followOrigin updates an automatic limit by responses that a node has measured, and the settings in force by it.
 func (r *room) followOrigin(measured *nodes.Responses) {
-	if measured != nil && r.config.Automatic && r.kept.limit.follow(r.now(), r.config, r.overview.Load().active, measured) {
+	if measured != nil && r.config.Automatic && r.kept.limit.adjust(r.now(), r.config, r.overview.Load().active, measured) {
 		r.applyLimit()
 	}
 }
@@ -478,7 +478,7 @@ func (r *room) adoptLimit(limit int) {
 // applyLimit puts settings with the present automatic limit into force.
 func (r *room) applyLimit() {
 	now := r.now()
-	before := r.at(now)
+	before := r.settingsAt(now)
 	if fresh, err := r.compute(now); err == nil { // settings that were valid when they were read do not fail later
 		r.current.CompareAndSwap(before, fresh)
 	}
@@ -530,7 +530,7 @@ func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	m := s.config.At(now)
 	m.Settings.Skew = s.skewed
 	if s.config.Automatic && m.Settings.TotalActiveUsers == s.config.TotalActiveUsers { // else an event has a limit of its own
-		m.Settings.TotalActiveUsers = s.limit.of(s.config)
+		m.Settings.TotalActiveUsers = s.limit.limitOf(s.config)
 		m.Settings.NewUsersPerMinute = min(m.Settings.NewUsersPerMinute, m.Settings.TotalActiveUsers)
 	}
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
@@ -543,8 +543,8 @@ func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	return &m, nil
 }
 
-// at returns the settings in force at a time, from memory if they have not changed.
-func (s *schedule) at(now time.Time) *config.EffectiveSettings {
+// settingsAt returns the settings in force at a time, from memory if they have not changed.
+func (s *schedule) settingsAt(now time.Time) *config.EffectiveSettings {
 	m := s.current.Load()
 	if now.Before(m.Until) {
 		return m

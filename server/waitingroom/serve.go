@@ -28,7 +28,7 @@ func (r *Rooms) Handler(next http.Handler) http.Handler {
 // serve passes a request to next, or to its room if there is one.
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
-	rooms := r.currentLayout()
+	rooms := r.currentRooms()
 	covering, canonical := rooms.table.Find(req.Host, raw)
 	if canonical != "" {
 		redirectToCanonical(w, req, canonical)
@@ -43,7 +43,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		next = room.upstream
 	}
 	now := room.now()
-	m := room.at(now)
+	m := room.settingsAt(now)
 	if m.Settings.Suspended {
 		next.ServeHTTP(w, req)
 		return
@@ -99,7 +99,7 @@ func isPageView(req *http.Request) bool {
 // findTicket returns the ticket that counts of those that a request has, and whether it passes without a decision of the data
 // centre. A browser can send tickets of several paths and partitions: one that was admitted counts before one that waits.
 func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSettings) (counts queue.Ticket, known, passes bool) {
-	for t := range r.codec.tickets(h) {
+	for t := range r.codec.readTickets(h) {
 		if !t.Waiting() {
 			switch r.sessionOf(now, m, &t) {
 			case queue.SessionPasses:

@@ -65,7 +65,7 @@ type Version struct {
 
 // Statuses returns the status of all rooms, in the order of the configuration.
 func (r *Rooms) Statuses() []Status {
-	rooms := r.currentLayout().rooms
+	rooms := r.currentRooms().rooms
 	all := make([]Status, len(rooms))
 	revision := r.options.Revision()
 	for i, room := range rooms {
@@ -77,7 +77,7 @@ func (r *Rooms) Statuses() []Status {
 
 // Status returns the status of a room; false for an unknown name.
 func (r *Rooms) Status(name string) (Status, bool) {
-	room, ok := r.currentLayout().byName[name]
+	room, ok := r.currentRooms().byName[name]
 	if !ok {
 		return Status{}, false
 	}
@@ -94,7 +94,7 @@ func (r *Rooms) statusOf(room *room) Status {
 // status returns the status of the room, without the version of its settings.
 func (r *room) status() Status {
 	now := r.now()
-	m, o := r.at(now), r.overview.Load()
+	m, o := r.settingsAt(now), r.overview.Load()
 	s := Status{
 		Name: r.config.Name, Status: NotQueueing, Queued: o.queued, Active: o.active, MaxMinutes: longestWait(m, o),
 		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute,

@@ -225,7 +225,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 				e.send("event: event\ndata: {}\n\n")
 			}
 			now := room.now()
-			state := page.State{Moment: room.at(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
+			state := page.State{Moment: room.settingsAt(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
 			if text := state.Place(spoken); !bytes.Equal(text, sent) {
 				sent = text
 				e.send("event: place\ndata: " + string(text) + "\n\n")

@@ -87,9 +87,9 @@ func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 // path and partition.
 const maxCookies = 4
 
-// tickets yields the tickets of the room that a request has, in the order of its cookies, from up to maxCookies of them. It reads
+// readTickets yields the tickets of the room that a request has, in the order of its cookies, from up to maxCookies of them. It reads
 // the field itself, because net/http would allocate every cookie of the request.
-func (j *ticketCodec) tickets(h http.Header) iter.Seq[queue.Ticket] {
+func (j *ticketCodec) readTickets(h http.Header) iter.Seq[queue.Ticket] {
 	return func(yield func(queue.Ticket) bool) {
 		tried := 0
 		for _, line := range h["Cookie"] {

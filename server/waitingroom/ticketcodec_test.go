@@ -136,7 +136,7 @@ func TestFind(t *testing.T) {
 // find returns the first cookie of a request that is a ticket of the room. It reads the header field itself, because net/http would
 // allocate every cookie of the request.
 func (j *ticketCodec) find(h http.Header) (queue.Ticket, bool) {
-	for t := range j.tickets(h) {
+	for t := range j.readTickets(h) {
 		return t, true
 	}
 	return queue.Ticket{}, false

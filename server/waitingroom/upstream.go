@@ -34,7 +34,7 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 		Transport:     u.balancer,
 		FlushInterval: -1, // what has come goes on at once, as it came
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL = target(r.In)
+			r.Out.URL = requestTarget(r.In)
 			r.Out.Host = r.In.Host       // the site needs the name by which it was asked
 			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
 			client.SetForwarded(r.Out.Header, r.In)
@@ -96,8 +96,8 @@ func discardBody(c *http.ResponseController, body io.Reader) {
 	_ = c.SetReadDeadline(time.Now())
 }
 
-// target returns the request target of a client, byte for byte, without scheme and host.
-func target(in *http.Request) *url.URL {
+// requestTarget returns the request target of a client, byte for byte, without scheme and host.
+func requestTarget(in *http.Request) *url.URL {
 	raw := in.RequestURI
 	if i := strings.Index(raw, "://"); i > 0 && !strings.HasPrefix(raw, "/") { // "GET http://host/path HTTP/1.1" (RFC 9112 §3.2.2)
 		raw = raw[i+len("://"):]

@@ -93,9 +93,9 @@ func TestPassing(t *testing.T) {
 	h := open(t, small(1))
 	u := h.user()
 	u.get("/")
-	room := h.rooms.currentLayout().byName["shop"]
+	room := h.rooms.currentRooms().byName["shop"]
 	header := http.Header{"Cookie": {cookieName("") + "=" + u.cookie()}}
-	now, m := h.Now(), room.at(h.Now())
+	now, m := h.Now(), room.settingsAt(h.Now())
 	opened := testing.AllocsPerRun(100, func() { room.codec.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
 	decided := testing.AllocsPerRun(100, func() {
 		if _, _, passes := room.findTicket(header, now, m); !passes {
@@ -118,7 +118,7 @@ func BenchmarkAccepted(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, codec := plan.at(now), newTicketCodec(keys, &rooms[0])
+	m, codec := plan.settingsAt(now), newTicketCodec(keys, &rooms[0])
 	room := &room{schedule: plan, codec: codec, kept: &kept{}}
 	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + codec.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()

@@ -2,9 +2,9 @@ package h2
 
 import "time"
 
-// What costs a server more than a client is bounded: frames that bring neither a request nor a
-// part of one take from an allowance. It grows with time, and with what the client takes of
-// answers, because that is what honest clients send such frames for.
+// A frame that has neither a request nor a part of one costs the server more than the client, so it takes from an allowance.
+// The allowance grows with time, and with the bytes of responses that the client receives, because honest clients send such
+// frames for these.
 const (
 	// allowance is the most that there is of it, and there at first.
 	allowance = 4000

@@ -1,6 +1,6 @@
 package h2
 
-// What a connection remembers, beside its table of fields and what its streams hold.
+// The limits of the memory of a connection, besides its table of fields and the memory of its streams.
 const (
 	// HeldMost is how many bytes of bodies a connection holds before it waits until one of them
 	// is sent. One body is always allowed.

@@ -106,7 +106,7 @@ func (r *Request) reset(most int) {
 	}
 }
 
-// What a request that is done may leave to the next one.
+// How large buffers of a finished request may be for the next one to reuse them.
 const scratchKept, fieldsKept = 4 << 10, 64
 
 // add adds a decoded field to the request.

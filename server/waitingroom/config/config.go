@@ -439,8 +439,8 @@ func (r *reader) readText(n *yaml.Node, name string) (string, bool) {
 	return n.Value, true
 }
 
-// value returns a field that parses a single value into target.
-func value[T any](r *reader, target *T, parse func(string) (T, error)) field {
+// newValueField returns a field that parses a single value into target.
+func newValueField[T any](r *reader, target *T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		s, ok := r.readText(n, name)
 		if !ok {
@@ -455,8 +455,8 @@ func value[T any](r *reader, target *T, parse func(string) (T, error)) field {
 	}
 }
 
-// values returns a field that parses one value or a list of them into target.
-func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
+// newListField returns a field that parses one value or a list of them into target.
+func newListField[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		nodes := []*yaml.Node{n}
 		if n.Kind == yaml.SequenceNode {
@@ -464,7 +464,7 @@ func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field 
 		}
 		for _, m := range nodes {
 			var v T
-			value(r, &v, parse)(m, name)
+			newValueField(r, &v, parse)(m, name)
 			*target = append(*target, v)
 		}
 	}

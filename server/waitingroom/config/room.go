@@ -96,7 +96,7 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 // readTotal reads the limit of active users of a room: a number, or auto.
 func (r *reader) readTotal(n *yaml.Node, name string, room *Room) {
 	if room.Automatic = resolveAlias(n).Value == "auto"; !room.Automatic {
-		value(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers))(n, name)
+		newValueField(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers))(n, name)
 	}
 }
 
@@ -126,41 +126,41 @@ func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 // the other fields. The highest automatic limit goes to automaticMax.
 func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.Node) map[string]field {
 	return map[string]field{
-		"name":                      value(r, &room.Name, acceptText),
-		"host":                      value(r, &room.Routes[0].Host, parseHost),
-		"path":                      value(r, &room.Routes[0].Path, parsePath),
+		"name":                      newValueField(r, &room.Name, acceptText),
+		"host":                      newValueField(r, &room.Routes[0].Host, parseHost),
+		"path":                      newValueField(r, &room.Routes[0].Path, parsePath),
 		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.readRoutes(n, name)...) },
 		"total_active_users":        func(n *yaml.Node, name string) { r.readTotal(n, name, room) },
-		"total_active_users_min":    value(r, &room.AutomaticMin, wholeNumber(1, 1, queue.MaxUsers)),
-		"total_active_users_max":    value(r, automaticMax, wholeNumber(1, 1, queue.MaxUsers)),
-		"latency_objective_p99":     value(r, &room.LatencyObjective, wholeNumber(time.Millisecond, 1, 600_000)),
-		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
-		"session_duration":          value(r, &room.SessionDuration, wholeNumber(time.Minute, 1, 30)),
-		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
-		"queueing_method":           value(r, &room.Method, oneOf(queue.Methods...)),
-		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
-		"queue_all":                 value(r, &room.QueueAll, parseBool),
-		"each_node":                 value(r, &room.EachNode, parseBool),
-		"suspended":                 value(r, &room.Suspended, parseBool),
-		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
-		"json_response_enabled":     value(r, &room.JSON, parseBool),
-		"custom_page_html":          value(r, &room.Template, parseTemplateText),
-		"default_template_language": value(r, &room.Language, parseLanguage),
+		"total_active_users_min":    newValueField(r, &room.AutomaticMin, wholeNumber(1, 1, queue.MaxUsers)),
+		"total_active_users_max":    newValueField(r, automaticMax, wholeNumber(1, 1, queue.MaxUsers)),
+		"latency_objective_p99":     newValueField(r, &room.LatencyObjective, wholeNumber(time.Millisecond, 1, 600_000)),
+		"new_users_per_minute":      newValueField(r, &room.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
+		"session_duration":          newValueField(r, &room.SessionDuration, wholeNumber(time.Minute, 1, 30)),
+		"disable_session_renewal":   newValueField(r, &room.FixedSessions, parseBool),
+		"queueing_method":           newValueField(r, &room.Method, oneOf(queue.Methods...)),
+		"rolling_minute":            newValueField(r, &room.RollingMinute, parseBool),
+		"queue_all":                 newValueField(r, &room.QueueAll, parseBool),
+		"each_node":                 newValueField(r, &room.EachNode, parseBool),
+		"suspended":                 newValueField(r, &room.Suspended, parseBool),
+		"queueing_status_code":      newValueField(r, &room.QueueingStatus, parseStatus),
+		"json_response_enabled":     newValueField(r, &room.JSON, parseBool),
+		"custom_page_html":          newValueField(r, &room.Template, parseTemplateText),
+		"default_template_language": newValueField(r, &room.Language, parseLanguage),
 		"cookie_attributes":         func(n *yaml.Node, name string) { r.readCookie(n, name, &room.Cookie) },
-		"cookie_suffix":             value(r, &room.Cookie.Suffix, parseWord),
+		"cookie_suffix":             newValueField(r, &room.Cookie.Suffix, parseWord),
 		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.readCommands(n, name) },
 		"rules":                     func(n *yaml.Node, _ string) { *rules = n },
 		"events":                    func(n *yaml.Node, _ string) { *events = n },
-		"upstream":                  values(r, &room.Upstreams, parseUpstream),
-		"upstream_timeout":          value(r, &room.UpstreamTimeout, wholeNumber(time.Second, 1, 600)),
-		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
-		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
-		"challenge":                 value(r, &room.Challenge, parseChallenge),
-		"subresources":              func(n *yaml.Node, name string) { r.subresources(n, name, room) },
-		"refresh_interval":          value(r, &room.RefreshInterval, wholeNumber(time.Second, 5, 30)),
-		"allocator":                 value(r, &room.Allocator, oneOf(queue.Allocators...)),
-		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back":      value(r, &room.HistoryMinutes, wholeNumber(1, 1, 2)),
+		"upstream":                  newListField(r, &room.Upstreams, parseUpstream),
+		"upstream_timeout":          newValueField(r, &room.UpstreamTimeout, wholeNumber(time.Second, 1, 600)),
+		"upstream_ca":               newValueField(r, &room.UpstreamCA, parseCertificates),
+		"upstream_health":           newValueField(r, &room.UpstreamHealth, parseHealth),
+		"challenge":                 newValueField(r, &room.Challenge, parseChallenge),
+		"subresources":              func(n *yaml.Node, name string) { r.parseSubresources(n, name, room) },
+		"refresh_interval":          newValueField(r, &room.RefreshInterval, wholeNumber(time.Second, 5, 30)),
+		"allocator":                 newValueField(r, &room.Allocator, oneOf(queue.Allocators...)),
+		"curve_factor":              newValueField(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back":      newValueField(r, &room.HistoryMinutes, wholeNumber(1, 1, 2)),
 	}
 }
 
@@ -282,7 +282,7 @@ func parsePath(s string) (string, error) {
 func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	for _, m := range r.readList(n, name, maxRoutes) {
 		route := Route{Path: "/"}
-		r.readFields(m, name, map[string]field{"host": value(r, &route.Host, parseHost), "path": value(r, &route.Path, parsePath)})
+		r.readFields(m, name, map[string]field{"host": newValueField(r, &route.Host, parseHost), "path": newValueField(r, &route.Path, parsePath)})
 		routes = append(routes, route)
 	}
 	return routes
@@ -344,9 +344,9 @@ func parseLanguage(s string) (language.Tag, error) {
 // readCookie reads the settings of a room's cookie.
 func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 	r.readFields(n, name, map[string]field{
-		"samesite":    value(r, &cookie.SameSite, oneOf(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
-		"secure":      value(r, &cookie.Secure, oneOf(SecureAuto, SecureAlways, SecureNever)),
-		"partitioned": value(r, &cookie.Partitioned, parseBool),
+		"samesite":    newValueField(r, &cookie.SameSite, oneOf(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
+		"secure":      newValueField(r, &cookie.Secure, oneOf(SecureAuto, SecureAlways, SecureNever)),
+		"partitioned": newValueField(r, &cookie.Partitioned, parseBool),
 	})
 }
 
@@ -362,7 +362,7 @@ func parseWord(s string) (string, error) {
 // one.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
-	values(r, &commands, func(s string) (string, error) {
+	newListField(r, &commands, func(s string) (string, error) {
 		if s != "revoke" {
 			return "", valueError(s, "is no command; there is revoke")
 		}
@@ -435,19 +435,19 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
-// subresources reads which requests for parts of a page pass: how many in a minute, or that number with methods and paths.
-func (r *reader) subresources(n *yaml.Node, name string, room *Room) {
+// parseSubresources reads which requests for parts of a page pass: how many in a minute, or that number with methods and paths.
+func (r *reader) parseSubresources(n *yaml.Node, name string, room *Room) {
 	if resolveAlias(n).Kind != yaml.MappingNode {
-		value(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
+		newValueField(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
 		return
 	}
 	r.readFields(n, name, map[string]field{
-		"per_minute": value(r, &room.SubresourcesPerMinute, parseSubresources),
+		"per_minute": newValueField(r, &room.SubresourcesPerMinute, parseSubresources),
 		"methods": func(n *yaml.Node, name string) {
 			room.SubresourceMethods = nil
-			values(r, &room.SubresourceMethods, parseMethod)(n, name)
+			newListField(r, &room.SubresourceMethods, parseMethod)(n, name)
 		},
-		"paths": values(r, &room.SubresourcePaths, parsePath),
+		"paths": newListField(r, &room.SubresourcePaths, parsePath),
 	})
 }
 
@@ -477,13 +477,13 @@ func (r *reader) readRule(n *yaml.Node) Rule {
 	var rule Rule
 	action, enabled := "", true
 	r.readFields(n, "rules", map[string]field{
-		"action":      value(r, &action, oneOf("bypass_waiting_room")),
-		"description": value(r, &rule.Description, acceptText),
-		"enabled":     value(r, &enabled, parseBool),
-		"path":        values(r, &rule.Paths, parsePath),
-		"method":      values(r, &rule.Methods, parseMethod),
+		"action":      newValueField(r, &action, oneOf("bypass_waiting_room")),
+		"description": newValueField(r, &rule.Description, acceptText),
+		"enabled":     newValueField(r, &enabled, parseBool),
+		"path":        newListField(r, &rule.Paths, parsePath),
+		"method":      newListField(r, &rule.Methods, parseMethod),
 		"header":      func(n *yaml.Node, name string) { rule.Headers = r.readHeaders(n, name) },
-		"address":     values(r, &rule.Addresses, parseAddresses),
+		"address":     newListField(r, &rule.Addresses, parseAddresses),
 	})
 	rule.Disabled = !enabled
 	if n = resolveAlias(n); n.Kind == yaml.MappingNode && !slices.ContainsFunc([]string{"path", "method", "header", "address"}, func(f string) bool { return hasField(n, f) }) {
@@ -543,17 +543,17 @@ func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 		e := Event{Settings: room.Settings, Template: room.Template}
 		settings := &e.Settings
 		ok := r.readFields(m, "events", map[string]field{
-			"name":                    value(r, &e.Name, acceptText),
-			"event_start_time":        value(r, &e.Start, parseTime),
-			"event_end_time":          value(r, &e.End, parseTime),
-			"prequeue_start_time":     value(r, &e.Prequeue, parseTime),
-			"shuffle_at_event_start":  value(r, &e.Shuffle, parseBool),
-			"custom_page_html":        value(r, &e.Template, parseTemplateText),
-			"total_active_users":      value(r, &settings.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers)),
-			"new_users_per_minute":    value(r, &settings.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
-			"queueing_method":         value(r, &settings.Method, oneOf(queue.Methods...)),
-			"session_duration":        value(r, &settings.SessionDuration, wholeNumber(time.Minute, 1, 30)),
-			"disable_session_renewal": value(r, &settings.FixedSessions, parseBool),
+			"name":                    newValueField(r, &e.Name, acceptText),
+			"event_start_time":        newValueField(r, &e.Start, parseTime),
+			"event_end_time":          newValueField(r, &e.End, parseTime),
+			"prequeue_start_time":     newValueField(r, &e.Prequeue, parseTime),
+			"shuffle_at_event_start":  newValueField(r, &e.Shuffle, parseBool),
+			"custom_page_html":        newValueField(r, &e.Template, parseTemplateText),
+			"total_active_users":      newValueField(r, &settings.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers)),
+			"new_users_per_minute":    newValueField(r, &settings.NewUsersPerMinute, wholeNumber(1, 1, queue.MaxUsers)),
+			"queueing_method":         newValueField(r, &settings.Method, oneOf(queue.Methods...)),
+			"session_duration":        newValueField(r, &settings.SessionDuration, wholeNumber(time.Minute, 1, 30)),
+			"disable_session_renewal": newValueField(r, &settings.FixedSessions, parseBool),
 		})
 		if !ok {
 			continue

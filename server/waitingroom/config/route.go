@@ -187,9 +187,9 @@ func Clean(raw string) string {
 	return cleaned
 }
 
-// readings yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again, and without
+// pathInterpretations yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again, and without
 // the parameters of its folders (RFC 3986 §3.3).
-func readings(raw string) iter.Seq[string] {
+func pathInterpretations(raw string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if !yield(raw) || !isAmbiguous(raw) && strings.IndexByte(raw, ';') < 0 {
 			return
@@ -248,7 +248,7 @@ func (r *Room) ListsPart(raw string) bool { return matchesEveryReading(r.Subreso
 // matchesEveryReading reports whether one of the patterns covers a path in every way of reading
 // it: /free/../shop must not pass as /free.
 func matchesEveryReading(patterns []string, raw string) bool {
-	for p := range readings(raw) {
+	for p := range pathInterpretations(raw) {
 		if !slices.ContainsFunc(patterns, func(pattern string) bool { return matchesPath(pattern, p) }) {
 			return false
 		}

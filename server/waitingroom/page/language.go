@@ -56,14 +56,15 @@ func Prepare() {
 
 // spoken parses the embedded languages on first use.
 var spoken = sync.OnceValue(func() *languages {
-	l, err := load(languagesText)
+	l, err := parseLanguages(languagesText)
 	if err != nil {
 		panic(err) // embedded
 	}
 	return l
 })
 
-func load(text []byte) (*languages, error) {
+// parseLanguages parses the texts of the waiting page in all languages.
+func parseLanguages(text []byte) (*languages, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, fmt.Errorf("page: languages: %w", err)
@@ -114,12 +115,13 @@ func (w *words) Direction() string {
 	return "ltr"
 }
 
-// Tag is the language, for HTML's lang.
+// Tag returns the language, for HTML's lang.
 func (w *words) Tag() string { return w.tag.String() }
 
 var forms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
 
-func (w *words) counted(n int, by map[string]string) string {
+// chooseForm returns the text for a number: the plural form that the language has for n, with n in it.
+func (w *words) chooseForm(n int, by map[string]string) string {
 	form, ok := by[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
 	if !ok {
 		form = by["other"]
@@ -134,17 +136,17 @@ func (w *words) Duration(minutes int) string {
 	switch days, rest := hours/24, hours%24; {
 	case days < 2:
 	case rest == 0:
-		return w.counted(days, w.Days)
+		return w.chooseForm(days, w.Days)
 	default:
-		return w.counted(days, w.Days) + " " + w.counted(rest, w.Hours)
+		return w.chooseForm(days, w.Days) + " " + w.chooseForm(rest, w.Hours)
 	}
 	switch {
 	case hours == 0:
-		return w.counted(minutes, w.Minutes)
+		return w.chooseForm(minutes, w.Minutes)
 	case rest == 0:
-		return w.counted(hours, w.Hours)
+		return w.chooseForm(hours, w.Hours)
 	}
-	return w.counted(hours, w.Hours) + " " + w.counted(rest, w.Minutes)
+	return w.chooseForm(hours, w.Hours) + " " + w.chooseForm(rest, w.Minutes)
 }
 
 // Between writes a range of minutes.

@@ -110,10 +110,10 @@ func (s *State) status(w *words) Status {
 		t.WaitTimeFormatted = w.Duration(t.WaitTime)
 	}
 	if e := s.Moment.Event; e != nil {
-		t.TimeUntilEventEnd = minutes(e.End.Sub(s.Now))
+		t.TimeUntilEventEnd = roundUpMinutes(e.End.Sub(s.Now))
 		t.TimeUntilEventEndFormatted = w.Duration(t.TimeUntilEventEnd)
 		if t.IsEventPrequeueing {
-			t.TimeUntilEventStart = minutes(e.Start.Sub(s.Now))
+			t.TimeUntilEventStart = roundUpMinutes(e.Start.Sub(s.Now))
 			t.TimeUntilEventStartFormat = w.Duration(t.TimeUntilEventStart)
 			t.ShuffleAtEventStart = e.Shuffle
 		}
@@ -131,8 +131,8 @@ func roundWait(m float64) int {
 	return max(1, int(math.Ceil(m-1e-9)))
 }
 
-// minutes rounds up, so that nothing takes longer than the page says.
-func minutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
+// roundUpMinutes returns a duration in minutes, rounded up, so that no wait is longer than the page says.
+func roundUpMinutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
 
 // JSON returns the state as JSON under one key. Its words are English, as those of
 // Cloudflare's are: a program reads them.
@@ -193,7 +193,7 @@ const maxParsed = 64
 func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag) (Page, error) {
 	var failure error
 	if text := s.Moment.Template; text != "" {
-		html, err := r.custom(s, fallback)
+		html, err := r.renderCustom(s, fallback)
 		if err == nil {
 			return Page{HTML: html, Language: fallback.String()}, nil
 		}
@@ -202,7 +202,8 @@ func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag
 	return builtIn(s, spoken().choose(acceptLanguage, fallback)), failure
 }
 
-func (r *Renderer) custom(s *State, tag language.Tag) ([]byte, error) {
+// renderCustom executes the room's own template.
+func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 	t, err := r.parse(s.Moment.Template)
 	if err != nil {
 		return nil, err
@@ -295,7 +296,7 @@ func builtIn(s *State, w *words) Page {
 	switch {
 	case v.IsEventPrequeueing:
 		v.Heading = w.Prequeue
-		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, "", at(s.Moment.Event.Start, "2006-01-02 15:04")})
+		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, "", markUpTime(s.Moment.Event.Start, "2006-01-02 15:04")})
 		if v.ShuffleAtEventStart {
 			v.Notes = append(v.Notes, w.Shuffle)
 		}
@@ -312,12 +313,12 @@ func builtIn(s *State, w *words) Page {
 		v.Figures = append(v.Figures, wait)
 	}
 	if v.QueuePosition > 0 {
-		v.Figures = append(v.Figures, figure{Label: w.Place, Value: grouped(v.QueuePosition), Key: "queuePosition"}, figure{Label: w.Ahead, Value: grouped(v.UsersAhead), Key: "usersAhead"})
+		v.Figures = append(v.Figures, figure{Label: w.Place, Value: groupThousands(v.QueuePosition), Key: "queuePosition"}, figure{Label: w.Ahead, Value: groupThousands(v.UsersAhead), Key: "usersAhead"})
 	}
 	if v.Refreshes {
 		v.Notes = append(v.Notes, w.Refresh)
 		before, after, _ := strings.Cut(w.Updated, "{t}")
-		v.Checked = template.HTML(template.HTMLEscapeString(before)) + at(s.lastUpdated(), time.TimeOnly) + template.HTML(template.HTMLEscapeString(after)) //nolint:gosec // escaped
+		v.Checked = template.HTML(template.HTMLEscapeString(before)) + markUpTime(s.lastUpdated(), time.TimeOnly) + template.HTML(template.HTMLEscapeString(after)) //nolint:gosec // escaped
 	}
 	return v.render()
 }
@@ -343,15 +344,15 @@ func Unreachable(acceptLanguage string, fallback language.Tag, now time.Time) Pa
 	return v.render()
 }
 
-// at is a time in UTC, which the page's script puts into the reader's zone.
-func at(t time.Time, layout string) template.HTML {
+// markUpTime returns the markup of a time in UTC. The page's script converts it to the reader's time zone.
+func markUpTime(t time.Time, layout string) template.HTML {
 	t = t.UTC()
 	return template.HTML(`<time dir="auto" datetime="` + instant(t).String() + `">` + t.Format(layout) + ` UTC</time>`) //nolint:gosec // it has digits only
 }
 
-// grouped writes a number with its thousands apart, by a space that no line breaks at, which
-// readers of every language understand.
-func grouped(n int) string {
+// groupThousands returns a number with narrow no-break spaces between groups of three digits, which readers of every language
+// understand.
+func groupThousands(n int) string {
 	digits := strconv.Itoa(n)
 	if len(digits) < 5 {
 		return digits
@@ -390,9 +391,9 @@ func FormOf(lines []string, json bool) Form {
 			kind = strings.TrimSpace(kind)
 			switch {
 			case strings.EqualFold(kind, "text/html"):
-				html = max(html, quality(parameters))
+				html = max(html, parseQuality(parameters))
 			case strings.EqualFold(kind, "application/json"):
-				object = max(object, quality(parameters))
+				object = max(object, parseQuality(parameters))
 			}
 		}
 	}
@@ -405,8 +406,8 @@ func FormOf(lines []string, json bool) Form {
 	return Neither
 }
 
-// quality reads a weight in thousandths: 1000 if it is missing, 0 if it is malformed.
-func quality(parameters string) int {
+// parseQuality returns the weight q of an element of Accept, in thousandths: 1000 if it is missing, 0 if it is malformed.
+func parseQuality(parameters string) int {
 	for len(parameters) > 0 {
 		var p string
 		p, parameters, _ = strings.Cut(parameters, ";")

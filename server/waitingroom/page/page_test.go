@@ -168,7 +168,7 @@ func TestComplete(t *testing.T) {
 					t.Errorf("%v lacks %s", w.tag, field.Name)
 				}
 			case reflect.Map:
-				if w.counted(5, value.Interface().(map[string]string)) == "" || value.MapIndex(reflect.ValueOf("other")).String() == "" {
+				if w.chooseForm(5, value.Interface().(map[string]string)) == "" || value.MapIndex(reflect.ValueOf("other")).String() == "" {
 					t.Errorf("%v lacks %s", w.tag, field.Name)
 				}
 			}
