@@ -26,7 +26,7 @@ var errDone = errors.New("the batch was committed or closed before")
 //
 //go:noinline
 func (s *Store) NewBatch() *Batch {
-	return &Batch{store: s, batch: database(s).NewBatch()}
+	return &Batch{store: s, batch: pebbleOf(s).NewBatch()}
 }
 
 // Set stores value under key. Both are copied.
@@ -130,7 +130,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
 		return err
 	}
-	s.repairer.removed(removed...)
+	s.repairer.recordRemoved(removed...)
 	return nil
 }
 

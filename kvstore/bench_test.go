@@ -32,7 +32,7 @@ func BenchmarkLookup(b *testing.B) {
 				b.Fatal(err)
 			}
 			fill(b, s, keys)
-			b.Logf("%d MB on disk", database(s).Metrics().DiskSpaceUsage()>>20)
+			b.Logf("%d MB on disk", pebbleOf(s).Metrics().DiskSpaceUsage()>>20)
 			if err := s.Close(); err != nil {
 				b.Fatal(err)
 			}
@@ -61,14 +61,14 @@ func benchmarkLookup(b *testing.B, s *Store, next func() int, keys int) (median 
 		lookup(b, s, fileKey(next()))
 	}
 	var took []time.Duration
-	before := database(s).Metrics().BlockCache
+	before := pebbleOf(s).Metrics().BlockCache
 	for b.Loop() {
 		key := fileKey(next())
 		start := time.Now()
 		lookup(b, s, key)
 		took = append(took, time.Since(start))
 	}
-	after := database(s).Metrics().BlockCache
+	after := pebbleOf(s).Metrics().BlockCache
 	slices.Sort(took)
 	median = took[len(took)/2]
 	b.ReportMetric(float64(median), "p50-ns")
@@ -107,7 +107,7 @@ func fill(b *testing.B, s *Store, keys int) {
 	rng := rand.NewChaCha8([32]byte{})
 	value := make([]byte, 50) // a hash, a size, a time
 	for i := 0; i < keys; {
-		batch := database(s).NewBatch()
+		batch := pebbleOf(s).NewBatch()
 		for range min(20_000, keys-i) {
 			_, _ = rng.Read(value)
 			if err := batch.Set(Files.physical(fileKey(i)), value, nil); err != nil {
@@ -119,7 +119,7 @@ func fill(b *testing.B, s *Store, keys int) {
 			b.Fatal(err)
 		}
 	}
-	if err := errors.Join(database(s).Flush(), database(s).Compact(b.Context(), []byte{0}, []byte{255}, true)); err != nil {
+	if err := errors.Join(pebbleOf(s).Flush(), pebbleOf(s).Compact(b.Context(), []byte{0}, []byte{255}, true)); err != nil {
 		b.Fatal(err)
 	}
 	runtime.GC()

@@ -67,7 +67,7 @@ func (c *chunkReader) next() (chunk, error) {
 		found, ok := c.parse(rest)
 		switch {
 		case ok && found.first == c.inside: // a record that does not end, or has no beginning
-			return chunk{}, c.judge()
+			return chunk{}, c.classifyDamage()
 		case ok:
 			c.pos += found.length
 			c.inside = !found.last
@@ -76,9 +76,9 @@ func (c *chunkReader) next() (chunk, error) {
 			c.pos += logHeader
 			return chunk{}, io.EOF
 		case len(rest) >= c.padding() || c.n < blockSize && len(rest) > 0:
-			return chunk{}, c.judge()
+			return chunk{}, c.classifyDamage()
 		case len(rest) >= legacyHeader && !isZero(rest): // Pebble skips fewer bytes unseen
-			return chunk{}, c.judge()
+			return chunk{}, c.classifyDamage()
 		}
 		c.pos = c.n // so that padding counts as sound
 		if err := c.loadBlock(); err == io.EOF && c.inside {
@@ -153,8 +153,8 @@ func (c *chunkReader) isTrailer(b []byte) bool {
 		binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log+1
 }
 
-// judge returns a [badChunk] for what follows pos: damage, or what a crash may leave. It reads the file to its end.
-func (c *chunkReader) judge() error {
+// classifyDamage returns a [badChunk] for what follows pos: damage, or what a crash may leave. It reads the file to its end.
+func (c *chunkReader) classifyDamage() error {
 	bad := &badChunk{at: c.offset()}
 	rest := c.buf[c.pos:c.n]
 	flipped := c.hasFlippedBit(rest)
@@ -180,7 +180,7 @@ func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 		records = records || found.first
 		synced = max(synced, found.synced)
 	}
-	// Where the next chunk of this block begins is not known. Each place is tried.
+	// The start of the next chunk of this block is unknown, so each offset is tried.
 	for at := c.pos + 1; at < c.n; at++ {
 		if found, ok := c.parse(c.buf[at:c.n]); ok {
 			count(found)

@@ -153,7 +153,7 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	if !changed {
 		return nil
 	}
-	b := database(s).NewBatchWithSize(int(bytes) + 1<<10)
+	b := pebbleOf(s).NewBatchWithSize(int(bytes) + 1<<10)
 	for c, coded := range replaced {
 		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, c)), coded, nil))
 	}

@@ -141,9 +141,9 @@ func TestPutContentRefuses(t *testing.T) {
 func TestPutContentAgainWritesNothing(t *testing.T) {
 	s := inMemory(t)
 	put(t, s, noise(1, 100_000))
-	before := database(s).Metrics().WAL.BytesIn
+	before := pebbleOf(s).Metrics().WAL.BytesIn
 	put(t, s, noise(1, 100_000))
-	if after := database(s).Metrics().WAL.BytesIn; after != before {
+	if after := pebbleOf(s).Metrics().WAL.BytesIn; after != before {
 		t.Errorf("the log grew by %d bytes", after-before)
 	}
 }
@@ -268,7 +268,7 @@ func TestDamageIsFound(t *testing.T) {
 	t.Run("blob gone", func(t *testing.T) {
 		s := inMemory(t)
 		put(t, s, identity)
-		if err := database(s).Delete(Blobs.physical(blobKey(h, coding.Identity)), pebble.Sync); err != nil {
+		if err := pebbleOf(s).Delete(Blobs.physical(blobKey(h, coding.Identity)), pebble.Sync); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Identity(h); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "lacks its bytes") {

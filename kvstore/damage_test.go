@@ -132,7 +132,7 @@ func newSample(t *testing.T) sample {
 			}
 			got.releases++
 			if got.releases%4 == 0 && (life == 1 || life == 2 && got.releases < 34) {
-				if err := database(s).Flush(); err != nil {
+				if err := pebbleOf(s).Flush(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -148,7 +148,7 @@ func newSample(t *testing.T) sample {
 			if err := shelve(s, 7); err != nil {
 				t.Fatal(err)
 			}
-			if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+			if err := pebbleOf(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -82,7 +82,7 @@ func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	default:
 		deltas = append(deltas, next)
 	}
-	b := database(s).NewBatchWithSize(len(delta) + 1<<10)
+	b := pebbleOf(s).NewBatchWithSize(len(delta) + 1<<10)
 	err = errors.Join(
 		b.Set(Blobs.physical(deltaBlobKey(h, dictionary)), delta, nil),
 		b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil),
@@ -167,16 +167,16 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 		return nil, fmt.Errorf("content %s as a delta with the checksum %s: %w", h, sum, ErrNotFound) // replaced or deleted between the reads
 	}
 	if !s.opts.ReadOnly {
-		_ = s.RemakeDelta(h, deltas[i].Dictionary) // until then clients get another encoding
+		_ = s.RequeueDelta(h, deltas[i].Dictionary) // until then clients get another encoding
 	}
 	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, deltas[i].Dictionary)
 }
 
-// RemakeDelta deletes the delta of a content against a dictionary, if it is stored, and queues it to be made or fetched again.
-func (s *Store) RemakeDelta(h, dictionary Hash) error {
+// RequeueDelta deletes the delta of a content against a dictionary, if it is stored, and queues it to be made or fetched again.
+func (s *Store) RequeueDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	b := database(s).NewBatch()
+	b := pebbleOf(s).NewBatch()
 	stale, err := s.deleteDelta(b, deltaEdits{}, h, dictionary)
 	if err == nil {
 		err = b.Set(Queue.physical(QueuedDeltaKey(time.Time{}, h, dictionary)), nil, nil)
@@ -317,7 +317,7 @@ func (d DamagedDelta) String() string {
 // RepairDelta deletes a damaged delta and queues it to be made or fetched again, or deletes a row with a malformed key.
 func (s *Store) RepairDelta(d DamagedDelta) error {
 	if d.Key == nil {
-		return s.RemakeDelta(d.Content, d.Dictionary)
+		return s.RequeueDelta(d.Content, d.Dictionary)
 	}
 	b := s.NewBatch()
 	defer b.Close()

@@ -84,7 +84,7 @@ func TestDeltas(t *testing.T) {
 	if got, err := s.Deltas(h); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("after deltas that are not stored: %v, %v; want %v", got, err, want)
 	}
-	if err := s.RemakeDelta(h, want[0].Dictionary); err != nil {
+	if err := s.RequeueDelta(h, want[0].Dictionary); err != nil {
 		t.Fatal(err)
 	}
 	if got := rows(t, s, Queue, Range{Prefix: QueuedDeltas}); len(got) != 1 {
@@ -177,7 +177,7 @@ func TestDamagedDelta(t *testing.T) {
 		if got, err := s.ReadDelta(h, d.Sum); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("damaged %c: %d bytes, %v", row.ns, len(got), err)
 		}
-		if err := s.RemakeDelta(h, dictionary); err != nil {
+		if err := s.RequeueDelta(h, dictionary); err != nil {
 			t.Error(err)
 		}
 		if got, err := s.Deltas(h); got != nil || err != nil {
@@ -193,7 +193,7 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 	for name, damage := range map[string]func(s *Store){
 		"list": func(s *Store) { set(t, s, Deltas, string(deltasKey(h)), "\x02 of the future") },
 		"content": func(s *Store) {
-			if err := database(s).Delete(Contents.physical(h[:]), nil); err != nil {
+			if err := pebbleOf(s).Delete(Contents.physical(h[:]), nil); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -246,7 +246,7 @@ func TestDamagedDeltas(t *testing.T) {
 	h, dictionary := Sum(now), Sum(old)
 	remove := func(t *testing.T, s *Store, ns Namespace, key []byte) {
 		t.Helper()
-		if err := database(s).Delete(ns.physical(key), nil); err != nil {
+		if err := pebbleOf(s).Delete(ns.physical(key), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -176,7 +176,7 @@ func TestFullDiskHoldsTablesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	flushed, err := database(s).AsyncFlush()
+	flushed, err := pebbleOf(s).AsyncFlush()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestDamagedFiles(t *testing.T) {
 			mem := vfs.NewMem()
 			s := open(t, "store", small(mem))
 			h := put(t, s, noise(1, 50_000))
-			if err := database(s).Flush(); err != nil {
+			if err := pebbleOf(s).Flush(); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {

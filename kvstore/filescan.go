@@ -90,7 +90,7 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	l, err := inspect(dir, o)
+	l, err := inspectFiles(dir, o)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(d
 	return nil
 }
 
-// What tables and blob files end with.
+// The bytes with which tables and blob files end.
 var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
 
 // readFile reads a file as the kind of file that its end or else its name says. If it finds nothing, it reads the file as the other kinds:
@@ -456,7 +456,7 @@ func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 // scanIndex yields the rows of the index that begin with prefix. If they cannot all be read, [FileScan.Err] says so.
 func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
-		it, err := openIterator(s.index, prefix, successor(prefix))
+		it, err := openIterator(s.index, prefix, prefixSuccessor(prefix))
 		if err != nil {
 			s.recordFailure(err)
 			return
@@ -500,7 +500,7 @@ func splitVersion(value []byte) (key, row []byte, ok bool) {
 }
 
 // Rows yields the newest version of each row of a namespace, in no order, but for rows that were deleted.
-// Where two versions contradict each other it yields the key with [ErrUndecided].
+// If two versions contradict each other, it yields the key with [ErrUndecided].
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with

@@ -167,7 +167,7 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		}
 		length := blockLength(buf)
 		if length > 0 {
-			// What follows damage may be a file that someone has published, with any number of blocks of their own in it.
+			// Bytes after damage may be a published file, with any number of forged blocks in it.
 			if ok, err := r.addRows(buf[:length:length], at, counts && first < 0); err != nil {
 				return err
 			} else if ok || lost < 0 {

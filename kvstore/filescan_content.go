@@ -105,7 +105,7 @@ func (s *FileScan) readValue(sum Hash) ([]byte, error) {
 	return value, nil
 }
 
-// What is decoded to identify values is bounded: someone may have published files that decode to very long ones.
+// The limits of decoding values to identify them: a published file may decode to a very long one.
 const (
 	maxIdentified  = 512 << 20 // of one value
 	identifyBudget = 4 << 30   // of all, and so many times the values' own length

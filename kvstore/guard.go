@@ -51,7 +51,7 @@ const pause = time.Second
 
 func newGuard(dir string, o Options, inspected *inspection) *guard {
 	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
-		disk: durableState{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.files()}
+		disk: durableState{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.fileSizes()}
 }
 
 // startGuarding begins to keep errors of the disk from Pebble.
@@ -186,7 +186,7 @@ func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error
 		return nil, err
 	}
 	base := fs.PathBase(name)
-	guarded := guardedFile{File: f, name: name, guard: fs.guard, extent: fs.guard.disk.created(base)}
+	guarded := guardedFile{File: f, name: name, guard: fs.guard, extent: fs.guard.disk.recordCreated(base)}
 	if isImmutable(name) {
 		guarded.extent, guarded.immutable = new(extent), base
 	}
@@ -201,7 +201,7 @@ func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error)
 
 func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	fs.guard.haltIfEnded()
-	fs.guard.disk.removed(fs.PathBase(oldname))
+	fs.guard.disk.recordRemoved(fs.PathBase(oldname))
 	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
 	return fs.guardFile(newname, f, err)
 }
@@ -238,7 +238,7 @@ func (f cutFile) Read(p []byte) (int, error) { return f.sound.Read(p) }
 
 func (fs guardFS) Remove(name string) error {
 	fs.guard.haltIfEnded()
-	fs.guard.disk.removed(fs.PathBase(name))
+	fs.guard.disk.recordRemoved(fs.PathBase(name))
 	fs.guard.setSize(fs.PathBase(name), 0)
 	return fs.FS.Remove(name)
 }

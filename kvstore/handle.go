@@ -11,8 +11,8 @@ import (
 // processor time. TestImportersCompileNoGenericLibrary has the bound.
 type handle = io.Closer
 
-// database returns what s has open.
-func database(s *Store) *pebble.DB { return s.db.(*pebble.DB) }
+// pebbleOf returns what s has open.
+func pebbleOf(s *Store) *pebble.DB { return s.db.(*pebble.DB) }
 
 // pebbleBatch returns the changes that b gathers.
 func pebbleBatch(b *Batch) *pebble.Batch { return b.batch.(*pebble.Batch) }

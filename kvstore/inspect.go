@@ -79,11 +79,11 @@ func (e *DamageError) Unwrap() error { return ErrCorrupt }
 // process may have the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
 func Inspect(dir string, o Options) error {
 	o.setDefaults()
-	l, err := inspect(dir, o)
+	l, err := inspectFiles(dir, o)
 	if err != nil {
 		return err
 	}
-	return l.verdict()
+	return l.damageError()
 }
 
 // inspection is what was found in the files of a stopped store.
@@ -99,7 +99,7 @@ type inspection struct {
 	findings []Finding
 	less     []Finding // what the mark has and the store has not
 
-	// What opening read-only leaves out, so that Pebble opens the rest.
+	// The files that opening read-only leaves out, so that Pebble opens the rest.
 	cut     string          // the first log that is damaged, or ""
 	sound   int64           // up to where that is sound
 	hidden  map[string]bool // files
@@ -109,14 +109,14 @@ type inspection struct {
 // missingMarker is what a finding is about where no file names the MANIFEST.
 const missingMarker = "marker.manifest.*"
 
-// inspect inspects the files of a store that no process has open for writing.
-func inspect(dir string, o Options) (*inspection, error) {
+// inspectFiles inspects the files of a store that no process has open for writing.
+func inspectFiles(dir string, o Options) (*inspection, error) {
 	l := &inspection{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
 	return l, l.inspectAll(o)
 }
 
-// verdict returns a [*DamageError] with the findings, nil without any.
-func (l *inspection) verdict() error {
+// damageError returns a [*DamageError] with the findings, nil without any.
+func (l *inspection) damageError() error {
 	if len(l.findings) == 0 {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (l *inspection) addLess(file string, offset int64, format string, args ...a
 // checkOlder counts a MANIFEST that is older than the mark as damage if there are files that only the newer one may have named: Pebble
 // would delete them.
 func (l *inspection) checkOlder() {
-	files := l.version.files()
+	files := l.version.fileSizes()
 	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
 		_, named := files[name]
 		return isImmutable(name) && !named || name == l.mark.manifest() && l.mark.manifest() != l.manifest
@@ -260,7 +260,7 @@ func (l *inspection) checkOlder() {
 
 // inspectFiles compares the tables and blob files that the MANIFEST names with those in the folder.
 func (l *inspection) inspectFiles() error {
-	files := l.version.files()
+	files := l.version.fileSizes()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		want := files[name]
 		info, err := l.fs.Stat(l.fs.PathJoin(l.dir, name))
@@ -388,7 +388,7 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 	if err != nil {
 		l.hidden[name] = true
-		l.add(name, -1, "%v", plain(err))
+		l.add(name, -1, "%v", stripTrace(err))
 	}
 }
 
@@ -398,7 +398,7 @@ func (l *inspection) inspectOptions(name string, o Options) {
 // what is damaged in them. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.setDefaults()
-	l, err := inspect(dir, o)
+	l, err := inspectFiles(dir, o)
 	if err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 	po.EnsureDefaults()
 	options := po.MakeReaderOptions()
 	damage := &DamageError{Dir: dir}
-	for _, name := range slices.Sorted(maps.Keys(l.version.files())) {
+	for _, name := range slices.Sorted(maps.Keys(l.version.fileSizes())) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -414,7 +414,7 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 			continue
 		}
 		if err := checkTable(ctx, o, o.FS.PathJoin(dir, name), options); err != nil {
-			damage.Findings = append(damage.Findings, Finding{name, -1, plain(err).Error()})
+			damage.Findings = append(damage.Findings, Finding{name, -1, stripTrace(err).Error()})
 		}
 	}
 	if len(damage.Findings) > 0 {

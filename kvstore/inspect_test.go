@@ -20,7 +20,7 @@ func TestFlippedBitInManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range releases {
-		if err := errors.Join(publish(s, n), database(s).Flush()); err != nil {
+		if err := errors.Join(publish(s, n), pebbleOf(s).Flush()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,15 +49,15 @@ func TestFlippedBitInManifest(t *testing.T) {
 func TestVersion(t *testing.T) {
 	of := newSample(t)
 	mem := of.now.disk(t, nil)
-	l, err := inspect("store", marked(mem))
-	if err != nil || l.verdict() != nil {
-		t.Fatal(err, l.verdict())
+	l, err := inspectFiles("store", marked(mem))
+	if err != nil || l.damageError() != nil {
+		t.Fatal(err, l.damageError())
 	}
 	o := marked(mem)
 	o.ReadOnly = true
 	s := open(t, "store", o)
 	want := make(map[string]int64)
-	current := database(s).DebugCurrentVersion()
+	current := pebbleOf(s).DebugCurrentVersion()
 	for _, level := range current.Levels {
 		for table := range level.All() {
 			want[table.TableBacking.DiskFileNum.String()+".sst"] = int64(table.TableBacking.Size)
@@ -66,7 +66,7 @@ func TestVersion(t *testing.T) {
 	for blob := range current.BlobFiles.All() {
 		want[blob.Physical.FileNum.String()+".blob"] = int64(blob.Physical.Size)
 	}
-	if got := l.version.files(); !maps.Equal(got, want) || len(want) < 4 {
+	if got := l.version.fileSizes(); !maps.Equal(got, want) || len(want) < 4 {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
@@ -99,7 +99,7 @@ func BenchmarkLook(b *testing.B) {
 				b.Fatal(err)
 			}
 			fill(b, s, 70_000)
-			if err := database(s).Flush(); err != nil {
+			if err := pebbleOf(s).Flush(); err != nil {
 				b.Fatal(err)
 			}
 			for n := range put {

@@ -367,7 +367,7 @@ func TestNothingIsLoggedInGoodDays(t *testing.T) {
 	for i := range 20 {
 		put(t, s, noise(uint64(i), 100_000))
 	}
-	if err := errors.Join(database(s).Flush(), database(s).Compact(t.Context(), []byte{0}, []byte{255}, true), s.Close()); err != nil {
+	if err := errors.Join(pebbleOf(s).Flush(), pebbleOf(s).Compact(t.Context(), []byte{0}, []byte{255}, true), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if log.Len() > 0 {
@@ -404,7 +404,7 @@ func TestFormatIsKept(t *testing.T) {
 			}
 		}
 		set(t, s, Files, "large", large)
-		if err := database(s).Flush(); err != nil {
+		if err := pebbleOf(s).Flush(); err != nil {
 			t.Error(err)
 		}
 		if renew {

@@ -105,8 +105,8 @@ type durableState struct {
 // extent is how much of a file was written, and of that synced.
 type extent struct{ written, synced atomic.Int64 }
 
-// created records a log or MANIFEST that was created, and returns how much of it is written. It returns nil for other files.
-func (d *durableState) created(name string) *extent {
+// recordCreated records a log or MANIFEST that was created, and returns how much of it is written. It returns nil for other files.
+func (d *durableState) recordCreated(name string) *extent {
 	if !isManifest(name) && !strings.HasSuffix(name, ".log") {
 		return nil
 	}
@@ -117,8 +117,8 @@ func (d *durableState) created(name string) *extent {
 	return e
 }
 
-// removed forgets a file that was removed or renamed.
-func (d *durableState) removed(name string) {
+// recordRemoved forgets a file that was removed or renamed.
+func (d *durableState) recordRemoved(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.files, name)
@@ -131,8 +131,8 @@ func (d *durableState) setManifest(manifest string) {
 	d.manifest = manifest
 }
 
-// committed records that a batch of count rows is on the disk; the first row has the sequence number first.
-func (d *durableState) committed(first, count uint64) {
+// recordCommitted records that a batch of count rows is on the disk; the first row has the sequence number first.
+func (d *durableState) recordCommitted(first, count uint64) {
 	if first == 0 || count == 0 {
 		return // Pebble empties a batch over half a memtable, and its number with it
 	}
@@ -145,8 +145,8 @@ func (d *durableState) committed(first, count uint64) {
 	}
 }
 
-// mark returns a mark of what is on the disk.
-func (d *durableState) mark() mark {
+// newMark returns a mark of what is on the disk.
+func (d *durableState) newMark() mark {
 	m := mark{Sequence: d.sequence.Load(), Files: make(map[string]int64)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,8 +203,8 @@ func (s *Store) startMarker() *marker {
 	return m
 }
 
-// halt stops the goroutine that writes marks; the caller may write from then on.
-func (m *marker) halt() {
+// stopWriting stops the goroutine that writes marks; the caller may write from then on.
+func (m *marker) stopWriting() {
 	if m != nil {
 		close(m.stop)
 		<-m.done
@@ -216,7 +216,7 @@ func (m *marker) write() {
 	if m == nil {
 		return
 	}
-	now := m.store.guard.disk.mark()
+	now := m.store.guard.disk.newMark()
 	now.Sequence = max(now.Sequence, m.last.Sequence)
 	if name := m.last.manifest(); now.manifest() == "" && name != "" {
 		now.Files[name] = m.last.Files[name] // this process has made none yet

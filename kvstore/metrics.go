@@ -81,7 +81,7 @@ func readMetrics(s *Store) *pebble.Metrics {
 	defer s.users.leave()
 	got := make(chan *pebble.Metrics, 1)
 	err := s.guard.do(func() error {
-		got <- database(s).Metrics()
+		got <- pebbleOf(s).Metrics()
 		return nil
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ func scrape(t *testing.T, s *Store) map[string]float64 {
 func TestCollector(t *testing.T) {
 	s := inMemory(t)
 	h := put(t, s, noise(1, 100_000))
-	if err := database(s).Flush(); err != nil {
+	if err := pebbleOf(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -36,10 +36,9 @@ type Options struct {
 	// ReadOnly refuses every write. The folder must hold a store already.
 	ReadOnly bool
 
-	// Mark is a small file outside of the folder; nothing is kept while that has no
-	// folder. While the store is open for writing it says what is on the disk for good,
-	// at most a second late and up to date after Close. A store with less is [Behind].
-	// What replaces the store by another one removes the file. Default: none.
+	// Mark is the path of a small file outside of the store's folder. While the store is open for writing, it records there
+	// what is durable, at most a second late and up to date after Close. A store that has less is [Behind]. If the folder of
+	// the file is missing, nothing is recorded. Whoever replaces the store by another one removes the file. Default: none.
 	Mark string
 
 	// Program is the version of the program that opens the store, kept in it to be named where an
@@ -176,7 +175,7 @@ func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) 
 	case bytes.Compare(start, ns) < 0:
 		end = ns
 	case start[0] == ns[0]:
-		return pebble.SpanPolicy{}, successor(ns), nil
+		return pebble.SpanPolicy{}, prefixSuccessor(ns), nil
 	}
 	return pebble.SpanPolicy{DisableValueSeparationBySuffix: true, ValueStoragePolicy: pebble.ValueStorageLowReadLatency}, end, nil
 }
@@ -228,17 +227,17 @@ type fatal struct {
 func (f fatal) Error() string { return f.message }
 func (f fatal) Unwrap() error { return f.cause }
 
-// listener reports what concerns an operator. What Pebble would end the
+// newEventListener reports what concerns an operator. What Pebble would end the
 // process for, damage found while reading, is an error to the caller that reads.
-func listener(log *slog.Logger) *pebble.EventListener {
+func newEventListener(log *slog.Logger) *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			if !errors.Is(err, pebble.ErrCancelledCompaction) {
-				log.Warn("the store will try again", "err", plain(err))
+				log.Warn("the store will try again", "err", stripTrace(err))
 			}
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			log.Error("the store is damaged", "file", info.Path, "err", plain(info.Details))
+			log.Error("the store is damaged", "file", info.Path, "err", stripTrace(info.Details))
 		},
 		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
 			log.Debug("writes wait", "reason", info.Reason)

@@ -136,7 +136,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	b := database(s).NewBatch()
+	b := pebbleOf(s).NewBatch()
 	bytes, err = s.deleteContent(b, deltaEdits{}, h, c)
 	if err != nil {
 		return false, 0, errors.Join(err, b.Close())
@@ -144,6 +144,6 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
 		return false, 0, err
 	}
-	s.repairer.removed(h)
+	s.repairer.recordRemoved(h)
 	return true, bytes, nil
 }

@@ -43,7 +43,7 @@ type Item struct {
 // bounds returns the range as Pebble's lower bound, which is included, and upper bound, which is not.
 func (r Range) bounds(ns Namespace) (lower, upper []byte) {
 	lower = ns.physical(r.Prefix)
-	upper = successor(lower)
+	upper = prefixSuccessor(lower)
 	if from := ns.physical(r.From); r.From != nil && bytes.Compare(from, lower) > 0 {
 		lower = from
 	}
@@ -66,7 +66,7 @@ func (s *Store) Snapshot() *Snapshot {
 		return &Snapshot{store: s} // reading it returns ErrClosed
 	}
 	defer s.users.leave()
-	return &Snapshot{store: s, snap: database(s).NewSnapshot()}
+	return &Snapshot{store: s, snap: pebbleOf(s).NewSnapshot()}
 }
 
 // Close releases the snapshot.
@@ -167,7 +167,7 @@ func (s *Store) readError(err error, ns Namespace, key []byte) error {
 		at = fmt.Sprintf("content %x", key[:min(len(key), len(Hash{}))])
 	}
 	if pebble.IsCorruptionError(err) || errors.Is(err, errBlobFile) {
-		return fmt.Errorf("%w: reading %s from %s: %w", ErrCorrupt, at, s.dir, plain(err))
+		return fmt.Errorf("%w: reading %s from %s: %w", ErrCorrupt, at, s.dir, stripTrace(err))
 	}
 	return fmt.Errorf("couldn't read %s from %s: %w", at, s.dir, err)
 }
@@ -220,9 +220,9 @@ func (ns Namespace) physical(key []byte) []byte {
 	return append(k, key...)
 }
 
-// successor returns the smallest key greater than every key that begins with
+// prefixSuccessor returns the smallest key greater than every key that begins with
 // prefix, or nil if no such key exists.
-func successor(prefix []byte) []byte {
+func prefixSuccessor(prefix []byte) []byte {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] != 0xff {
 			next := append([]byte(nil), prefix[:i+1]...)

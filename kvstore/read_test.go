@@ -29,7 +29,7 @@ func TestReadFails(t *testing.T) {
 				h := put(t, s, body)
 				row := string(noise(2, separateFrom))
 				set(t, s, Blobs, "row", row)
-				if err := errors.Join(database(s).Flush(), s.Close()); err != nil {
+				if err := errors.Join(pebbleOf(s).Flush(), s.Close()); err != nil {
 					t.Fatal(err)
 				}
 

@@ -93,7 +93,7 @@ func (s *Store) compactBlobs() {
 		}
 		s.contents.Unlock()
 		err := s.guard.do(func() error {
-			return database(s).Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
+			return pebbleOf(s).Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
 		})
 		if err != nil && r.ctx.Err() == nil {
 			s.opts.Logger.Warn("couldn't reclaim the space of replaced files", "dir", s.dir, "err", err)

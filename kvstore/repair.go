@@ -25,7 +25,7 @@ import (
 // helps. It returns [ErrNotFound] where the content is not stored.
 func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	for {
-		found, err := s.examine(h)
+		found, err := s.examineContent(h)
 		switch {
 		case err != nil:
 			return nil, err
@@ -37,7 +37,7 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 			return nil, nil
 		}
 		again := slices.Contains(found.damaged, coding.Identity)
-		if done, err := s.restore(h, found, again); done || err != nil {
+		if done, err := s.rewriteContent(h, found, again); done || err != nil {
 			return found.damaged, err
 		}
 	}
@@ -48,19 +48,19 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 // the content counts as not squeezed, with a row below [Repaired]. RestoreContent also stores a content that is not there: the
 // caller makes sure that no entry erases it.
 //
-// What is damaged inside a table stays there. Reads find the new rows above it, but scans
-// across it, and compactions of that table, fail until the store is rebuilt.
+// The damage inside a table stays. Reads find the new rows in newer tables, but scans across the damage, and compactions of that
+// table, fail until the store is rebuilt.
 func (s *Store) RestoreContent(h Hash, identity []byte) error {
 	if Sum(identity) != h {
 		return fmt.Errorf("content %s can't be restored from the %d bytes of another one", h, len(identity))
 	}
 	for {
-		found, err := s.examine(h)
+		found, err := s.examineContent(h)
 		if err != nil {
 			return err
 		}
 		found.identity = identity
-		if done, err := s.restore(h, found, true); done || err != nil {
+		if done, err := s.rewriteContent(h, found, true); done || err != nil {
 			return err
 		}
 	}
@@ -83,13 +83,13 @@ const (
 	rowUnreadable
 )
 
-// examine reads every encoding of a content. It holds no lock, because reading and decoding a large content takes a while.
-func (s *Store) examine(h Hash) (condition, error) {
+// examineContent reads every encoding of a content. It holds no lock, because reading and decoding a large content takes a while.
+func (s *Store) examineContent(h Hash) (condition, error) {
 	if !s.users.enter() {
 		return condition{}, s.closedError()
 	}
 	defer s.users.leave()
-	snap := database(s).NewSnapshot()
+	snap := pebbleOf(s).NewSnapshot()
 	defer func() { _ = s.guard.do(snap.Close) }()
 	var found condition
 	var content Content
@@ -145,9 +145,9 @@ func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []by
 	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 
-// restore writes a content as it was found: its sound encodings, and its own bytes if asIdentity is true. If the content has changed since,
+// rewriteContent writes a content as it was found: its sound encodings, and its own bytes if asIdentity is true. If the content has changed since,
 // it writes nothing and returns false.
-func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, err error) {
+func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	before, row, state, err := s.readRow(s.db, h)
@@ -156,7 +156,7 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	}
 	_, err = s.get(s.db, Queue, repairedKey(h))
 	queued := err == nil
-	b := database(s).NewBatchWithSize(len(found.identity) + 1<<10)
+	b := pebbleOf(s).NewBatchWithSize(len(found.identity) + 1<<10)
 	err = nil
 	for _, c := range found.damaged {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, c)), nil))
@@ -182,7 +182,7 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
 		return false, err
 	}
-	s.repairer.restored(h, queued)
+	s.repairer.recordRestored(h, queued)
 	return true, nil
 }
 
@@ -290,8 +290,8 @@ func (s *Store) repairQueued(h Hash) {
 	}
 }
 
-// restored records that a content was repaired. queued says that it waited for recompression before.
-func (m *repairer) restored(h Hash, queued bool) {
+// recordRestored records that a content was repaired. queued says that it waited for recompression before.
+func (m *repairer) recordRestored(h Hash, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, h)
@@ -302,8 +302,8 @@ func (m *repairer) restored(h Hash, queued bool) {
 	}
 }
 
-// removed forgets contents that were removed.
-func (m *repairer) removed(hashes ...Hash) {
+// recordRemoved forgets contents that were removed.
+func (m *repairer) recordRemoved(hashes ...Hash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range hashes {

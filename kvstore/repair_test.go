@@ -35,7 +35,7 @@ func TestRepair(t *testing.T) {
 	}
 	gone := func(c Coded) func(*testing.T, *Store) {
 		return func(t *testing.T, s *Store) {
-			if err := database(s).Delete(Blobs.physical(blobKey(h, c.Coding)), pebble.Sync); err != nil {
+			if err := pebbleOf(s).Delete(Blobs.physical(blobKey(h, c.Coding)), pebble.Sync); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -170,7 +170,7 @@ func unread(t *testing.T, contents int) (s *Store, mem *vfs.MemFS, identities []
 		}
 		identities = append(identities, identity)
 	}
-	if err := database(s).Flush(); err != nil {
+	if err := pebbleOf(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	return s, mem, identities
@@ -231,7 +231,7 @@ func TestRepairBlobFiles(t *testing.T) {
 			if repaired+restored == 0 {
 				t.Error("nothing was damaged")
 			}
-			if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+			if err := pebbleOf(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 				t.Errorf("compaction: %v", err)
 			}
 			if err := s.Close(); err != nil {
@@ -256,7 +256,7 @@ func TestRestoreAboveADamagedTable(t *testing.T) {
 	}
 	compacting, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer end()
-	if err := database(s).Compact(compacting, []byte{0}, []byte{255}, false); err == nil {
+	if err := pebbleOf(s).Compact(compacting, []byte{0}, []byte{255}, false); err == nil {
 		t.Error("the damaged table was compacted")
 	}
 }
@@ -372,7 +372,7 @@ func TestRepairBesideOthers(t *testing.T) {
 			t.Errorf("content %d: %v", i, err)
 		}
 	}
-	if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+	if err := pebbleOf(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 		t.Errorf("compaction: %v", err)
 	}
 }
@@ -392,7 +392,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 	for i := range contents {
 		put(t, s, identity(i))
 	}
-	if err := database(s).Flush(); err != nil {
+	if err := pebbleOf(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []float64{0.2, 0.5, 0.9} {
@@ -427,7 +427,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 			t.Errorf("content %d: %v", i, err)
 		}
 	}
-	if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+	if err := pebbleOf(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 		t.Error(err)
 	}
 }

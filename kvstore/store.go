@@ -56,9 +56,9 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	inspected, damage := inspect(dir, o)
+	inspected, damage := inspectFiles(dir, o)
 	if damage == nil {
-		damage = inspected.verdict()
+		damage = inspected.damageError()
 	}
 	if damage != nil && !o.ReadOnly {
 		return nil, errors.Join(openError(dir, damage), lock.Close())
@@ -104,7 +104,7 @@ func (s *Store) open() (err error) {
 		return p
 	}
 	po.Logger = pebbleLogger{s.opts.Logger}
-	po.EventListener = listener(s.opts.Logger)
+	po.EventListener = newEventListener(s.opts.Logger)
 	po.EventListener.ManifestCreated = func(info pebble.ManifestCreateInfo) {
 		if info.Err == nil {
 			s.guard.disk.setManifest(s.opts.FS.PathBase(info.Path))
@@ -136,17 +136,17 @@ func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
 	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly: // also where the first start was cut short
-		if err := database(s).RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
+		if err := pebbleOf(s).RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
 			return err
 		}
 		for _, key := range [][]byte{formatKey, rowsKey} {
-			if err := database(s).Set(Meta.physical(key), []byte{format}, pebble.Sync); err != nil {
+			if err := pebbleOf(s).Set(Meta.physical(key), []byte{format}, pebble.Sync); err != nil {
 				return err
 			}
 		}
 		// Pebble begins the first log of a new store in its oldest format, in which damage
 		// looks like what a crash left. The next one has the newest.
-		return database(s).Flush()
+		return pebbleOf(s).Flush()
 	case errors.Is(err, ErrNotFound):
 		return ErrNoStore
 	case err != nil:
@@ -177,14 +177,14 @@ func (s *Store) recordProgram() error {
 	if err == nil && string(have) == s.opts.Program || err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	return database(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
+	return pebbleOf(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
 // Damage returns what [Inspect] found before the store was opened read-only, and nil where that
 // was nothing.
 func (s *Store) Damage() *DamageError {
 	var damage *DamageError
-	errors.As(s.guard.inspected.verdict(), &damage)
+	errors.As(s.guard.inspected.damageError(), &damage)
 	return damage
 }
 
@@ -210,7 +210,7 @@ func openError(dir string, err error) error {
 	case errors.Is(err, ErrCorrupt): // which says so already
 		return fmt.Errorf("couldn't open %s: %w", dir, err)
 	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, plain(err))
+		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, stripTrace(err))
 	case strings.Contains(err.Error(), "unknown format major version"):
 		err = newerError("of Pebble's files", "a newer larder")
 	}
@@ -241,9 +241,9 @@ func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
 	err := s.guard.do(func() error {
-		err := database(s).Apply(batch, o)
+		err := pebbleOf(s).Apply(batch, o)
 		if err == nil && o.Sync {
-			s.guard.disk.committed(uint64(batch.SeqNum()), uint64(batch.Count()))
+			s.guard.disk.recordCommitted(uint64(batch.SeqNum()), uint64(batch.Count()))
 		}
 		return errors.Join(err, b.Close())
 	})
@@ -314,7 +314,7 @@ func (s *Store) UseNewestFormat() error {
 		return err
 	}
 	err := s.guard.do(func() error {
-		return database(s).RatchetFormatMajorVersion(max(pebble.FormatNewest, database(s).FormatMajorVersion()))
+		return pebbleOf(s).RatchetFormatMajorVersion(max(pebble.FormatNewest, pebbleOf(s).FormatMajorVersion()))
 	})
 	if err == nil {
 		s.moveRowsToTables()
@@ -340,15 +340,15 @@ func (s *Store) moveRowsToTables() {
 				// Pebble moves a table that overlaps no other one without reading it. Tombstones of rows that never
 				// were make all tables overlap.
 				for _, key := range [][]byte{{span[0], 0}, {span[1] - 1, 0xff, 0xff}} {
-					if err := database(s).Delete(key, pebble.NoSync); err != nil {
+					if err := pebbleOf(s).Delete(key, pebble.NoSync); err != nil {
 						return err
 					}
 				}
-				if err := database(s).Compact(s.reclaim.ctx, span[:1], span[1:], false); err != nil {
+				if err := pebbleOf(s).Compact(s.reclaim.ctx, span[:1], span[1:], false); err != nil {
 					return err
 				}
 			}
-			return database(s).Set(Meta.physical(rowsKey), nil, pebble.Sync)
+			return pebbleOf(s).Set(Meta.physical(rowsKey), nil, pebble.Sync)
 		})
 		if err != nil && s.reclaim.ctx.Err() == nil {
 			s.opts.Logger.Warn("couldn't move all rows into tables; the next start tries again", "dir", s.dir, "err", err)
@@ -359,7 +359,7 @@ func (s *Store) moveRowsToTables() {
 // roomToCompact returns an error if the disk could not hold the rows from one key to another twice and keep its reserve: a
 // compaction deletes the old tables once it has written the new ones.
 func (s *Store) roomToCompact(from, to []byte) error {
-	size, err := database(s).EstimateDiskUsage(from, to)
+	size, err := pebbleOf(s).EstimateDiskUsage(from, to)
 	if err != nil {
 		return err
 	}
@@ -389,12 +389,11 @@ func (s *Store) Close() error {
 	s.repairer.stop()
 	s.stopReclaim()
 	s.users.wait()
-	s.marker.halt()
-	// Where the disk has failed, the process ends without Pebble's closing, and
-	// the next one replays what is on the disk.
+	s.marker.stopWriting()
+	// If the disk has failed, the process ends without closing Pebble, and the next process replays the log on the disk.
 	return s.describeFailure("close", s.guard.do(func() error {
 		if s.guard.stuck.Load() { // Pebble would wait for the goroutine
-			err := database(s).LogData(nil, pebble.Sync)
+			err := pebbleOf(s).LogData(nil, pebble.Sync)
 			s.guard.ended.Store(true)
 			return errors.Join(err, s.lock.Close(), s.lock.Close()) // Pebble's part of it, too
 		}
@@ -468,8 +467,8 @@ func isNoSpace(err error) bool {
 	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
 }
 
-// plain returns an error with the text of err on one line, without Pebble's marker and stack traces. It wraps err.
-func plain(err error) error {
+// stripTrace returns an error with the text of err on one line, without Pebble's marker and stack traces. It wraps err.
+func stripTrace(err error) error {
 	if err == nil {
 		return nil
 	}

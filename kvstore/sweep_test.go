@@ -60,7 +60,7 @@ func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, wit
 	behind := s.Behind() != nil
 	if behind {
 		left := readFolder(t, mem)
-		compacted := database(s).Metrics().Compact.Count > 0 // which replaces tables in the background
+		compacted := pebbleOf(s).Metrics().Compact.Count > 0 // which replaces tables in the background
 		for name := range damaged {
 			if left[name] == nil && isImmutable(name) && of.now[name] != nil && !compacted {
 				t.Errorf("%s: opening deleted %s", what, name)
@@ -171,7 +171,7 @@ func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
 	}
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
 	defer end()
-	if err := database(s).Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
+	if err := pebbleOf(s).Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
 		t.Errorf("%s: compaction after it was restored: %v", what, err)
 	}
 	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {

@@ -26,11 +26,12 @@ type version struct {
 
 type placed struct{ level, table uint64 }
 
+// newVersion returns a version without files, to which edits are applied.
 func newVersion() *version {
 	return &version{tables: make(map[placed]uint64), blobs: make(map[uint64]uint64), sizes: make(map[uint64]int64)}
 }
 
-// What an edit's fields begin with.
+// The tags with which the fields of an edit begin.
 const (
 	tagComparer       = 1
 	tagLog            = 2
@@ -132,8 +133,8 @@ func (v *version) applyTable(d *decoder, ranges bool) {
 	}
 }
 
-// files returns the size of each file that v needs, by its name.
-func (v *version) files() map[string]int64 {
+// fileSizes returns the size of each file that v needs, by its name.
+func (v *version) fileSizes() map[string]int64 {
 	files := make(map[string]int64, len(v.tables)+len(v.blobs))
 	for _, file := range v.tables {
 		files[fmt.Sprintf("%06d.sst", file)] = v.sizes[file]
@@ -146,7 +147,7 @@ func (v *version) files() map[string]int64 {
 
 // tableSizes returns the size of each table that v needs, by its name.
 func (v *version) tableSizes() map[string]int64 {
-	files := v.files()
+	files := v.fileSizes()
 	maps.DeleteFunc(files, func(name string, _ int64) bool { return isBlobFile(name) })
 	return files
 }

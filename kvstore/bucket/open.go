@@ -10,11 +10,11 @@ import (
 
 // CheckURL refuses what is not the URL of a bucket: s3://NAME[/PREFIX], or file:///DIR.
 func CheckURL(at string) error {
-	_, err := parse(at)
+	_, err := parseURL(at)
 	return err
 }
 
-func parse(at string) (*url.URL, error) {
+func parseURL(at string) (*url.URL, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "" {
 		return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
@@ -31,7 +31,7 @@ func parse(at string) (*url.URL, error) {
 // Open returns the bucket at a URL that [CheckURL] takes. endpoint is that of the object store, and
 // region that of the bucket, "" for the usual one; a folder has neither.
 func Open(at, endpoint, region string) (Bucket, error) {
-	u, err := parse(at)
+	u, err := parseURL(at)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%q %w", at, err)

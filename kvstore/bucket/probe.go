@@ -65,11 +65,11 @@ func Probe(ctx context.Context, b Bucket) error {
 // probeOnce has competing writers create one object, and then replace it.
 func probeOnce(ctx context.Context, b Bucket, key string) error {
 	defer b.Delete(context.WithoutCancel(ctx), key) //nolint:errcheck // a leftover of a few bytes
-	created, err := compete(ctx, b, key, func(data []byte) (Version, error) { return b.Create(ctx, key, data) })
+	created, err := raceWriters(ctx, b, key, func(data []byte) (Version, error) { return b.Create(ctx, key, data) })
 	if err != nil {
 		return err
 	}
-	replaced, err := compete(ctx, b, key, func(data []byte) (Version, error) { return b.Replace(ctx, key, data, created) })
+	replaced, err := raceWriters(ctx, b, key, func(data []byte) (Version, error) { return b.Replace(ctx, key, data, created) })
 	if err == nil && replaced == created {
 		err = &UnfitError{b.String(), "it gives one version to different bytes"}
 	}
@@ -87,9 +87,9 @@ func probeOnce(ctx context.Context, b Bucket, key string) error {
 // busyRounds is how often a store may decide nothing between competing writers.
 const busyRounds = 10
 
-// compete has writers do one thing at once that only one of them may do, and returns the version that it wrote. It tries again while the
+// raceWriters has writers do one thing at once that only one of them may do, and returns the version that it wrote. It tries again while the
 // store decides nothing.
-func compete(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
+func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	for range busyRounds {
 		v, err := competeOnce(ctx, b, key, write)
 		if v != "" || err != nil {

@@ -139,7 +139,7 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 	if err := checkKey(s.prefix + key); err != nil {
 		return "", err
 	}
-	ctx, cancel := within(ctx, int64(len(data)))
+	ctx, cancel := withTimeout(ctx, int64(len(data)))
 	defer cancel()
 	o.ContentType = "application/octet-stream"
 	o.DisableContentSha256 = true // of each chunk: the whole has one
@@ -149,7 +149,7 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 		err = errors.Join(errBusy, err)
 	}
 	if err != nil {
-		return "", s.explain(err)
+		return "", s.explainError(err)
 	}
 	if info.ETag == "" {
 		return "", errors.New("the store has answered without an ETag")
@@ -195,7 +195,7 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 		return nil, "", ErrNotFound
 	}
 	if err != nil {
-		return nil, "", s.explain(err)
+		return nil, "", s.explainError(err)
 	}
 	defer body.Close()
 	if info.Size > most {
@@ -220,10 +220,10 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 		for page := ""; ; {
 			var last string
 			n := 0
-			inner, cancel := within(ctx, 0)
+			inner, cancel := withTimeout(ctx, 0)
 			for item := range s.client.listObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
 				if item.Err != nil {
-					yield(Object{}, objectError(s, prefix, s.explain(item.Err)))
+					yield(Object{}, objectError(s, prefix, s.explainError(item.Err)))
 					cancel()
 					return
 				}
@@ -248,18 +248,18 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 func (s *s3) Delete(ctx context.Context, key string) error {
 	err := checkKey(s.prefix + key)
 	if err == nil {
-		ctx, cancel := within(ctx, 0)
+		ctx, cancel := withTimeout(ctx, 0)
 		defer cancel()
 		err = s.client.removeObject(ctx, s.name, s.prefix+key, minio.RemoveObjectOptions{})
 	}
 	if isMissing(err) {
 		err = nil
 	}
-	return objectError(s, key, s.explain(err))
+	return objectError(s, key, s.explainError(err))
 }
 
-// within bounds a request that sends that many bytes.
-func within(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
+// withTimeout bounds a request that sends that many bytes.
+func withTimeout(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
 
@@ -286,8 +286,8 @@ func noStore(err error) error {
 	return err
 }
 
-// explain says of what goes wrong, where the operator can put it right, which it is and what to do.
-func (s *s3) explain(err error) error {
+// explainError says of what goes wrong, where the operator can put it right, which it is and what to do.
+func (s *s3) explainError(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -58,15 +58,12 @@ func Parse(name string) (Coding, bool) {
 	return Identity, false
 }
 
-// Worthwhile reports whether a coded form is kept: where it saves a 64th of the
-// identity's length, and 32 bytes at least.
+// Worthwhile reports whether the store keeps an encoding: it must save a 64th of the identity's length, and at least 32 bytes.
 //
-// Of 174 images, fonts and archives from npm packages, 37 save something but
-// less than a 64th: 8 KB of 10 MB, for which every browser would inflate them
-// and every client that wants identity or a range of it would make the server
-// do so. The next step, up to a 32nd, already holds 23 KB. And the lines
-// "Content-Encoding: gzip" and "Vary: Accept-Encoding" alone take 47 bytes
-// where a header is not compressed.
+// Measured on 174 images, fonts and archives from npm packages: 37 save something but less than a 64th, 8 KB of 10 MB in all.
+// For that, every browser would inflate them, and the server too for each client that wants identity or a range of it. The
+// next step, up to a 32nd, already saves 23 KB. The lines "Content-Encoding: gzip" and "Vary: Accept-Encoding" alone take 47
+// bytes if the header is not compressed.
 func Worthwhile(identity, coded int) bool {
 	return coded+max(identity/64, 32) <= identity
 }
@@ -260,7 +257,7 @@ func Memory(c Coding, e Effort, size int64) int64 {
 	case c == Gzip:
 		return 20*mib + 64*min(size, 1<<18) + 3*size
 	default:
-		// What is found in a block grows with it up to 256 KiB; the window's tables and the commands do beyond that.
+		// The memory for matches grows with a block up to 256 KiB; that for the window's tables and the commands grows further.
 		return 18*mib + 48*min(size, 1<<18) + 4*(1<<windowBits(size)-1<<minWindow) + 12*size
 	}
 }

@@ -87,10 +87,10 @@ type segment struct {
 	gain    float64 // bits saved by joining it with the next
 }
 
-// split divides a chunk's tokens into blocks: it begins with short segments and
+// splitBlocks divides a chunk's tokens into blocks: it begins with short segments and
 // joins neighbours, those that gain most first, while a common set of codes
 // costs less than a second header.
-func split(src []byte, tokens []token) []block {
+func splitBlocks(src []byte, tokens []token) []block {
 	var segments []segment
 	for start := 0; len(tokens) > 0; {
 		n := min(segmentTokens, len(tokens))
@@ -98,7 +98,7 @@ func split(src []byte, tokens []token) []block {
 		for _, t := range s.tokens {
 			s.end += int(t.length)
 		}
-		s.symbols = count(src[s.start:s.end], s.tokens)
+		s.symbols = countSymbols(src[s.start:s.end], s.tokens)
 		s.size = s.symbols.size()
 		segments = append(segments, s)
 		start, tokens = s.end, tokens[n:]
@@ -131,7 +131,7 @@ func setGain(segments []segment, i int) {
 		return
 	}
 	a, b := &segments[i], &segments[i+1]
-	a.gain = a.size + b.size - a.symbols.plus(b.symbols).size()
+	a.gain = a.size + b.size - a.symbols.merge(b.symbols).size()
 }
 
 // joinSegments joins segments i and i+1.
@@ -139,7 +139,7 @@ func joinSegments(segments []segment, i int) []segment {
 	a, b := &segments[i], segments[i+1]
 	a.end = b.end
 	a.tokens = a.tokens[:len(a.tokens)+len(b.tokens)] // they are neighbours in one slice
-	a.symbols = a.symbols.plus(b.symbols)
+	a.symbols = a.symbols.merge(b.symbols)
 	a.size += b.size - a.gain
 	segments = append(segments[:i+1], segments[i+2:]...)
 	setGain(segments, i)
@@ -185,10 +185,10 @@ type parser struct {
 func (p *parser) parse(f *finder, src []byte) []block {
 	p.model.setCosts(priorHistogram(src))
 	tokens := p.cheapestPath(f, src, 0, len(src))
-	p.model.setCosts(count(src, tokens))
+	p.model.setCosts(countSymbols(src, tokens))
 	tokens = p.cheapestPath(f, src, 0, len(src))
 
-	blocks := split(src, tokens)
+	blocks := splitBlocks(src, tokens)
 	for i := range blocks {
 		p.improveBlock(f, src, &blocks[i])
 	}
@@ -213,12 +213,12 @@ func priorHistogram(src []byte) *histogram {
 // improveBlock parses a block again until that gains little.
 func (p *parser) improveBlock(f *finder, src []byte, b *block) {
 	own := src[b.start:b.end]
-	h := count(own, b.tokens)
+	h := countSymbols(own, b.tokens)
 	size := h.size()
 	for range passes {
 		p.model.setCosts(h)
 		tokens := p.cheapestPath(f, src, b.start, b.end)
-		h = count(own, tokens)
+		h = countSymbols(own, tokens)
 		gain := size - h.size()
 		if gain <= 0 {
 			return

@@ -47,8 +47,8 @@ type histogram struct {
 	dis [disSymbols]uint32
 }
 
-// count returns the histogram of tokens that stand for src.
-func count(src []byte, tokens []token) *histogram {
+// countSymbols returns the histogram of tokens that stand for src.
+func countSymbols(src []byte, tokens []token) *histogram {
 	h := new(histogram)
 	pos := 0
 	for _, t := range tokens {
@@ -64,8 +64,8 @@ func count(src []byte, tokens []token) *histogram {
 	return h
 }
 
-// plus returns the histogram of two blocks that are joined.
-func (h *histogram) plus(o *histogram) *histogram {
+// merge returns the histogram of two blocks that are joined.
+func (h *histogram) merge(o *histogram) *histogram {
 	sum := *h
 	for i, n := range o.lit {
 		sum.lit[i] += n

@@ -235,7 +235,7 @@ func (c *class) fireAlarm(name string) {
 	if err != nil && !c.runtime.isClosed() {
 		c.counts.failures.Add(1)
 		c.runtime.logger.Warn("an alarm failed and is tried again", "class", c.name, "object", name, "retry", failed.retry, "err", err)
-		err = c.postpone(name)
+		err = c.recordAlarmFailure(name)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -268,13 +268,13 @@ func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry 
 	case o.class.runtime.isClosed():
 		o.alarm = &was // and so has the store
 	default:
-		o.setAlarm(o.class.later(was))
+		o.setAlarm(o.class.retryAlarm(was))
 	}
 	return was, err
 }
 
-// later returns an alarm that has just failed.
-func (c *class) later(a alarm) *alarm {
+// retryAlarm returns the next attempt of an alarm that has just failed.
+func (c *class) retryAlarm(a alarm) *alarm {
 	return &alarm{scheduled: a.scheduled, next: c.retryAt(a.retry), retry: a.retry + 1}
 }
 
@@ -288,9 +288,8 @@ func (c *class) retryAt(before uint32) int64 {
 	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
 }
 
-// postpone writes down that an alarm failed, where that was not done by the instance
-// because it was stopped.
-func (c *class) postpone(name string) error {
+// recordAlarmFailure stores that an alarm failed whose instance was stopped before it could do so.
+func (c *class) recordAlarmFailure(name string) error {
 	ctx := c.runtime.ctx
 	return c.withInstance(name, func(o *object) error {
 		st := &strand{object: o}
@@ -300,7 +299,7 @@ func (c *class) postpone(name string) error {
 		err := o.loadAlarm()
 		o.mu.Lock()
 		if err == nil && o.failed == nil && o.alarm != nil && o.alarm.next <= c.runtime.now().UnixNano() {
-			o.setAlarm(c.later(*o.alarm))
+			o.setAlarm(c.retryAlarm(*o.alarm))
 		}
 		o.mu.Unlock()
 		return o.finishEvent(ctx, st, err)

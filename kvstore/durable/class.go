@@ -221,7 +221,7 @@ type class struct {
 // send delivers an event to an object. If ctx is that of an event of another object, it is a call of that object's.
 func (c *class) send(ctx context.Context, name string, f handle) error {
 	if s, ok := ctx.Value(stateKey{}).(*State); ok {
-		switch s.currentPlace() {
+		switch s.turnState() {
 		case ended:
 			return ErrOutside
 		case inside:
@@ -254,8 +254,8 @@ func (c *class) acquire(name string) (*object, error) {
 	return o, nil
 }
 
-// retain adds a user to an object that has one.
-func (c *class) retain(o *object) {
+// addUser adds a user to an object that has one.
+func (c *class) addUser(o *object) {
 	c.mu.Lock()
 	o.users++
 	c.runtime.users.Add(1)
@@ -308,8 +308,8 @@ func (c *class) evict(o *object) {
 	o.cache.clear()
 }
 
-// replace puts a new instance into the place of o, which was stopped. The caller holds o.mu.
-func (c *class) replace(o *object) {
+// replaceInstance puts a new instance into the place of o, which was stopped. The caller holds o.mu.
+func (c *class) replaceInstance(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.objects[o.name] != o {

@@ -107,8 +107,8 @@ func (o *object) setAlarm(a *alarm) {
 	w.alarmed, w.confirm = true, true
 }
 
-// seal hands the pending write over to the committer.
-func (o *object) seal() {
+// commitPending passes the pending write to the committer, which writes it with others; later changes start another one.
+func (o *object) commitPending() {
 	w := o.pending
 	if w == nil || o.failed != nil {
 		return
@@ -124,7 +124,7 @@ func (o *object) seal() {
 	}
 	o.writing++
 	o.bytes += w.bytes
-	o.class.retain(o)
+	o.class.addUser(o)
 	o.class.runtime.commits.add(w)
 }
 
@@ -158,7 +158,7 @@ func (w *write) finish(err error) {
 		o.last = nil
 	}
 	if stopped && o.writing == 0 {
-		o.settle()
+		o.allowNextInstance()
 	}
 	if err == nil && w.alarmed {
 		o.class.alarms.alarmChanged(o.name, w.to)
@@ -232,7 +232,7 @@ func (c *committer) commitWrites(store *kvstore.Store, writes []*write, commit f
 	defer batch.Close()
 	var good []*write
 	for _, w := range writes {
-		// What was written on top of something that failed must not happen.
+		// A write that follows a failed write of the same object must fail too.
 		o := w.object
 		o.mu.Lock()
 		lost := o.lost

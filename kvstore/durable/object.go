@@ -148,7 +148,7 @@ func (o *object) leave(st *strand) {
 	}
 	o.turn++
 	o.limit.Stop()
-	o.seal()
+	o.commitPending()
 	for e := o.line.Front(); e != nil && o.active == 0; e = o.line.Front() {
 		p := o.line.Remove(e).(*waiter)
 		if p.strand.place != ended {
@@ -168,9 +168,9 @@ func (o *object) fail(err error) {
 	close(o.stopped)
 	o.class.counts.resets.Add(1)
 	o.pending = nil
-	o.class.replace(o)
+	o.class.replaceInstance(o)
 	if o.writing == 0 {
-		o.settle()
+		o.allowNextInstance()
 	}
 	for e := o.line.Front(); e != nil; {
 		next := e.Next()
@@ -183,8 +183,8 @@ func (o *object) fail(err error) {
 	}
 }
 
-// settle lets the next instance begin, because the writes of this one are done. The caller holds o.mu.
-func (o *object) settle() {
+// allowNextInstance lets the next instance begin, because the writes of this one are done. The caller holds o.mu.
+func (o *object) allowNextInstance() {
 	close(o.settled)
 	o.cache.clear()
 	if o.next != nil {
@@ -292,7 +292,7 @@ func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error
 // finishEvent ends a strand that is an event, and waits until its response may leave.
 func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	o.mu.Lock()
-	o.seal()
+	o.commitPending()
 	if last := o.last; last != nil && o.bytes > MaxWriteBytes {
 		// Unconfirmed writes must not pile up: the disk sets the pace.
 		o.mu.Unlock()

@@ -150,14 +150,14 @@ func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) 
 // holds o.mu, which read unlocks.
 func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
 	o := s.object
-	o.seal()
+	o.commitPending()
 	before := o.changes
-	// What is not durable yet was looked at under the same lock, so the two
-	// together are the object at one moment.
+	// The caller has read the pending changes under the same lock, so they and the snapshot are the object at one
+	// moment.
 	snapshot := o.class.runtime.store.Snapshot()
 	err := func() error {
 		if option&AllowConcurrency != 0 && !s.blocking && s.tx == nil {
-			defer s.yield()()
+			defer s.yieldTurn()()
 		} else {
 			o.mu.Unlock()
 		}
@@ -239,7 +239,7 @@ func (s *State) Sync(ctx context.Context) error {
 		return err
 	}
 	o := s.object
-	o.seal()
+	o.commitPending()
 	last := o.last
 	o.mu.Unlock()
 	return last.wait(ctx)
@@ -340,7 +340,7 @@ func (tx *transaction) add(c change) error {
 // applyTransaction makes the changes of a transaction. The caller holds o.mu.
 func (o *object) applyTransaction(tx *transaction) error {
 	if o.pending != nil && o.pending.bytes > 0 && o.pending.bytes+tx.bytes > MaxWriteBytes {
-		o.seal()
+		o.commitPending()
 	}
 	for _, c := range tx.changes {
 		if err := o.addChange(*c); err != nil {

@@ -12,19 +12,19 @@ import (
 // or what one began with Go. All of it is guarded by object.mu.
 type strand struct {
 	object *object
-	place  where
+	place  turnState
 	tasks  int           // begun with Go and not done
 	failed error         // of the tasks
 	done   chan struct{} // closed when tasks is 0, where a goroutine waits for that
 }
 
-// where says what a strand may do.
-type where int
+// A turnState is whether a strand has its object's turn.
+type turnState int
 
 const (
-	outside where = iota // in a call, or in line
-	inside               // it has the turn
-	ended
+	outside turnState = iota // it is in a call, or waits for the turn
+	inside                   // it has the turn
+	ended                    // its event has ended
 )
 
 // State gives an event access to its object: the storage, and the ways out. Only the goroutine that receives it may
@@ -57,8 +57,8 @@ func (c stateContext) Value(key any) any {
 // context returns a context that belongs to the state: with it, sending to another object is a call of this one's.
 func (s *State) context(ctx context.Context) context.Context { return stateContext{ctx, s} }
 
-// currentPlace returns what the strand of the state may do now.
-func (s *State) currentPlace() where {
+// turnState returns whether the state's strand has the turn.
+func (s *State) turnState() turnState {
 	s.object.mu.Lock()
 	defer s.object.mu.Unlock()
 	return s.strand.place
@@ -102,15 +102,15 @@ func (s *State) lock(ctx context.Context) error {
 	}
 }
 
-// yield gives the turn away, unless the state keeps it, and unlocks the object. The function that it returns takes the turn again.
-func (s *State) yield() (back func()) {
+// yieldTurn gives the turn to the next strand, unless the state keeps it, and unlocks the object. The returned function waits for the turn.
+func (s *State) yieldTurn() (back func()) {
 	o := s.object
 	if s.blocking || s.tx != nil {
 		s.strand.place = outside
 		o.mu.Unlock()
 		return func() {
 			o.mu.Lock()
-			s.resume()
+			s.retakeTurn()
 			o.mu.Unlock()
 		}
 	}
@@ -119,8 +119,8 @@ func (s *State) yield() (back func()) {
 	return func() { _ = o.enter(context.Background(), s.strand, false) }
 }
 
-// resume lets a strand that kept the turn go on, unless its event has ended meanwhile.
-func (s *State) resume() {
+// retakeTurn lets a strand that kept the turn go on, unless its event has ended meanwhile.
+func (s *State) retakeTurn() {
 	if s.strand.place == outside {
 		s.strand.place = inside
 	}
@@ -142,10 +142,10 @@ func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 		o.mu.Unlock()
 		return errors.New("a transaction cannot call out: call before it or after it")
 	}
-	o.seal()
+	o.commitPending()
 	gate := o.gate
 	err := func() error {
-		defer s.yield()()
+		defer s.yieldTurn()()
 		if err := gate.wait(ctx); err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (s *State) Wait(context.Context) error {
 			o.mu.Unlock()
 			<-done
 		} else {
-			back := s.yield()
+			back := s.yieldTurn()
 			<-done
 			back()
 		}
