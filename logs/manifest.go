@@ -68,7 +68,7 @@ type Source struct {
 type Signature struct {
 	Outcome SignatureOutcome `json:"outcome"`
 	Key     string           `json:"key,omitempty"` // the id of the signing key
-	// What was signed, the signature and the key, for Published entries: all that [Signature.Check] needs.
+	// The signed text, the signature and the key, for Published entries: all that [Signature.Check] needs.
 	// Entries from before Larder kept them lack all three.
 	Text      string `json:"text,omitempty"`      // name@version:integrity
 	Sig       string `json:"sig,omitempty"`       // ECDSA with SHA-256, ASN.1 in base64

@@ -51,17 +51,18 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 type ownLog interface {
 	// size is how many entries it had.
 	size() int64
-	// belongs reports whether an entry is the one at that index.
-	belongs(index int64, raw []byte) bool
+	// hasEntryAt reports whether raw is the entry at that index.
+	hasEntryAt(index int64, raw []byte) bool
 }
 
-// base returns the log that says which entries follow the signed ones: that of the damaged store. If the loss of signed entries is
-// accepted, it may be that of a folder among the sources, if it has more of them: most is how many. It is nil if nothing says so.
-func (e *engine) base() (best ownLog, most int64) {
+// chooseBaseLog returns the log from which the new store takes the entries after the signed ones: that of the damaged store. If the operator
+// accepts the loss of signed entries, a folder among the sources is used instead if it has more entries without a gap; most is how
+// many. It returns nil if there is no such log.
+func (e *engine) chooseBaseLog() (best ownLog, most int64) {
 	if e.damaged != nil {
 		best = e.damaged
 		if e.accepting {
-			if most = e.damaged.prefix(); most == 0 {
+			if most = e.damaged.completePrefix(); most == 0 {
 				best = nil
 			}
 		}
@@ -110,8 +111,8 @@ func readEntry(store *kvstore.Store, index int64) []byte {
 // A folderLog is the log of a store that is a source.
 type folderLog struct{ store *kvstore.Store }
 
-// belongs implements [ownLog].
-func (s folderLog) belongs(index int64, raw []byte) bool {
+// hasEntryAt implements [ownLog].
+func (s folderLog) hasEntryAt(index int64, raw []byte) bool {
 	return logs.MatchesTree(s.store, index, raw)
 }
 

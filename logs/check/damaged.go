@@ -83,16 +83,16 @@ func (d *damagedStore) entry(index int64) []byte {
 	return d.tail.entry(index)
 }
 
-// belongs implements [ownLog].
-func (d *damagedStore) belongs(index int64, raw []byte) bool {
+// hasEntryAt implements [ownLog].
+func (d *damagedStore) hasEntryAt(index int64, raw []byte) bool {
 	if index < d.signed.size {
-		return d.signed.belongs(index, raw)
+		return d.signed.hasEntryAt(index, raw)
 	}
-	return d.tail.belongs(index, raw)
+	return d.tail.hasEntryAt(index, raw)
 }
 
-// prefix returns how many entries were found from the first one on, without a gap.
-func (d *damagedStore) prefix() (n int64) {
+// completePrefix returns how many entries were found from the first one on, without a gap.
+func (d *damagedStore) completePrefix() (n int64) {
 	for d.entry(n) != nil {
 		n++
 	}

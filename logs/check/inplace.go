@@ -131,7 +131,7 @@ func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 		return nil, err
 	}
 	_, err = e.runFinalCheck(func(report func(Finding)) (summary Summary, err error) {
-		// What is replaced follows from the log as the check has read it, so nothing may be appended meanwhile.
+		// The new rows follow from the log as the check has read it, so no entry may be appended meanwhile.
 		err = e.log.Exclusive(func() error {
 			summary, err = ReplaceViews(ctx, e.store, e.checkOptions(false), report)
 			return err

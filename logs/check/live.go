@@ -111,7 +111,7 @@ func (c *check) compareLive(ctx context.Context) error {
 			}
 		}
 	}
-	return c.commitLive()
+	return c.commitReplacedRows()
 }
 
 // reportLiveRow reports a wrong row of the stored map of live releases.
@@ -139,11 +139,11 @@ func (c *check) storeLive(ctx context.Context) error {
 			failed = c.repair.replace(kvstore.LogLive, kvstore.Item{Key: row, Value: value}, true)
 		}
 	})
-	return errors.Join(failed, c.commitLive())
+	return errors.Join(failed, c.commitReplacedRows())
 }
 
-// commitLive commits the replaced rows, in a repair.
-func (c *check) commitLive() error {
+// commitReplacedRows commits the rows of the map of live releases that a repair replaces. It does nothing in a check.
+func (c *check) commitReplacedRows() error {
 	if c.repair == nil {
 		return nil
 	}

@@ -131,7 +131,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 	if e.damaged != nil {
 		first = e.damaged
 	}
-	base, entries := e.base()
+	base, entries := e.chooseBaseLog()
 	if e.accepting {
 		if remaining := e.signedAtSources(ctx); remaining.Size > entries {
 			base, e.signed = nil, remaining
@@ -243,7 +243,7 @@ func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 			return ctx.Err()
 		}
 		n := 0
-		for n < len(batch) && base.belongs(batch[n].Index, batch[n].Raw) {
+		for n < len(batch) && base.hasEntryAt(batch[n].Index, batch[n].Raw) {
 			n++
 		}
 		if n == 0 && e.accepting {
@@ -341,7 +341,7 @@ func (e *engine) deriveViews(ctx context.Context) error {
 		if change.Manifest != nil {
 			rows += 3 * len(change.Manifest.Files)
 		}
-		if err := w.added(rows); err != nil {
+		if err := w.countAdded(rows); err != nil {
 			return err
 		}
 		e.reportProgress("views", entry.Index+1, of)
@@ -392,7 +392,7 @@ func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 			continue
 		}
 		w.batch.Delete(ns, row.Key)
-		if err := w.added(1); err != nil {
+		if err := w.countAdded(1); err != nil {
 			return err
 		}
 	}
@@ -435,11 +435,11 @@ func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name strin
 			continue
 		case err != nil:
 			return err
-		case !e.wants(ns, row):
+		case !e.keepsRow(ns, row):
 			continue
 		}
 		w.batch.Set(ns, row.Key, row.Value)
-		if err := w.added(1); err != nil {
+		if err := w.countAdded(1); err != nil {
 			return err
 		}
 	}
@@ -499,11 +499,11 @@ func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restore
 		w := newRowWriter(e.store, rowsPerCommit)
 		defer func() { w.batch.Close() }()
 		for _, row := range rows {
-			if row.Namespace != ns || !e.wants(ns, kvstore.Item{Key: row.Key, Value: row.Value}) {
+			if row.Namespace != ns || !e.keepsRow(ns, kvstore.Item{Key: row.Key, Value: row.Value}) {
 				continue
 			}
 			w.batch.Set(ns, row.Key, row.Value)
-			if err := w.added(1); err != nil {
+			if err := w.countAdded(1); err != nil {
 				return false, err
 			}
 		}
@@ -520,8 +520,8 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
 }
 
-// wants reports whether the new store gets a row of the damaged one.
-func (e *engine) wants(ns kvstore.Namespace, row kvstore.Item) bool {
+// keepsRow reports whether the new store gets a row of the damaged one.
+func (e *engine) keepsRow(ns kvstore.Namespace, row kvstore.Item) bool {
 	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
 }
 

@@ -243,7 +243,7 @@ func (c *contentRepair) queueEncodings() error {
 	defer func() { w.batch.Close() }()
 	for _, key := range c.queue {
 		w.batch.Set(kvstore.Queue, key, nil)
-		if err := w.added(1); err != nil {
+		if err := w.countAdded(1); err != nil {
 			return err
 		}
 	}

@@ -126,8 +126,8 @@ func (t *tree) entry(index int64) []byte {
 	return nil
 }
 
-// belongs reports whether bytes are the entry of the tree at an index, as far as its hash is known.
-func (t *tree) belongs(index int64, raw []byte) bool {
+// hasEntryAt reports whether bytes are the entry of the tree at an index, as far as its hash is known.
+func (t *tree) hasEntryAt(index int64, raw []byte) bool {
 	return index < t.size && t.leaves[index] == tlog.RecordHash(raw)
 }
 

@@ -137,20 +137,20 @@ func (s *derivedViews) apply(c views.Change) error {
 }
 
 // commitIfLarge commits the batch if it is large.
-func (s *derivedViews) commitIfLarge() error { return s.added(0) }
+func (s *derivedViews) commitIfLarge() error { return s.countAdded(0) }
 
 // addIndex adds the index rows of an entry, whose other rows are not known because its contents are damaged.
 func (s *derivedViews) addIndex(e logs.Indexed) error {
 	logs.AddToIndex(s.batch, e.Index, e.Entry)
-	return s.added(4)
+	return s.countAdded(4)
 }
 
 // commit commits the batch, and returns an error if a set in memory is too large.
 func (s *derivedViews) commit() error { return errors.Join(s.rowWriter.commit(), s.checkSize()) }
 
-// added counts rows that were added to the batch, and commits a large batch.
-func (s *derivedViews) added(rows int) error {
-	err := s.rowWriter.added(rows)
+// countAdded counts rows that were added to the batch, and commits a large batch.
+func (s *derivedViews) countAdded(rows int) error {
+	err := s.rowWriter.countAdded(rows)
 	if s.rows == 0 { // it was committed
 		err = errors.Join(err, s.checkSize())
 	}

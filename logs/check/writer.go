@@ -31,11 +31,11 @@ func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool)
 		w.batch.Delete(ns, row.Key)
 	}
 	w.bytes += len(row.Key) + len(row.Value)
-	return w.added(1)
+	return w.countAdded(1)
 }
 
-// added counts rows that were added to the batch, and commits a large batch.
-func (w *rowWriter) added(rows int) error {
+// countAdded counts rows that were added to the batch, and commits a large batch.
+func (w *rowWriter) countAdded(rows int) error {
 	if w.rows += rows; w.rows < w.most && w.bytes < bytesPerCommit {
 		return nil
 	}

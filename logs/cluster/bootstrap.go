@@ -194,7 +194,7 @@ func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	m.begin(c.Nonce)
+	m.startAttempt(c.Nonce)
 	switch o, err := f.land(ctx, m, data); {
 	case err != nil:
 		return err

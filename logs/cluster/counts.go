@@ -11,8 +11,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
-// What nodes count of a day lies in usage/DAY/NAME, one object for each node and day, which that node alone replaces by the
-// whole of what it has counted by then. So it is there for the others, whichever nodes are lost.
+// The counts of a node for a day are in the object usage/DAY/NAME, which only that node replaces, always by all its counts of the day.
+// So other nodes have them even if the node is lost.
 
 const (
 	countsPrefix = "usage/"

@@ -60,8 +60,8 @@ func (m *machine) setNumber(number, epoch int64) outcome {
 	return undecided
 }
 
-// begin starts to land the commit with a nonce.
-func (m *machine) begin(nonce string) {
+// startAttempt starts to land the commit with a nonce.
+func (m *machine) startAttempt(nonce string) {
 	if m.phase != idle {
 		panic("cluster: a commit is under way")
 	}
@@ -71,7 +71,7 @@ func (m *machine) begin(nonce string) {
 // putDone handles the result of the put.
 func (m *machine) putDone(r putResult) outcome {
 	if r == putCreated {
-		return m.finish(landed)
+		return m.endAttempt(landed)
 	}
 	m.phase = reading
 	return undecided
@@ -87,9 +87,9 @@ func (m *machine) foundNothing() outcome {
 func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	switch {
 	case nonce == m.nonce:
-		return m.finish(landed)
+		return m.endAttempt(landed)
 	case epoch < m.epoch:
-		return m.finish(overtaken)
+		return m.endAttempt(overtaken)
 	case epoch == m.epoch:
 		m.phase = ended
 		return forged
@@ -98,8 +98,8 @@ func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	return deposed
 }
 
-// finish ends the attempt with an outcome and advances to the next number.
-func (m *machine) finish(o outcome) outcome {
+// endAttempt ends the attempt with an outcome and advances to the next number.
+func (m *machine) endAttempt(o outcome) outcome {
 	m.number++
 	m.nonce, m.phase = "", idle
 	return o

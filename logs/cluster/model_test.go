@@ -107,7 +107,7 @@ func (w *world) begin(i int, fence bool) {
 	n := &w.nodes[i]
 	n.begun++
 	n.record = record{n.m.epoch, fmt.Sprintf("%d.%d", n.m.epoch, n.begun), n.last(), fence}
-	n.m.begin(n.record.nonce)
+	n.m.startAttempt(n.record.nonce)
 }
 
 // decide does what the outcome asks of node i.

@@ -20,8 +20,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// What is below public/ has the paths at which a Larder serves it, so that the bucket behind any web
-// server is a mirror. Nothing else of a bucket may be exposed.
+// The objects below public/ have the paths at which a Larder serves them, so that a web server in front of the bucket is a
+// mirror. Nothing else of a bucket may be exposed.
 const (
 	publicPrefix   = tiles.PublicPrefix
 	contentPath    = "/content/"

@@ -48,8 +48,8 @@ type reconciliation struct {
 	done Reconciled
 }
 
-// exclusively calls do while no UpdatePublic runs, if this node leads: what UpdatePublic puts may be newer than what do knows.
-func (m *reconciliation) exclusively(do func() error) error {
+// runExclusively calls do while no UpdatePublic runs, if this node leads: what UpdatePublic puts may be newer than what do knows.
+func (m *reconciliation) runExclusively(do func() error) error {
 	m.node.showing.Lock()
 	defer m.node.showing.Unlock()
 	if !m.node.Leads() {
@@ -105,12 +105,12 @@ func (m *reconciliation) reconcileTiles() error {
 		}
 	}
 	for path := range missing {
-		if err := m.exclusively(func() error { return m.putMissing(path, func() ([]byte, error) { return m.readLog(path) }) }); err != nil {
+		if err := m.runExclusively(func() error { return m.putMissing(path, func() ([]byte, error) { return m.readLog(path) }) }); err != nil {
 			return err
 		}
 	}
 	for _, key := range old {
-		if err := m.exclusively(func() error { return m.Bucket.Delete(m.ctx, key) }); err != nil {
+		if err := m.runExclusively(func() error { return m.Bucket.Delete(m.ctx, key) }); err != nil {
 			return err
 		}
 		m.done.Partial++
@@ -121,7 +121,7 @@ func (m *reconciliation) reconcileTiles() error {
 // reconcileKeys puts the files with the log's keys, if they differ.
 func (m *reconciliation) reconcileKeys() error {
 	for _, path := range keyPaths {
-		err := m.exclusively(func() error {
+		err := m.runExclusively(func() error {
 			want, err := m.readLog(path)
 			if err != nil {
 				return err
@@ -195,7 +195,7 @@ func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstor
 		}
 	}
 	for _, h := range wrong {
-		if err := m.exclusively(func() error { return m.correctContent(h) }); err != nil {
+		if err := m.runExclusively(func() error { return m.correctContent(h) }); err != nil {
 			return err
 		}
 	}

@@ -67,9 +67,9 @@ func (n *Node) Rooms(ctx context.Context, name string) ([]string, error) {
 	return r.Rooms, err
 }
 
-// AllRooms returns all nodes that the bucket lists, with their rooms. strange says of each other object there what it is.
-// Where a node's word should be, it may have taken the place of one: then its key is listed, with all rooms, as a node that
-// never tells how many are inside, so that a node which begins to write waits until it is certain.
+// AllRooms returns all nodes that the bucket lists, with their rooms. strange has an error for each object there that is no valid
+// list of a node. Such an object may have replaced a node's list. So its key is returned as a node that has all rooms and
+// never reports how many visitors are inside, and a new leader waits for it as long as for a node that is lost.
 func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange map[string]error, err error) {
 	all, strange = map[string][]string{}, map[string]error{}
 	for o, err := range n.Bucket.List(ctx, roomedPrefix, "") {

@@ -50,7 +50,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 		if err != nil {
 			return err
 		}
-		l.machine.begin(fence.Nonce)
+		l.machine.startAttempt(fence.Nonce)
 		outcome, err := n.land(ctx, &l.machine, data)
 		switch {
 		case err != nil:
@@ -140,7 +140,7 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 	if err != nil {
 		return err
 	}
-	l.machine.begin(c.Nonce)
+	l.machine.startAttempt(c.Nonce)
 	outcome, err := n.land(ctx, &l.machine, data)
 	switch {
 	case err != nil:

@@ -41,7 +41,7 @@ func (p Position) String() string {
 	return fmt.Sprintf("all up to %d", p.Index)
 }
 
-// What ends each commit's message.
+// The trailers of each commit's message.
 const (
 	indexTrailer = "Log-Entry: "
 	hashTrailer  = "Log-Hash: "

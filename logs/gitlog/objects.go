@@ -42,7 +42,7 @@ func (p *Pusher) readTip(ctx context.Context) (tip, error) {
 		if err != nil {
 			return tip{}, err
 		}
-		// Where GitHub puts the first commit.
+		// GitHub makes the first commit on its default branch.
 		if b := about.GetDefaultBranch(); b != "" && b != r.Branch {
 			return tip{}, fmt.Errorf("the repository is empty, and GitHub makes its first commit on %s: name it %s/%s@%s, or make any first commit there", b, r.Owner, r.Name, b)
 		}
@@ -93,7 +93,7 @@ func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error
 	if at == from || ctx.Err() != nil {
 		return from, errors.Join(err, ctx.Err())
 	}
-	// What was made before something failed is not made again.
+	// The branch moves to the last commit that was made, so that the next attempt does not repeat it.
 	if failed := p.moveBranch(ctx, from, at); failed != nil {
 		return from, cmp.Or(err, failed)
 	}

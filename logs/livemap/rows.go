@@ -98,17 +98,17 @@ func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, v
 const trimDepth = 8
 
 // Trim drops most of a written map from memory.
-func (m *Map) Trim() { m.root.trim(0) }
+func (m *Map) Trim() { m.root.dropDeepNodes(0) }
 
-// trim drops everything below trimDepth from memory.
-func (n *node) trim(depth int) {
+// dropDeepNodes releases the memory of all nodes below trimDepth, which are read again when they are needed.
+func (n *node) dropDeepNodes(depth int) {
 	switch {
 	case n == nil:
 	case depth == trimDepth:
 		n.leaf, n.children = nil, [2]*node{}
 	default:
-		n.children[0].trim(depth + 1)
-		n.children[1].trim(depth + 1)
+		n.children[0].dropDeepNodes(depth + 1)
+		n.children[1].dropDeepNodes(depth + 1)
 	}
 }
 

@@ -130,7 +130,7 @@ func TestDeltasComeLater(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.Store.RemakeDelta(kvstore.Sum([]byte(testkit.VersionedScript("1.0.2"))), kvstore.Sum([]byte(testkit.VersionedScript("1.0.1")))); err != nil {
+	if err := m.Store.RequeueDelta(kvstore.Sum([]byte(testkit.VersionedScript("1.0.2"))), kvstore.Sum([]byte(testkit.VersionedScript("1.0.1")))); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Improve(t.Context()); err != nil {

@@ -42,7 +42,7 @@ func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Traffic() }
 
 // Get implements [Log].
 func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
-	err = s.request(ctx, limit, func(ctx context.Context) (err error) {
+	err = s.retryRequest(ctx, limit, func(ctx context.Context) (err error) {
 		data, err = s.fetcher.Get(ctx, path, limit)
 		return err
 	})
@@ -51,7 +51,7 @@ func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte
 
 // Content implements [Contents].
 func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
-	err = s.request(ctx, w.Limit, func(ctx context.Context) error {
+	err = s.retryRequest(ctx, w.Limit, func(ctx context.Context) error {
 		coded, dictionaries, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
 		found = Found{Coded: []kvstore.Coded{coded}, Dictionaries: dictionaries}
 		return err
@@ -61,7 +61,7 @@ func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error)
 
 // Delta implements deltaSource.
 func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) (delta []byte, err error) {
-	err = s.request(ctx, size, func(ctx context.Context) error {
+	err = s.retryRequest(ctx, size, func(ctx context.Context) error {
 		delta, err = s.fetcher.Delta(ctx, h, dictionary, size)
 		return err
 	})
@@ -75,7 +75,7 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 			return err
 		}
 		var changed bool
-		err := s.request(ctx, 0, func(ctx context.Context) (err error) {
+		err := s.retryRequest(ctx, 0, func(ctx context.Context) (err error) {
 			changed, err = s.fetcher.CheckpointChanged(ctx, checkpoint)
 			return err
 		})
@@ -85,9 +85,9 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	}
 }
 
-// request calls do with a time limit for a response of size bytes, and repeats it after a transient error. It calls it no more after
+// retryRequest calls do with a time limit for a response of size bytes, and repeats it after a transient error. It calls it no more after
 // [Server.MaxFailures] failures in a row.
-func (s *Server) request(ctx context.Context, size int64, do func(context.Context) error) error {
+func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.Context) error) error {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
 	return retryTransient(ctx, final, func(ctx context.Context) error {
 		if failed := s.failures.Load(); s.MaxFailures > 0 && failed >= int64(s.MaxFailures) {

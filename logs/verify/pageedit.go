@@ -215,7 +215,7 @@ func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	at := 0
 	for _, c := range changes {
 		b.Write(data[at:c.Tag.start])
-		b.WriteString(c.edit())
+		b.WriteString(c.changedTag())
 		at = c.Tag.End()
 	}
 	b.Write(data[at:])
@@ -226,7 +226,7 @@ func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	}
 	shift := 0
 	for n, c := range changes {
-		text := c.edit()
+		text := c.changedTag()
 		i := slices.IndexFunc(tags, func(t PageTag) bool { return t.start == c.Tag.start+shift })
 		if i < 0 || tags[i].Text != text || tags[i].URL != c.URL || tags[i].Integrity != c.Integrity {
 			return nil, &TagError{n, c.Tag.Line}
@@ -236,8 +236,8 @@ func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	return changed, nil
 }
 
-// edit returns the bytes of the changed tag.
-func (c TagChange) edit() string {
+// changedTag returns the text of the tag after the change.
+func (c TagChange) changedTag() string {
 	quote := byte('"')
 	for _, a := range c.Tag.attributes {
 		if a.Key == c.Tag.address && a.quote != 0 {

@@ -32,13 +32,13 @@ func (r *PageReport) WriteSARIF(w io.Writer, version string) error {
 	}
 	var notifications []sarif.Notification
 	for _, l := range r.Logs {
-		notifications = append(notifications, l.notification())
+		notifications = append(notifications, l.newNotification())
 	}
 	return sarif.Write(w, "larder verify", version, sarifRules, findings, notifications)
 }
 
-// notification returns the log's age, or why nothing is proven by it, as part of a SARIF report.
-func (l *SessionLog) notification() sarif.Notification {
+// newNotification returns the log's age, or why nothing is proven by it, as part of a SARIF report.
+func (l *SessionLog) newNotification() sarif.Notification {
 	if l.Problem != "" {
 		return sarif.Notification{Level: sarif.Error, Message: "the log of " + l.Server + ": " + l.Problem}
 	}

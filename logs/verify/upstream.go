@@ -41,7 +41,7 @@ type Comparison struct {
 	Outcome Outcome `json:"outcome"`
 	Problem string  `json:"problem,omitempty"`
 	Err     error   `json:"-"` // that Problem is the text of
-	// Where says in words what was requested from upstream; Registry is the registry's URL.
+	// Where describes the request to upstream; Registry is the registry's URL.
 	Where    string `json:"where,omitempty"`
 	Registry string `json:"registry,omitempty"`
 	// Integrity is what the registry states of the archive, whose bytes have it, and Key the id of the registry's key

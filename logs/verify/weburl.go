@@ -237,7 +237,7 @@ func encodeQuery(query string, ok bool) string {
 	return "?" + percentEncode(query, querySet)
 }
 
-// What is percent-encoded, besides controls and all that is not ASCII.
+// The characters that are percent-encoded in each part of a URL, besides controls and characters beyond ASCII.
 const (
 	querySet    = ` "#<>'`
 	pathSet     = " \"#<>?^`{|}" // the standard leaves | as it is, Chromium does not

@@ -21,7 +21,7 @@ const (
 	Withdrawn  StateKind = "withdrawn"  // it was published and is served no longer
 )
 
-// What became of the versions that upstream has and that were never tried. No state of them is stored.
+// The kinds of upstream versions that the bot never tried to publish. The store has no state of them.
 const (
 	Older      StateKind = "older"      // than what was taken
 	Prerelease StateKind = "prerelease" // one of those that the package did not start with

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// What a folder has, beside a file with the cosigned checkpoint of each log.
+// The files of a folder, besides a file with the cosigned checkpoint of each log.
 const (
 	lockFile        = "LOCK"
 	signingKeysFile = "witness.key"       // secret
