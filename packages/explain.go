@@ -99,7 +99,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		location := append(slices.Clone(at), strconv.Itoa(second))
 		value := n.find(strconv.Itoa(first))
 		c.add(Error, "repeated", n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
-			describeLocation(at), short(string(c.data[value.at:value.end]))))
+			describeLocation(at), shorten(string(c.data[value.at:value.end]))))
 	case *kind.Pattern:
 		// A pattern's $comment says in words what the pattern allows.
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
@@ -142,7 +142,7 @@ func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	if home := parentPropertyOf(name); home != "" && len(at) == 0 {
 		return message + fmt.Sprintf("; it belongs inside %q", home)
 	}
-	return message + "; remove it. Known are " + list(names, "and")
+	return message + "; remove it. Known are " + joinQuoted(names, "and")
 }
 
 // describeLocation returns how messages call the value at a location.
@@ -187,16 +187,16 @@ func encodeExample(v any) string {
 }
 
 // quote returns a text from outside for a message: quoted, short, without control characters.
-func quote(s string) string { return strconv.Quote(short(s)) }
+func quote(s string) string { return strconv.Quote(shorten(s)) }
 
-// short cuts a text for a message.
-func short(s string) string { return text.Short(s, 80) }
+// shorten cuts a text for a message.
+func shorten(s string) string { return text.Short(s, 80) }
 
 // joinWithOr returns the words as "a", "b" or "c".
-func joinWithOr(words []string) string { return list(words, "or") }
+func joinWithOr(words []string) string { return joinQuoted(words, "or") }
 
-// list returns the words as "a", "b" and "c", with last in place of and.
-func list(words []string, last string) string {
+// joinQuoted returns the words as "a", "b" and "c", with last in place of and.
+func joinQuoted(words []string, last string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
 		quoted[i] = strconv.Quote(word)

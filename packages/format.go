@@ -32,7 +32,7 @@ func Format(data []byte, reorder bool) ([]byte, error) {
 	case root.properties == nil:
 		return nil, errors.New("the document is not an object")
 	}
-	root.duplicates(func(_ []string, duplicate *node) { err = fmt.Errorf("%s is given twice", quote(duplicate.key)) })
+	root.findDuplicates(func(_ []string, duplicate *node) { err = fmt.Errorf("%s is given twice", quote(duplicate.key)) })
 	if err != nil {
 		return nil, err
 	}

@@ -131,7 +131,7 @@ func (c *check) parse() *Package {
 		return nil
 	}
 	c.root = root
-	root.duplicates(func(location []string, duplicate *node) {
+	root.findDuplicates(func(location []string, duplicate *node) {
 		c.add(Error, "repeated", duplicate.keyAt, location,
 			quote(duplicate.key)+" appears twice in the same object; remove one of them")
 	})

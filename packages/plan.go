@@ -120,12 +120,12 @@ func (s *Plan) Nothing() string {
 		l := s.LeftOut[0]
 		return fmt.Sprintf("nothing is left to publish: all %d selected files are left out, such as %q (%s)", len(s.LeftOut), l.Path, l.Reason)
 	}
-	return fmt.Sprintf("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release%s", s.Entries, s.folders())
+	return fmt.Sprintf("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release%s", s.Entries, s.describeFolders())
 }
 
-// folders returns the folders at the top of the release in words, for a message about a file map that names a missing
+// describeFolders returns the folders at the top of the release in words, for a message about a file map that names a missing
 // folder.
-func (s *Plan) folders() string {
+func (s *Plan) describeFolders() string {
 	counts := make(map[string]int)
 	for source := range s.sizes {
 		if folder, _, ok := strings.Cut(source, "/"); ok {

@@ -192,8 +192,8 @@ func (n *node) find(location ...string) *node {
 	return n
 }
 
-// duplicates calls yield for every property whose name occurs twice in an object.
-func (n *node) duplicates(yield func(location []string, duplicate *node)) {
+// findDuplicates calls yield for every property whose name occurs twice in an object.
+func (n *node) findDuplicates(yield func(location []string, duplicate *node)) {
 	var walk func(n *node, location []string)
 	walk = func(n *node, location []string) {
 		for _, duplicate := range n.twice {
@@ -231,7 +231,7 @@ func formatLocation(location []string) string {
 		case b.Len() > 0:
 			b.WriteByte('.')
 		}
-		b.WriteString(short(step))
+		b.WriteString(shorten(step))
 		if s != nil {
 			s = s.Properties[step]
 		}

@@ -315,7 +315,8 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	})
 }
 
-// sourceReaderAt is sourceReader's counterpart for archives that are not read in order.
+// A sourceReaderAt reads a zip archive, which is not read in order. It ends the walk on errors, and limits how much of the archive's
+// list of entries is read.
 type sourceReaderAt struct {
 	w    *walker
 	r    io.ReaderAt
@@ -323,6 +324,7 @@ type sourceReaderAt struct {
 	left int64 // bytes that may still be read, -1 for any number
 }
 
+// ReadAt implements [io.ReaderAt].
 func (s *sourceReaderAt) ReadAt(p []byte, offset int64) (int, error) {
 	if err := s.w.ctx.Err(); err != nil {
 		return 0, s.w.fail(err)

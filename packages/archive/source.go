@@ -177,8 +177,8 @@ func walkTarGz(w *walker, r io.Reader) error {
 	if err := walkTar(w, out); err != nil {
 		return err
 	}
-	// What follows a tar's end is padding, but the gzip checksum comes after it. Bytes behind the last
-	// gzip stream are not the archive's: gzip ignores them too.
+	// The gzip checksum comes after the padding at the tar's end, so the padding is read. Bytes after the last gzip stream
+	// are not part of the archive: gzip ignores them too.
 	if _, err := io.Copy(io.Discard, out); err != nil && !errors.Is(err, gzip.ErrHeader) {
 		return w.refuseCorrupt("", err)
 	}

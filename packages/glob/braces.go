@@ -50,7 +50,7 @@ func expandBraces(pattern string) ([]string, error) {
 		text = append(text, r)
 	}
 	var e expander
-	expanded, err := e.expand(text, 0)
+	expanded, err := e.expandNext(text, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func expandBraces(pattern string) ([]string, error) {
 // the characters it writes.
 type expander struct{ written int }
 
-// expand handles the first pair of braces in text by itself, and what comes after
+// expandNext handles the first pair of braces in text by itself, and what comes after
 // it by calling itself.
-func (e *expander) expand(text []rune, depth int) ([][]rune, error) {
+func (e *expander) expandNext(text []rune, depth int) ([][]rune, error) {
 	if depth > maxDepth {
 		return nil, errDepth
 	}
@@ -88,19 +88,19 @@ func (e *expander) expand(text []rune, depth int) ([][]rune, error) {
 		return nil, err
 	case values != nil:
 	case slices.Contains(body, ','):
-		if values, err = e.list(body, depth); err != nil {
+		if values, err = e.expandList(body, depth); err != nil {
 			return nil, err
 		}
 	case commaThenBrace.MatchString(string(after)):
 		// In {a},b} the first closing brace closes nothing.
 		literal := slices.Clone(text)
 		literal[closing] += escaped
-		return e.expand(literal, depth)
+		return e.expandNext(literal, depth)
 	default:
 		return [][]rune{text}, nil
 	}
 
-	rest, err := e.expand(after, depth)
+	rest, err := e.expandNext(after, depth)
 	if err != nil {
 		return nil, err
 	}
@@ -119,13 +119,13 @@ func (e *expander) expand(text []rune, depth int) ([][]rune, error) {
 	return out, nil
 }
 
-// list returns what the parts of a list between braces stand for.
-func (e *expander) list(body []rune, depth int) ([][]rune, error) {
+// expandList returns what the parts of a list between braces stand for.
+func (e *expander) expandList(body []rune, depth int) ([][]rune, error) {
 	parts := splitCommas(body)
 	if len(parts) == 1 {
 		// The only commas are in braces further in: {{a,b}} is {a} and {b}, and
 		// those may be ranges.
-		inner, err := e.expand(parts[0], depth+1)
+		inner, err := e.expandNext(parts[0], depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +139,7 @@ func (e *expander) list(body []rune, depth int) ([][]rune, error) {
 	}
 	var values [][]rune
 	for _, part := range parts {
-		expanded, err := e.expand(part, depth+1)
+		expanded, err := e.expandNext(part, depth+1)
 		if err != nil {
 			return nil, err
 		}

@@ -18,8 +18,7 @@
 //
 // # Differences
 //
-// Where minimatch 3 is plainly wrong, or differs from the walk, this package does
-// what the walk would select:
+// If minimatch 3 is wrong, or differs from the walk, this package selects what the walk would select:
 //
 //   - Paths are files in a release: a path that is empty, absolute, ends with a
 //     slash or has an empty, "." or ".." portion is never selected.
@@ -84,7 +83,7 @@ func Compile(pattern string) (*Glob, error) {
 	}
 	c := compiler{portions: make(map[string]portion)}
 	for _, text := range expanded {
-		portions, err := c.alternative(text)
+		portions, err := c.compileAlternative(text)
 		if err != nil {
 			return nil, fmt.Errorf("glob: pattern %q: %w", pattern, err)
 		}
@@ -279,14 +278,14 @@ type compiler struct {
 	instructions int
 }
 
-// alternative compiles a pattern without braces; nil if it can select no file.
-func (c *compiler) alternative(text string) ([]portion, error) {
+// compileAlternative compiles a pattern without braces; nil if it can select no file.
+func (c *compiler) compileAlternative(text string) ([]portion, error) {
 	portions := []portion{}
 	for i, raw := range splitSlashes(text) {
 		p, ok := c.portions[raw]
 		if !ok {
 			var err error
-			if p, err = c.portion(raw); err != nil {
+			if p, err = c.compilePortion(raw); err != nil {
 				return nil, err
 			}
 			c.portions[raw] = p
@@ -319,8 +318,8 @@ func splitSlashes(text string) []string {
 	return out
 }
 
-// portion compiles the part of a pattern between two slashes.
-func (c *compiler) portion(raw string) (portion, error) {
+// compilePortion compiles the part of a pattern between two slashes.
+func (c *compiler) compilePortion(raw string) (portion, error) {
 	if raw == "**" {
 		return portion{kind: globstar}, nil
 	}

@@ -38,13 +38,13 @@ type section struct {
 // which then matches nothing.
 func compileProgram(tokens []token) (*program, error) {
 	p := parser{tokens: tokens}
-	parsed, ok := p.alternatives()
+	parsed, ok := p.parseAlternatives()
 	if !ok || p.at != len(tokens) {
 		return nil, nil
 	}
 	b := builder{program: &program{}}
 	accept := b.emit(instruction{op: opAccept})
-	start := b.alternatives(parsed, accept)
+	start := b.emitAlternatives(parsed, accept)
 	b.endSection(start, accept, nil)
 	if len(b.instructions) > maxInstructions {
 		return nil, errInstructions
@@ -77,8 +77,8 @@ type parser struct {
 	at     int
 }
 
-// alternatives parses alternatives up to a closing parenthesis or the end; false if they are not a valid expression.
-func (p *parser) alternatives() ([][]node, bool) {
+// parseAlternatives parses alternatives up to a closing parenthesis or the end; false if they are not a valid expression.
+func (p *parser) parseAlternatives() ([][]node, bool) {
 	all := [][]node{nil}
 	for ; p.at < len(p.tokens); p.at++ {
 		last := &all[len(all)-1]
@@ -94,7 +94,7 @@ func (p *parser) alternatives() ([][]node, bool) {
 			*last = append(*last, node{token: t})
 		case opOpen, opLook:
 			p.at++
-			inside, ok := p.alternatives()
+			inside, ok := p.parseAlternatives()
 			if !ok || p.at == len(p.tokens) {
 				return nil, false
 			}
@@ -135,25 +135,25 @@ func (b *builder) endSection(start, accept int32, around []int32) int32 {
 	return int32(len(b.sections) - 1)
 }
 
-// alternatives appends the instructions of all alternatives, each continuing at next, and returns the index to start at.
-func (b *builder) alternatives(all [][]node, next int32) int32 {
-	start := b.sequence(all[len(all)-1], next)
+// emitAlternatives appends the instructions of all alternatives, each continuing at next, and returns the index to start at.
+func (b *builder) emitAlternatives(all [][]node, next int32) int32 {
+	start := b.emitSequence(all[len(all)-1], next)
 	for i := len(all) - 2; i >= 0; i-- {
-		start = b.emit(instruction{op: opAlt, next: b.sequence(all[i], next), other: start})
+		start = b.emit(instruction{op: opAlt, next: b.emitSequence(all[i], next), other: start})
 	}
 	return start
 }
 
-// sequence appends the instructions of nodes in a row, continuing at next, and returns the index to start at.
-func (b *builder) sequence(nodes []node, next int32) int32 {
+// emitSequence appends the instructions of nodes in a row, continuing at next, and returns the index to start at.
+func (b *builder) emitSequence(nodes []node, next int32) int32 {
 	for i := len(nodes) - 1; i >= 0; i-- {
-		next = b.node(nodes[i], next)
+		next = b.emitNode(nodes[i], next)
 	}
 	return next
 }
 
-// node appends the instructions of a node, continuing at next, and returns the index to start at.
-func (b *builder) node(n node, next int32) int32 {
+// emitNode appends the instructions of a node, continuing at next, and returns the index to start at.
+func (b *builder) emitNode(n node, next int32) int32 {
 	switch n.op {
 	case opStar:
 		loop := b.emit(instruction{op: opAlt, other: next})
@@ -162,17 +162,17 @@ func (b *builder) node(n node, next int32) int32 {
 	case opOpen:
 		switch n.quantifier {
 		case '?':
-			return b.emit(instruction{op: opAlt, next: b.alternatives(n.inside, next), other: next})
+			return b.emit(instruction{op: opAlt, next: b.emitAlternatives(n.inside, next), other: next})
 		case '*', '+':
 			loop := b.emit(instruction{op: opAlt, other: next})
-			start := b.alternatives(n.inside, loop)
+			start := b.emitAlternatives(n.inside, loop)
 			b.instructions[loop].next = start
 			if n.quantifier == '+' {
 				return start
 			}
 			return loop
 		}
-		return b.alternatives(n.inside, next)
+		return b.emitAlternatives(n.inside, next)
 	case opLook:
 		if n.quantifier == '?' || n.quantifier == '*' {
 			return next
@@ -180,7 +180,7 @@ func (b *builder) node(n node, next int32) int32 {
 		around := b.consuming
 		b.consuming = nil
 		accept := b.emit(instruction{op: opAccept})
-		start := b.alternatives(n.inside, accept)
+		start := b.emitAlternatives(n.inside, accept)
 		return b.emit(instruction{op: opLook, next: next, section: b.endSection(start, accept, around)})
 	case opEnd, opNoDot, opNotEmpty:
 		return b.emit(instruction{op: n.op, next: next})
@@ -224,7 +224,7 @@ func (p *program) match(name string, steps *int) bool {
 			s := &p.sections[i]
 			before = r.marks
 			if i != whole || r.at == len(r.units) {
-				r.mark(s.accept)
+				r.addInstruction(s.accept)
 			}
 			if r.at < len(r.units) {
 				r.consume(s)
@@ -258,12 +258,12 @@ func (r *run) consume(s *section) {
 				continue
 			}
 		}
-		r.mark(i)
+		r.addInstruction(i)
 	}
 }
 
-// mark adds an instruction, and those that lead to it without a character.
-func (r *run) mark(i int32) {
+// addInstruction adds an instruction, and those that lead to it without a character.
+func (r *run) addInstruction(i int32) {
 	if bitSetContains(r.live, i) {
 		return
 	}
@@ -290,7 +290,7 @@ func (r *run) mark(i int32) {
 				continue
 			}
 		}
-		r.mark(b)
+		r.addInstruction(b)
 	}
 }
 

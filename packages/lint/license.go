@@ -49,18 +49,18 @@ func validLicense(text string) bool {
 	}
 	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))
 	e := expression{words: words}
-	return e.alternatives(0) && len(e.words) == 0
+	return e.parseExpression(0) && len(e.words) == 0
 }
 
 // expression is the unread rest of a license expression, in words.
 type expression struct{ words []string }
 
-// alternatives reads licenses joined by AND and OR, and reports whether they are valid. Which operator binds closer does not
+// parseExpression parses licenses joined by AND and OR, and reports whether they are valid. The precedence of the operators does not
 // matter for that.
-func (e *expression) alternatives(depth int) bool {
+func (e *expression) parseExpression(depth int) bool {
 	const deepest = 20
 	for {
-		if depth > deepest || !e.operand(depth) {
+		if depth > deepest || !e.parseOperand(depth) {
 			return false
 		}
 		if !e.skipWord("AND") && !e.skipWord("OR") {
@@ -69,11 +69,11 @@ func (e *expression) alternatives(depth int) bool {
 	}
 }
 
-// operand reads a license, with an exception if it has one, or an expression in parentheses, and reports whether it is
+// parseOperand reads a license, with an exception if it has one, or an expression in parentheses, and reports whether it is
 // valid.
-func (e *expression) operand(depth int) bool {
+func (e *expression) parseOperand(depth int) bool {
 	if e.skipWord("(") {
-		return e.alternatives(depth+1) && e.skipWord(")")
+		return e.parseExpression(depth+1) && e.skipWord(")")
 	}
 	if len(e.words) == 0 || !knownLicense(e.words[0]) {
 		return false
@@ -180,7 +180,7 @@ func nearestLicense(written string) string {
 	if lower == "unlicensed" { // npm's word for none at all, not the Unlicense
 		return ""
 	}
-	simple := simplify(lower)
+	simple := normalizeLicense(lower)
 	if name, ok := usual[simple]; ok {
 		return name
 	}
@@ -203,7 +203,7 @@ func nearestLicense(written string) string {
 var simplified = sync.OnceValue(func() []string {
 	names := spdxlicenses.GetLicenses()
 	for i, name := range names {
-		names[i] = simplify(strings.ToLower(name))
+		names[i] = normalizeLicense(strings.ToLower(name))
 	}
 	return names
 })
@@ -218,8 +218,8 @@ func digitsOf(s string) string {
 	}, s)
 }
 
-// simplify removes from the name of a license, in lower case, the words that many licenses share.
-func simplify(lower string) string {
+// normalizeLicense removes from the name of a license, in lower case, the words that many licenses share.
+func normalizeLicense(lower string) string {
 	var b strings.Builder
 	for _, word := range strings.FieldsFunc(lower, func(r rune) bool { return !('a' <= r && r <= 'z' || '0' <= r && r <= '9') }) {
 		switch word {

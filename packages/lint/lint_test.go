@@ -165,8 +165,8 @@ func TestLicense(t *testing.T) {
 		}
 	}
 	for name := range usual {
-		if simplify(name) != name {
-			t.Errorf("usual has %q, which simplify makes %q of: it is never found", name, simplify(name))
+		if normalizeLicense(name) != name {
+			t.Errorf("usual has %q, which simplify makes %q of: it is never found", name, normalizeLicense(name))
 		}
 	}
 	for _, name := range usual {
