@@ -235,7 +235,7 @@ func readIcons() []icon {
 //go:embed openapi.json
 var openAPIDocument []byte
 
-// What [OpenAPI] replaces in openapi.json.
+// The texts that [OpenAPI] replaces in openapi.json.
 const (
 	documentName   = `"Larder API"`
 	documentServer = `"https://larder.example"`
@@ -296,8 +296,8 @@ var whitelisted = func() map[string]bool {
 	return set
 }()
 
-// rawPaths returns the paths of all files.
-func rawPaths(files []views.PublishedFile) []string {
+// filePaths returns the paths of all files.
+func filePaths(files []views.PublishedFile) []string {
 	paths := make([]string, len(files))
 	for i, f := range files {
 		paths[i] = f.Path

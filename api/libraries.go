@@ -341,7 +341,7 @@ func (p *public) finishWithAssets(ctx context.Context, w *jsonWriter, l *library
 		w.beginObject()
 		w.writeField("version", release.Version)
 		w.writeField("files", whitelistedPaths(release.Files))
-		w.writeField("rawFiles", rawPaths(release.Files))
+		w.writeField("rawFiles", filePaths(release.Files))
 		w.writeName("sri")
 		writeSRIs(w, "", release.Files)
 		w.endObject()
@@ -420,7 +420,7 @@ func newVersionBody(name, version string, set fieldSet, files []views.PublishedF
 		case "version":
 			w.writeValue(version)
 		case "rawFiles":
-			w.writeValue(rawPaths(files))
+			w.writeValue(filePaths(files))
 		case "files":
 			w.writeValue(whitelistedPaths(files))
 		case "sri":

@@ -113,7 +113,7 @@ func (p *public) writePackageAll(ctx context.Context, w *jsonWriter, l *library.
 		}
 		w.beginObject()
 		w.writeField("version", release.Version)
-		w.writeField("files", rawPaths(release.Files))
+		w.writeField("files", filePaths(release.Files))
 		w.endObject()
 	}
 	w.endArray()
@@ -136,7 +136,7 @@ func (p *public) packageFiles(ctx context.Context, r *request, l *library.Librar
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	b, err := p.releaseBody(release, "paths", func() *answers.Body { return encodeJSON(rawPaths(release.Files)) })
+	b, err := p.releaseBody(release, "paths", func() *answers.Body { return encodeJSON(filePaths(release.Files)) })
 	return b, cachingOfFiles(release.Files), err
 }
 

@@ -376,12 +376,12 @@ func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler 
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	for name, operation := range operations {
-		e.POST("/"+name, func(c *gin.Context) { serve(c, name, operation, logger) })
+		e.POST("/"+name, func(c *gin.Context) { serveOperation(c, name, operation, logger) })
 	}
 	return e
 }
 
-func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
+func serveOperation(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
 	request, err := readRequest(c)
 	if err != nil {
 		c.String(http.StatusBadRequest, "%v", err)
@@ -394,7 +394,7 @@ func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger
 	}
 
 	lines := &lineWriter{w: c.Writer}
-	result, err := safely(operation)(c.Request.Context(), request, func(event any) {
+	result, err := recoverPanics(operation)(c.Request.Context(), request, func(event any) {
 		if raw, err := json.Marshal(event); err == nil {
 			lines.write(line{Event: raw})
 		} else {
@@ -423,8 +423,8 @@ type panicked struct{ cause, stack string }
 
 func (p panicked) Error() string { return "internal error: " + p.cause }
 
-// safely turns a panic of the operation into an error, so that the client gets a response and other operations continue.
-func safely(operation Operation) Operation {
+// recoverPanics turns a panic of the operation into an error, so that the client gets a response and other operations continue.
+func recoverPanics(operation Operation) Operation {
 	return func(ctx context.Context, request Request, report func(any)) (result any, err error) {
 		defer func() {
 			if cause := recover(); cause != nil {

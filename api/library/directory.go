@@ -34,7 +34,7 @@ type Directory struct {
 	Documents Documents
 }
 
-// What a Directory is asked, and what it answers; answers are the JSON forms of commands too.
+// The requests to a Directory and its responses, which are also the JSON output of commands.
 type (
 	// SearchRequest asks for the libraries that match a text, best first.
 	SearchRequest struct {
@@ -287,7 +287,7 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 			continue
 		}
 		s := NewSnippet(d.AssetBase, r.Library, version, file)
-		notes, err := d.notes(ctx, release, file, s)
+		notes, err := d.describeImports(ctx, release, file, s)
 		if err != nil {
 			return nil, err
 		}
@@ -312,8 +312,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// notes returns sentences about the imports of a module, such as which of them cannot be resolved here.
-func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
+// describeImports returns sentences about the imports of a module, such as which of them cannot be resolved here.
+func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
 	}
@@ -335,7 +335,7 @@ func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile,
 	notes := graph.Problems
 	if len(graph.Modules) > 1 {
 		notes = append(notes, fmt.Sprintf("The tag has the integrity of %s alone; the page /recipe/%s/%s has that of all %d modules.",
-			f.Path, escape(r.Library), escape(r.Version), len(graph.Modules)))
+			f.Path, escapePath(r.Library), escapePath(r.Version), len(graph.Modules)))
 	}
 	return notes, nil
 }

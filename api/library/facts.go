@@ -33,7 +33,7 @@ type Marks struct {
 	KnowsDeprecated, KnowsVulnerable bool
 }
 
-// Of returns what is wrong with a version in a word, "" for nothing.
+// Of returns the mark of a version in a word, "" if it has none.
 func (m Marks) Of(version string) string {
 	switch _, deprecated := m.Deprecated[version]; {
 	case m.Vulnerable[version]:

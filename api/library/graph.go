@@ -323,7 +323,7 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 	if imports[i.Specifier] != "" {
 		return nil
 	}
-	f, ok, err := w.entry(r, subpath)
+	f, ok, err := w.findEntry(r, subpath)
 	if err != nil {
 		return err
 	}
@@ -438,8 +438,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// entry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client", and reports whether the release has one.
-func (w *walk) entry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
+// findEntry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client", and reports whether the release has one.
+func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
 		return f, false, err

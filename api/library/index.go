@@ -134,7 +134,7 @@ func (x *Index) Run(ctx context.Context) error {
 		failures++
 		pause := retry.Doubled(failures, firstPause, longestPause)
 		x.recordFailure(err, pause)
-		// What the log cannot tell, because an entry of it is damaged, the packages can.
+		// If an entry of the log is damaged, the index reads all packages instead.
 		seen = -1
 		_ = retry.Sleep(ctx, pause) // its error is that of ctx
 	}

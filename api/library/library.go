@@ -128,8 +128,8 @@ func (l *Library) AlternativeNames() []string {
 	return names
 }
 
-// document returns what is searched of the library.
-func (l *Library) document() search.Document {
+// searchDocument returns what is searched of the library.
+func (l *Library) searchDocument() search.Document {
 	d := search.Document{
 		Name:             l.Name,
 		AlternativeNames: l.AlternativeNames(),
@@ -253,7 +253,7 @@ func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	return r.Files[i], true
 }
 
-// What is not there.
+// The errors for names that do not exist.
 var (
 	ErrNoLibrary = errors.New("library not found")
 	ErrNoVersion = errors.New("version not found")
@@ -272,11 +272,11 @@ func (e *WithdrawnError) Error() string {
 
 // AssetPath returns the path under which a file is served, percent-encoded.
 func AssetPath(name, version, file string) string {
-	return "/ajax/libs/" + escape(name) + "/" + escape(version) + "/" + escape(file)
+	return "/ajax/libs/" + escapePath(name) + "/" + escapePath(version) + "/" + escapePath(file)
 }
 
-// escape percent-encodes all characters that must not stand in a URL path, but no slash.
-func escape(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
+// escapePath percent-encodes all characters that must not stand in a URL path, but no slash.
+func escapePath(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
 // readRelease reads one published version with its files: ErrNoLibrary,
 // ErrNoVersion or a *WithdrawnError if it is not published.

@@ -63,15 +63,15 @@ func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, erro
 	}
 	located := make([]Located, len(q.Files))
 	for i, f := range q.Files {
-		if located[i], err = d.locate(ctx, index, f); err != nil {
+		if located[i], err = d.locateFile(ctx, index, f); err != nil {
 			return nil, fmt.Errorf("couldn't locate %s: %w", f.CDNAddress, err)
 		}
 	}
 	return located, nil
 }
 
-// locate is Locate for one file.
-func (d Directory) locate(ctx context.Context, index *Index, f CDNFile) (Located, error) {
+// locateFile is Locate for one file.
+func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Located, error) {
 	listing, err := index.Listing(ctx)
 	if err != nil {
 		return Located{}, err

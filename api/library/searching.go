@@ -19,7 +19,7 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 		if l == nil || l.Hidden {
 			removed = append(removed, name)
 		} else {
-			documents = append(documents, l.document())
+			documents = append(documents, l.searchDocument())
 		}
 	}
 	x.search.Update(documents, removed)

@@ -67,8 +67,8 @@ type entry struct {
 	refused string
 }
 
-// outcome returns the result, or the *document.RefusedError that is cached.
-func (e entry) outcome() (document.Result, error) {
+// resultOrRefusal returns the result, or the *document.RefusedError that is cached.
+func (e entry) resultOrRefusal() (document.Result, error) {
 	if e.refused != "" {
 		return document.Result{}, &document.RefusedError{Reason: e.refused}
 	}
@@ -147,7 +147,7 @@ func (x *Renderer) Run(ctx context.Context) {
 // returns a *PendingError.
 func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
-		return e.outcome()
+		return e.resultOrRefusal()
 	}
 	if at, ok := x.failed.Cached(string(d.Key[:])); ok && x.now().Sub(at) < retryAfter {
 		return document.Result{}, &PendingError{}
@@ -172,7 +172,7 @@ func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error)
 // Render returns the result of a document, or a *document.RefusedError. It renders the document if neither is cached, and waits for that.
 func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
-		return e.outcome()
+		return e.resultOrRefusal()
 	}
 	return x.renderNow(ctx, d)
 }
@@ -203,7 +203,7 @@ func (x *Renderer) remember(key document.Key, e entry) {
 // renderNow renders a document and caches the result, or why it was refused.
 func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok { // rendered while it waited
-		return e.outcome()
+		return e.resultOrRefusal()
 	}
 	request, err := d.Request(ctx)
 	if err != nil {
@@ -224,5 +224,5 @@ func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, 
 		x.logger.Debug("a rendered document is cached in memory only", "err", err)
 	}
 	x.remember(d.Key, e)
-	return e.outcome()
+	return e.resultOrRefusal()
 }

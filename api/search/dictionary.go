@@ -97,8 +97,8 @@ func (d *dictionary) addStems() {
 // find returns the index of a term.
 func (d *dictionary) find(term string) (int, bool) { return slices.BinarySearch(d.terms, term) }
 
-// starting returns the range of indexes, from from to before to, of the terms that start with the prefix.
-func (d *dictionary) starting(prefix string) (from, to int) {
+// prefixRange returns the range of indexes, from from to before to, of the terms that start with the prefix.
+func (d *dictionary) prefixRange(prefix string) (from, to int) {
 	from, _ = d.find(prefix)
 	to = from
 	for to < len(d.terms) && strings.HasPrefix(d.terms[to], prefix) {
@@ -115,17 +115,17 @@ type editRow struct {
 	edits []int
 }
 
-// near calls do for the terms that start with the prefix and that at most most edits turn into w: a letter changed,
+// eachNear calls do for the terms that start with the prefix and that at most most edits turn into w: a letter changed,
 // removed, inserted, or swapped with the next one. Neighbouring terms start alike, so the rows of their common beginning are
 // computed once; terms whose beginning already needs too many edits are skipped.
-func (d *dictionary) near(w, prefix string, most int, do func(term, edits int)) {
+func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits int)) {
 	word := []rune(w)
 	rows := make([]editRow, 1, len(word)+most+2)
 	rows[0].edits = make([]int, len(word)+1)
 	for j := range rows[0].edits {
 		rows[0].edits[j] = j
 	}
-	from, to := d.starting(prefix)
+	from, to := d.prefixRange(prefix)
 	failed := "" // the beginning that needs too many edits
 	for i := from; i < to; i++ {
 		term := d.terms[i]

@@ -90,12 +90,12 @@ type library struct {
 
 // library returns the forms of the document's names.
 func (d *Document) library() *library {
-	l := &library{name: d.Name, joined: joined(d.Name), stem: stem(d.Name)}
+	l := &library{name: d.Name, joined: joinWords(d.Name), stem: bareName(d.Name)}
 	if list := words(d.Name); len(list) > 1 && list[0] != l.stem {
 		l.family = list[0]
 	}
 	for _, other := range d.AlternativeNames {
-		l.others = append(l.others, joined(other), stem(other))
+		l.others = append(l.others, joinWords(other), bareName(other))
 	}
 	return l
 }

@@ -123,7 +123,7 @@ func (l *lookup) match(text string) matches {
 		found.addAll(l.matchAllWords(telling, leniency{related: true}))
 	}
 	strict := found.count(enough) // libraries that lack a word say nothing about how it is spelt
-	l.addPartialMatches(telling, joined(text), found)
+	l.addPartialMatches(telling, joinWords(text), found)
 	l.addNameMatches(text, found)
 	named := slices.ContainsFunc(found, func(m match) bool { return m.tier <= otherName })
 	if named || strict == enough {
@@ -131,7 +131,7 @@ func (l *lookup) match(text string) matches {
 	}
 	if mayBeMistyped(list) {
 		mistyped := l.matchAllWords(list, leniency{mistyped: true})
-		l.addMistypedNames(list, joined(text), mistyped)
+		l.addMistypedNames(list, joinWords(text), mistyped)
 		found.addAll(mistyped)
 	}
 	l.addSingleWordMatches(telling, found)
@@ -318,7 +318,7 @@ func (l *lookup) addMistypedWord(w string, to matches) {
 // query, however it is written.
 func (l *lookup) addNameMatches(text string, to matches) {
 	names, others := l.searchesNames(), l.searchesField("alternativeNames")
-	joined, stem := joined(text), stem(withoutAddedWords(text))
+	joined, stem := joinWords(text), bareName(withoutAddedWords(text))
 	bare := strings.TrimRight(joined, "0123456789") // of vue3
 	if len(bare) == len(joined) || len(bare) < minInside {
 		bare = ""
@@ -399,7 +399,7 @@ func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier,
 	}
 	for _, s := range l.segments {
 		d := s.fields[field]
-		d.near(w, prefix, most, func(n, edits int) {
+		d.eachNear(w, prefix, most, func(n, edits int) {
 			l.eachLibrary(s, d.postings[n], func(i int, _ posting) {
 				to.add(i, match{in(i, d.terms[n]), 0.5 / float64(1+edits)})
 			})
@@ -411,7 +411,7 @@ func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier,
 func (l *lookup) addTermsStarting(field, w string, m match, to matches) {
 	for _, s := range l.segments {
 		d := s.fields[field]
-		for n, end := d.starting(w); n < end; n++ {
+		for n, end := d.prefixRange(w); n < end; n++ {
 			l.addPostings(s, d.postings[n], m, to)
 		}
 	}

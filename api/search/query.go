@@ -198,7 +198,7 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 			a.score -= addOnWorth
 		}
 		if a.tier <= wordsMistyped {
-			a.score += shareWorth * share(text, a.name)
+			a.score += shareWorth * coverage(text, a.name)
 		}
 	}
 	slices.SortFunc(answers, func(a, b answer) int {
@@ -221,7 +221,7 @@ func namesOf(answers []answer) []string {
 	return names
 }
 
-// share returns how much of whole is covered by part, from 0 to 1, by their lengths.
-func share(part, whole string) float64 {
+// coverage returns how much of whole is covered by part, from 0 to 1, by their lengths.
+func coverage(part, whole string) float64 {
 	return min(1, float64(len(part))/float64(max(len(whole), 1)))
 }

@@ -438,7 +438,7 @@ func TestStem(t *testing.T) {
 		"Chart.js": "chart", "chartjs": "chart", "chart": "chart", "animate.css": "animate", "postcss": "postcss", "angular-css": "angularcss", "Animate.CSS": "animate",
 		"js": "js", "ajs": "ajs", "d3js": "d3", "css": "css", "three js": "three", "": "", ".js": "js",
 	} {
-		if got := stem(s); got != want {
+		if got := bareName(s); got != want {
 			t.Errorf("the stem of %q is %q, want %q", s, got, want)
 		}
 	}

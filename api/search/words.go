@@ -29,9 +29,9 @@ const (
 // letters are those whose form without an accent Unicode does not know.
 var letters = strings.NewReplacer("ß", "ss", "ẞ", "SS", "æ", "ae", "Æ", "AE", "œ", "oe", "Œ", "OE", "ø", "o", "Ø", "O", "đ", "d", "Đ", "D", "ð", "d", "Ð", "D", "ł", "l", "Ł", "L", "þ", "th", "Þ", "TH", "ı", "i")
 
-// fold returns s without accents and ligatures, for comparing. The case stays,
+// foldAccents returns s without accents and ligatures, for comparing. The case stays,
 // because it separates words in names. Bytes that aren't UTF-8 separate words.
-func fold(s string) string {
+func foldAccents(s string) string {
 	if isASCII(s) {
 		return s
 	}
@@ -55,7 +55,7 @@ func isASCII(s string) bool {
 
 // words returns the words of s, in lower case and in s's order.
 func words(s string) []string {
-	s = fold(spellLanguages(text.Cut(s, maxField)))
+	s = foldAccents(spellLanguages(text.Cut(s, maxField)))
 	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	for i, w := range list {
 		list[i] = text.CutRunes(w, maxWord)
@@ -63,18 +63,18 @@ func words(s string) []string {
 	return list
 }
 
-// joined returns the words of s as one, cut to the length of a word.
-func joined(s string) string { return text.CutRunes(strings.Join(words(s), ""), maxWord) }
+// joinWords returns the words of s as one, cut to the length of a word.
+func joinWords(s string) string { return text.CutRunes(strings.Join(words(s), ""), maxWord) }
 
-// stem returns the joined s without what says only that it is JavaScript or a
+// bareName returns the joined s without what says only that it is JavaScript or a
 // style sheet: chartjs, Chart.js and chart all have the stem chart. Only .css is
 // taken away, because angular-css is not the style sheet of angular.
-func stem(s string) string {
+func bareName(s string) string {
 	list := words(s)
 	if n := len(list); n > 1 && (list[n-1] == "js" || strings.HasSuffix(strings.ToLower(s), ".css")) {
 		return text.CutRunes(strings.Join(list[:n-1], ""), maxWord)
 	}
-	whole := joined(s)
+	whole := joinWords(s)
 	if short, ok := strings.CutSuffix(whole, "js"); ok && utf8.RuneCountInString(short) > 1 {
 		return short
 	}
@@ -138,7 +138,7 @@ func partCapitals(s string) string {
 	var b strings.Builder
 	length := 0 // of the word so far
 	small := false
-	for _, r := range fold(s) {
+	for _, r := range foldAccents(s) {
 		if small && unicode.IsUpper(r) && length > 1 {
 			b.WriteByte(' ')
 			length = 0
@@ -156,11 +156,11 @@ func partCapitals(s string) string {
 // nearTerms returns the terms of a name that a mistyped word or query may mean: its words, their beginnings, and the words
 // as one.
 func nearTerms(name string) []string {
-	terms := append(nameTerms(name), words(joined(name)+" "+stem(name))...)
+	terms := append(nameTerms(name), words(joinWords(name)+" "+bareName(name))...)
 	for _, t := range terms {
 		terms = appendBeginnings(terms, t, minHead, maxWord)
 	}
-	return unique(terms)
+	return sortUnique(terms)
 }
 
 // appendBeginnings appends the beginnings of w that have least to most characters, w itself among them.
@@ -178,8 +178,8 @@ func appendBeginnings(list []string, w string, least, most int) []string {
 	return list
 }
 
-// unique returns list sorted and without repetitions.
-func unique(list []string) []string {
+// sortUnique returns list sorted and without repetitions.
+func sortUnique(list []string) []string {
 	slices.Sort(list)
 	return slices.Compact(list)
 }

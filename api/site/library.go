@@ -153,7 +153,7 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 		page.Withdrawn = &states[i]
 	}
 	return &pageAnswer{
-		view: "library", title: l.Name, section: "/search", description: describe(l), data: page,
+		view: "library", title: l.Name, section: "/search", description: descriptionOf(l), data: page,
 		canonical: libraryPath(l.Name), feed: feedPath(l.Name),
 	}, nil
 }
@@ -259,7 +259,7 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 		page.addUnpublished(states)
 	}
 	return &pageAnswer{
-		view: "library", title: l.Name + " " + version, section: "/search", description: describe(l), data: page,
+		view: "library", title: l.Name + " " + version, section: "/search", description: descriptionOf(l), data: page,
 		canonical: canonical, feed: feedPath(l.Name),
 	}, nil
 }
@@ -290,8 +290,8 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *
 	return minified, about
 }
 
-// describe returns a library's description, or a substitute if it has none.
-func describe(l *library.Library) string {
+// descriptionOf returns a library's description, or a substitute if it has none.
+func descriptionOf(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 

@@ -150,7 +150,7 @@ type pager struct {
 	Total       int
 	// Previous and Next are addresses, "" at the ends.
 	Previous, Next string
-	// What tells one pager from another for users who do not see where it stands.
+	// What is the kind of the elements. Screen readers tell pagers apart by it.
 	What string
 }
 

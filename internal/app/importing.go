@@ -51,6 +51,6 @@ func (w *Writer) addImportOperations(all operations) {
 			return nil, err
 		}
 		err = f.bot.Import(events.WithReport(ctx, func(e events.Event) { report(e) }), q, contents)
-		return w.written(), err
+		return w.newWritten(), err
 	})
 }

@@ -62,8 +62,8 @@ func logSizeOf(result any) int64 {
 	return 0
 }
 
-// written returns the response of an operation that may have published: the size of the log.
-func (w *Writer) written() Written { return Written{w.folder.log.Checkpoint().Size} }
+// newWritten returns the response to an operation that may have published entries: the size of the log.
+func (w *Writer) newWritten() Written { return Written{w.folder.log.Checkpoint().Size} }
 
 // delayForLogSize adds a handler that delays requests with a log size until the site serves that many entries.
 func (o *siteOptions) delayForLogSize() {

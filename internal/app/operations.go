@@ -113,7 +113,7 @@ func (w *Writer) operations() operations {
 			}
 			return b.Add(ctx, q.Package, q.Version)
 		})
-		return w.written(), err
+		return w.newWritten(), err
 	})
 	addOperation(all, OpImportTree, func(ctx context.Context, q ingest.Tree, report func(ingest.TreeEvent)) (sum ingest.TreeSummary, err error) {
 		err = withBot(ctx, func(events.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {

@@ -73,7 +73,7 @@ func (w withdrawals) addOperations(all operations) {
 			return nil, err
 		}
 		done.Release, done.Erasure, err = w.newService().WithdrawAndErase(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
-		done.Written = w.writer.written()
+		done.Written = w.writer.newWritten()
 		return done, err
 	})
 	addOperation(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
@@ -89,7 +89,7 @@ func (w withdrawals) addOperations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		done.Release, done.Written = &out, w.writer.written()
+		done.Release, done.Written = &out, w.writer.newWritten()
 		return done, w.inForce(ctx)
 	})
 }

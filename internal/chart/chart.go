@@ -213,7 +213,7 @@ func (f *frame) drawHeat(b *strings.Builder) {
 	for i, column := range f.Heat.Columns {
 		for k, v := range column {
 			if v > 0 {
-				levels[int(math.Ceil(v/most*heatLevels))].WriteString(f.cell(i, k, len(column)))
+				levels[int(math.Ceil(v/most*heatLevels))].WriteString(f.cellPath(i, k, len(column)))
 			}
 		}
 	}
@@ -227,9 +227,8 @@ func (f *frame) drawHeat(b *strings.Builder) {
 	}
 }
 
-// cell is the path of a cell. Its edges are those of its neighbours, so that nothing shows
-// between them.
-func (f *frame) cell(column, row, rows int) string {
+// cellPath returns the SVG path of a cell. Its edges are those of its neighbours, so that there is no gap between them.
+func (f *frame) cellPath(column, row, rows int) string {
 	x := func(i int) string { return f.x(f.X.Max * float64(i) / float64(len(f.Heat.Columns))) }
 	y := func(i int) string { return f.y(f.Y.Max * float64(i) / float64(rows)) }
 	return fmt.Sprintf("M%s %sH%sV%sH%[1]sZ", x(column), y(row), x(column+1), y(row+1))

@@ -87,7 +87,7 @@ func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration
 	client, _ := Of(remote)
 	inside, lose := context.WithCancelCause(ctx)
 	p := &place{given: make(chan struct{}), lose: lose}
-	leave = sync.OnceFunc(func() { s.leave(client, p) })
+	leave = sync.OnceFunc(func() { s.releasePlace(client, p) })
 	if !s.requestPlace(client, p, timeout > 0) {
 		lose(ErrNoPlace)
 		return nil, nil, ErrNoPlace
@@ -122,9 +122,9 @@ func (s *Shares) requestPlace(client netip.Prefix, p *place, waits bool) bool {
 	}
 	switch {
 	case s.taken < s.places:
-		s.give(h, p)
+		s.assign(h, p)
 	case s.evict(len(h.held)):
-		s.give(h, p)
+		s.assign(h, p)
 	case waits && len(h.waiting) < mostWaiting:
 		h.waiting = append(h.waiting, p)
 	default:
@@ -134,8 +134,8 @@ func (s *Shares) requestPlace(client netip.Prefix, p *place, waits bool) bool {
 	return true
 }
 
-// give gives place p to a client.
-func (s *Shares) give(h *holder, p *place) {
+// assign gives a place to a client.
+func (s *Shares) assign(h *holder, p *place) {
 	s.taken++
 	s.turn++
 	h.last = s.turn
@@ -178,8 +178,8 @@ func (s *Shares) Taken() int {
 // Full reports whether the next client has to wait, or evicts another one.
 func (s *Shares) Full() bool { return s.Taken() >= s.places }
 
-// leave returns the place p of a client, or ends its wait for it.
-func (s *Shares) leave(client netip.Prefix, p *place) {
+// releasePlace returns the place p of a client, or ends its wait for it.
+func (s *Shares) releasePlace(client netip.Prefix, p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.lose(context.Canceled)
@@ -210,7 +210,7 @@ func (s *Shares) giveNext() {
 	}
 	p := first.waiting[0]
 	first.waiting = slices.Delete(first.waiting, 0, 1)
-	s.give(first, p)
+	s.assign(first, p)
 }
 
 // removeIdle removes a client that has no place and waits for none.

@@ -269,7 +269,7 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 // prune deletes the oldest versions of a backend that exceed the limits of the history. It only logs errors.
 func (s *Store) prune(ctx context.Context, b *Backend) {
 	all, err := b.list(ctx)
-	old := s.excess(all)
+	old := s.excessVersions(all)
 	for _, at := range old {
 		if err == nil {
 			err = b.delete(ctx, at.number)
@@ -287,8 +287,8 @@ func (s *Store) prune(ctx context.Context, b *Backend) {
 	s.mu.Unlock()
 }
 
-// excess returns the oldest versions of a listing that exceed the limits of the history. Damaged versions do not count.
-func (s *Store) excess(all []stored) []stored {
+// excessVersions returns the oldest versions of a listing that exceed the limits of the history. Damaged versions do not count.
+func (s *Store) excessVersions(all []stored) []stored {
 	size, count := int64(0), 0
 	for i, at := range slices.Backward(all) {
 		if !s.inHistory(at.number) {
