@@ -32,7 +32,7 @@ type guard struct {
 	once    sync.Once     // guards the closing
 	err     error         // why; set before
 	closing chan struct{} // closed when waiting makes no sense any more
-	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
+	opened  atomic.Bool   // whether Open has succeeded; before, Open returns every error
 
 	disk      durableState
 	inspected *inspection // what was found before the store was opened

@@ -95,7 +95,7 @@ type inspection struct {
 	manifest string   // the MANIFEST that counts
 	version  *version
 	found    uint64                    // the sequence number of the last change
-	format   pebble.FormatMajorVersion // of the files; 0 where there are none, or where nothing says it
+	format   pebble.FormatMajorVersion // of the files; 0 if there are none, or where nothing says it
 	findings []Finding
 	less     []Finding // what the mark has and the store has not
 

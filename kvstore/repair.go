@@ -21,7 +21,7 @@ import (
 //
 // A store that is open for writing calls it by itself for what its readers find damaged.
 //
-// It returns [ErrCorrupt], and changes nothing, where no coding is sound: then [Store.RestoreContent]
+// It returns [ErrCorrupt], and changes nothing, if no coding is sound: then [Store.RestoreContent]
 // helps. It returns [ErrNotFound] where the content is not stored.
 func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	for {

@@ -134,15 +134,15 @@ type Provenance struct {
 	Outcome AttestationOutcome `json:"outcome"`
 	// Reason says why the attestation proves nothing, for AttestationInvalid and AttestationUnverified.
 	Reason string `json:"reason,omitempty"`
-	// Bundle is the content that holds the attestation, a Sigstore bundle as the registry has it; none where it has none.
+	// Bundle is the content that holds the attestation, a Sigstore bundle as the registry has it; none if it has none.
 	Bundle kvstore.Hash `json:"bundle,omitzero"`
 	// Repository, Commit and Workflow are the certificate's, for AttestationVerified.
 	Repository string `json:"repository,omitempty"` // its URL
 	Commit     string `json:"commit,omitempty"`     // in hexadecimal digits
 	Workflow   string `json:"workflow,omitempty"`   // the URL of its file, at a branch or tag
-	// Publish is the registry's own attestation; zero in older entries and where there is no registry.
+	// Publish is the registry's own attestation; zero in older entries and if there is no registry.
 	Publish Publish `json:"publish,omitzero"`
-	// Required is the repository that the package JSON requires, "" where it has no policy.
+	// Required is the repository that the package JSON requires, "" if it has no policy.
 	Required string `json:"required,omitempty"`
 	// Override is why an operator published the release although it does not satisfy the policy; "" for all others.
 	Override string `json:"override,omitempty"`

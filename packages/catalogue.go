@@ -51,7 +51,7 @@ var starter = sync.OnceValue(func() *Catalogue {
 // name is "./starter").
 //
 // A catalogue keeps its files as packages/{first character}/{name}.json, see
-// [Path]. Where there is no folder called packages, every .json file is taken, so
+// [Path]. If there is no folder called packages, every .json file is taken, so
 // that a folder of a few files works as well. Hidden files and folders and
 // symbolic links are left out.
 //

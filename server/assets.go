@@ -4,7 +4,7 @@
 //
 //   - a target is what the path names (target.go);
 //   - an asset is what the store knows about that file, kept in a cache (rows.go);
-//     the heads of its answers are put together when they are sent (head.go);
+//     the heads of its responses are put together when they are sent (head.go);
 //   - negotiation, conditions and ranges choose what of it to send (package requests,
 //     conditions.go); they know neither the store nor net/http's writer;
 //   - a body is a representation's bytes in memory, shared by all who send it (bodies.go);
@@ -93,7 +93,7 @@ type Options struct {
 	Dictionaries bool
 	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first asked for.
 	Complete bool
-	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
+	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
 	// Default: none.
 	CacheTags cachetags.Headers
 	// Lacking says that the store lacks some of what was published, so that what is not

@@ -103,10 +103,10 @@ func writeFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, 
 
 // A request that net/http cannot read never reaches a handler: net/http writes a
 // few fixed lines to the connection and closes it. Clients of the API must be able
-// to rely on one shape of errors, so a refusingConn puts an answer of ours in the
+// to rely on one shape of errors, so a refusingConn puts a response of ours in the
 // place of those lines.
 //
-// They come in a single Write, and first after a request began, where an answer of a
+// They come in a single Write, and first after a request began, where a response of a
 // handler always has more header fields. So nothing that a handler sends, not even a
 // file that has the same lines in it, is taken for one.
 
@@ -160,7 +160,7 @@ type refusingConn struct {
 
 // The values of refusingConn.turn.
 const (
-	requesting uint32 = iota // nothing was written since the last answer ended
+	requesting uint32 = iota // nothing was written since the last response ended
 	answering
 	other // it is not HTTP/1
 )
@@ -190,7 +190,7 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 	if n > 0 && c.awaits.CompareAndSwap(true, false) {
 		c.connections.requestBegins(c.known)
 	}
-	if n > 0 && (len(p) == 1 || c.turn.Load() == requesting) { // that byte may come before the answer has ended
+	if n > 0 && (len(p) == 1 || c.turn.Load() == requesting) { // that byte may come before the response has ended
 		c.lead = c.lead[:0]
 		if len(c.asked) == 1 {
 			c.lead = append(c.lead, c.asked[0])

@@ -65,7 +65,7 @@ type delivery struct {
 	assets *Assets
 	label  label
 	usage  *usage.Counter  // or nil
-	log    *accesslog.Log  // nil where it is not logged
+	log    *accesslog.Log  // nil if it is not logged
 	entry  accesslog.Entry // its texts are in text
 	text   []byte
 }

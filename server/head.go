@@ -12,10 +12,10 @@ import (
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
-// This file makes the heads of answers that have an asset, or say that the client has it:
+// This file makes the heads of responses that have an asset, or say that the client has it:
 // the bytes that go over the fast lane, as lines of HTTP/1.1 or as a header block of HTTP/2, from
 // which net/http gets the same fields. Most of a head is the same for many assets, so it is put
-// together of a few pieces for each answer, which takes less time than reading 600 bytes that are
+// together of a few pieces for each response, which takes less time than reading 600 bytes that are
 // not in the processor's cache.
 
 // heads are for making heads in.
@@ -42,8 +42,8 @@ const lastModified = len(http.TimeFormat)
 // A mediaType is a Content-Type, and what depends on that alone.
 type mediaType struct {
 	contentType string
-	begin       [codings]piece // of the head of a 200 answer in each coding, up to the length
-	notModified piece          // the begin of the head of a 304 answer
+	begin       [codings]piece // of the head of a 200 response in each coding, up to the length
+	notModified piece          // the begin of the head of a 304 response
 }
 
 // mediaTypes makes the pieces of all types on first use. New makes them, so that no request does.

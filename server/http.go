@@ -39,10 +39,10 @@ type HTTPOptions struct {
 	// the handler moves the deadline. Default 30 s. It matters for requests that are
 	// refused too: net/http reads what a handler leaves of a body before it answers.
 	ReadTimeout time.Duration
-	// WriteTimeout is how long an answer may take that does not move its own
+	// WriteTimeout is how long a response may take that does not move its own
 	// deadline, as Assets does for large bodies. Default 30 s.
 	WriteTimeout time.Duration
-	// StallTimeout is how long a client may take for 64 KiB of prepared answers, over HTTP/2 of all
+	// StallTimeout is how long a client may take for 64 KiB of prepared responses, over HTTP/2 of all
 	// of them together. Default 30 s.
 	StallTimeout time.Duration
 	// Proxies are those that are trusted: their connections are not counted as one client's.
@@ -315,7 +315,7 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Nothing wants the body of a GET. Without this net/http would wait for it before it
-	// answers, with all that the answer holds in memory.
+	// answers, with all that the response holds in memory.
 	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if r.ProtoMajor == 1 && (unwanted || h.leaving.Load()) {
 		w.Header().Set("Connection", "close")

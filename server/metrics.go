@@ -43,7 +43,7 @@ type tally struct {
 type metrics struct {
 	inFlight atomic.Int64
 	saved    atomic.Int64        // bytes, by deltas
-	byStatus [600]*[labels]tally // nil where no answer has it
+	byStatus [600]*[labels]tally // nil where no response has it
 
 	errors                    *prometheus.CounterVec
 	busy, corrupt, unreadable prometheus.Counter

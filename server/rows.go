@@ -200,7 +200,7 @@ func (r *rows) explainAbsence(t target) error {
 }
 
 // An asset is what there is to know of one published file. Many are kept, so it is small:
-// the heads of its answers are made when they are sent (head.go).
+// the heads of its responses are made when they are sent (head.go).
 type asset struct {
 	content  kvstore.Hash
 	size     int64 // of identity
@@ -219,7 +219,7 @@ type asset struct {
 	*mediaType
 	released     time.Time          // zero where upstream does not say, or HTTP cannot
 	lastModified [lastModified]byte // released as text
-	purged       cachetags.Release  // by which a CDN can purge its answers
+	purged       cachetags.Release  // by which a CDN can purge its responses
 
 	usage *usage.Counter // nil where requests are not counted
 

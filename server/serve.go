@@ -33,7 +33,7 @@ type damagedError struct {
 
 func (e *damagedError) Unwrap() error { return e.error }
 
-// An outcome is what an answer came to, for the metrics.
+// An outcome is what a response came to, for the metrics.
 type outcome struct {
 	status int
 	coding label
@@ -42,13 +42,13 @@ type outcome struct {
 
 // A query is what is asked of an asset, however it came.
 type query struct {
-	head   bool   // whether only the head of the answer is wanted
+	head   bool   // whether only the head of the response is wanted
 	ranged bool   // whether the client wants ranges
 	path   string // as it came, percent-encoded
 	fields *requests.Fields
 }
 
-// A recipient is a client that waits for an answer, over net/http or on the fast lane. The
+// A recipient is a client that waits for a response, over net/http or on the fast lane. The
 // methods send one and return what it came to; if body returns an error nothing was sent.
 type recipient interface {
 	// now returns the time when the request came.

@@ -24,7 +24,7 @@ type Directory struct {
 	Store *kvstore.Store
 	// Index has all libraries; reading them begins with its first call.
 	Index func() (*Index, error)
-	// AssetBase is in front of the addresses of files, "" where that is not known: then there are none.
+	// AssetBase is in front of the addresses of files, "" if that is not known: then there are none.
 	AssetBase string
 	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
 	Dictionaries bool
@@ -50,7 +50,7 @@ type (
 	// Brief has the API's names for things.
 	Brief struct {
 		Name        string `json:"name"`
-		Version     string `json:"version,omitempty"` // the latest, where one is published
+		Version     string `json:"version,omitempty"` // the latest, if one is published
 		Description string `json:"description,omitempty"`
 		Latest      string `json:"latest,omitempty"` // URL of the main file
 		License     string `json:"license,omitempty"`

@@ -16,10 +16,10 @@ type Facts struct {
 	Size      int64 `json:"size,omitempty"`      // bytes of [Library.Loaded]
 	Brotli    int64 `json:"brotli,omitempty"`    // of the same file in Brotli, 0 if it is not stored in that encoding
 	Downloads int64 `json:"downloads,omitempty"` // from npm in a month, 0 where unknown
-	// Deprecated and Vulnerable are nil where that was not checked.
+	// Deprecated and Vulnerable are nil if that was not checked.
 	Deprecated *bool `json:"deprecated"`
 	Vulnerable *bool `json:"vulnerable"`
-	// Provenance is the outcome of the check of the provenance attestation at publication, "" where it was not checked.
+	// Provenance is the outcome of the check of the provenance attestation at publication, "" if it was not checked.
 	Provenance logs.AttestationOutcome `json:"provenance"`
 	// SafeVersion is the newest stable version that is neither deprecated nor vulnerable: "" for none, nil unless both were checked.
 	SafeVersion *string `json:"safeVersion"`

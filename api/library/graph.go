@@ -29,7 +29,7 @@ type Graph struct {
 	Pending bool `json:"pending,omitempty"`
 	// Modules are the files, those that the page imports first.
 	Modules []GraphModule `json:"-"`
-	// Libraries are the inputs of the graph, [Catalogue] among them where one is missing.
+	// Libraries are the inputs of the graph, [Catalogue] among them if one is missing.
 	Libraries []string `json:"-"`
 }
 

@@ -40,9 +40,9 @@ type Options struct {
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
-	// Deprecations returns the versions that upstream warns of, with the reason of each, nil where that is not known. Default: nothing is known.
+	// Deprecations returns the versions that upstream warns of, with the reason of each, nil if that is not known. Default: nothing is known.
 	Deprecations func(r kvstore.Reader, name string) (map[string]string, error)
-	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
+	// Upstream says in a sentence what upstream has of a version, "" if that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
 	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
@@ -478,7 +478,7 @@ func (x *Index) States(name string) ([]views.State, error) {
 }
 
 // Release returns one version with its files: ErrNoLibrary, ErrNoVersion or a
-// *WithdrawnError where it is not served.
+// *WithdrawnError if it is not served.
 func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err

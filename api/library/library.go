@@ -46,14 +46,14 @@ type Library struct {
 	Hidden      bool        // search does not show it
 	Removed     bool        // the catalogue has it no more, so no release follows
 
-	// Version is the latest one, "" where none is published.
+	// Version is the latest one, "" if none is published.
 	Version  string
 	Released time.Time // of the latest version, zero where unknown
 	Versions int       // how many are published
 	// Downloads is npm's count of a month as the newest release that has one carries it, 0 where unknown.
 	Downloads int64
 	// Filename is the main file of the latest version, or the one that the package
-	// JSON names where nothing is published; "" for none.
+	// JSON names if nothing is published; "" for none.
 	Filename string
 	SRI      string // of the main file of the latest version, "" for none
 	// Loaded is the file of the latest version that a page loads: the minified form of the main file or, without one, the
@@ -341,7 +341,7 @@ func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 }
 
 // Version returns what is known of one version without its files, which may be many:
-// ErrNoLibrary, ErrNoVersion or a *WithdrawnError where it is not served.
+// ErrNoLibrary, ErrNoVersion or a *WithdrawnError if it is not served.
 func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return views.Version{}, err

@@ -9,7 +9,7 @@ import (
 
 // A Ranking is all libraries in the order of demand.
 type Ranking struct {
-	// Libraries are those first that have a file to serve, most in demand first; where nothing is known of demand, those
+	// Libraries are those first that have a file to serve, most in demand first; if nothing is known of demand, those
 	// with the most versions, then by name.
 	Libraries []*Library
 

@@ -12,12 +12,12 @@ import (
 type comparePage struct {
 	Name     string
 	Versions []views.Version
-	From, To string // "" where there are not two
+	From, To string // "" if there are not two
 
 	Added, Removed, Changed, Unchanged int
 	FromBytes, ToBytes                 int64
 	Changes                            []change
-	Diff                               *fileDiff // of one file, nil where none was asked for
+	Diff                               *fileDiff // of one file, nil if none was asked for
 	Pager                              pager
 }
 

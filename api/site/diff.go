@@ -17,7 +17,7 @@ import (
 type fileDiff struct {
 	Path           string
 	Kind           changeKind
-	From, To       string        // addresses of its pages, "" where it is not there
+	From, To       string        // addresses of its pages, "" if it is not there
 	HTML           template.HTML // lines of the unified diff
 	Added, Removed int
 	Same           bool

@@ -47,7 +47,7 @@ type docsOperation struct {
 	Parameters           []docsParameter
 	Responses            []docsResponse
 	Failures             []docsResponse // of which most are the same for all
-	path                 string         // with examples for parameters where there are some
+	path                 string         // with examples for parameters if there are some
 	Example              string         // a command
 }
 

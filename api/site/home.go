@@ -331,7 +331,7 @@ type statisticsPage struct {
 	*summary
 	totals
 	Popular   []*library.Library
-	Catalogue *Catalogue // nil where nothing is said of it
+	Catalogue *Catalogue // nil if nothing is said of it
 }
 
 // A Catalogue is the state of the catalogue, for contributors who wonder whether a submission has arrived.

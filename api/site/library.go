@@ -24,7 +24,7 @@ type libraryPage struct {
 	*library.Library
 	origin
 
-	Release  *library.Release // nil where nothing is published
+	Release  *library.Release // nil if nothing is published
 	Latest   bool             // it is the latest one
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
@@ -63,7 +63,7 @@ type unpublishedVersions struct {
 	Unpublished []views.State // the newest
 	HasWaiting  bool          // some of them will be tried
 	NotMirrored int           // versions of upstream that were never tried
-	Withdrawn   *views.State  // the newest withdrawn version; only where nothing is published
+	Withdrawn   *views.State  // the newest withdrawn version; only if nothing is published
 }
 
 // upstreamFacts are what upstream documents about a release, and how the release relates to it.
@@ -72,14 +72,14 @@ type upstreamFacts struct {
 	MonthDownloads   *downloads // from npm, nil where unknown
 	Dependencies     []dependency
 	MoreDependencies int    // not listed
-	Deprecated       string // why upstream deprecated the release, "" where it did not or that is not known
+	Deprecated       string // why upstream deprecated the release, "" if it did not or that is not known
 	Advisories       []osv.Advisory
 	Built            *built // where the release was built, nil where that could not be read
 	Upstream         string // what upstream has of the release, "" where unknown
 	UpstreamDiffers  bool   // upstream has something else
 }
 
-// charts are drawings of numbers over time, nil where there are too few.
+// charts are drawings of numbers over time, nil if there are too few.
 type charts struct {
 	Usage *usageChart
 	Sizes *sizeChart
@@ -87,7 +87,7 @@ type charts struct {
 
 // An origin is where a library comes from, as links that can be followed.
 type origin struct {
-	HomepageLink, RepositoryLink string // "" where there is nothing to follow
+	HomepageLink, RepositoryLink string // "" if there is nothing to follow
 	RepositoryName               string
 	People                       []person
 	MorePeople                   int // that are not shown

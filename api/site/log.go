@@ -23,7 +23,7 @@ type logPage struct {
 	Kind    string // of which kinds they are, "" for all
 	Kinds   []logs.Kind
 	Older   string // address of what follows, "" where nothing does
-	Newest  string // address of the newest, "" where they are here
+	Newest  string // address of the newest, "" if they are here
 	Stream  string // address at which entries come as they are made, "" where the newest are not here
 	Feed    string // address of the feed of releases and what became of them
 }

@@ -20,7 +20,7 @@ type Draft struct {
 	File, Text string
 	// About is a sentence about what would be published of the release.
 	About string
-	// Files are what would be published, the first of them where there are many.
+	// Files are what would be published, the first of them if there are many.
 	Files []DraftFile
 	// Notes are hints for the author, Problems what lint would report about the file.
 	Notes, Problems []string

@@ -25,7 +25,7 @@ import (
 // This file makes pages, and caches those that depend on libraries only until one of these changes. A page of a release
 // with thousands of files takes a hundred times as long to make as to send.
 
-// A page is an answer with its encoded body.
+// A page is a response with its encoded body.
 type page struct {
 	*pageAnswer
 	body   *answers.Body // nil for a redirect
@@ -42,7 +42,7 @@ type pageKey struct {
 type inputs struct {
 	moment       uint64   // of [library.Changes]
 	libraries    []string // that it depends on
-	hour         int64    // of counts of requests and downloads; 0 where it has none
+	hour         int64    // of counts of requests and downloads; 0 if it has none
 	advisories   uint64   // the version of the known vulnerabilities
 	arbitrary    bool     // a parameter has a value that any client can make up, so the page is not cached
 	pending      []*rendering.PendingError

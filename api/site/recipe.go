@@ -18,7 +18,7 @@ import (
 type recipePage struct {
 	Name, Version string
 	Versions      []views.Version
-	Tags          string // "" where nothing is chosen
+	Tags          string // "" if nothing is chosen
 	Problems      []string
 	Untagged      []string // files that no tag loads
 	Needs         []dependency

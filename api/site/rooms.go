@@ -32,7 +32,7 @@ type Rooms interface {
 }
 
 const (
-	// liveEvery is how often a page of rooms loads itself again where there are no scripts.
+	// liveEvery is how often a page of rooms loads itself again if there are no scripts.
 	liveEvery = 10 * time.Second
 	// shownPeriods is how many periods a page has in numbers.
 	shownPeriods = 60

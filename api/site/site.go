@@ -269,7 +269,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.sendPage(w, r, p)
 }
 
-// runRoute finds the route of a path and returns its answer.
+// runRoute finds the route of a path and returns its response.
 func (s *Site) runRoute(q *request, path string) (*pageAnswer, error) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		return nil, newRefusal(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")

@@ -282,7 +282,7 @@ type frame struct {
 	Page        any
 }
 
-// renderAnswer returns the page that the answer's template makes.
+// renderAnswer returns the page that the response's template makes.
 func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",

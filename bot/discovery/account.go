@@ -17,7 +17,7 @@ import (
 const mostAccounts = 20_000
 
 // ReadAccounts returns what became of every version that a package's upstream has or had, newest first: the states of those
-// that were tried, and why the others were not. Of the latter it returns the newest where they are more than 20,000.
+// that were tried, and why the others were not. Of the latter it returns the newest if they are more than 20,000.
 func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	states, err := views.States(r, name)
 	if err != nil {

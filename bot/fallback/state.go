@@ -105,7 +105,7 @@ type OriginState struct {
 	Origin string `json:"origin"`
 	// Budget is how many releases it may be asked for at once now.
 	Budget int `json:"budget"`
-	// Rests is until when it is left alone, because of Problem; zero where it is not.
+	// Rests is until when it is left alone, because of Problem; zero if it is not.
 	Rests   time.Time `json:"rests,omitzero"`
 	Problem string    `json:"problem,omitempty"`
 	// Cosigned is as of when the checkpoint of a larder: origin is vouched to be the newest of its log, and Stale why it need not be

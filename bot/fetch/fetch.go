@@ -253,7 +253,7 @@ func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read 
 	}
 	body := &body{ctx: ctx, r: response.Body, limit: r.Limit, stall: stall, timeout: c.o.Stall}
 	body.step = int64(minRate * c.o.Stall.Seconds())
-	stall.Reset(c.o.Stall) // the answer is there
+	stall.Reset(c.o.Stall) // the response is there
 	err = read(&Response{Status: response.StatusCode, Header: response.Header, URL: at, Body: body})
 	if body.err != nil {
 		return c.newError(at, body.err)

@@ -241,7 +241,7 @@ func hostKey(host, port string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// Validators are what a server gave to recognise an answer by. They are for sending back, not for
+// Validators are what a server gave to recognise a response by. They are for sending back, not for
 // reading; the zero value asks unconditionally.
 type Validators struct {
 	ETag, LastModified string
@@ -254,7 +254,7 @@ type TransportOptions struct {
 	// Trusted says whether a URL is one that the operator named, as Options.Allow does for hosts. It may
 	// be nil.
 	Trusted func(*url.URL) bool
-	// Limit is the most bytes that the body of an answer may have; default 64 MiB.
+	// Limit is the most bytes that the body of a response may have; default 64 MiB.
 	Limit int64
 }
 
@@ -316,7 +316,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	bounded := &body{ctx: ctx, r: response.Body, limit: t.o.Limit, stall: stall, timeout: c.o.Stall}
 	bounded.step = int64(minRate * c.o.Stall.Seconds())
-	stall.Reset(c.o.Stall) // the answer is there
+	stall.Reset(c.o.Stall) // the response is there
 	response.Body = &transportBody{body: bounded, client: c, at: r.URL, close: response.Body, end: end}
 	response.Request = r
 	return response, nil

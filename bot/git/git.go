@@ -286,7 +286,7 @@ type Remote struct {
 	URL *url.URL
 	// Branch is the branch to read; "" for the default one.
 	Branch string
-	// Token is sent to the host of URL, where it is not "" and goes over TLS or stays on this machine.
+	// Token is sent to the host of URL, if it is not "" and goes over TLS or stays on this machine.
 	Token string
 }
 

@@ -25,8 +25,8 @@ const (
 )
 
 const (
-	answerTime  = time.Minute // in which an answer must have come, to its end
-	answerSize  = 64 << 20    // that an answer may have
+	answerTime  = time.Minute // in which a response must have come, to its end
+	answerSize  = 64 << 20    // that a response may have
 	leastWait   = time.Minute // where GitHub does not say how long
 	longestWait = time.Hour   // after which GitHub is asked again: its longest window
 )

@@ -26,7 +26,7 @@ type ImportRequest struct {
 	Files   []ImportFile `json:"files"`
 	// Contents are the hashes of the contents that follow the request, in their order.
 	Contents []kvstore.Hash `json:"contents,omitempty"`
-	// Override is why the release is published although the policy of the package requires an attestation; "" where it is not.
+	// Override is why the release is published although the policy of the package requires an attestation; "" if it is not.
 	Override string `json:"override,omitempty"`
 }
 

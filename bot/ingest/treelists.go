@@ -151,7 +151,7 @@ func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 
 // integrities are those that must hold. A nil one has none.
 type integrities struct {
-	folder *os.Root // nil where they are in one file
+	folder *os.Root // nil if they are in one file
 	all    map[string]map[string]string
 	absent map[string]struct{} // releases of all that the tree was not found to have
 }

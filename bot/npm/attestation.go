@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 )
 
-// maxAttestations bounds the answer with a version's attestations, in bytes; npm's have some 15,000.
+// maxAttestations bounds the response with a version's attestations, in bytes; npm's have some 15,000.
 const maxAttestations = 1 << 20
 
 // Attestations gets the registry's response about the attestations of a version, without verifying it. The error is [ErrNotFound] if the

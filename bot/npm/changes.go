@@ -24,10 +24,10 @@ const (
 	maxSequence  = 4 << 10
 )
 
-// changesWait is how long a server holds an answer back until something changes. It is less than a body may stall.
+// changesWait is how long a server holds a response back until something changes. It is less than a body may stall.
 const changesWait = 30 * time.Second
 
-// errEnough ends the reading of an answer with more changes than are taken at once.
+// errEnough ends the reading of a response with more changes than are taken at once.
 var errEnough = errors.New("enough")
 
 // Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while if there is none.

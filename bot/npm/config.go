@@ -23,7 +23,7 @@ type Config struct {
 	scopes   map[string]*url.URL // "@scope" to its registry
 	auths    map[string]string   // "//host/path/" to an Authorization header
 	network  fetch.Network
-	// public is the host of the registry that npm uses where nothing is configured.
+	// public is the host of the registry that npm uses if nothing is configured.
 	public string
 }
 

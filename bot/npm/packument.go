@@ -54,7 +54,7 @@ type Version struct {
 	Err error
 }
 
-// MalformedError says that a registry's answer is not a packument.
+// MalformedError says that a registry's response is not a packument.
 type MalformedError struct {
 	Package string
 	// Field is where, "versions.1.2.3" for instance; empty for the whole.

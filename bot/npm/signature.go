@@ -26,7 +26,7 @@ import (
 // published after it expired.
 
 const (
-	// maxKeys bounds the answer with a registry's keys, in bytes.
+	// maxKeys bounds the response with a registry's keys, in bytes.
 	maxKeys = 1 << 20
 	// keysFresh is how long keys are used without asking whether they are still the ones.
 	keysFresh = time.Hour
@@ -34,7 +34,7 @@ const (
 	maxKeyID = 200
 	// maxKeyText bounds a key in base64, in bytes; one over P-521 has 212.
 	maxKeyText = 300
-	// keysAgain is the same where one is missing.
+	// keysAgain is the same if one is missing.
 	keysAgain = time.Minute
 	// undated is when a version was published whose packument does not say, as npm has it.
 	undated = "2015-01-01T00:00:00Z"

@@ -22,7 +22,7 @@ import (
 var Compressed = []coding.Coding{coding.Brotli, coding.Gzip}
 
 // encodeTimeout is far more than the largest content needs: a minute and a half where the processor is idle, and many
-// times that at the lowest priority where it is not.
+// times that at the lowest priority if it is not.
 const encodeTimeout = 2 * time.Hour
 
 // reportInterval is how often Squeeze reports the length of the queue.

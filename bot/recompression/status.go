@@ -39,7 +39,7 @@ type QueueState struct {
 	Bytes    int64 `json:"bytes"` // of their identities, without the contents that lost codings to damage
 	// GivenUp are contents whose encoders were killed again and again; `larder squeeze` tries them again.
 	GivenUp int `json:"givenUp"`
-	// Speed is how many bytes were squeezed in a second lately, 0 where that is not known, and Seconds what the rest
+	// Speed is how many bytes were squeezed in a second lately, 0 if that is not known, and Seconds what the rest
 	// takes at that.
 	Speed   int64   `json:"bytesPerSecond,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`

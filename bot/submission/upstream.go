@@ -97,7 +97,7 @@ const (
 // Popularity requests how many people use a library.
 type Popularity struct {
 	// Downloads returns how often an npm package was downloaded in the last month, or
-	// [fetch.ErrNotFound] where there is no count. Nil: npm is not requested.
+	// [fetch.ErrNotFound] if there is no count. Nil: npm is not requested.
 	Downloads func(ctx context.Context, name string) (int64, error)
 	// Stars returns how many stars a repository at GitHub has, or [fetch.ErrNotFound] if
 	// it does not exist. Nil: GitHub is not requested.

@@ -14,7 +14,7 @@ import (
 
 // An Erasure says what erasing a release removed, and what it had to leave.
 type Erasure struct {
-	// Entry is that of the log, or -1 where nothing was removed.
+	// Entry is that of the log, or -1 if nothing was removed.
 	Entry  int64 `json:"entry"`
 	Erased int   `json:"erased"` // contents
 	Bytes  int64 `json:"bytes"`  // of their identities

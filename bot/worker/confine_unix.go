@@ -17,7 +17,7 @@ const mainStack = 1 << 20
 // limitResources lets this process write no core files, open no descriptors, and grow its main stack to 1 MiB at most. Every Unix has these
 // limits.
 func limitResources() error {
-	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process where it cannot
+	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process if it cannot
 	for _, resource := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{}); err != nil {
 			return fmt.Errorf("set resource limit %d: %w", resource, err)
@@ -39,7 +39,7 @@ func limitResources() error {
 // closeInheritedDescriptors closes what a parent has left open besides the standard descriptors. Those descriptors lack the flag to close
 // on execution, which the runtime's own have.
 func closeInheritedDescriptors() {
-	names, _ := os.ReadDir("/dev/fd") // where it is not, Go's own parents leave nothing open
+	names, _ := os.ReadDir("/dev/fd") // if it is not, Go's own parents leave nothing open
 	for _, name := range names {
 		fd, err := strconv.Atoi(name.Name())
 		if err != nil || fd <= 2 {

@@ -40,7 +40,7 @@ func checkScriptCost(data []byte) error {
 	return nil
 }
 
-// A scriptCost estimates what a script costs the minifier while it reads the script's tokens. Where it cannot know what a token means, it assumes the
+// A scriptCost estimates what a script costs the minifier while it reads the script's tokens. If it cannot know what a token means, it assumes the
 // more expensive meaning.
 type scriptCost struct {
 	open   []scope // the script itself and its open brackets

@@ -219,7 +219,7 @@ func jsonFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON")
 }
 
-// print prints an answer as JSON, or has text do it for people.
+// print prints a response as JSON, or has text do it for people.
 func (a *cli) print(asJSON bool, answer any, text func() error) error {
 	if asJSON {
 		return printJSON(a.stdout, answer)

@@ -191,7 +191,7 @@ func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	}
 }
 
-// printCatalogue tells how the catalogue stands, where there is something to tell.
+// printCatalogue tells how the catalogue stands, if there is something to tell.
 func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 	c := s.Catalogue
 	if c == nil {

@@ -119,7 +119,7 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 	fmt.Fprintf(out, "The files of %s %s will be removed for good; it cannot be restored afterwards.\nType its version to go on: ", name, version)
 	answer := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // what cannot be read is no answer
+		line, _ := bufio.NewReader(in).ReadString('\n') // a line that cannot be read is no answer
 		answer <- strings.TrimSpace(line)
 	}()
 	select {

@@ -1,6 +1,6 @@
-// Package answers has what all answers over HTTP have in common: for how long they may be kept,
+// Package answers has what all responses over HTTP have in common: for how long they may be kept,
 // by which pages they may be read, a body in the coding that the client likes best, one shape of
-// failures, as text, as JSON or as a page, and what one client may cost: how many answers at once,
+// failures, as text, as JSON or as a page, and what one client may cost: how many responses at once,
 // how much time for what it is sent, how many lines of the log when things fail.
 //
 // What it guarantees:
@@ -8,7 +8,7 @@
 //   - HEAD gets the header fields of GET and no body.
 //   - An entity tag is strong, names the body and its coding, and is the same on every node.
 //   - One client cannot take all that there is for the others.
-//   - A failure carries nothing that describes the answer that was asked for, and is not stored
+//   - A failure carries nothing that describes the response that was asked for, and is not stored
 //     unless it says so.
 //
 // It must not know what is served, nor what can go wrong.
@@ -27,7 +27,7 @@ const Methods = "GET, HEAD, OPTIONS"
 // A Field is one header field; its name is canonical as net/http wants it.
 type Field struct{ Name, Value string }
 
-// AnyOrigin lets scripts of every page read an answer, and see why it failed.
+// AnyOrigin lets scripts of every page read a response, and see why it failed.
 var AnyOrigin = []Field{
 	{"Access-Control-Allow-Origin", "*"},
 	{"Timing-Allow-Origin", "*"},
@@ -58,7 +58,7 @@ func RespondPreflight(w http.ResponseWriter) {
 // the most there is.
 const Forever = 355 * 24 * time.Hour
 
-// A Caching says which caches may keep an answer, and for how long. The zero value is NoStore.
+// A Caching says which caches may keep a response, and for how long. The zero value is NoStore.
 type Caching struct {
 	control string // Cache-Control
 	age     time.Duration

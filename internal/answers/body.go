@@ -25,7 +25,7 @@ const (
 	HTML  = "text/html; charset=utf-8"
 )
 
-// A Body is the bytes of an answer, and of each coding that was asked for so far. It is safe for
+// A Body is the bytes of a response, and of each coding that was asked for so far. It is safe for
 // concurrent use.
 type Body struct {
 	contentType string
@@ -70,7 +70,7 @@ func (b *Body) encode(c coding.Coding) *form {
 	f.once.Do(func() {
 		f.coding, f.bytes = coding.Identity, b.identity
 		if c != coding.Identity {
-			// Without a coding the answer is as good, so an encoder's failure does not fail the request.
+			// Without a coding the response is as good, so an encoder's failure does not fail the request.
 			if coded, err := coding.Encode(c, coding.Fast, b.identity); err == nil && coding.Worthwhile(len(b.identity), len(coded)) {
 				f.coding, f.bytes = c, coded
 			}
@@ -120,7 +120,7 @@ func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(f.bytes) // a client that has gone needs no answer
+		_, _ = w.Write(f.bytes) // a client that has gone needs no response
 	}
 }
 

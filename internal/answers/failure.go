@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// A Failure is an answer that is not what was asked for. It is an error, too, so that the code
+// A Failure is a response that is not what was asked for. It is an error, too, so that the code
 // that finds out what is wrong can say how it is answered.
 type Failure struct {
 	Status  int
@@ -22,7 +22,7 @@ type Failure struct {
 	// Fields are further header fields.
 	Fields []Field
 	// Ref is under which the log tells more, and Entry the entry of the public log that does; ""
-	// and nil where there is nothing to tell.
+	// and nil if there is nothing to tell.
 	Ref   string
 	Entry *int64
 }
@@ -108,7 +108,7 @@ func (f *Failure) sendBody(w http.ResponseWriter, head bool, contentType string,
 	if head {
 		return 0
 	}
-	n, _ := w.Write(body) // a client that has gone needs no answer
+	n, _ := w.Write(body) // a client that has gone needs no response
 	return int64(n)
 }
 

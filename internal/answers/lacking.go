@@ -20,7 +20,7 @@ type incompleteWriter struct {
 	http.ResponseWriter
 	request *http.Request
 	begun   bool
-	missing bool // whether the answer has been replaced
+	missing bool // whether the response has been replaced
 }
 
 // WriteHeader implements http.ResponseWriter. It sends [Missing] in place of a 404, as JSON if the 404 was JSON, and other

@@ -2,7 +2,7 @@
 // order, and what the process answers to the commands that speak to it.
 //
 // A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
-// command where no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
+// command if no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
 // [WitnessServer] cosigns logs, without a data folder. A command reaches whichever there is
 // with a [Client], by an [Operation].
 //
@@ -41,7 +41,7 @@ import (
 type Reader struct {
 	settings         *settings.Settings
 	logger           *slog.Logger
-	assetBase        string // in front of the addresses of files; "" where that is not known
+	assetBase        string // in front of the addresses of files; "" if that is not known
 	store            *kvstore.Store
 	log              *logs.Log
 	usage            func() *usage.Usage // counts of requests, read on first use

@@ -216,7 +216,7 @@ func (r *roleRun) addReadyFile() error {
 		return fmt.Errorf("couldn't write --ready-file: %w", err)
 	}
 	r.parts.Add(parts.Part{Name: "ready file", Stop: func() error {
-		os.Remove(file) // where it cannot be, the next start says so
+		os.Remove(file) // if it cannot be, the next start says so
 		return nil
 	}})
 	return nil

@@ -22,7 +22,7 @@ type Shortfall struct {
 	Data   string // the folder
 	Here   int64  // entries of its log; -1 where they cannot be counted
 	Signed int64  // entries that were signed as its key folder knows; 0 where that is none
-	Damage error  // what is damaged; nil where there is no store, too little, or another log
+	Damage error  // what is damaged; nil if there is no store, too little, or another log
 }
 
 func (s *Shortfall) Error() string {
@@ -107,7 +107,7 @@ func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	signed, key, _ := signing.ReadFolder(keys) // where it cannot be read, the signer says why
+	signed, key, _ := signing.ReadFolder(keys) // if it cannot be read, the signer says why
 	before, err := signing.SignedBy(r.store)
 	if err != nil {
 		s.Damage = errors.Join(s.Damage, err)

@@ -23,7 +23,7 @@ const OpStatus Operation[StatusRequest, any, *Status] = "status"
 // Status is the status of a process or a data folder, and its JSON form.
 type Status struct {
 	Process *Process `json:"process,omitempty"` // that has the folder open, if any
-	// Degraded says why nothing writes to the folder, and what to do; it is empty where nothing is wrong.
+	// Degraded says why nothing writes to the folder, and what to do; it is empty if nothing is wrong.
 	Degraded string `json:"degraded,omitempty"`
 	// Behind says what the store lacked when the process opened it, although it is sound.
 	Behind string `json:"behind,omitempty"`
@@ -48,7 +48,7 @@ type Status struct {
 
 // LogStatus is the part of a status that is about the signed log.
 type LogStatus struct {
-	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
+	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty if nothing is wrong.
 	Unsigned string `json:"unsigned,omitempty"`
 	// Disputes are what witnesses have proved against the log.
 	Disputes []string `json:"disputes,omitempty"`

@@ -94,7 +94,7 @@ func (e *ApplyError) Error() string {
 // Unwrap returns the cause.
 func (e *ApplyError) Unwrap() error { return e.Err }
 
-// ErrNoOlder is the error of an undo where no older version is left.
+// ErrNoOlder is the error of an undo if no older version is left.
 var ErrNoOlder = errors.New("there is no older version to go back to")
 
 // ErrNoVersion is the error about a version that the history does not contain.

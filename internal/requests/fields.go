@@ -34,7 +34,7 @@ type Weights struct{ identity, brotli, gzip, dcz Weight }
 //
 //   - Without the field any coding would be acceptable; we send identity, because
 //     a client that does not ask for a coding in practice cannot decode one.
-//   - Identity is acceptable unless refused; where it is not listed it is liked
+//   - Identity is acceptable unless refused; if it is not listed it is liked
 //     less than everything that is.
 //   - "*" does not include deltas: few clients can decode them.
 //   - A member that is malformed is ignored, and so is an unknown coding. Of a

@@ -192,7 +192,7 @@ type Settings struct {
 	// Flags has a flag for each setting, in the order of the documentation.
 	Flags *pflag.FlagSet
 
-	// MemoryLimit is what the process may have of the machine's memory, in bytes; 0 where that is not bounded. A process that
+	// MemoryLimit is what the process may have of the machine's memory, in bytes; 0 if that is not bounded. A process that
 	// starts sets it.
 	MemoryLimit int64
 	// MemoryLacking is by how many bytes the settings exceed what the process should use of MemoryLimit. FitMemory sets it.

@@ -29,7 +29,7 @@ type S3Options struct {
 	Prefix string
 	// Region is that of the bucket. Default: us-east-1.
 	Region string
-	// Transport speaks to the store. Default: one that waits 10 s for the head of an answer.
+	// Transport speaks to the store. Default: one that waits 10 s for the head of a response.
 	Transport http.RoundTripper
 }
 

@@ -45,7 +45,7 @@ type Handler[Q, A any] interface {
 // Limits bounds the objects of a class.
 type Limits struct {
 	// Events is how many events an object may have at once, from their arrival to
-	// their answer; default 1,000. Another one gets [ErrOverloaded].
+	// their response; default 1,000. Another one gets [ErrOverloaded].
 	Events int
 	// Idle is how long an object without events stays in memory; default 10 s.
 	Idle time.Duration
@@ -176,7 +176,7 @@ type Object[Q, A any] struct {
 // Name returns the object's name.
 func (o Object[Q, A]) Name() string { return o.name }
 
-// Send delivers an event and returns its answer, once everything that the object
+// Send delivers an event and returns its response, once everything that the object
 // wrote before is durable. With the context of another object's event it is a call of
 // that object's: see [State.Call].
 //

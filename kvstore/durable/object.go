@@ -25,7 +25,7 @@ type object struct {
 
 	// Guarded by class.mu.
 	users int           // events and writes under way
-	idle  *list.Element // in the class's list of idle objects, nil where it is not
+	idle  *list.Element // in the class's list of idle objects, nil if it is not
 	since time.Time
 
 	previous <-chan struct{} // closed when the instance before has no writes under way; nil where there was none

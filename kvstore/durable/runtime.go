@@ -31,9 +31,9 @@
 //     away, so no other event comes between them: the input gate. It is given
 //     away where the event waits for something outside: in [State.Call] and
 //     what goes through it, in [State.Wait], and in a read with [AllowConcurrency].
-//   - What an event lets out, be it the answer, an error or a call, leaves once every
+//   - What an event lets out, be it the response, an error or a call, leaves once every
 //     write that the object made before is durable: the output gate. If such a write
-//     fails, the answer is dropped, the caller gets [ErrReset], and the object starts
+//     fails, the response is dropped, the caller gets [ErrReset], and the object starts
 //     again from its storage. Only a write with [AllowUnconfirmed] is not waited for.
 //   - Writes are one atomic write with those before them, until the event reads what
 //     is not in memory, lets a call out, calls [State.Sync] or returns. Later
@@ -216,7 +216,7 @@ var (
 	ErrReset = errors.New("stopped, and starts again from its storage")
 	// ErrClosed says that the runtime is closed or about to be.
 	ErrClosed = errors.New("the runtime of durable objects is closed")
-	// ErrOutside says that a State was used where it has no turn: after its event, or
+	// ErrOutside says that a State was used while it had no turn: after its event, or
 	// while another call made with it is under way.
 	ErrOutside = errors.New("the state was used outside of its turn: use it before the handler returns and not within Call, and begin what is to run beside with Go")
 	// ErrTooLarge says that a key, a value or an atomic write exceeds its bound.

@@ -160,7 +160,7 @@ func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 }
 
 // Client returns an HTTP client, made from that of the class, whose requests are
-// calls as [State.Call] has them. The body of an answer is read in the turn.
+// calls as [State.Call] has them. The body of a response is read in the turn.
 func (s *State) Client() *http.Client {
 	client := http.Client{}
 	if base := s.object.class.client; base != nil {

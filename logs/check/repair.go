@@ -109,7 +109,7 @@ type Use struct {
 	Contents int64  `json:"contents"`
 	Bytes    int64  `json:"bytes"`    // of the contents' identities
 	Requests int64  `json:"requests"` // 0 for a folder
-	Received int64  `json:"received"` // bytes of answers
+	Received int64  `json:"received"` // bytes of responses
 }
 
 // Lost is one thing that could not be repaired.
@@ -150,7 +150,7 @@ type engine struct {
 	RepairOptions
 	store  *kvstore.Store
 	log    *logs.Log
-	signed logs.Checkpoint // zero where nothing was signed
+	signed logs.Checkpoint // zero if nothing was signed
 	// accepting says that the end of what was signed, which former has, is lost for good.
 	accepting bool
 	former    logs.Checkpoint

@@ -17,7 +17,7 @@ import (
 type tree struct {
 	scan     *kvstore.FileScan
 	size     int64
-	leaves   []tlog.Hash           // of the entries; zero where it is not known
+	leaves   []tlog.Hash           // of the entries; zero if it is not known
 	computed map[int64][]tlog.Hash // what a subtree may have as its hash, by the number of its stored hash
 }
 

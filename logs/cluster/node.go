@@ -72,7 +72,7 @@ type lead struct {
 
 // A NotWriterError says that the log grows at another node.
 type NotWriterError struct {
-	Writer string // its URL, "" where none is known
+	Writer string // its URL, "" if none is known
 }
 
 func (e *NotWriterError) Error() string {

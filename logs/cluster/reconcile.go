@@ -79,7 +79,7 @@ func (m *reconciliation) reconcileTiles() error {
 	if err != nil {
 		return err
 	}
-	missing := map[string]int64{} // to their sizes, 0 where that is not known
+	missing := map[string]int64{} // to their sizes, 0 if that is not known
 	for _, t := range tlog.NewTiles(tileHeight, 0, shown) {
 		for i, path := range tilePaths(t) {
 			missing[path] = 0

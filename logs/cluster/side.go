@@ -111,7 +111,7 @@ func (n *Node) SaveSide(ctx context.Context, key *SideKey, state []byte) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		// A node that takes over claims its epoch first, and reads the state then. So where there is no
+		// A node that takes over claims its epoch first, and reads the state then. So if there is no
 		// later epoch now, it reads this one.
 		if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
 			return errors.Join(err, n.notLeader())

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Branch is the branch that the commits are on, where no other is named.
+// Branch is the branch that the commits are on, if no other is named.
 const Branch = "main"
 
 // AuthorName and AuthorEmail are author and committer of every commit.

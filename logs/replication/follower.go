@@ -53,7 +53,7 @@ type Options struct {
 // A State is how far a follower has come.
 type State struct {
 	Source string `json:"source"`
-	// Key is the verifier key that is trusted, "" where none is known yet; FirstUse says that
+	// Key is the verifier key that is trusted, "" if none is known yet; FirstUse says that
 	// nothing but the source itself has named it.
 	Key      string `json:"key,omitempty"`
 	FirstUse bool   `json:"firstUse,omitempty"`

@@ -38,7 +38,7 @@ type LiveProof struct {
 	Last ProvenEntry   `json:"last"`
 	Map  livemap.Proof `json:"map"`
 	// About are the entry that published the release, the one that withdrew or restored it last and the one that says last
-	// that upstream has changed it, where there are any, oldest first.
+	// that upstream has changed it, if there are any, oldest first.
 	About []ProvenEntry `json:"about"`
 }
 

@@ -39,7 +39,7 @@ type AuditFinding struct {
 	Package string `json:"package"`
 	Version string `json:"version"`
 	Problem string `json:"problem"`
-	// Files are the paths that it is about; all files of the release where there are none.
+	// Files are the paths that it is about; all files of the release if there are none.
 	Files []string `json:"files,omitempty"`
 }
 

@@ -27,14 +27,14 @@ const (
 	StyleURL      = "style-url"    // what else a style sheet loads, such as a font
 	Frame         = "frame"        // another document: a frame, an object, an embedded one, or what the page is replaced by
 	Inline        = "inline"       // a script in the page itself, in a data: address or in an attribute; it has no URL
-	Document      = "page"         // the page itself, or a frame of it, where it cannot be read as a browser reads it
+	Document      = "page"         // the page itself, or a frame of it, if it cannot be read as a browser reads it
 )
 
 // A Reference is a place where a page loads or runs code, a style or a document.
 type Reference struct {
 	Kind string `json:"kind"`
 	URL  string `json:"url"`  // absolute, if the page's own address is known
-	Line int    `json:"line"` // of the page; 1 where it is not known
+	Line int    `json:"line"` // of the page; 1 if it is not known
 	// Integrity is the attribute, or what the import map has for the URL; "" for none.
 	Integrity string `json:"integrity,omitempty"`
 	From      string `json:"from,omitempty"` // the module, style sheet or frame that loads it

@@ -48,7 +48,7 @@ type WatchOptions struct {
 	Server string
 	// Packages are those whose releases are reported; none for all.
 	Packages []string
-	// Repository, where it is not "", is the URL of the repository that all releases have to be built from.
+	// Repository, if it is not "", is the URL of the repository that all releases have to be built from.
 	Repository string
 	// Known is the path of the file of known logs, and State that of the file with the position of the last poll.
 	Known, State string

@@ -53,7 +53,7 @@ type span struct{ start, end int }
 //   - !(a|b)rest becomes "not (a|b)rest from here on, then anything, then rest".
 //     The copy of rest is cut short: for every group opened before the !( the copy
 //     loses the first closing parenthesis in it, and it reaches to the name's end
-//     only where nothing is left of it. Copying may leave parentheses that don't
+//     only if nothing is left of it. Copying may leave parentheses that don't
 //     balance; then the portion matches nothing.
 //   - An extended form that is not closed is a plain wildcard and a parenthesis,
 //     and every | after it is plain.

@@ -21,7 +21,7 @@ type Fixed struct {
 	File, To string
 	// Done are the changes in words; empty where there were none.
 	Done []string
-	// Left says why something that should be changed was not; "" where nothing is left.
+	// Left says why something that should be changed was not; "" if nothing is left.
 	Left string
 }
 
@@ -73,7 +73,7 @@ func Fix(name string) (Fixed, error) {
 	return f, nil
 }
 
-// Create writes a file that is not there yet, and the folders above it. Where there is one already, the
+// Create writes a file that is not there yet, and the folders above it. If there is one already, the
 // error is [fs.ErrExist] and nothing is changed.
 func Create(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

@@ -19,7 +19,7 @@ type Entry struct {
 	Referer  string
 	Agent    string // User-Agent
 	Status   int
-	Sent     int64 // bytes of the answer's body
+	Sent     int64 // bytes of the response's body
 	Took     time.Duration
 }
 

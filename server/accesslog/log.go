@@ -69,7 +69,7 @@ type Options struct {
 // A Log is an access log. It is safe for use by several goroutines.
 type Log struct {
 	o      Options
-	full   chan struct{} // has one where there is enough to write
+	full   chan struct{} // has one if there is enough to write
 	logged answers.Throttle
 	ending chan struct{} // closed by Close
 	ended  chan struct{} // closed when run has

@@ -31,7 +31,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// LetsEncrypt is the directory of the ACME server that is asked where no other is named.
+// LetsEncrypt is the directory of the ACME server that is asked if no other is named.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
 // Options says which certificates the Manager gets, and how.

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-cdn/larder/server/cachetags"
 )
 
-// An answer is what the headers say of an archive, known before it is made.
+// An answer has the header fields of an archive, which are known before the archive is made.
 type answer struct {
 	tag         string
 	released    time.Time // to the second; zero where upstream does not say
@@ -166,7 +166,7 @@ func parseTarget(escaped string) (target, error) {
 	return target{}, errNoEndpoint
 }
 
-// errBusy is returned where it is not a request's turn.
+// errBusy is returned if no slot becomes free in time.
 var errBusy = errors.New("too many archives are being made")
 
 // errLeaving means that the process is about to end or to be replaced.
@@ -177,7 +177,7 @@ type withdrawnError struct{ views.Withdrawal }
 
 func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log entry %d", e.Entry) }
 
-// A failure is an answer that is not the archive, and its outcome for the metrics.
+// A failure is a response that is not the archive, and its outcome for the metrics.
 type failure struct {
 	*answers.Failure
 	outcome outcome
@@ -196,7 +196,7 @@ var (
 	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
 )
 
-// failureOf maps what can go wrong below to an answer, in this one place, and logs
+// failureOf maps what can go wrong below to a response, in this one place, and logs
 // what an operator should know.
 func (h *Handler) failureOf(t target, err error) failure {
 	var withdrawn *withdrawnError

@@ -65,7 +65,7 @@ type Options struct {
 	// Leaving is closed when the process is about to end or to be replaced: no archive is started from then on, and
 	// running ones are finished. Default: never.
 	Leaving <-chan struct{}
-	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
+	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
 	// Default: none.
 	CacheTags cachetags.Headers
 	// Logger gets failures of the store, once a second at most. Default: nothing is

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
-// A Head is the head of an answer as it is sent, but for the date.
+// A Head is the head of a response as it is sent, but for the date.
 type Head []byte
 
 // NewHead returns the head of a response with fields, in their order. Date and Connection are added when it is sent.
@@ -34,7 +34,7 @@ func NewHead(status int, fields iter.Seq2[string, string]) Head {
 // oneLine is what net/http does to the values of fields, too.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// An Exchange is a request and its answer.
+// An Exchange is a request and its response.
 type Exchange struct {
 	Request
 
@@ -390,7 +390,7 @@ func (c *conn) sendTLS() (err error) {
 }
 
 // A gatherer is what TLS reads and writes its records from and to. While it gathers it keeps
-// what is written, so that the records of an answer go to the system together.
+// what is written, so that the records of a response go to the system together.
 type gatherer struct {
 	net.Conn              // the socket; nil while only a loop has the descriptor
 	of       *conn        // whose loop must not wait, so that reading fails with errAgain; or nil

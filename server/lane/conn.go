@@ -22,7 +22,7 @@ const (
 	// pieces bounds how many reads the head of a request may come in.
 	pieces = 4
 	// leastLater is how many bytes of a later request net/http waits for before it judges
-	// them. It closes without an answer where fewer come, but not if they are handed over,
+	// them. It closes without a response where fewer come, but not if they are handed over,
 	// as those of a first request.
 	leastLater = 4
 	// slack is which part of a time limit need not be given, so that a deadline is not moved
@@ -42,7 +42,7 @@ type conn struct {
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet
-	opened     time.Time // when it was accepted, or shook hands; 0 after the first answer
+	opened     time.Time // when it was accepted, or shook hands; 0 after the first response
 	now        time.Time // when the last request came, or where it took long was answered
 	readBy     time.Time // the deadlines as they are
 	writeBy    time.Time
@@ -223,7 +223,7 @@ func (c *conn) respondToRead(now time.Time) state {
 		}
 	}
 	if c.state() != onLoop {
-		c.now = time.Now() // the time to wait begins after an answer that took long
+		c.now = time.Now() // the time to wait begins after a response that took long
 	}
 	return idle
 }

@@ -42,14 +42,14 @@ type clientCount struct {
 // whether it is a descriptor or a connection of package net. A nil entry may be changed and leave: that does nothing.
 type connEntry struct {
 	limit     *connLimit
-	client    netip.Prefix // the zero prefix where it is not counted for a client
+	client    netip.Prefix // the zero prefix if it is not counted for a client
 	opened    time.Time
 	asked     atomic.Bool          // whether it has made a complete request; changed under limit.mu
-	place     int                  // in limit.entries, -1 where it does not count as open
-	handshake int                  // in limit.handshakes, -1 where it is not there
+	place     int                  // in limit.entries, -1 if it does not count as open
+	handshake int                  // in limit.handshakes, -1 if it is not there
 	fd        int                  // -1 for none
 	socket    net.Conn             // nil where it is a descriptor, or closed
-	conn      atomic.Pointer[conn] // nil where it is not the lane's
+	conn      atomic.Pointer[conn] // nil if it is not the lane's
 	proxy     bool                 // whether a trusted proxy has connected
 	remote    net.Addr             // the client that the proxy names with the PROXY protocol; or nil
 }

@@ -27,7 +27,7 @@ type Deadlines struct {
 	Handshake  time.Duration
 	Unanswered time.Duration
 	Idle       time.Duration
-	// UnansweredAtEnd and IdleAtEnd replace two of them when a server has begun to end, where they are shorter. They count from
+	// UnansweredAtEnd and IdleAtEnd replace two of them when a server has begun to end, if they are shorter. They count from
 	// then, or from the beginning of the phase, whichever is later. IdleAtEnd is for requests that were on their way, from
 	// clients whose earlier ones have been answered. UnansweredAtEnd is for clients that have nothing yet of what they came for,
 	// and may be slow, and bounds how long connections that are opened in advance make a server wait.

@@ -36,7 +36,7 @@ type handled struct {
 	status   int         // 0 before it is
 	sentHead bool
 	written  int64
-	length   int64 // that was promised, -1 where none was
+	length   int64 // that was promised, -1 if none was
 	buffer   []byte
 	trailers []string
 

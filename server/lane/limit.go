@@ -86,7 +86,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 }
 
 // A limited listener bounds how many of its connections are open. Unlike netutil's it leaves
-// them TCP connections, so that an answer can be written in parts with one system call, and on
+// them TCP connections, so that a response can be written in parts with one system call, and on
 // Linux it can give them away as descriptors.
 type limited struct {
 	*net.TCPListener

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// A Handler answers requests. Answer sends an answer to x and returns true, or sends
+// A Handler answers requests. Answer sends a response to x and returns true, or sends
 // nothing and returns false; then the connection goes to net/http, with the request. It
 // may panic with http.ErrAbortHandler to end the connection. Before it does what may block,
 // such as reading from a disk, it calls [Exchange.MayBlock].
@@ -27,10 +27,10 @@ type Handler interface {
 
 // Options says how connections are treated. All times are needed.
 type Options struct {
-	// Handler answers what is simple. Where it is nil, all connections are handed over,
+	// Handler answers what is simple. If it is nil, all connections are handed over,
 	// with nothing read of them but the TLS handshake.
 	Handler Handler
-	// Requests answers what the handler does not over HTTP/2, request by request. Where it is nil,
+	// Requests answers what the handler does not over HTTP/2, request by request. If it is nil,
 	// connections with HTTP/2 are handed over.
 	Requests http.Handler
 	// TooLarge answers requests over HTTP/2 with more fields than HeaderBytes allows.
@@ -50,7 +50,7 @@ type Options struct {
 	// for what is missing of the head of a later one.
 	HeaderTimeout time.Duration
 	// IdleTimeout is how long a connection may wait for its next request. It may be
-	// closed a little earlier, by a thirty-second part of the time. Where there are event
+	// closed a little earlier, by a thirty-second part of the time. If there are event
 	// loops, a connection that is silent may be closed a little later, by an eighth of
 	// the shorter one of this and HeaderTimeout.
 	IdleTimeout time.Duration
@@ -59,7 +59,7 @@ type Options struct {
 	// IdleAtEnd is IdleTimeout after Stop. It is also how long a client with HTTP/2 may take to close its connection after the
 	// lane has ended it.
 	IdleAtEnd time.Duration
-	// WriteTimeout is how long an answer may take that is not larger than 64 KiB.
+	// WriteTimeout is how long a response may take that is not larger than 64 KiB.
 	WriteTimeout time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a larger one.
 	StallTimeout time.Duration

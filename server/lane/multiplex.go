@@ -26,7 +26,7 @@ var wides = sync.Pool{New: func() any { return new([wideBytes]byte) }}
 
 // A multiplexer is the HTTP/2 of a connection. All that package h2 does happens with mu held, by
 // the goroutine that has something to do: the loop's or the connection's, where the client has sent
-// something or takes more, a handler's, a timer's. They do not wait with mu held. Where there is no
+// something or takes more, a handler's, a timer's. They do not wait with mu held. If there is no
 // loop, one goroutine reads and one writes.
 type multiplexer struct {
 	c    *conn
@@ -35,7 +35,7 @@ type multiplexer struct {
 	o    h2.Options
 	more sync.Cond // tells the goroutines without a loop
 
-	out      *h2.Out // gathered and not sent yet; nil where there is nothing
+	out      *h2.Out // gathered and not sent yet; nil if there is nothing
 	sealed   *[]byte // with TLS on a loop, the records that are not sent yet from sealedAt on; or nil
 	sealedAt int
 	begun    time.Time // when out was gathered
@@ -47,7 +47,7 @@ type multiplexer struct {
 	asked time.Time // when there last was one, or before the first one, when the client greeted
 
 	timer     *time.Timer
-	armed     time.Time // when the timer is due, zero where it is not running
+	armed     time.Time // when the timer is due, zero if it is not running
 	ending    bool      // the connection ends after the requests that have come
 	announced time.Time // when GOAWAY was queued, zero before
 	lingers   time.Time // until when one is read from to which nothing more is sent

@@ -16,7 +16,7 @@ import (
 // keeps one longer has to clone it.
 type Request struct {
 	Head   bool   // whether the method is HEAD; else it is GET
-	Target string // as it came: a path, and a query where there is one
+	Target string // as it came: a path, and a query if there is one
 	Path   string // as it came: Target without the query
 	Host   string // as it came: the value of the field
 	Fields requests.Fields

@@ -95,7 +95,7 @@
 //	                                              as fresh, and CloseIdle                    closing
 //	busy      the goroutine that has  its owner   the client has not asked anything yet      fresh
 //	          its lock (multiplex.go)             no request is left                         idle
-//	                                              an error, the last answer, Abort           closing
+//	                                              an error, the last response, Abort         closing
 //	sending   none: it waits until    the mover   its loop finds that the client took some   onLoop
 //	          the client takes more               deadline, Abort                            closing
 //	onLoop    the loop's goroutine,   its owner   there is nothing of a first request yet    fresh
@@ -104,7 +104,7 @@
 //	                                              the client begins with HTTP/2              busy
 //	                                              the handler calls MayBlock                 mayBlock
 //	                                              the owner leaves the loop, to wait         alone
-//	                                              an error, the last answer                  closing
+//	                                              an error, the last response                closing
 //	mayBlock  the loop's goroutine    its owner,  the handler is back                        onLoop
 //	                                  once back   another goroutine takes the loop           alone
 //	alone     a goroutine without     its owner   there is nothing of a first request yet    fresh
@@ -112,7 +112,7 @@
 //	          wait                                the client takes no more of a response     sending
 //	                                              the client speaks HTTP/2                   busy
 //	                                              a request is not simple                    handed
-//	                                              an error, the last answer                  closing
+//	                                              an error, the last response                closing
 //	handed    net/http                net/http
 //	closing   the mover               the mover
 package lane

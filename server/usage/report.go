@@ -25,7 +25,7 @@ type Report struct {
 	Days     []Amount // of each day from From on
 }
 
-// An Amount is requests, and the bytes of their answers' bodies.
+// An Amount is requests, and the bytes of their responses' bodies.
 type Amount struct{ Requests, Bytes uint64 }
 
 func (a *Amount) add(n count) {

@@ -10,7 +10,7 @@ import (
 )
 
 // A Period is what happened in a room in a minute, a quarter of an hour or an hour. Durations are
-// in seconds, 0 where there is nothing to measure; those of more than a minute are within 10 %.
+// in seconds, 0 if there is nothing to measure; those of more than a minute are within 10 %.
 type Period struct {
 	Time    time.Time `json:"time"`    // when it began
 	Minutes int       `json:"minutes"` // how long it is
@@ -53,7 +53,7 @@ type analytics struct {
 	ends     map[int64][]queue.TicketID // by the minute in which a session may be over
 }
 
-// percentiles are kept until there are more durations, and for a second where there are
+// percentiles are kept until there are more durations, and for a second if there are
 // many, so that repeated questions for them do not hold up admissions.
 type percentiles struct {
 	at                        time.Time

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// private keeps an answer out of every cache, because it hands out a ticket or says to wait.
+// private keeps a response out of every cache, because it hands out a ticket or says to wait.
 const private = "private, no-store"
 
 // sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON, or with a line of text to a
@@ -129,10 +129,10 @@ func allowCORS(h http.Header, req *http.Request) {
 	h.Set("Access-Control-Allow-Credentials", "true")
 }
 
-// commandField is the header of an answer by which an origin gives the room a command.
+// commandField is the header of a response by which an origin gives the room a command.
 const commandField = "Cf-Waiting-Room-Command"
 
-// admittedResponse is the answer to a user who may go on. It keeps shared caches from storing what
+// admittedResponse is the response to a user who may go on. It keeps shared caches from storing what
 // others would have to wait for, and carries out the origin's commands to the room.
 type admittedResponse struct {
 	http.ResponseWriter
@@ -140,14 +140,14 @@ type admittedResponse struct {
 	request *http.Request
 	ticket  queue.Ticket
 	cookie  string // "" for none
-	public  bool   // the answer is for all who ask
+	public  bool   // the response is for all who ask
 	begun   bool
 }
 
 // serve has next respond, and adds the room's headers.
 func (p *admittedResponse) serve(next http.Handler) {
 	next.ServeHTTP(p, p.request)
-	p.writeHeaders() // the answer of a handler that wrote nothing
+	p.writeHeaders() // the response of a handler that wrote nothing
 }
 
 // writeHeaders sets the room's headers before the first byte, after the origin has set its own.

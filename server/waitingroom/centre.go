@@ -32,7 +32,7 @@ type centre struct {
 	logger  *slog.Logger
 
 	reported time.Time // when the last report was made
-	answered time.Time // when the last answer came
+	answered time.Time // when the last response came
 	stopped  bool
 	down     bool // the site was down at the last task
 	first    bool // no life of the data centre came before

@@ -26,11 +26,11 @@ type challenge struct {
 const (
 	// challengesAtOnce bounds the questions under way of a room.
 	challengesAtOnce = 256
-	// challengeTimeout is how long an answer may take.
+	// challengeTimeout is how long a response may take.
 	challengeTimeout = 5 * time.Second
-	// mostChallenge is how many bytes of an answer a visitor gets. Each who takes them slowly has them in memory.
+	// mostChallenge is how many bytes of a response a visitor gets. Each who takes them slowly has them in memory.
 	mostChallenge = 128 << 10
-	// mostUnread is how many bytes are read of an answer that no visitor gets, to use the connection again.
+	// mostUnread is how many bytes are read of a response that no visitor gets, to use the connection again.
 	mostUnread = 4 << 10
 )
 
@@ -48,7 +48,7 @@ var notAsked = []string{
 	"Accept-Encoding", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
 }
 
-// answered are the fields that a visitor gets of an answer that is not 2xx.
+// answered are the fields that a visitor gets of a response that is not 2xx.
 var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
 
 // passes reports whether a visitor may have a ticket. If not, it has sent the challenge's response, or an error if the challenge

@@ -13,9 +13,9 @@
 //   - queue.DataCentre.Visit admits the ticket, has it wait, or says [queue.Draw].
 //
 // On a single node a drawing data centre calls the global object beside it: both are in one
-// durable object and share its turn, and a grant is on the disk before an answer that relies on
+// durable object and share its turn, and a grant is on the disk before a response that relies on
 // it leaves. In a [Cluster] the global object is on the leader, in memory ([Sharing]); package nodes decides
-// which of its answers count.
+// which of its responses count.
 //
 // # What is guaranteed
 //
@@ -23,7 +23,7 @@
 //     compared, and its id is looked up among the revoked ids.
 //   - No cookie, failing data centre or lost state leads to an error: a user who cannot be
 //     let in waits.
-//   - No answer that hands out a ticket is stored, and no shared cache stores an answer about
+//   - No answer that hands out a ticket is stored, and no shared cache stores a response about
 //     which a room decided. What the origin says to browsers holds for all others.
 //
 // The package must not know what it protects, nor how pages of a dashboard look.

@@ -47,7 +47,7 @@ func receiveReport(ctx context.Context, s *durable.State, g *queue.Global, now t
 type Cluster struct {
 	// Member is the node. Rooms go by its clock, and its name is the data centre's.
 	Member *nodes.Member
-	// Carry brings a question to the node that has the global objects, and the answer back. It may come
+	// Carry brings a question to the node that has the global objects, and the response back. It may come
 	// late, or not at all.
 	Carry func(context.Context, nodes.Request) (nodes.Response, error)
 }
@@ -197,7 +197,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 		return err
 	}
 	again := false
-	if lost == nil && !c.stopped { // otherwise the answer is lost, as if it had not come
+	if lost == nil && !c.stopped { // otherwise the response is lost, as if it had not come
 		again, lost = r.applyResponse(ctx, s, c, asked, &a)
 	}
 	if again {

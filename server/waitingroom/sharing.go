@@ -59,7 +59,7 @@ type Sharing struct {
 	options SharingOptions
 	member  *nodes.Member
 	owner   atomic.Pointer[nodes.Owner] // while this node leads
-	leader  atomic.Pointer[string]      // the URL of the leader; nil where none is known
+	leader  atomic.Pointer[string]      // the URL of the leader; nil if none is known
 	listed  atomic.Bool                 // the bucket lists this node
 	joined  []string                    // rooms that the list has of this node
 	renewed time.Time                   // when they were listed

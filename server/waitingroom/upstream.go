@@ -72,7 +72,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req = req.WithContext(context.WithValue(req.Context(), passingKey{}, p))
 	}
 	// The server's own deadlines are for answers that are made here. An upstream may pause
-	// between two parts of an answer; a client may not. A writer without deadlines ignores this.
+	// between two parts of a response; a client may not. A writer without deadlines ignores this.
 	c := http.NewResponseController(w)
 	if req.ProtoMajor == 1 && req.ContentLength < 0 && c.EnableFullDuplex() == nil { // HTTP/2 always is
 		// net/http cannot tell where the next request begins after a body that is not read to its end.
@@ -130,7 +130,7 @@ func (m *movingReader) Read(p []byte) (int, error) {
 	return m.ReadCloser.Read(p)
 }
 
-// movingWriter gives a client time for each part of the answer.
+// movingWriter gives a client time for each part of the response.
 type movingWriter struct {
 	http.ResponseWriter
 	c *http.ResponseController

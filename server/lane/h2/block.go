@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// This file makes header blocks of answers. They are the same for every connection, because
+// This file makes header blocks of responses. They are the same for every connection, because
 // nothing of them goes into a dynamic table, so they can be prepared.
 
 // AppendStatus appends the field :status to a header block.

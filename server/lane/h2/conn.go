@@ -36,7 +36,7 @@ type Options struct {
 	Server Server
 	// HeaderTimeout is how long the rest of a frame or header block may take.
 	HeaderTimeout time.Duration
-	// Stall is how long a client that takes 64 KiB of answers may let them wait for its windows;
+	// Stall is how long a client that takes 64 KiB of responses may let them wait for its windows;
 	// Allow makes it less under memory pressure, see answers.Pace.
 	Stall time.Duration
 	// HeaderBytes bounds a header list.

@@ -13,10 +13,10 @@ const (
 	// frameCost is what PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE, CONTINUATION,
 	// unknown frames and DATA without data cost.
 	frameCost = 1
-	// resetCost is what a stream costs that ends before its answer does, whether the client
+	// resetCost is what a stream costs that ends before its response does, whether the client
 	// resets it or makes the server do so: 400 at once, 100 a second.
 	resetCost = 10
-	// dataCredit and answerCredit are what a frame of an answer brings, and the end of one.
+	// dataCredit and answerCredit are what a frame of a response brings, and the end of one.
 	dataCredit, answerCredit = 16, resetCost
 )
 

@@ -6,7 +6,7 @@ import (
 )
 
 // A Kind says which field it is, of those that say something about the message, the connection
-// or the answer from a file.
+// or the response from a file.
 type Kind uint8
 
 const (
@@ -28,7 +28,7 @@ const (
 	Forwarded // which host a proxy was asked for
 	Referer
 	UserAgent
-	LogSize // of the log by which the answer has to be
+	LogSize // of the log by which the response has to be
 
 	priority
 	te
@@ -69,7 +69,7 @@ type Request struct {
 	Method, Scheme, Authority, Path string
 	// Fields are in the order in which they came, without the pseudo-fields.
 	Fields []Field
-	// Length is what Content-Length says, -1 where it says nothing.
+	// Length is what Content-Length says, -1 if it says nothing.
 	Length int64
 	// Bodiless says that the head is all of it.
 	Bodiless bool

@@ -14,11 +14,11 @@ type Peer interface {
 	Ended(trailers []Field)
 	// Sent is called when everything that was passed to Write has been copied to the output.
 	Sent()
-	// Broken is called where the stream ends before its answer does. It is the last call.
+	// Broken is called where the stream ends before its response does. It is the last call.
 	Broken(code Code)
 }
 
-// A Stream is a request and its answer.
+// A Stream is a request and its response.
 type Stream struct {
 	Request Request
 	// Peer is set by what answers later.
@@ -33,11 +33,11 @@ type Stream struct {
 	parked   bool // what answers wants the stream to be able to send
 	waits    bool // until the connection resumes
 	ended    bool // the client has sent all
-	given    bool // the head of the answer was given
+	given    bool // the head of the response was given
 	last     bool // and all of its body
 	inClosed bool
 
-	head     []byte // of the answer, what is not gathered; then trailers
+	head     []byte // of the response, what is not gathered; then trailers
 	body     []byte
 	stays    bool // whether body is sent without a copy
 	held     Held

@@ -3,7 +3,7 @@
 //
 // Parse checks everything that can be wrong with a room when it is read, and says of each
 // mistake where it stands and what to do. What it returns is never changed, so that
-// requests look at it without a lock. The package must not know tickets, or how an answer
+// requests look at it without a lock. The package must not know tickets, or how a response
 // looks.
 package config
 
@@ -62,13 +62,13 @@ type Room struct {
 	Language         language.Tag
 	Cookie           Cookie
 	EachNode         bool // in a cluster, each node has the room by itself, and its limits
-	OriginRevokes    bool // the origin may end a session by a header of its answer
+	OriginRevokes    bool // the origin may end a session by a header of its response
 	Rules            []Rule
 	Events           []Event // by their time
 	// Upstreams are where admitted requests go, all of one scheme: http, https or h2c. None:
 	// to what Larder itself serves there.
 	Upstreams []*url.URL
-	// UpstreamTimeout is how long an upstream may take until its answer begins.
+	// UpstreamTimeout is how long an upstream may take until its response begins.
 	UpstreamTimeout time.Duration
 	UpstreamCA      *x509.CertPool // that signs the certificates of upstreams; nil for the system's
 	UpstreamHealth  string         // path that an upstream that works answers with 2xx or 3xx; "" for none

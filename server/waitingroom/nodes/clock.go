@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// Within is how long after its question an answer counts.
+	// Within is how long after its question a response counts.
 	Within = 2 * time.Second
 	// Sure is how long an owner answers after it began to read that there is no later epoch.
 	Sure = 5 * time.Second

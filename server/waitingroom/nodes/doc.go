@@ -11,8 +11,8 @@
 //
 //   - Clocks. A node's clock is that of the owner whose answer it took last, plus its own monotonic time. An
 //     answer counts for [Within] after its question, so two clocks differ by no more than [Skew]. A clock never
-//     goes back: one that is ahead stands still, and its node takes no answers, until the owner's has caught up.
-//   - One owner. A node takes an answer only to its own question, less than Within ago, and from the highest epoch
+//     goes back: one that is ahead stands still, and its node takes no responses, until the owner's has caught up.
+//   - One owner. A node takes a response only to its own question, less than Within ago, and from the highest epoch
 //     that it knows. An owner answers only if a read of the bucket's epochs that began less than [Sure] ago showed none
 //     higher. So Sure after an epoch was taken, no owner before it gives or renews anything.
 //   - Succession. What a node tells a new owner has all grants that it may still use ([queue.Account]),

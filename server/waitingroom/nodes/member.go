@@ -59,7 +59,7 @@ func (m *Member) NewRequest() *SentRequest {
 // AddReport adds the report of a room.
 func (a *SentRequest) AddReport(room string, r queue.Report) { a.Room, a.Report = room, &r }
 
-// Errors of answers that do not count.
+// Errors of responses that do not count.
 var (
 	errLate  = errors.New("the answer of the node that has the rooms came too late")
 	errOld   = errors.New("another node has the rooms by now")

@@ -44,8 +44,8 @@ type Response struct {
 	Refused Refusal `json:",omitempty"`
 	// Now is what the owner's clock shows.
 	Now time.Time
-	// State is the global object's answer; nil where it did not take the report because the node does not run on its
-	// clock: with this answer it does, and has to report again.
+	// State is the global object's response; nil if it did not take the report because the node does not run on its
+	// clock: with this response it does, and has to report again.
 	State *queue.State `json:",omitempty"`
 	// Revoked are the revocations that the node lacks, and Next is how many it knows then.
 	Revoked []Revocation `json:",omitempty"`

@@ -378,7 +378,7 @@ const maxMembers = 64
 
 // FormOf returns what the client of an Accept field (RFC 9110 §12.5.1) can be sent. Only
 // types that the field names count: a script tag or a command-line client accepts */* and
-// shows no page. Of both the one with the higher weight is sent, a page where they are equal.
+// shows no page. Of both the one with the higher weight is sent, a page if they are equal.
 func FormOf(lines []string, json bool) Form {
 	html, object := -1, -1
 	members := 0
