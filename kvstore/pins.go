@@ -67,7 +67,7 @@ func (p *Pins) Release() {
 // CollectOrphans removes contents that nothing names, such as those of an
 // interrupted release. It returns how many, and their coded bytes.
 //
-// It asks live for every content in turn, without a lock. Live must answer
+// It calls live for every content in turn, without a lock. Live must return
 // from what was committed when CollectOrphans was called, or later; a set that
 // it needs for that is best gathered at its first call. What is pinned then or
 // is pinned meanwhile is spared, so nothing is lost between the two.

@@ -196,7 +196,7 @@ const (
 	Renderings Namespace = 'r' // what pages show of documents: a cache of this store only
 	SRIs       Namespace = 's' // package, version, path
 	States     Namespace = 't' // package, version: what was tried, how it ended
-	Upstreams  Namespace = 'u' // what upstreams last answered
+	Upstreams  Namespace = 'u' // the last responses of upstreams
 	Versions   Namespace = 'v' // package, version
 	Usage      Namespace = 'w' // how much releases were asked for, by month
 )

@@ -303,7 +303,7 @@ func (s *Store) Space() (free, total, least int64, err error) {
 	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
 }
 
-// UseNewestFormat has the files of the store be written in the newest format, which an older program may be unable to read. Until then a
+// UseNewestFormat makes the store write its files in the newest format, which an older program may be unable to read. Until the call the
 // store keeps its format, so that such a program can open it again.
 func (s *Store) UseNewestFormat() error {
 	if !s.users.enter() {

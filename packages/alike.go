@@ -8,8 +8,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Alike returns the groups of paths that differ only in case or in Unicode form, sorted. Larder tells them
-// apart, as URLs do; many file systems do not, and keep one file of each group.
+// Alike returns the groups of paths that differ only in case or in Unicode form, sorted. Larder distinguishes
+// them, as URLs do; many file systems do not, and keep one file of each group.
 func Alike(paths []string) [][]string {
 	groups := make(map[string][]string, len(paths))
 	fold := cases.Fold()

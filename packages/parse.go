@@ -33,7 +33,7 @@ const (
 )
 
 // Parse reads a package JSON. The base name of file, a slash-separated path that
-// also stands in messages, has to be the package's name and ".json"; an empty
+// also appears in messages, has to be the package's name and ".json"; an empty
 // file is for data without one and skips that check.
 //
 // The error is an [*Invalid] with everything that is wrong. What is merely not

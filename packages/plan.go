@@ -52,7 +52,7 @@ type PlannedFile struct {
 	Source string
 	// Size in bytes; 0 for a file that is made, whose size is not known yet.
 	Size int64
-	// Minified tells that the file is made, as upstream has none such.
+	// Minified says that the bot makes the file, because upstream has none.
 	Minified bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Severity tells whether a [Problem] keeps a file from being used.
+// Severity says whether a [Problem] keeps a file from being used.
 type Severity int
 
 const (

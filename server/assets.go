@@ -35,7 +35,7 @@
 // request; 431 is answered in that shape, too. A 405 says nothing of codings, because the file
 // was not looked up.
 //
-// How much each file is asked for is counted by package usage.
+// Package usage counts the requests for each file.
 //
 // It must not know where releases come from, nor how the API looks.
 package server
@@ -86,12 +86,12 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
-	// Hot is called with contents that are asked for while they could still be
+	// Hot is called with contents that are requested while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
 	// Dictionaries has clients use files as dictionaries, and sends deltas to clients that have one (RFC 9842).
 	Dictionaries bool
-	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first asked for.
+	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first requested.
 	Complete bool
 	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
 	// Default: none.
@@ -110,7 +110,7 @@ type Options struct {
 	Usage *usage.Usage
 	// Proxies say on the fast lane which client a request is from. Default: the peer of its connection.
 	Proxies *client.Proxies
-	// AccessLog gets what the fast lane answers; what net/http does, [accesslog.Log.Handler]
+	// AccessLog logs the responses of the fast lane; those of net/http, [accesslog.Log.Handler]
 	// logs. Default: none.
 	AccessLog *accesslog.Log
 }

@@ -176,7 +176,7 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 		b.mu.Unlock()
 		close(f.done)
 	}()
-	// A load may have ended since the cache was asked.
+	// A load may have ended since the cache was queried.
 	if e, ok := bodyCache(b).GetEntryQuietly(sum); ok {
 		b.addHolder(e.Value)
 		f.body, f.err = e.Value, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// The sizes of files whose gzip form is made when they are asked for, in bytes.
+// The sizes of files whose gzip encoding is made when they are requested, in bytes.
 const (
 	completedAtOnce = 2 << 20  // while the first client waits: some 60 ms at most
 	completedLater  = 64 << 20 // in the background; those that are larger stay as they are

@@ -120,7 +120,7 @@ func matchWeak(lines []string, current string) (tag string, ok bool) {
 	return tag, tag != ""
 }
 
-// maxRanges is how many ranges a request may name; with more it gets the whole.
+// maxRanges is how many ranges a request may name; with more it gets the complete representation.
 const maxRanges = 10
 
 // A span is a range of a representation: length bytes from start on.

@@ -11,7 +11,7 @@ import (
 )
 
 // RedirectToHTTPS returns a handler that redirects to the same URL by HTTPS. A request that names a port has not come through a
-// port forwarding, so it is redirected to the port of public; nil stands for the usual port.
+// port forwarding, so it is redirected to the port of public; nil means the default port.
 func RedirectToHTTPS(public *net.TCPAddr) http.Handler {
 	port := ""
 	if public != nil && public.Port != 443 {

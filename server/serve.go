@@ -40,7 +40,7 @@ type outcome struct {
 	sent   int64 // bytes of the body
 }
 
-// A query is what is asked of an asset, however it came.
+// A query is a request for an asset, over net/http or on the fast lane.
 type query struct {
 	head   bool   // whether only the head of the response is wanted
 	ranged bool   // whether the client wants ranges
@@ -74,7 +74,7 @@ func respond[R recipient](a *Assets, to R, q *query) outcome {
 	}
 	varies := false
 	// An asset may describe a coding that has been replaced since. Then it is
-	// read again; a coding is replaced once or twice in its life. One that is damaged is
+	// read again; a coding is replaced once or twice at most. One that is damaged is
 	// left out.
 	const attempts = 4 + codings
 	var f *asset

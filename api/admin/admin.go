@@ -62,7 +62,7 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 // is a matter of the two ends.
 func Over(client *http.Client, at string) *Client { return &Client{http: client, at: at} }
 
-// Call asks for an operation, hands its events to report (which may be nil) and returns its result. When ctx ends, so
+// Call requests an operation, passes its events to report (which may be nil) and returns its result. When ctx ends, so
 // does the operation.
 func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
 	return Send[Result](ctx, c, operation, request, nil, report)

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Directory answers what people at a terminal ask about libraries, and tells them what they may have meant.
+// A Directory answers the queries of commands about libraries, and suggests names for misspelt ones.
 type Directory struct {
 	Store *kvstore.Store
 	// Index has all libraries; reading them begins with its first call.
@@ -36,7 +36,7 @@ type Directory struct {
 
 // The requests to a Directory and its responses, which are also the JSON output of commands.
 type (
-	// SearchRequest asks for the libraries that match a text, best first.
+	// SearchRequest requests the libraries that match a text, best first.
 	SearchRequest struct {
 		Text  string `json:"text"`
 		Limit int    `json:"limit"`
@@ -57,10 +57,10 @@ type (
 		*Facts             // of results of a search
 	}
 
-	// InfoRequest asks about a library or a release.
+	// InfoRequest requests a library or a release.
 	InfoRequest struct {
 		Library string `json:"library"`
-		Version string `json:"version,omitempty"` // "" for the library as a whole
+		Version string `json:"version,omitempty"` // "" for the library itself
 	}
 	// Info has one of its members.
 	Info struct {
@@ -68,13 +68,13 @@ type (
 		Release *AboutRelease `json:"release,omitempty"`
 	}
 
-	// SnippetRequest asks for the tags of files.
+	// SnippetRequest requests the tags of files.
 	SnippetRequest struct {
 		Library string   `json:"library"`
 		Version string   `json:"version,omitempty"` // "" for the latest
 		Files   []string `json:"files,omitempty"`   // none for the main file
 	}
-	// ModulesRequest asks for the import map of the modules that were built from a release.
+	// ModulesRequest requests the import map of the modules that were built from a release.
 	ModulesRequest struct {
 		Library  string   `json:"library"`
 		Version  string   `json:"version,omitempty"`  // "" for the latest
@@ -383,7 +383,7 @@ func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version 
 	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, near, more)
 }
 
-// onItsWay tells of the states in which a release comes by itself.
+// onItsWay has texts for the states of a release that the bot will publish without a command.
 var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn", views.Processing: "it is being fetched"}
 
 // mostNear is how many names are offered for one that is unknown.

@@ -89,7 +89,7 @@ type Index struct {
 	manifests prepared.Cache[kvstore.Hash, *logs.Manifest]
 
 	rankingMu sync.Mutex
-	ranking   *Ranking // nil until it is asked for
+	ranking   *Ranking // nil until it is requested
 }
 
 // New returns an Index that knows nothing until Run has read the store.
@@ -194,7 +194,7 @@ func (x *Index) Notified() int64 { return x.notified.Load() }
 // Changes returns what is notified of each library that changes.
 func (x *Index) Changes() *Changes { return x.changes }
 
-// changes is what became of the libraries since they were read before.
+// changes are the changes of the libraries since they were read before.
 type changes struct {
 	size    int64               // entries of the log
 	touched []string            // libraries that new log entries concern
@@ -240,7 +240,7 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 			}
 			continue
 		}
-		// Not everything that the log tells of a library shows.
+		// Some entries of the log change nothing that the listing has of a library.
 		if !reflect.DeepEqual(c.before[name], libraries[i]) {
 			c.read[name] = libraries[i]
 		}

@@ -1,6 +1,6 @@
 // Package library is the read model of everything that people and clients
 // browse: which libraries there are, their versions, the files of a release.
-// The REST API, the pages and the commands all ask it, so that they agree.
+// The REST API, the pages and the commands all query it, so that they agree.
 //
 // Index holds a few hundred bytes of each library in memory and follows the log,
 // so a publication shows at once, in search too; versions and files are read
@@ -32,7 +32,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Library is one enrolled package and what of it is published.
+// A Library is one registered package with its published releases.
 type Library struct {
 	Name        string
 	Description string

@@ -108,7 +108,7 @@ func (page *libraryPage) sortDependencies() {
 	page.MoreDependencies -= len(page.Dependencies)
 }
 
-// advisoriesShown is how many known vulnerabilities a page tells of.
+// advisoriesShown is how many known vulnerabilities a page lists.
 const advisoriesShown = 10
 
 // A sizeChart shows how the main file has grown.

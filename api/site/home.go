@@ -212,7 +212,7 @@ func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
 }
 
 // A summary is what can be said of all libraries together without reading more of
-// them. It is made once for each listing, however often it is asked for.
+// them. It is made once for each listing, however often it is requested.
 type summary struct {
 	Enrolled  int // libraries, with releases or without
 	Libraries int // of which something is published

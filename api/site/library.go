@@ -360,7 +360,7 @@ type use struct {
 	Main      bool
 }
 
-// modulesPending stands in the place of what a graph of modules is for.
+// modulesPending replaces an import map while its graph of modules is being read.
 const modulesPending = "What these modules import is being found out, for their import map. Please reload this page in a moment."
 
 // A fileLink leads to the uses of a file.

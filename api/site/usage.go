@@ -13,7 +13,7 @@ import (
 // usageDays is how many days the chart of a library goes back.
 const usageDays = 90
 
-// A usageChart shows how much a library, or a version of it, is asked for.
+// A usageChart displays the requests for a library, or a version of it.
 type usageChart struct {
 	Version  string // "" for all
 	Days     int

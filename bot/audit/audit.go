@@ -36,7 +36,7 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// Options say what an [Auditor] asks. All are required.
+// Options are the dependencies of an [Auditor]. All are required.
 type Options struct {
 	Npm        *npm.Client
 	Git        *git.Client

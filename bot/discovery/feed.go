@@ -29,7 +29,7 @@ type feed struct {
 type FeedState struct {
 	URL      string `json:"url"` // without what may be secret
 	Sequence string `json:"sequence,omitempty"`
-	// Answered is when the registry last answered, Named how many changes since the start were of packages that are here.
+	// Answered is when the registry last responded, Named how many changes since the start were of packages that are here.
 	Answered time.Time `json:"answered,omitzero"`
 	Named    int64     `json:"named"`
 	// Problem says why the last response was not used, Since when the first of such responses in a row came, and Next when

@@ -19,10 +19,10 @@ const (
 	mostMemory  = 4096
 	briefPause  = 10 * time.Second
 	longPause   = 5 * time.Minute
-	clientRate  = 1.0 // releases a second that a client may have looked for
+	clientRate  = 1.0 // releases a second that a client may cause requests for
 	clientBurst = 40
 	mostClients = 4096
-	originRate  = 10.0 // releases a second that an origin is asked for
+	originRate  = 10.0 // releases a second that are requested from an origin
 	originBurst = 40
 )
 

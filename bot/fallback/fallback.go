@@ -39,7 +39,7 @@ import (
 type Options struct {
 	Bot   *bot.Bot
 	Store *kvstore.Store
-	// Origins are larder:URL and cdnjs:URL, asked in this order.
+	// Origins are larder:URL and cdnjs:URL, which are queried in this order.
 	Origins []string
 	// Key is the verifier key of the log of every larder: origin. Default: what the origin says the first time,
 	// which is remembered in Known.

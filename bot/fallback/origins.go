@@ -84,7 +84,7 @@ func (o *cdnjs) String() string { return "cdnjs:" + o.base }
 
 const mostListing = 16 << 20 // bytes of what an API says of a release
 
-// find implements [origin]. It asks the API for the files of the release.
+// find implements [origin]. It requests the files of the release from the API.
 func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error) {
 	api := o.base + "/libraries/" + url.PathEscape(pkg)
 	data, err := o.get(ctx, api+"/"+url.PathEscape(version)+"?fields=name,version,rawFiles,files,sri", mostListing)
@@ -173,7 +173,7 @@ func isFilePath(path string) bool {
 	return len(path) <= 1024 && path != "." && fs.ValidPath(path) && !strings.ContainsFunc(path, text.Unprintable) && !strings.Contains(path, `\`)
 }
 
-// findAssetBase returns the base of the files' URLs, which may be on another host than the API. It asks the API once.
+// findAssetBase returns the base of the files' URLs, which may be on another host than the API. It queries the API once.
 func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 	o.mu.Lock()
 	known := o.assets

@@ -16,7 +16,7 @@ func (f *Fallback) Part() parts.Part {
 // Collector collects the metrics of requests to other origins.
 func (f *Fallback) Collector() prometheus.Collector { return fallbackMetrics{f} }
 
-// fallbackMetrics show how asking other origins stands.
+// fallbackMetrics are the metrics of requests to other origins.
 type fallbackMetrics struct{ of *Fallback }
 
 var (

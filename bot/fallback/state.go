@@ -23,14 +23,14 @@ type Outcome string
 
 // The outcomes.
 const (
-	Filled   Outcome = "filled"   // a file was answered with, or is here by now; a release was published
-	Absent   Outcome = "absent"   // no origin has it, or nothing about it is asked elsewhere
+	Filled   Outcome = "filled"   // the client got the file, or the store has it by now; a release was published
+	Absent   Outcome = "absent"   // no origin has it, or no origin may be queried about it
 	Looped   Outcome = "looped"   // the request came through this Larder, or too many others, before
 	Mismatch Outcome = "mismatch" // an origin sent or said something else than it promised
-	Budget   Outcome = "budget"   // a client or an origin has used up what it may ask for, or too much is under way
+	Budget   Outcome = "budget"   // a limit of the client or the origin is reached, or too many requests are in progress
 	Quota    Outcome = "quota"    // the bytes that may be taken are used up
 	Later    Outcome = "later"    // it is still on its way
-	Failed   Outcome = "failed"   // an origin does not answer, or is left alone because it did not
+	Failed   Outcome = "failed"   // an origin does not respond, or is not queried because it did not respond
 )
 
 // Outcomes are all of them.
@@ -85,12 +85,12 @@ func (t *outcomeCounts) snapshot() map[Outcome]int64 {
 	return maps.Clone(t.all)
 }
 
-// A State is how a Fallback stands, and its JSON form. What it counts began with the process.
+// A State is the state of a Fallback, and its JSON form. Its counters start with the process.
 type State struct {
 	Origins []OriginState `json:"origins"`
-	// Requests are those of clients for what is not here, by what came of them.
+	// Requests counts the requests of clients for missing files, by outcome.
 	Requests map[Outcome]int64 `json:"requests"`
-	// Releases are those that origins were to be asked for, by what came of them.
+	// Releases counts the releases that were requested from origins, by outcome.
 	Releases map[Outcome]int64 `json:"releases"`
 	// UnderWay counts the releases that are being fetched, and Waiting the requests that wait for one of their files.
 	UnderWay int `json:"underWay"`
@@ -100,12 +100,12 @@ type State struct {
 	Quota int64 `json:"quota"`
 }
 
-// An OriginState is how an origin stands.
+// An OriginState is the state of an origin.
 type OriginState struct {
 	Origin string `json:"origin"`
-	// Budget is how many releases it may be asked for at once now.
+	// Budget is how many releases may be requested from it now.
 	Budget int `json:"budget"`
-	// Rests is until when it is left alone, because of Problem; zero if it is not.
+	// Rests is the end of the time in which it is not queried because of Problem; zero without one.
 	Rests   time.Time `json:"rests,omitzero"`
 	Problem string    `json:"problem,omitempty"`
 	// Cosigned is as of when the checkpoint of a larder: origin is vouched to be the newest of its log, and Stale why it need not be

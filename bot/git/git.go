@@ -60,7 +60,7 @@ type Options struct {
 // A Client reads repositories. It is safe for concurrent use.
 type Client struct {
 	o    Options
-	hub  *hub // nil where GitHub is not asked
+	hub  *hub // nil if GitHub is not queried
 	pack packSlots
 }
 

@@ -31,7 +31,7 @@ type GitHubOptions struct {
 	// UserAgent is sent with every request. Default "larder".
 	UserAgent string
 	// Pause is the least time from one request that changes something to the next.
-	// Default: the second that GitHub asks for.
+	// Default: the second that GitHub requires.
 	Pause time.Duration
 	// Transport sends requests. Default: a copy of http.DefaultTransport.
 	Transport http.RoundTripper

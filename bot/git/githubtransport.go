@@ -25,10 +25,10 @@ const (
 )
 
 const (
-	answerTime  = time.Minute // in which a response must have come, to its end
-	answerSize  = 64 << 20    // that a response may have
+	answerTime  = time.Minute // the time limit of a response, with its body
+	answerSize  = 64 << 20    // the size limit of a response
 	leastWait   = time.Minute // where GitHub does not say how long
-	longestWait = time.Hour   // after which GitHub is asked again: its longest window
+	longestWait = time.Hour   // after which GitHub is queried again: its longest window
 )
 
 // githubTransport sends requests with the token, and no sooner than GitHub wants them.

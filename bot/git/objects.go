@@ -265,7 +265,7 @@ func folderOf(f *os.File) string { return filepath.Dir(f.Name()) }
 
 const (
 	maxFolders    = 100 // in each other
-	maxSubmodules = 20  // that are told of by name
+	maxSubmodules = 20  // that are listed by name
 )
 
 // readCommit returns the commit with a hash, or the one that the annotated tag with that hash names.

@@ -3,7 +3,7 @@
 // It guarantees that what it returns fits into a manifest and into the release's folder for modules, whatever the package contains, and that
 // the same archive always gives the same result.
 //
-// The package must not know stores, nor who asks for the modules.
+// The package must not know stores, nor who requests the modules.
 package modules
 
 import (

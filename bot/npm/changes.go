@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 )
 
-// The bounds of one answer of a change feed. A server may ignore how many changes were asked for.
+// The limits of one response of a change feed. A server may ignore the requested number of changes.
 const (
 	askedChanges = 1000
 	mostChanges  = 100_000

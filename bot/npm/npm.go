@@ -2,7 +2,7 @@
 //
 // What it guarantees:
 //
-//   - Which registry is asked, for which scope, with which credentials, trusting which certificates and
+//   - Which registry is queried, for which scope, with which credentials, trusting which certificates and
 //     through which proxy is npm's own configuration and nothing else: npm_config_… variables, .npmrc
 //     files, and the variables for proxies.
 //   - Credentials go only to the origin and path for which that configuration holds them.
@@ -41,7 +41,7 @@ var (
 
 // Options bound what is taken from a registry. Zero fields mean their defaults.
 type Options struct {
-	// PackumentBytes is the longest packument; default 256 MiB. It is never in memory whole.
+	// PackumentBytes is the longest packument; default 256 MiB. It is never in memory completely.
 	PackumentBytes int64
 	// TarballBytes is the longest tarball; default 512 MiB.
 	TarballBytes int64
@@ -49,7 +49,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Client asks the configured registries. It is safe for concurrent use.
+// Client queries the configured registries. It is safe for concurrent use.
 type Client struct {
 	config *Config
 	fetch  *fetch.Client

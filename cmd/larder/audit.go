@@ -38,9 +38,9 @@ Without --every, audit once; the exit code is 0, 6 if a release differs, or that
 proven.`,
 		Example: `  larder audit https://cdn.example.com --dir ./audit --name auditor.example.org/larder --key log.pub --every 24h
   larder verify --auditor ./audit/public/statement.txt#./audit/public/audit.pub https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
+	a.addFlags(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
 	f := cmd.Flags()
 	f.StringVar(&o.Folder, "dir", "", "the auditor's own `FOLDER`")
 	f.StringVar(&o.Name, "name", "", "the `NAME` of a new auditor's key: a host that is yours, and what you like behind it")
@@ -82,7 +82,7 @@ proven.`,
 
 // runAudit audits a log once, or at an interval until ctx ends if every is over 0, and prints the results.
 func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
-	upstream, end, err := app.OpenAuditor(a.settings, a.quiet())
+	upstream, end, err := app.OpenAuditor(a.settings, a.quietLogger())
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Du
 	case found.Outcome != verify.Proven:
 		return verdict{failure{fmt.Errorf("the log was not audited to its end: %s", found.Problem)}, exitOf[found.Outcome]}
 	case len(found.Differences) > 0:
-		return verdict{failure{fmt.Errorf("%s not what upstream has", count(len(found.Differences), "release is", "releases are"))}, exitOf[verify.Differs]}
+		return verdict{failure{fmt.Errorf("%s not what upstream has", formatCount(len(found.Differences), "release is", "releases are"))}, exitOf[verify.Differs]}
 	}
 	return nil
 }

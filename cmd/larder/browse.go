@@ -43,18 +43,18 @@ func newSearch(a *cli) *cobra.Command {
 API does: a slip of the pen, a missing dash or half a name do no harm.` + askedWhom,
 		Example: `  larder search font awesome
   larder search --limit 3 --json jquery | jq -r '.results[].name'`,
-		Args: arguments(1, -1),
+		Args: argumentCount(1, -1),
 	}
-	a.uses(cmd, dataFlags, assetFlags)
+	a.addFlags(cmd, dataFlags, assetFlags)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most libraries to show, `N`")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request := library.SearchRequest{Text: strings.Join(args, " "), Limit: limit}
-		found, err := ask(ctx, a, assetFlags, app.OpSearch, request)
+		found, err := runReadOperation(ctx, a, assetFlags, app.OpSearch, request)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminalWidth(a.stdout)) })
+		return a.printResponse(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminalWidth(a.stdout)) })
 	})
 	return cmd
 }
@@ -98,23 +98,23 @@ could not be published. With a version, list the files of that release with thei
 		Example: `  larder info jquery
   larder info jquery@3.7.1
   larder info --json jquery | jq -r '.versions[].version'`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags, assetFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags, assetFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		name, version, err := nameAndVersion(args[0])
 		if err != nil {
 			return err
 		}
-		answer, err := ask(ctx, a, assetFlags, app.OpInfo, library.InfoRequest{Library: name, Version: version})
+		answer, err := runReadOperation(ctx, a, assetFlags, app.OpInfo, library.InfoRequest{Library: name, Version: version})
 		if err != nil {
 			return err
 		}
 		if r := answer.Release; r != nil {
-			return a.print(*asJSON, r, func() error { return printRelease(a.stdout, r) })
+			return a.printResponse(*asJSON, r, func() error { return printRelease(a.stdout, r) })
 		}
-		return a.print(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminalWidth(a.stdout), time.Now()) })
+		return a.printResponse(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminalWidth(a.stdout), time.Now()) })
 	})
 	return cmd
 }
@@ -124,7 +124,7 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	if l.Version == "" {
 		fmt.Fprintf(w, "%s, nothing published yet\n", l.Name)
 	} else {
-		fmt.Fprintf(w, "%s %s%s\n", l.Name, l.Version, on(l.Released))
+		fmt.Fprintf(w, "%s %s%s\n", l.Name, l.Version, formatReleaseDate(l.Released))
 	}
 	if l.Description != "" {
 		fmt.Fprintln(w, text.Plain(l.Description))
@@ -168,15 +168,15 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "\nNOT PUBLISHED\tSTATE\tREASON")
 	for _, s := range l.Problems {
-		fmt.Fprintf(table, "%s\t%s\t%s%s\n", s.Version, s.Kind, text.Plain(s.Reason), again(s.Next, now))
+		fmt.Fprintf(table, "%s\t%s\t%s%s\n", s.Version, s.Kind, text.Plain(s.Reason), formatNextAttempt(s.Next, now))
 	}
 	return table.Flush()
 }
 
 // printRelease writes a release's files for people.
 func printRelease(w io.Writer, r *library.AboutRelease) error {
-	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, on(r.Released),
-		count(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
+	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, formatReleaseDate(r.Released),
+		formatCount(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	upgrades := slices.ContainsFunc(r.Files, func(f library.AboutFile) bool { return f.Upgrades != nil })
 	heading := "SIZE\tGZIP\tBROTLI\t"
@@ -229,18 +229,18 @@ With --modules it is the import map of the modules that Larder built from the re
   curl --compressed "$(larder tag --url jquery@3.7.1 jquery.js)"
   larder tag --modules react-dom ./client
   larder tag --json jquery | jq -r '.[0].integrity'`,
-		Args:       arguments(1, -1),
+		Args:       argumentCount(1, -1),
 		SuggestFor: []string{"url"},
 	}
-	a.uses(cmd, dataFlags, assetFlags)
+	a.addFlags(cmd, dataFlags, assetFlags)
 	url := cmd.Flags().Bool("url", false, "print the addresses of the files alone")
 	modules := cmd.Flags().Bool("modules", false, "print an import map of the modules that were built from the release")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		if *modules {
 			return a.printModules(ctx, args, *asJSON)
 		}
-		snippets, err := lookForSnippets(ctx, a, args)
+		snippets, err := findSnippets(ctx, a, args)
 		if err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ With --modules it is the import map of the modules that Larder built from the re
 		if failures != nil {
 			return errors.Join(failures...)
 		}
-		return a.print(*asJSON, snippets, func() error {
+		return a.printResponse(*asJSON, snippets, func() error {
 			for _, s := range snippets {
 				if *url {
 					fmt.Fprintln(a.stdout, s.URL)
@@ -276,11 +276,11 @@ func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) erro
 	if err != nil {
 		return err
 	}
-	found, err := ask(ctx, a, assetFlags, app.OpModules, library.ModulesRequest{Library: name, Version: version, Subpaths: args[1:]})
+	found, err := runReadOperation(ctx, a, assetFlags, app.OpModules, library.ModulesRequest{Library: name, Version: version, Subpaths: args[1:]})
 	if err != nil {
 		return err
 	}
-	return a.print(asJSON, found, func() error {
+	return a.printResponse(asJSON, found, func() error {
 		markup, err := json.MarshalIndent(found.ImportMap, "", "  ")
 		if err != nil {
 			return err
@@ -293,13 +293,13 @@ func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) erro
 	})
 }
 
-// lookForSnippets reads NAME[@VERSION] [FILE...] and asks for what belongs to it.
-func lookForSnippets(ctx context.Context, a *cli, args []string) ([]library.FileSnippet, error) {
+// findSnippets parses NAME[@VERSION] [FILE...] and returns the tags of these files.
+func findSnippets(ctx context.Context, a *cli, args []string) ([]library.FileSnippet, error) {
 	name, version, err := nameAndVersion(args[0])
 	if err != nil {
 		return nil, err
 	}
-	return ask(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
+	return runReadOperation(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
 }
 
 func nameAndVersion(arg string) (name, version string, err error) {
@@ -310,8 +310,8 @@ func nameAndVersion(arg string) (name, version string, err error) {
 	return name, version, nil
 }
 
-// on tells the day of a release, where that is known.
-func on(released time.Time) string {
+// formatReleaseDate returns the day of a release for the end of a sentence, "" if it is not known.
+func formatReleaseDate(released time.Time) string {
 	if released.IsZero() {
 		return ""
 	}

@@ -28,29 +28,29 @@ FILE appears when it is complete. Until then it is FILE.unfinished; if the comma
 goes on there. The larder process that runs writes it and must be allowed to; if none runs, the command does.`,
 		Example: `  larder bundle /media/usb/larder.tar
   larder bundle /media/usb/larder.tar --since 12345 --package jquery --package 'd3@7.*'`,
-		Args:       arguments(1, 1),
+		Args:       argumentCount(1, 1),
 		SuggestFor: []string{"export", "pack"},
 	}
 	used := []string{"keys"}
-	a.uses(cmd, dataFlags, used)
+	a.addFlags(cmd, dataFlags, used)
 	f := cmd.Flags()
 	f.Int64Var(&q.Since, "since", 0, "write what follows the first `SIZE` log entries")
 	f.StringArrayVar(&q.Packages, "package", nil, "write the files of these releases only: a pattern `PACKAGE[@VERSION]`; repeatable")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) (err error) {
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) (err error) {
 		if q.File, err = filepath.Abs(args[0]); err != nil { // the process that runs has another working directory
 			return err
 		}
-		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
+		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
 			bar := newCountBar(a.stderr, "writing", "entries")
 			done, err := app.OpBundle.Ask(ctx, client, q, func(p app.BundleProgress) { bar.Show(p.Entries, p.Of) })
 			bar.Close()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], count(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
-				count(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
+			fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], formatCount(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
+				formatCount(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
 			if done.DeltasMissing > 0 {
-				fmt.Fprintf(a.stdout, "It lacks %s, which could not be read; `larder fsck --deep` says why.\n", count(int(done.DeltasMissing), "delta between versions", "deltas between versions"))
+				fmt.Fprintf(a.stdout, "It lacks %s, which could not be read; `larder fsck --deep` says why.\n", formatCount(int(done.DeltasMissing), "delta between versions", "deltas between versions"))
 			}
 			fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
 			fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)

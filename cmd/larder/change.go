@@ -20,16 +20,16 @@ everything but the store; meanwhile, and for up to --drain of the process that r
 store, the new one opens it, and connections that come in between wait. No request is refused, and no answer is cut off
 that is done within --drain. Where the new process cannot serve, the old one goes on. SIGUSR2 does the same.`,
 		Example: `  install larder /usr/local/bin/larder && larder upgrade --data /var/lib/larder`,
-		Args:    arguments(0, 0),
+		Args:    argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		from, to, err := app.Upgrade(ctx, a.settings.Data)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, to, func() error {
+		return a.printResponse(*asJSON, to, func() error {
 			fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
 			return nil
 		})
@@ -46,16 +46,16 @@ poll its catalogue. If there is a mistake, nothing changes, and the message name
 of the process changes are listed. For most others the process opens its store again, while connections wait; log-level,
 lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
-		Args:    arguments(0, 0),
+		Args:    argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		done, err := app.Reload(ctx, a.settings.Data)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, done, func() error {
+		return a.printResponse(*asJSON, done, func() error {
 			if len(done.Changed) == 0 {
 				fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed. The catalogue is polled now.")
 				return nil

@@ -43,13 +43,13 @@ alone with these, and signs the log if its key is there.`,
 				return fmt.Errorf("--without-provenance is for one release, NAME@VERSION, and not for %s", arg)
 			}
 		}
-		return arguments(1, -1)(cmd, args)
+		return argumentCount(1, -1)(cmd, args)
 	}
 	used := append([]string{"keys"}, botFlags...)
-	a.uses(cmd, dataFlags, used)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
-			defer a.tellUnsigned(ctx, client)
+	a.addFlags(cmd, dataFlags, used)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		return a.withClient(ctx, used, a.openForWriting(appendingToLog), func(client *app.Client) error {
+			defer a.warnUnsigned(ctx, client)
 			var failures []error
 			for _, arg := range args {
 				name, version, _ := strings.Cut(arg, "@")
@@ -80,23 +80,23 @@ func newSqueeze(a *cli) *cobra.Command {
 first how much there is, and how long that takes at the speed measured last. The bot does the same in the background
 while larder runs. A file whose encoder was killed three times stays as it is until this command tries it again.`,
 		Example: "  larder squeeze",
-		Args:    arguments(0, 0),
+		Args:    argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags, []string{"memory"})
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, []string{"memory"}, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+	a.addFlags(cmd, dataFlags, []string{"memory"})
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+		return a.withClient(ctx, []string{"memory"}, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
 			squeezed, err := app.OpSqueeze.Ask(ctx, client, struct{}{}, a.printEvent)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "Squeezed %s from %s to %s.\n", count(squeezed.Contents, "file content", "file contents"),
+			fmt.Fprintf(a.stdout, "Squeezed %s from %s to %s.\n", formatCount(squeezed.Contents, "file content", "file contents"),
 				humanize.Bytes(uint64(squeezed.Before)), humanize.Bytes(uint64(squeezed.After)))
 			if squeezed.Left > 0 {
-				fmt.Fprintf(a.stdout, "%s of %s came meanwhile.\n", count(squeezed.Left, "file content", "file contents"), humanize.Bytes(uint64(squeezed.LeftBytes)))
+				fmt.Fprintf(a.stdout, "%s of %s came meanwhile.\n", formatCount(squeezed.Left, "file content", "file contents"), humanize.Bytes(uint64(squeezed.LeftBytes)))
 			}
 			if squeezed.GivenUp > 0 {
 				fmt.Fprintf(a.stdout, "%s could not be squeezed, because an encoder was killed three times; a lower --memory may help.\n",
-					count(squeezed.GivenUp, "file content", "file contents"))
+					formatCount(squeezed.GivenUp, "file content", "file contents"))
 			}
 			return nil
 		})
@@ -104,7 +104,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 	return cmd
 }
 
-// printEvent tells a person what the bot does for a command.
+// printEvent prints an event of the bot for people.
 func (a *cli) printEvent(e events.Event) {
 	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
@@ -130,33 +130,33 @@ The larder process that runs makes the backup and must be allowed to write to DI
 An interrupted backup goes on when it is made again.`,
 		Example: `  larder backup /mnt/backup/larder
   larder repair --from /mnt/backup/larder --data ./data --keys ./keys       # restore`,
-		Args:       arguments(1, 1),
+		Args:       argumentCount(1, 1),
 		SuggestFor: []string{"snapshot", "save"},
 	}
 	used := []string{"keys"}
-	a.uses(cmd, dataFlags, used, []string{"bucket-endpoint"})
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) (err error) {
+	a.addFlags(cmd, dataFlags, used, []string{"bucket-endpoint"})
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) (err error) {
 		target := args[0]
 		if !strings.Contains(target, "://") {
 			if target, err = filepath.Abs(target); err != nil { // the process that runs has another working directory
 				return err
 			}
 		}
-		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
+		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
 			bar := newCountBar(a.stderr, "backing up", "entries")
 			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Target: target, Endpoint: a.settings.BucketEndpoint, Region: a.settings.BucketRegion}, func(p app.BackupProgress) { bar.Show(p.Entries, p.Of) })
 			bar.Close()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s.\n", a.settings.Data, args[0], count(int(done.Entries), "log entry", "log entries"))
+			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s.\n", a.settings.Data, args[0], formatCount(int(done.Entries), "log entry", "log entries"))
 			if done.JustTested {
 				fmt.Fprintln(a.stdout, "It was restored to a temporary folder as a test.")
 			} else {
 				fmt.Fprintf(a.stdout, "It was last restored as a test at %s.\n", done.Tested.UTC().Format(time.DateTime))
 			}
 			if done.Unsigned > 0 {
-				fmt.Fprintf(a.stdout, "Not in it: %s that are not signed yet; run this again when larder up has signed them, which takes a second.\n", count(int(done.Unsigned), "newer log entry", "newer log entries"))
+				fmt.Fprintf(a.stdout, "Not in it: %s that are not signed yet; run this again when larder up has signed them, which takes a second.\n", formatCount(int(done.Unsigned), "newer log entry", "newer log entries"))
 			}
 			fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
 			fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])

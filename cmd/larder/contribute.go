@@ -29,14 +29,14 @@ release. An existing file is never overwritten.
 Review it before you submit it: the output says what was guessed.`,
 		Example: `  larder new htmx.org
   larder new @popperjs/core --name popper.js --into ../catalogue`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, []string{"config"}, upstreamFlags)
+	a.addFlags(cmd, []string{"config"}, upstreamFlags)
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the package in the catalogue; default: that of the npm package, with - between scope and name")
 	cmd.Flags().StringVar(&into, "into", ".", "`FOLDER` of the catalogue")
 	cmd.Flags().BoolVar(&printed, "print", false, "print it instead of writing a file")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		u, err := app.OpenUpstreams(a.settings, a.quiet())
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 		if err != nil {
 			return err
 		}
@@ -97,14 +97,14 @@ them is run or kept. The exit code is 1 where nothing would be published, or the
 is not there.`,
 		Example: `  larder show-files packages/j/jquery.json
   git show main:packages/j/jquery.json > old.json && larder show-files --published old.json packages/j/jquery.json`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, []string{"config", "asset-base"}, upstreamFlags)
-	formatFlag(cmd, &asked, showFormats)
+	a.addFlags(cmd, []string{"config", "asset-base"}, upstreamFlags)
+	addFormatFlag(cmd, &asked, showFormats)
 	cmd.Flags().StringVar(&publishedFile, "published", "", "`FILE` with the published version of the package JSON, to show the difference")
 	cmd.Flags().StringVar(&summaryFile, "summary", "", "append a summary in Markdown to `FILE`, such as $GITHUB_STEP_SUMMARY")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		format, err := a.formatOr(asked, "text", showFormats)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		format, err := a.chooseFormat(asked, "text", showFormats)
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ is not there.`,
 		if err != nil {
 			return err
 		}
-		u, err := app.OpenUpstreams(a.settings, a.quiet())
+		u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 		if err != nil {
 			return err
 		}

@@ -26,22 +26,22 @@ It asks the larder process that runs on the data folder; where none runs, it loo
 code is 1 if something is wrong.`,
 		Example: `  larder doctor
   larder doctor --data /var/lib/larder/data --json | jq -r '.[].fix'`,
-		Args:       arguments(0, 0),
+		Args:       argumentCount(0, 0),
 		SuggestFor: []string{"health", "diagnose", "check"},
 	}
-	a.uses(cmd, dataFlags, signingFlags[:1], []string{"tls-cert", "tls-key"}, clusterFlags[:2], []string{"allow-host"})
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		findings, err := app.Doctor(ctx, a.settings, a.quiet())
+	a.addFlags(cmd, dataFlags, signingFlags[:1], []string{"tls-cert", "tls-key"}, clusterFlags[:2], []string{"allow-host"})
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+		findings, err := app.Doctor(ctx, a.settings, a.quietLogger())
 		if err != nil {
 			return err
 		}
 		if findings == nil {
 			findings = []app.Finding{} // for JSON
 		}
-		err = a.print(*asJSON, findings, func() error { return writeFindings(a.stdout, findings, a.settings.Data) })
+		err = a.printResponse(*asJSON, findings, func() error { return writeFindings(a.stdout, findings, a.settings.Data) })
 		if err == nil && len(findings) > 0 {
-			err = verdict{failure{fmt.Errorf("%s wrong", count(len(findings), "thing is", "things are"))}, exitFailed}
+			err = verdict{failure{fmt.Errorf("%s wrong", formatCount(len(findings), "thing is", "things are"))}, exitFailed}
 		}
 		return err
 	})

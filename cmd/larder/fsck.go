@@ -44,17 +44,17 @@ disk.`,
 		Example: `  larder fsck
   larder fsck --deep --seen /mnt/elsewhere/larder-seen
   larder fsck --all`,
-		Args:       arguments(0, 0),
+		Args:       argumentCount(0, 0),
 		SuggestFor: []string{"check", "audit", "log verify"},
 	}
 	used := []string{"keys"}
-	a.uses(cmd, dataFlags, used)
+	a.addFlags(cmd, dataFlags, used)
 	cmd.Flags().BoolVar(&deep, "deep", false, "decode every coding of the files published since the last deep check, and hash the bytes")
 	cmd.Flags().BoolVar(&all, "all", false, "check everything deeply, whatever earlier checks have verified")
 	cmd.Flags().StringVar(&seenPath, "seen", "", "`FILE` that keeps the checkpoint; if it is not given, seen in the key folder")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
 			keys, err := app.OpKeyFolder.Ask(ctx, client, struct{}{}, nil)
 			if err == nil && keys == "" {
 				keys, err = a.settings.KeyFolder()
@@ -71,18 +71,18 @@ disk.`,
 				return err
 			}
 			found := a.newFindings(*asJSON)
-			summary, err := app.OpFsck.Ask(ctx, client, app.FsckRequest{Deep: deep || all, All: all, Keys: keys, Seen: before.Checkpoint}, found.event)
+			summary, err := app.OpFsck.Ask(ctx, client, app.FsckRequest{Deep: deep || all, All: all, Keys: keys, Seen: before.Checkpoint}, found.add)
 			found.bar.Close()
 			if err != nil {
 				return err
 			}
 			kept := false
 			if summary.Sound {
-				kept, err = keepSeen(path, seenPath != "", summary.Checkpoint)
+				kept, err = storeCheckpoint(path, seenPath != "", summary.Checkpoint)
 			}
 			err = errors.Join(err, found.report(summary, describeFsck(summary, before, kept)))
 			if err == nil && summary.Findings > 0 {
-				err = fmt.Errorf("%s wrong", count(int(summary.Findings), "thing is", "things are"))
+				err = fmt.Errorf("%s wrong", formatCount(int(summary.Findings), "thing is", "things are"))
 			}
 			return err
 		})
@@ -90,8 +90,8 @@ disk.`,
 	return cmd
 }
 
-// keepSeen writes the checkpoint for the next run. It does not make the key folder, which belongs to the process that signs.
-func keepSeen(path string, given bool, c logs.Checkpoint) (kept bool, err error) {
+// storeCheckpoint writes the checkpoint for the next run. It does not create the key folder, which belongs to the signing process.
+func storeCheckpoint(path string, given bool, c logs.Checkpoint) (kept bool, err error) {
 	if _, err := os.Stat(filepath.Dir(path)); !given && errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -103,11 +103,11 @@ func keepSeen(path string, given bool, c logs.Checkpoint) (kept bool, err error)
 
 // describeFsck says what was checked, what of the views differs, and what the log was compared with.
 func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
-	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", count(int(s.Entries), "log entry", "log entries"),
-		count(int(s.Releases), "release", "releases"), count(int(s.Files), "file", "files"), count(int(s.Contents), "content", "contents"),
-		count(int(s.Rows), "row of views", "rows of views"), count(int(s.Orphans), "leftover", "leftovers"), s.Findings)}
+	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", formatCount(int(s.Entries), "log entry", "log entries"),
+		formatCount(int(s.Releases), "release", "releases"), formatCount(int(s.Files), "file", "files"), formatCount(int(s.Contents), "content", "contents"),
+		formatCount(int(s.Rows), "row of views", "rows of views"), formatCount(int(s.Orphans), "leftover", "leftovers"), s.Findings)}
 	if s.Since > 0 {
-		lines = append(lines, fmt.Sprintf("An earlier deep check has verified the first %s; --all checks these again.", count(int(s.Since), "entry", "entries")))
+		lines = append(lines, fmt.Sprintf("An earlier deep check has verified the first %s; --all checks these again.", formatCount(int(s.Since), "entry", "entries")))
 	}
 	if s.Unrecorded != "" {
 		lines = append(lines, "The next deep check cannot start where this one ended, because that could not be recorded: "+text.Plain(s.Unrecorded)+".")
@@ -123,10 +123,10 @@ func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	}
 	var contains []string
 	if s.Origin != "" {
-		contains = append(contains, fmt.Sprintf("the %s signed as %s", count(int(s.Signed), "entry", "entries"), text.Plain(s.Origin)))
+		contains = append(contains, fmt.Sprintf("the %s signed as %s", formatCount(int(s.Signed), "entry", "entries"), text.Plain(s.Origin)))
 	}
 	if s.Seen > 0 {
-		contains = append(contains, fmt.Sprintf("the %s seen on %s", count(int(s.Seen), "entry", "entries"), before.Time.Local().Format(time.DateTime)))
+		contains = append(contains, fmt.Sprintf("the %s seen on %s", formatCount(int(s.Seen), "entry", "entries"), before.Time.Local().Format(time.DateTime)))
 	}
 	line := "The log is sound by itself: nothing was signed, and nothing seen before"
 	if contains != nil {
@@ -154,7 +154,7 @@ func describeRows(s check.Summary) string {
 	return strings.Join(parts, ", ")
 }
 
-// findings prints findings as they come, and shows on a terminal how far the check is. For JSON it collects them.
+// findings prints findings as the check reports them, with a progress bar on a terminal. For JSON it collects them.
 type findings struct {
 	cli    *cli
 	asJSON bool
@@ -166,7 +166,8 @@ func (a *cli) newFindings(asJSON bool) *findings {
 	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []check.Finding{}}
 }
 
-func (l *findings) event(e app.FsckEvent) {
+// add prints or collects a finding, or displays the progress.
+func (l *findings) add(e app.FsckEvent) {
 	if p := e.Progress; p != nil {
 		decoded := ""
 		if p.Decoded > 0 {

@@ -59,7 +59,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 					return fmt.Errorf("--%s counts with --tree DIR only", name)
 				}
 			}
-			return arguments(3, 3)(cmd, args)
+			return argumentCount(3, 3)(cmd, args)
 		}
 		if cmd.Flags().Changed("npm") {
 			return fmt.Errorf("--npm is for a single archive, and not for --tree")
@@ -74,10 +74,10 @@ If no process runs, the command publishes with its own settings, and signs the l
 	cmd.Flags().StringVar(&tree.Released, "released", ingest.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
 	cmd.Flags().StringVar(&tree.SRI, "sri", "", "`FILE` or folder of integrities that must hold")
 	cmd.Flags().StringVar(&tree.Override, "without-provenance", "", unattestedFlag)
-	asJSON := jsonFlag(cmd)
+	asJSON := addJSONFlag(cmd)
 	used := []string{"keys", "catalogue", "memory"}
-	a.uses(cmd, dataFlags, used)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags, used)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		if tree.Dir != "" {
 			return a.importTree(ctx, used, tree, *asJSON)
 		}
@@ -85,8 +85,8 @@ If no process runs, the command publishes with its own settings, and signs the l
 		if err != nil {
 			return err
 		}
-		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
-			defer a.tellUnsigned(ctx, client)
+		return a.withClient(ctx, used, a.openForWriting(appendingToLog), func(client *app.Client) error {
+			defer a.warnUnsigned(ctx, client)
 			return ingest.SendRelease(ctx, app.Importer(client, a.printEvent), args[0], args[1], tree.Override, source)
 		})
 	})
@@ -126,8 +126,8 @@ func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, a
 			return err
 		}
 	}
-	return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
-		defer a.tellUnsigned(ctx, client)
+	return a.withClient(ctx, used, a.openForWriting(appendingToLog), func(client *app.Client) error {
+		defer a.warnUnsigned(ctx, client)
 		result := struct {
 			ingest.TreeSummary
 			Problems []ingest.TreeEvent `json:"problems"`
@@ -160,7 +160,7 @@ func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, a
 			a.describeTree(result.TreeSummary)
 		}
 		if n := len(result.Problems); n > 0 {
-			err = errors.Join(err, fmt.Errorf("%s could not be imported", count(n, "release", "releases")))
+			err = errors.Join(err, fmt.Errorf("%s could not be imported", formatCount(n, "release", "releases")))
 		}
 		return err
 	})
@@ -172,7 +172,7 @@ func (a *cli) describeTree(s ingest.TreeSummary) {
 		refused += r.Count
 	}
 	fmt.Fprintf(a.stdout, "Imported %s of %s: %s, %s; %s published before with the same files, %s refused.\n",
-		count(s.Published, "release", "releases"), count(s.Packages, "package", "packages"), count(s.Files, "file", "files"),
+		formatCount(s.Published, "release", "releases"), formatCount(s.Packages, "package", "packages"), formatCount(s.Files, "file", "files"),
 		humanize.Bytes(uint64(s.Bytes)), humanize.Comma(int64(s.Same)), humanize.Comma(int64(refused)))
 	tell := func(some ingest.Sample, what string) {
 		if some.Count > 0 {

@@ -257,7 +257,7 @@ func (m *machine) importSource(pkg, version string, source archive.Source) error
 	m.Helper()
 	a := newCLI(os.Environ(), io.Discard, io.Discard)
 	a.settings.Data, a.settings.Catalogue = m.data, m.catalogue
-	return a.reach(m.Context(), nil, a.writing(appending), func(client *app.Client) error {
+	return a.withClient(m.Context(), nil, a.openForWriting(appendingToLog), func(client *app.Client) error {
 		return ingest.SendRelease(m.Context(), app.Importer(client, nil), pkg, version, "", source)
 	})
 }

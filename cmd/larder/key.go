@@ -25,7 +25,7 @@ const (
 )
 
 func newKey(a *cli) *cobra.Command {
-	return group("key", "Copy the log's keys, and vouch for them with a root key that stays offline",
+	return newGroup("key", "Copy the log's keys, and vouch for them with a root key that stays offline",
 		`Vouch for the keys that sign the log, with a root key on a machine without a network. Clients that pin it
 (larder verify --root) go by its list of the log's keys, whatever a key that was stolen has signed.`,
 		"  larder key init --root ./root --name cdn.example.com/root\n  larder key sign --root ./root --add log.pub\n  cp root/key-list keys/",
@@ -41,13 +41,13 @@ func newKeyBackup(a *cli) *cobra.Command {
 copy, a lost key cannot be replaced for clients that pin it. The last signed checkpoint is not copied: an old one would
 hide a fork. Bring DIR to another machine, and protect it: who has log.key can sign a log of yours.`,
 		Example: "  larder key backup /mnt/vault/larder-keys",
-		Args:    arguments(1, 1),
+		Args:    argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags, signingFlags[:1])
-	cmd.RunE = a.configured(func(_ context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags, signingFlags[:1])
+	cmd.RunE = a.withSettings(func(_ context.Context, args []string) error {
 		files, err := app.BackUpKeys(a.settings, args[0])
 		if err == nil {
-			fmt.Fprintf(a.stdout, "Copied %s to %s: %s.\n", count(len(files), "file", "files"), args[0], strings.Join(files, ", "))
+			fmt.Fprintf(a.stdout, "Copied %s to %s: %s.\n", formatCount(len(files), "file", "files"), args[0], strings.Join(files, ", "))
 		}
 		return err
 	})
@@ -63,7 +63,7 @@ func newKeyInit(a *cli) *cobra.Command {
 verify. Keep copies of the folder: without the key, a stolen key of the log cannot be
 replaced for clients that pin it.`,
 		Example: "  larder key init --root ./root --name cdn.example.com/root",
-		Args:    arguments(0, 0),
+		Args:    argumentCount(0, 0),
 	}
 	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
 	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
@@ -114,7 +114,7 @@ serves it from there, without a restart. Sign another one before it expires.
 checkpoint in the key folder, from before the key was stolen.`,
 		Example: `  larder key sign --root ./root --add log.pub
   larder key sign --root ./root --add new.pub --end old.pub --at checkpoint`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.dir, "root", "", "the root key's `FOLDER`")
@@ -146,7 +146,7 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the root key in %s: %w", s.dir, err)
 	}
-	list, err := s.previous(public)
+	list, err := s.readPreviousList(public)
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +175,8 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	return signed, err
 }
 
-// previous returns the list in the root key's folder, an empty one for none.
-func (s keySigning) previous(root string) (*signing.KeyList, error) {
+// readPreviousList returns the list in the root key's folder, an empty one for none.
+func (s keySigning) readPreviousList(root string) (*signing.KeyList, error) {
 	before, err := signing.ReadKeyList(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &signing.KeyList{}, nil

@@ -45,15 +45,15 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 		Example: `  larder lint packages/j/jquery.json
   larder lint --new --fix packages/m/my-library.json
   larder lint --offline .          # a whole catalogue, without a network`,
-		Args: arguments(1, -1),
+		Args: argumentCount(1, -1),
 	}
-	a.uses(cmd, []string{"config"}, upstreamFlags, []string{"catalogue"})
+	a.addFlags(cmd, []string{"config"}, upstreamFlags, []string{"catalogue"})
 	cmd.Flags().BoolVar(&options.offline, "offline", false, "do not ask any upstream")
 	cmd.Flags().BoolVar(&options.isNew, "new", false, "the files are not in the catalogue yet: what old packages may lack is an error")
 	cmd.Flags().BoolVar(&options.fix, "fix", false, "lay files out, put their properties in order and move them to where they belong")
-	formatFlag(cmd, &options.format, lintFormats)
-	cmd.RunE = a.configured(func(ctx context.Context, names []string) error {
-		format, err := a.formatOr(options.format, "text", lintFormats)
+	addFormatFlag(cmd, &options.format, lintFormats)
+	cmd.RunE = a.withSettings(func(ctx context.Context, names []string) error {
+		format, err := a.chooseFormat(options.format, "text", lintFormats)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 		}
 		table := len(files) > 1 || files[0] != names[0]
 		if options.fix {
-			if files, err = a.fix(files, format); err != nil {
+			if files, err = a.fixFiles(files, format); err != nil {
 				return err
 			}
 		}
@@ -80,20 +80,20 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 			return err
 		}
 		if refused, _, _ := lint.Totals(results); refused > 0 {
-			return fmt.Errorf("%d of %s refused", refused, count(len(files), "file", "files"))
+			return fmt.Errorf("%d of %s refused", refused, formatCount(len(files), "file", "files"))
 		}
 		return nil
 	})
 	return cmd
 }
 
-// formatFlag adds the flag --format, which chooses the output format, to a command.
-func formatFlag(cmd *cobra.Command, target *string, formats []string) {
+// addFormatFlag adds the flag --format, which chooses the output format, to a command.
+func addFormatFlag(cmd *cobra.Command, target *string, formats []string) {
 	cmd.Flags().StringVar(target, "format", "", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
 }
 
-// formatOr returns the format that was asked for, or what is usual here.
-func (a *cli) formatOr(asked, otherwise string, formats []string) (string, error) {
+// chooseFormat returns the requested format; if none is requested, github in GitHub Actions, else otherwise.
+func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, error) {
 	if asked == "" {
 		if slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
 			return "github", nil
@@ -106,9 +106,9 @@ func (a *cli) formatOr(asked, otherwise string, formats []string) (string, error
 	return asked, nil
 }
 
-// fix puts files right and returns their names afterwards. What it did it tells on standard error, for standard output
-// may be for a program.
-func (a *cli) fix(files []string, format string) ([]string, error) {
+// fixFiles corrects files and returns their names afterwards. It reports the changes on standard error, because standard output may be
+// read by a program.
+func (a *cli) fixFiles(files []string, format string) ([]string, error) {
 	var failures []error
 	fixed := make([]string, 0, len(files))
 	for _, file := range files {
@@ -127,10 +127,10 @@ func (a *cli) fix(files []string, format string) ([]string, error) {
 	return fixed, errors.Join(failures...)
 }
 
-// lintUpstream adds what the upstreams of the packages tell. What could not be found out, but need not, goes to standard
+// lintUpstream adds the problems that the upstreams of the packages reveal. It reports upstreams that do not respond on standard
 // error.
 func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
-	u, err := app.OpenUpstreams(a.settings, a.quiet())
+	u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
 	return err
 }
 
-// writeResults tells what was found. The table is for more files than one.
+// writeResults writes the results in a format. With table, it adds a table to text, for more than one file.
 func writeResults(w io.Writer, format string, results []*lint.Result, table bool) error {
 	switch format {
 	case "json":
@@ -167,7 +167,7 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 	return lint.WriteTable(w, results)
 }
 
-// catalogueGiven is the catalogue that duplicates are looked for in, "" for the one that a file lies in.
+// catalogueGiven is the catalogue that is searched for duplicates, "" for the one that has the file.
 func (a *cli) catalogueGiven() string {
 	if !a.settings.IsSet("catalogue") {
 		return ""

@@ -19,7 +19,7 @@ import (
 )
 
 func newLog(a *cli) *cobra.Command {
-	return group("log", "Read the log of every change, and look after it",
+	return newGroup("log", "Read the log of every change, and look after it",
 		"The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
 		"  larder log list --package jquery\n  larder log show 17\n  larder log rotate-key",
 		newLogList(a), newLogShow(a), newLogTail(a), newWatch(a), newLogExport(a), newRotateKey(a))
@@ -37,18 +37,18 @@ wrong hands.
 It speaks to the larder process that runs on the data folder; where none runs, it works alone.`,
 		Example: `  larder log rotate-key
   larder log rotate-key --data /var/lib/larder/data`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
 	used := []string{"keys", "log-origin"}
-	a.uses(cmd, dataFlags, used)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, used, a.writing(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
+	a.addFlags(cmd, dataFlags, used)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+		return a.withClient(ctx, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
 			done, err := app.OpRotateKey.Ask(ctx, client, struct{}{}, nil)
 			if err != nil {
 				return err
 			}
-			return a.print(*asJSON, done, func() error {
+			return a.printResponse(*asJSON, done, func() error {
 				_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
 					done.Index, done.Key, done.Folder)
 				return err
@@ -99,14 +99,14 @@ func newLogList(a *cli) *cobra.Command {
 		Example: `  larder log list
   larder log list --package jquery --kind published,withdrawn
   larder log list --since 24h --kind refused --limit 1000 --json`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
+	a.addFlags(cmd, dataFlags)
 	filter.addTo(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most entries to show, `N`")
 	cmd.Flags().Int64Var(&before, "before", 0, "only entries before the one with the number `INDEX`")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		q, err := filter.query(limit)
 		if err != nil {
 			return err
@@ -114,11 +114,11 @@ func newLogList(a *cli) *cobra.Command {
 		if q.Before = before; before < 0 {
 			return settings.Mistakef("--before must be the number of an entry")
 		}
-		page, err := ask(ctx, a, nil, app.OpLogList, q)
+		page, err := runReadOperation(ctx, a, nil, app.OpLogList, q)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
+		return a.printResponse(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
 	})
 	return cmd
 }
@@ -126,7 +126,7 @@ func newLogList(a *cli) *cobra.Command {
 // printLogPage writes entries for people, on lines of so many columns.
 func printLogPage(w io.Writer, p app.LogPage, width int) error {
 	if len(p.Entries) == 0 {
-		_, err := fmt.Fprintf(w, "No entry is like that; the log has %s.\n", count(int(p.Size), "entry", "entries"))
+		_, err := fmt.Fprintf(w, "No entry is like that; the log has %s.\n", formatCount(int(p.Size), "entry", "entries"))
 		return err
 	}
 	for _, e := range p.Entries {
@@ -163,20 +163,20 @@ func newLogShow(a *cli) *cobra.Command {
 package JSON changed, a long reason in full.` + askedWhom,
 		Example: `  larder log show 17
   larder log show 17 --json | jq .documents.manifest.files`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		index, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || index < 0 {
 			return settings.Mistakef("%q is not the number of an entry; `larder log list` has them", args[0])
 		}
-		e, err := ask(ctx, a, nil, app.OpLogShow, app.LogShowRequest{Index: index})
+		e, err := runReadOperation(ctx, a, nil, app.OpLogShow, app.LogShowRequest{Index: index})
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, e, func() error {
+		return a.printResponse(*asJSON, e, func() error {
 			return gitlog.WriteText(a.stdout, logs.Indexed{Index: e.Index, Entry: e.Entry}, e.Documents)
 		})
 	})
@@ -194,13 +194,13 @@ func newLogTail(a *cli) *cobra.Command {
 runs on the data folder. It needs that process: where none runs, nothing happens.`,
 		Example: `  larder log tail
   larder log tail --kind refused,withdrawn --limit 0 --json`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
+	a.addFlags(cmd, dataFlags)
 	filter.addTo(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 0), "limit", "most entries to begin with, `N`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, an entry on each line")
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		q, err := filter.query(max(limit, 1))
 		if err != nil {
 			return err
@@ -247,15 +247,15 @@ The repository is for reading: it proves nothing, but each commit names the hash
 		Example: `  larder log export --git ./logs.git
   git -C ./logs.git log --stat -- packages/j/jquery
   git -C ./logs.git push git@github.com:example/logs.git main`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
+	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&dir, "git", "", "the repository, `DIR`")
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		if dir == "" {
 			return settings.Mistakef("say where to with --git DIR")
 		}
-		return a.reach(ctx, nil, a.readingLong, func(client *app.Client) error {
+		return a.withClient(ctx, nil, a.openForLongReading, func(client *app.Client) error {
 			repository, err := gitlog.Open(dir)
 			if err != nil {
 				return err
@@ -264,7 +264,7 @@ The repository is for reading: it proves nothing, but each commit names the hash
 			added, err := app.ExportLog(ctx, client, repository, bar.Show)
 			bar.Close()
 			if err == nil || added > 0 {
-				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", count(added, "entry", "entries"), dir, repository.Position())
+				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", formatCount(added, "entry", "entries"), dir, repository.Position())
 			}
 			return err
 		})

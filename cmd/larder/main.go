@@ -1,8 +1,8 @@
 // Larder serves the files of front-end packages: it fetches releases from upstream, compresses them ahead of time,
-// publishes each at once or not at all, and answers for them over HTTP.
+// publishes each at once or not at all, and serves them over HTTP.
 //
-// This package is the commands: their flags, and what a person sees on the terminal. What a process is made of stands in
-// package app, what can be configured in package settings. It holds no rule about packages, storage or HTTP.
+// This package has the commands: their flags, and their output on the terminal. Package app has the parts of a process, and
+// package settings what can be configured. This package has no rules about packages, storage or HTTP.
 package main
 
 import (
@@ -48,12 +48,12 @@ func newVersion(a *cli) *cobra.Command {
 		Use:     "version",
 		Short:   "Print version, commit, date and Go",
 		Example: "  larder version\n  larder version --json",
-		Args:    arguments(0, 0),
+		Args:    argumentCount(0, 0),
 	}
-	asJSON := jsonFlag(cmd)
+	asJSON := addJSONFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		b := app.ThisBuild()
-		return a.print(*asJSON, b, func() error {
+		return a.printResponse(*asJSON, b, func() error {
 			_, err := fmt.Fprintln(a.stdout, b)
 			return err
 		})

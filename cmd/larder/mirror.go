@@ -42,9 +42,9 @@ what replaces FILE.` + environmentNote,
   larder mirror https://cdn.example.com --key log.pub --data /var/lib/mirror --listen :8080
   larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once
   larder mirror /media/usb/larder.tar --key log.pub --once`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags, serveFlags, []string{"keys"})
+	a.addFlags(cmd, dataFlags, serveFlags, []string{"keys"})
 	a.addShortHelp(cmd)
 	f := cmd.Flags()
 	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
@@ -60,7 +60,7 @@ what replaces FILE.` + environmentNote,
 		}
 		return c.Root().FlagErrorFunc()(c, err)
 	})
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		var err error
 		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {
 			m.Trust.Root, err = readRootKey(m.Trust.Root, m.Trust.Key)
@@ -79,13 +79,13 @@ what replaces FILE.` + environmentNote,
 		if verify.IsURL(m.From) && m.Trust.MaxAge > 0 {
 			return settings.Mistakef("--max-age is for a bundle: a mirror of a URL alerts when the newest cosignature is over 24 hours old, and goes on")
 		}
-		return a.mirrors(ctx, m, once)
+		return a.runMirror(ctx, m, once)
 	})
 	return cmd
 }
 
-// mirrors follows the source, and prints the trusted key and the progress.
-func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
+// runMirror follows the source, once or until it is stopped, and prints the trusted key and the progress.
+func (a *cli) runMirror(ctx context.Context, m app.Mirror, once bool) error {
 	bar := newCountBar(a.stderr, "taking over", "entries")
 	defer bar.Close()
 	var reported app.FollowState
@@ -114,5 +114,5 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 		}
 		reported = s
 	}
-	return a.runs(app.Server{Serve: !once, Once: once, Mirror: &m})(ctx, nil)
+	return a.runServer(app.Server{Serve: !once, Once: once, Mirror: &m})(ctx, nil)
 }

@@ -18,11 +18,11 @@ has been silent for over 90 seconds does not run, or cannot reach the bucket. A 
 fell silent, or before another node took over.`,
 		Example: `  larder nodes --data /var/lib/larder
   larder nodes --json`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		client, err := app.Dial(ctx, a.settings.Data)
 		if err != nil {
 			return err
@@ -32,7 +32,7 @@ fell silent, or before another node took over.`,
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, nodes, func() error { return writeNodes(a.stdout, nodes, time.Now()) })
+		return a.printResponse(*asJSON, nodes, func() error { return writeNodes(a.stdout, nodes, time.Now()) })
 	})
 	return cmd
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// botProgress shows what the bot does, as bars on a terminal while there is something to wait for. Elsewhere the bot's log
-// has a line for each release.
+// botProgress displays the bot's work as bars, if the output is a terminal. Otherwise the bot's log has a line for each
+// release.
 type botProgress struct {
 	terminal *terminal
 
@@ -33,14 +33,14 @@ func newBotProgress(t *terminal) *botProgress {
 	return &botProgress{terminal: t, waiting: map[string]int{}}
 }
 
-// AfterFirst has fn called after the next release that is published.
+// AfterFirst calls fn after the next release is published.
 func (p *botProgress) AfterFirst(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.first = fn
 }
 
-// Event takes what the bot tells. It is safe for concurrent use.
+// Event counts and prints an event of the bot. It is safe for concurrent use.
 func (p *botProgress) Event(e events.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *botProgress) count(e events.Event) {
 	}
 }
 
-// draw brings the bars up to date, and takes them away when nothing is left to wait for.
+// draw updates the bars, and removes them when no work is left.
 func (p *botProgress) draw() {
 	if p.releases.waiting+p.squeezed.waiting == 0 {
 		p.end()
@@ -86,13 +86,13 @@ func (p *botProgress) draw() {
 	}
 	if p.bars == nil {
 		p.bars = newBars(p.terminal.stderr)
-		p.terminal.divert(p.bars)
+		p.terminal.redirect(p.bars)
 	}
 	p.releases.draw(p.bars, "releases ", fmt.Sprintf("%s files, %s", humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes))))
 	p.squeezed.draw(p.bars, "squeezing", "served already; made smaller in the background")
 }
 
-// end takes the bars away and starts their counts anew.
+// end removes the bars and resets their counts.
 func (p *botProgress) end() {
 	if p.bars == nil {
 		return
@@ -100,9 +100,9 @@ func (p *botProgress) end() {
 	if done := p.releases.done; done > 0 {
 		fmt.Fprintf(p.terminal, "%s done: %s files, %s.\n", text.Count(done, "release", "releases"), humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes)))
 	}
-	p.releases.drop()
-	p.squeezed.drop()
-	p.terminal.divert(p.terminal.stderr)
+	p.releases.remove()
+	p.squeezed.remove()
+	p.terminal.redirect(p.terminal.stderr)
 	p.bars.Wait() // for the last frame, without them
 	p.bars, p.files, p.bytes = nil, 0, 0
 }
@@ -115,7 +115,7 @@ func (p *botProgress) Close() {
 	p.closed = true
 }
 
-// meter is one bar: what was done since it is there, and what waits.
+// A meter is one bar with counts: of the work done since the bar appeared, and of the work that waits.
 type meter struct {
 	done    int
 	waiting int
@@ -129,12 +129,12 @@ func (m *meter) draw(bars *mpb.Progress, name, text string) {
 	m.bar.ShowWith(int64(m.done), int64(m.done+m.waiting), text)
 }
 
-func (m *meter) drop() {
+func (m *meter) remove() {
 	m.bar.Close()
 	m.done, m.waiting = 0, 0
 }
 
-// describeEvent tells a person what the bot did, or returns "" for what is not worth a line.
+// describeEvent returns an event of the bot as a line for people, "" for an event without a line.
 func describeEvent(e events.Event) string {
 	switch e.Kind {
 	case events.Checked:
@@ -163,7 +163,7 @@ func describeEvent(e events.Event) string {
 	return ""
 }
 
-// describeSummary tells a person what the bot did in one look at everything.
+// describeSummary returns for people what the bot did in one pass.
 func describeSummary(s events.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),

@@ -11,35 +11,35 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// quiet is the log of a command that tells the rest itself.
-func (a *cli) quiet() *slog.Logger { return a.settings.NewLogger(a.stderr, slog.LevelError) }
+// quietLogger returns a logger of errors only, for commands that print everything else themselves.
+func (a *cli) quietLogger() *slog.Logger { return a.settings.NewLogger(a.stderr, slog.LevelError) }
 
-// An opener opens the data folder for a command where no process runs.
+// An opener opens the data folder for a command if no process has it open.
 type opener func() (interface{ Client() *app.Client }, error)
 
-// reading is how commands that only look open the folder.
-func (a *cli) reading() (interface{ Client() *app.Client }, error) {
-	return app.OpenReader(a.settings, false, a.quiet())
+// openForReading opens the data folder for a command that changes nothing.
+func (a *cli) openForReading() (interface{ Client() *app.Client }, error) {
+	return app.OpenReader(a.settings, false, a.quietLogger())
 }
 
-// readingLong is reading for commands that take long.
-func (a *cli) readingLong() (interface{ Client() *app.Client }, error) {
-	return app.OpenReader(a.settings, true, a.quiet())
+// openForLongReading is openForReading for commands that take long.
+func (a *cli) openForLongReading() (interface{ Client() *app.Client }, error) {
+	return app.OpenReader(a.settings, true, a.quietLogger())
 }
 
-// writing is how commands open the folder that change something.
-func (a *cli) writing(o app.WriterOptions) opener {
+// openForWriting returns an opener for commands that change the data folder.
+func (a *cli) openForWriting(o app.WriterOptions) opener {
 	return func() (interface{ Client() *app.Client }, error) {
-		return app.OpenWriter(a.settings, o, a.quiet())
+		return app.OpenWriter(a.settings, o, a.quietLogger())
 	}
 }
 
-// appending is for commands that append to the log.
-var appending = app.WriterOptions{Signing: app.SignedIfKey}
+// appendingToLog are the options of commands that append to the log.
+var appendingToLog = app.WriterOptions{Signing: app.SignedIfKey}
 
-// reach gives use a client of the process that has the data folder open, or else of what open opens meanwhile.
-// settingsUsed are the flags that only count in the second case.
-func (a *cli) reach(ctx context.Context, settingsUsed []string, open opener, use func(*app.Client) error) error {
+// withClient calls use with a client of the process that has the data folder open. If there is none, it opens the folder with open, and
+// settingsUsed are the flags that apply only then.
+func (a *cli) withClient(ctx context.Context, settingsUsed []string, open opener, use func(*app.Client) error) error {
 	client, own, err := app.Reach(ctx, a.settings.Data, open)
 	if err != nil {
 		return err
@@ -50,16 +50,16 @@ func (a *cli) reach(ctx context.Context, settingsUsed []string, open opener, use
 	return errors.Join(use(client), client.Close())
 }
 
-// ask has an operation done that only reads.
-func ask[Request, Answer any](ctx context.Context, a *cli, settingsUsed []string, o app.Operation[Request, any, Answer], request Request) (answer Answer, err error) {
-	err = a.reach(ctx, settingsUsed, a.reading, func(client *app.Client) (err error) {
+// runReadOperation runs an operation that changes nothing, in the process that has the data folder open or in this one.
+func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settingsUsed []string, o app.Operation[Request, any, Answer], request Request) (answer Answer, err error) {
+	err = a.withClient(ctx, settingsUsed, a.openForReading, func(client *app.Client) (err error) {
 		answer, err = o.Ask(ctx, client, request, nil)
 		return err
 	})
 	return answer, err
 }
 
-// warnUnused tells of flags that were given although the process that runs goes by its own.
+// warnUnused warns of given flags that have no effect, because the running process has its own settings.
 func (a *cli) warnUnused(names []string) {
 	var given []string
 	for _, name := range names {
@@ -73,9 +73,9 @@ func (a *cli) warnUnused(names []string) {
 	}
 }
 
-// tellUnsigned warns that what was appended just now is in a log that is not signed. It is appended all the same: what is
-// served must not depend on the keys, and should the log be begun anew, all of it is in it.
-func (a *cli) tellUnsigned(ctx context.Context, client *app.Client) {
+// warnUnsigned warns if the log to which the command has appended is not signed. The command appends all the same, because serving
+// must not depend on the keys.
+func (a *cli) warnUnsigned(ctx context.Context, client *app.Client) {
 	why, err := app.OpUnsigned.Ask(ctx, client, struct{}{}, nil)
 	if err == nil && why != "" {
 		fmt.Fprintf(a.stderr, "larder: warning: the log is not signed, so what was done just now cannot be verified, and it is lost if another store is brought: %s\n", text.Plain(why))

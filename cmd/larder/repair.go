@@ -53,15 +53,15 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 		Example: `  larder repair
   larder repair --from /mnt/backup/larder --from upstream
   larder repair --from https://cdn.example.com`,
-		Args:       arguments(0, 0),
+		Args:       argumentCount(0, 0),
 		SuggestFor: []string{"rebuild", "reindex", "fix", "heal"},
 	}
 	used := []string{"keys", "allow-host", "memory", "github-url", "bucket", "bucket-endpoint"}
-	a.uses(cmd, dataFlags, used)
+	a.addFlags(cmd, dataFlags, used)
 	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, bucket or upstream; may be given several times")
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has some of the signed log entries: go on without them, as another log")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		q := app.RepairRequest{AcceptLoss: acceptLoss}
 		for _, source := range from {
 			if source != app.FromUpstream && source != app.FromBucket && !strings.Contains(source, "://") {
@@ -76,7 +76,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 		found := a.newFindings(*asJSON)
 		var step string
 		bar := newCountBar(a.stderr, "", "entries")
-		result, err := app.Repair(ctx, a.settings, q, a.quiet(), func(e app.RepairEvent) {
+		result, err := app.Repair(ctx, a.settings, q, a.quietLogger(), func(e app.RepairEvent) {
 			if p := e.Progress; p != nil {
 				if step != p.Step {
 					bar.Close()
@@ -86,7 +86,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 			}
 			if e.Finding != nil {
 				bar.Close()
-				found.event(app.FsckEvent{Finding: e.Finding})
+				found.add(app.FsckEvent{Finding: e.Finding})
 			}
 		})
 		bar.Close()
@@ -113,13 +113,13 @@ func describeRepair(r app.RepairResult) []string {
 	for _, s := range r.Sources {
 		cost := ""
 		if s.Requests > 0 {
-			cost = fmt.Sprintf(", in %s, %s", count(int(s.Requests), "request", "requests"), humanize.Bytes(uint64(s.Received)))
+			cost = fmt.Sprintf(", in %s, %s", formatCount(int(s.Requests), "request", "requests"), humanize.Bytes(uint64(s.Received)))
 		}
-		lines = append(lines, fmt.Sprintf("From %s: %s, %s of %s%s.", text.Plain(s.Name), count(int(s.Entries), "log entry", "log entries"),
-			count(int(s.Contents), "content", "contents"), humanize.Bytes(uint64(s.Bytes)), cost))
+		lines = append(lines, fmt.Sprintf("From %s: %s, %s of %s%s.", text.Plain(s.Name), formatCount(int(s.Entries), "log entry", "log entries"),
+			formatCount(int(s.Contents), "content", "contents"), humanize.Bytes(uint64(s.Bytes)), cost))
 	}
 	if r.Damaged > 0 {
-		lines = append(lines, fmt.Sprintf("%s had damaged encodings, which the bot makes again.", count(int(r.Damaged), "content", "contents")))
+		lines = append(lines, fmt.Sprintf("%s had damaged encodings, which the bot makes again.", formatCount(int(r.Damaged), "content", "contents")))
 	}
 	if r.Damage == "" {
 		lines = append(lines, describeViews(r.Summary))
@@ -135,8 +135,8 @@ func describeRepair(r app.RepairResult) []string {
 
 // describeBuilt describes the new store.
 func describeBuilt(r app.RepairResult) (lines []string) {
-	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", count(int(r.Entries), "log entry", "log entries"),
-		count(int(r.Releases), "release", "releases"), count(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))
+	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", formatCount(int(r.Entries), "log entry", "log entries"),
+		formatCount(int(r.Releases), "release", "releases"), formatCount(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))
 	if r.Kept != "" {
 		lines = append(lines, fmt.Sprintf("The damaged store is kept in %s: remove it once all is well.", r.Kept))
 	}
@@ -147,7 +147,7 @@ func describeBuilt(r app.RepairResult) (lines []string) {
 }
 
 func describeViews(s check.Summary) string {
-	line := fmt.Sprintf("Made %s again from %s", count(int(s.Rows), "row", "rows"), count(int(s.Entries), "log entry", "log entries"))
+	line := fmt.Sprintf("Made %s again from %s", formatCount(int(s.Rows), "row", "rows"), formatCount(int(s.Entries), "log entry", "log entries"))
 	differ := describeRows(s)
 	if differ == "" {
 		return line + "; none differs."
@@ -156,5 +156,5 @@ func describeViews(s check.Summary) string {
 	for _, v := range s.Views {
 		replaced += v.Missing + v.Differing + v.Unexplained
 	}
-	return fmt.Sprintf("%s, and replaced %s (%s).", line, count(int(replaced), "that differs", "that differ"), differ)
+	return fmt.Sprintf("%s, and replaced %s (%s).", line, formatCount(int(replaced), "that differs", "that differ"), differ)
 }

@@ -22,7 +22,7 @@ import (
 )
 
 func newRoom(a *cli) *cobra.Command {
-	return group("room", "Look at and change waiting rooms",
+	return newGroup("room", "Look at and change waiting rooms",
 		"Look at waiting rooms and change them. See docs/waiting-room.md.",
 		"  larder room status",
 		newRoomStatus(a), newRoomSet(a), newRoomApply(a), newRoomHistory(a), newRoomUndo(a), newRoomPreview(a))
@@ -39,20 +39,20 @@ in, and "cut off" that it does not answer. Below is the version of the settings 
 by what it was made, and, where this node cannot find out whether it is the newest, since when.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
-		Args: arguments(0, 1),
+		Args: argumentCount(0, 1),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request := app.RoomsRequest{}
 		if len(args) == 1 {
 			request.Room = args[0]
 		}
-		statuses, err := ask(ctx, a, nil, app.OpRooms, request)
+		statuses, err := runReadOperation(ctx, a, nil, app.OpRooms, request)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, statuses, func() error {
+		return a.printResponse(*asJSON, statuses, func() error {
 			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(table, "ROOM\tSTATUS\tIN\tOF\tWAITING\tLONGEST WAIT\tCOVERS")
 			for _, s := range statuses {
@@ -122,11 +122,11 @@ seconds.`,
 		Example: `  larder room set shop queue_all=true
   larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
   larder room set shop queue_all=`,
-		Args: arguments(2, 100),
+		Args: argumentCount(2, 100),
 	}
-	a.uses(cmd, dataFlags)
-	base := baseFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	base := addBaseFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request := app.SetRoomRequest{Room: args[0], Fields: map[string]string{}}
 		for _, arg := range args[1:] {
 			field, value, ok := strings.Cut(arg, "=")
@@ -137,7 +137,7 @@ seconds.`,
 		}
 		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
 			request.Base = base
-			return ask(ctx, a, nil, app.OpSetRoom, request)
+			return runReadOperation(ctx, a, nil, app.OpSetRoom, request)
 		})
 		if err != nil {
 			return err
@@ -148,15 +148,15 @@ seconds.`,
 	return cmd
 }
 
-// baseFlag gives a command the flag that names the version which it changes.
-func baseFlag(cmd *cobra.Command) *int64 {
+// addBaseFlag adds the flag that names the version of the settings which a command changes.
+func addBaseFlag(cmd *cobra.Command) *int64 {
 	return cmd.Flags().Int64("if-version", 0, "change nothing unless `VERSION` of the settings is in force; by default the one that is in force when the command starts")
 }
 
-// changeRooms makes a change of the version in force, and fails if another operator changes that at the same time.
+// changeRooms changes the version in force, and fails if another operator has changed it at the same time.
 func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64) (app.RoomVersion, error)) (made app.RoomVersion, err error) {
 	if base == 0 {
-		history, err := ask(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})
+		history, err := runReadOperation(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})
 		if err != nil {
 			return made, err
 		}
@@ -178,11 +178,11 @@ larder room set has set. It counts at once, on all nodes of a cluster, and stays
 of the file counts, or, where something is wrong, nothing: the message says in which line. All places and sessions
 stay.`,
 		Example: `  larder room apply rooms.yaml`,
-		Args:    arguments(1, 1),
+		Args:    argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
-	base := baseFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	base := addBaseFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		file, err := readRooms(args[0])
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ stay.`,
 		before := int64(0)
 		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
 			before = base
-			return ask(ctx, a, nil, app.OpApplyRooms, app.ApplyRoomsRequest{Name: args[0], Text: file, Base: base})
+			return runReadOperation(ctx, a, nil, app.OpApplyRooms, app.ApplyRoomsRequest{Name: args[0], Text: file, Base: base})
 		})
 		if err != nil {
 			return err
@@ -228,11 +228,11 @@ its settings as a file of rooms, for example to bring the file that --rooms name
 are kept.`,
 		Example: `  larder room history
   larder room history 5 > rooms.yaml`,
-		Args: arguments(0, 1),
+		Args: argumentCount(0, 1),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request := app.RoomHistoryRequest{}
 		if len(args) == 1 {
 			var err error
@@ -240,11 +240,11 @@ are kept.`,
 				return err
 			}
 		}
-		history, err := ask(ctx, a, nil, app.OpRoomHistory, request)
+		history, err := runReadOperation(ctx, a, nil, app.OpRoomHistory, request)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, history, func() error {
+		return a.printResponse(*asJSON, history, func() error {
 			if request.Version != 0 {
 				_, err := io.WriteString(a.stdout, history.File)
 				return err
@@ -283,14 +283,14 @@ func newRoomUndo(a *cli) *cobra.Command {
 back further. With --to they are those of any version that larder room history lists.`,
 		Example: `  larder room undo
   larder room undo --to 3`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	base := baseFlag(cmd)
+	a.addFlags(cmd, dataFlags)
+	base := addBaseFlag(cmd)
 	to := cmd.Flags().Int64("to", 0, "`VERSION` to restore; default: the one before")
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
-			return ask(ctx, a, nil, app.OpUndoRooms, app.UndoRoomsRequest{To: *to, Base: base})
+			return runReadOperation(ctx, a, nil, app.OpUndoRooms, app.UndoRoomsRequest{To: *to, Base: base})
 		})
 		if err != nil {
 			return err
@@ -311,7 +311,7 @@ where no template is given. The names that a template may use are in docs/waitin
 		Example: `  larder room preview > page.html
   larder room preview --language ar > page.html
   larder room preview --method random page.mustache > page.html`,
-		Args: arguments(0, 1),
+		Args: argumentCount(0, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false

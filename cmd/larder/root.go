@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// cli is what every command is given.
+// cli is the environment that every command gets.
 type cli struct {
 	settings  *settings.Settings
 	environ   []string
@@ -31,7 +31,7 @@ func newCLI(environ []string, stdout, stderr io.Writer) *cli {
 	return &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
 }
 
-// failure is an error that a command met while it did its work. Whatever else a run returns is a usage error.
+// failure is an error of the work of a command. Every other error is a usage error.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
@@ -148,8 +148,8 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 	return root
 }
 
-// unknownCommand says that parent has no such command, and which one is nearest by its name or by what its SuggestFor
-// lists.
+// unknownCommand returns the error for a command that parent does not have. It suggests the command with the most similar name or
+// SuggestFor.
 func unknownCommand(parent *cobra.Command, name string) error {
 	path := func(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") }
 	command := name
@@ -172,8 +172,8 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", command)
 }
 
-// uses gives cmd the flags of these settings, in this order.
-func (a *cli) uses(cmd *cobra.Command, groups ...[]string) *cobra.Command {
+// addFlags adds the flags of settings to a command, in the order of the names.
+func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	cmd.Flags().SortFlags = false
 	for _, names := range groups {
 		for _, name := range names {
@@ -183,8 +183,9 @@ func (a *cli) uses(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	return cmd
 }
 
-// configured makes a command's action out of work that needs the settings.
-func (a *cli) configured(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+// withSettings returns a command's action that loads the settings and then calls work. It makes errors of work other than mistakes in the
+// settings a failure.
+func (a *cli) withSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := a.settings.Load(a.environ); err != nil {
 			return err
@@ -200,8 +201,8 @@ func (a *cli) configured(work func(ctx context.Context, args []string) error) fu
 	}
 }
 
-// arguments checks how many a command gets; a most of -1 is any number.
-func arguments(least, most int) cobra.PositionalArgs {
+// argumentCount returns a check of the number of arguments; a most of -1 is any number.
+func argumentCount(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
@@ -214,13 +215,13 @@ func arguments(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// jsonFlag gives a command the flag that has it print JSON.
-func jsonFlag(cmd *cobra.Command) *bool {
+// addJSONFlag adds the flag --json to a command.
+func addJSONFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON")
 }
 
-// print prints a response as JSON, or has text do it for people.
-func (a *cli) print(asJSON bool, answer any, text func() error) error {
+// printResponse prints a response as JSON, or calls text, which prints it for people.
+func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 	if asJSON {
 		return printJSON(a.stdout, answer)
 	}
@@ -234,11 +235,11 @@ func printJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// group makes a command that only has others.
-func group(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
+// newGroup returns a command that consists of subcommands.
+func newGroup(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(commands...)

@@ -19,7 +19,7 @@ import (
 )
 
 func newSchedule(a *cli) *cobra.Command {
-	return group("schedule", "Send HTTP requests at their time, once or again and again",
+	return newGroup("schedule", "Send HTTP requests at their time, once or again and again",
 		`Send HTTP requests at their time, once or again and again, each at least once, whichever side restarts in between.
 Programs have the same on the admin socket: see docs/webhooks.md.`,
 		`  larder schedule add https://ci.example.com/nightly --every 24h --method POST
@@ -41,9 +41,9 @@ longer and longer pauses, for three days at most, or until its next time has com
 too.` + sentLater,
 		Example: `  larder schedule add https://ci.example.com/nightly --every 24h --method POST
   larder schedule add http://127.0.0.1:9000/report --at 2027-01-01T00:00:00Z --header 'Authorization: Bearer x'`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
+	a.addFlags(cmd, dataFlags)
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&at, "at", "", "`TIME` to send it first, such as 2027-01-01T00:00:00Z; where it is not given, now, or after one interval")
@@ -51,7 +51,7 @@ too.` + sentLater,
 	f.StringVar(&r.Method, "method", "GET", "`METHOD` of the request")
 	f.StringArrayVar(&headers, "header", nil, "a header, as `NAME: VALUE`; repeatable")
 	f.StringVar(&r.Body, "body", "", "`TEXT` of the body")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		r.URL, r.TriggerEverySeconds = args[0], int64(every/time.Second)
 		if every%time.Second != 0 {
 			return settings.Mistakef("--every: it must be whole seconds")
@@ -81,7 +81,7 @@ too.` + sentLater,
 		if err := r.Check(); err != nil {
 			return settings.Mistake{Err: err}
 		}
-		return a.reach(ctx, nil, a.writing(app.WriterOptions{}), func(client *app.Client) error {
+		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{}), func(client *app.Client) error {
 			state, err := app.OpScheduleAdd.Ask(ctx, client, r, nil)
 			if err != nil {
 				return err
@@ -107,13 +107,13 @@ func newScheduleList(a *cli) *cobra.Command {
 What is over is listed for a day.` + askedWhom,
 		Example: `  larder schedule list
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		all := []notify.State{}
-		err := a.reach(ctx, nil, a.reading, func(client *app.Client) error {
+		err := a.withClient(ctx, nil, a.openForReading, func(client *app.Client) error {
 			for after := ""; ; after = all[len(all)-1].ID {
 				some, err := app.OpScheduleList.Ask(ctx, client, app.ScheduleListRequest{After: after}, nil)
 				if err != nil || len(some) == 0 {
@@ -125,7 +125,7 @@ What is over is listed for a day.` + askedWhom,
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, all, func() error { return printSchedule(a.stdout, all) })
+		return a.printResponse(*asJSON, all, func() error { return printSchedule(a.stdout, all) })
 	})
 	return cmd
 }
@@ -145,20 +145,20 @@ func printSchedule(w io.Writer, all []notify.State) error {
 		if n := s.Request.TriggerEverySeconds; n > 0 {
 			every = (time.Duration(n) * time.Second).String()
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries, lastAttempt(s))
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries, describeLastAttempt(s))
 	}
 	return table.Flush()
 }
 
-// lastAttempt tells how the last attempt to send a request went.
-func lastAttempt(s notify.State) string {
+// describeLastAttempt returns the result of the last attempt to send a request.
+func describeLastAttempt(s notify.State) string {
 	switch {
 	case s.Last.IsZero():
 		return "none"
 	case s.Problem == "":
 		return fmt.Sprintf("%s: %d", humanize.Time(s.Last), s.Answer)
 	}
-	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), count(s.Attempts, "failure", "failures"))
+	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), formatCount(s.Attempts, "failure", "failures"))
 }
 
 func newScheduleShow(a *cli) *cobra.Command {
@@ -167,11 +167,11 @@ func newScheduleShow(a *cli) *cobra.Command {
 		Short:   "Print a request on the schedule, and how it fares, as JSON",
 		Long:    "Print a request on the schedule as JSON, with its headers and body, and how it fares." + askedWhom,
 		Example: `  larder schedule show 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args:    arguments(1, 1),
+		Args:    argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		state, err := ask(ctx, a, nil, app.OpScheduleShow, app.IDRequest{ID: args[0]})
+	a.addFlags(cmd, dataFlags)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		state, err := runReadOperation(ctx, a, nil, app.OpScheduleShow, app.IDRequest{ID: args[0]})
 		if err != nil {
 			return err
 		}
@@ -186,11 +186,11 @@ func newScheduleRemove(a *cli) *cobra.Command {
 		Short:   "Take a request off the schedule",
 		Long:    "Take a request off the schedule. What is being sent at that moment may still arrive." + sentLater,
 		Example: `  larder schedule remove 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args:    arguments(1, 1),
+		Args:    argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, nil, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+	a.addFlags(cmd, dataFlags)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
 			if _, err := app.OpScheduleRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil); err != nil {
 				return err
 			}
@@ -202,7 +202,7 @@ func newScheduleRemove(a *cli) *cobra.Command {
 }
 
 func newWebhook(a *cli) *cobra.Command {
-	return group("webhook", "Notify other services of releases, and of events in waiting rooms",
+	return newGroup("webhook", "Notify other services of releases, and of events in waiting rooms",
 		`Notify other services over HTTP of releases, or of events in waiting rooms. docs/webhooks.md describes messages,
 their verification and retries.`,
 		`  larder webhook add https://ci.example.com/hooks/larder
@@ -223,24 +223,24 @@ one too.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery
   larder webhook add https://chat.example.com/hooks/shop --room shop`,
-		Args: arguments(1, 1),
+		Args: argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
+	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
 	cmd.Flags().BoolVar(&request.Watch, "watch", false, "also send withdrawals, upstream changes, removed packages and new keys of the log")
 	cmd.Flags().StringVar(&request.Room, "room", "", "send events of the waiting room `NAME` instead, * for all rooms")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
 		if err := notify.CheckURL(request.URL); err != nil {
 			return settings.Mistake{Err: err}
 		}
-		return a.reach(ctx, nil, a.writing(app.WriterOptions{}), func(client *app.Client) error {
+		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{}), func(client *app.Client) error {
 			added, err := app.OpWebhookAdd.Ask(ctx, client, request, nil)
 			if err != nil {
 				return err
 			}
-			return a.print(*asJSON, added, func() error {
+			return a.printResponse(*asJSON, added, func() error {
 				_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
 				return err
 			})
@@ -256,16 +256,16 @@ func newWebhookList(a *cli) *cobra.Command {
 		Long:  "List the webhooks, oldest first: what is pending, how the last attempt went, what failed." + askedWhom,
 		Example: `  larder webhook list
   larder webhook list --json`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		hooks, err := ask(ctx, a, nil, app.OpWebhookList, struct{}{})
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+		hooks, err := runReadOperation(ctx, a, nil, app.OpWebhookList, struct{}{})
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, hooks, func() error {
+		return a.printResponse(*asJSON, hooks, func() error {
 			if len(hooks) == 0 {
 				_, err := fmt.Fprintln(a.stdout, "There is no webhook; `larder webhook add URL` adds one.")
 				return err
@@ -279,7 +279,7 @@ func newWebhookList(a *cli) *cobra.Command {
 					if h.Problem == "" {
 						last += fmt.Sprint(h.Answer)
 					} else {
-						last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", count(int(h.Failures), "failure", "failures"))
+						last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", formatCount(int(h.Failures), "failure", "failures"))
 					}
 				}
 				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(h.About()), h.Delivered, h.Pending, h.GivenUp, last)
@@ -296,11 +296,11 @@ func newWebhookRemove(a *cli) *cobra.Command {
 		Short:   "End a webhook",
 		Long:    "End a webhook. What is on its way may still arrive; what is pending is dropped." + sentLater,
 		Example: `  larder webhook remove 3f9c2a7be01d4c58`,
-		Args:    arguments(1, 1),
+		Args:    argumentCount(1, 1),
 	}
-	a.uses(cmd, dataFlags)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, nil, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+	a.addFlags(cmd, dataFlags)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
 			_, err := app.OpWebhookRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil)
 			if err != nil {
 				return err

@@ -31,27 +31,27 @@ looks itself and changes nothing.`,
 		Example: `  larder status
   larder status jquery
   larder status --json | jq '.versions[] | select(.state == "failed")'`,
-		Args: arguments(0, 1),
+		Args: argumentCount(0, 1),
 	}
-	a.uses(cmd, dataFlags)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	a.addFlags(cmd, dataFlags)
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		var request app.StatusRequest
 		if len(args) == 1 {
 			request.Package = args[0]
 		}
-		status, err := ask(ctx, a, nil, app.OpStatus, request)
+		status, err := runReadOperation(ctx, a, nil, app.OpStatus, request)
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, status, func() error {
+		return a.printResponse(*asJSON, status, func() error {
 			return statusText{status}.print(a.stdout, request.Package != "", time.Now())
 		})
 	})
 	return cmd
 }
 
-// statusText tells people how things stand.
+// statusText prints the status for people.
 type statusText struct{ *app.Status }
 
 // print writes the status for people: of one package with all its versions, or of all packages by problem.
@@ -120,7 +120,7 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 func (s statusText) printCounts(table io.Writer, now time.Time) {
 	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
 	for _, l := range s.Lines() {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), again(l.Next, now))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), formatNextAttempt(l.Next, now))
 	}
 }
 
@@ -131,7 +131,7 @@ func (s statusText) printVersions(table io.Writer, now time.Time) {
 	}
 	fmt.Fprintln(table, "\nVERSION\tSTATE\tSINCE\tWHY, AND THE COMMAND THAT GETS IT")
 	for _, v := range s.FoldedVersions() {
-		since, why := "", lint.Plain(firstLine(v.Reason))+again(v.Next, now)
+		since, why := "", lint.Plain(firstLine(v.Reason))+formatNextAttempt(v.Next, now)
 		if v.Kind == "detected" && why == "" {
 			why = "it waits for its turn"
 		}
@@ -145,7 +145,7 @@ func (s statusText) printVersions(table io.Writer, now time.Time) {
 	}
 }
 
-// printUpstream tells of packages whose upstream did not answer, and of releases that it has changed or removed since
+// printUpstream prints the packages whose upstream did not respond, and the releases that upstream has changed or removed since
 // they were published.
 func (s statusText) printUpstream(w io.Writer, now time.Time) {
 	for _, p := range s.Packages {
@@ -166,13 +166,13 @@ func (s statusText) printPurges(w io.Writer, now time.Time) {
 	for _, j := range s.Purges {
 		problem := "the purge hook has not been called yet"
 		if j.Problem != "" {
-			problem = "couldn't call the purge hook: " + j.Problem + again(j.Next, now)
+			problem = "couldn't call the purge hook: " + j.Problem + formatNextAttempt(j.Next, now)
 		}
 		fmt.Fprintf(w, "\n%s %s is withdrawn, but a cache in front may still have it: %s\n", j.Package, j.Version, problem)
 	}
 }
 
-// printLogPush tells how far the log has come to GitHub, where it is pushed.
+// printLogPush prints up to which entry the log was pushed to GitHub, if it is pushed.
 func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	l := s.LogPush
 	if l == nil {
@@ -182,16 +182,16 @@ func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	if l.Entries >= 0 {
 		has = humanize.Comma(l.Entries)
 	}
-	fmt.Fprintf(w, "The log is pushed to %s, which has %s of %s.\n", l.Repository, has, count(int(l.Of), "entry", "entries"))
+	fmt.Fprintf(w, "The log is pushed to %s, which has %s of %s.\n", l.Repository, has, formatCount(int(l.Of), "entry", "entries"))
 	if l.Problem != "" {
-		fmt.Fprintf(w, "Pushing it fails since %s: %s%s\n", l.Since.Local().Format(time.DateTime), l.Problem, again(l.Next, now))
+		fmt.Fprintf(w, "Pushing it fails since %s: %s%s\n", l.Since.Local().Format(time.DateTime), l.Problem, formatNextAttempt(l.Next, now))
 	}
 	if l.Waiting.After(now) {
 		fmt.Fprintf(w, "GitHub takes more requests %s.\n", humanize.RelTime(l.Waiting, now, "ago", "from now"))
 	}
 }
 
-// printCatalogue tells how the catalogue stands, if there is something to tell.
+// printCatalogue prints the commit and the problems of the catalogue.
 func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 	c := s.Catalogue
 	if c == nil {
@@ -217,8 +217,8 @@ func firstLine(s string) string {
 	return first
 }
 
-// again tells when something is tried again.
-func again(next, now time.Time) string {
+// formatNextAttempt returns the time of the next attempt, for the end of a sentence.
+func formatNextAttempt(next, now time.Time) string {
 	switch {
 	case next.IsZero():
 		return ""
@@ -228,5 +228,5 @@ func again(next, now time.Time) string {
 	return " (to be tried again)"
 }
 
-// count is a number with its noun.
-func count(n int, one, many string) string { return text.Count(n, one, many) }
+// formatCount returns a number with its noun.
+func formatCount(n int, one, many string) string { return text.Count(n, one, many) }

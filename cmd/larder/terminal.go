@@ -26,7 +26,7 @@ func terminalWidth(w io.Writer) int {
 // leastCut is the least that is left of a text, however narrow the terminal.
 const leastCut = 20
 
-// cutText shortens a text to so many columns; 0 leaves it whole.
+// cutText shortens a text to a number of columns; 0 leaves it complete.
 func cutText(s string, width int) string {
 	if width == 0 {
 		return s
@@ -83,8 +83,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.stderr.Write(p) // the bars have just been taken away
 }
 
-// divert has everything written to w from now on.
-func (t *terminal) divert(w io.Writer) {
+// redirect makes later writes go to w.
+func (t *terminal) redirect(w io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.to = w

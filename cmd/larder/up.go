@@ -79,11 +79,11 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
   larder up --catalogue ./catalogue --releases 3
   LARDER_LISTEN=:8000 larder up --config larder.yaml
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
+	a.addFlags(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
-	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
+	cmd.RunE = a.withSettings(a.runServer(app.Server{Serve: true, Fill: true}))
 	return cmd
 }
 
@@ -95,11 +95,11 @@ func newServe(a *cli) *cobra.Command {
 process, and the flags about catalogue, releases, memory and allowed hosts are for them.` + environmentNote,
 		Example: `  larder serve --data /var/lib/larder --listen :8080
   larder serve --private-listen off`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
+	a.addFlags(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
-	cmd.RunE = a.configured(a.runs(app.Server{Serve: true}))
+	cmd.RunE = a.withSettings(a.runServer(app.Server{Serve: true}))
 	return cmd
 }
 
@@ -112,19 +112,19 @@ func newBot(a *cli) *cobra.Command {
 publish what is new and come back; the exit code is 1 where a release failed for a reason that may pass.`,
 		Example: `  larder bot --once && larder squeeze
   larder bot --interval 15m`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"profile", "interval", "feed", "private-listen"}, signingFlags)
+	a.addFlags(cmd, dataFlags, botFlags, []string{"profile", "interval", "feed", "private-listen"}, signingFlags)
 	a.addShortHelp(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.configured(a.runs(app.Server{Fill: true, Once: once}))(cmd, args)
+		return a.withSettings(a.runServer(app.Server{Fill: true, Once: once}))(cmd, args)
 	}
 	return cmd
 }
 
-// runs returns the action of a command that works until it is stopped, and prints events.
-func (a *cli) runs(s app.Server) func(context.Context, []string) error {
+// runServer returns the action of a command that runs a server until it is stopped, and prints its events.
+func (a *cli) runServer(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
 		if err := a.settings.CheckEndpoint(); err != nil {
 			return err

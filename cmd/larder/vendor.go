@@ -42,7 +42,7 @@ Other mentions of these CDNs are listed: in scripts, style sheets, import maps, 
 The larder process that runs on the data folder fetches the releases; if none runs, the command does.` + whichAddress,
 		Example: `  larder vendor index.html
   larder vendor --write site/*.html`,
-		Args:       arguments(1, -1),
+		Args:       argumentCount(1, -1),
 		SuggestFor: []string{"rewrite", "localize", "migrate"},
 	}
 	used := append([]string{"keys"}, botFlags...)
@@ -51,9 +51,9 @@ The larder process that runs on the data folder fetches the releases; if none ru
 			used = append(used, name)
 		}
 	}
-	a.uses(cmd, dataFlags, used)
+	a.addFlags(cmd, dataFlags, used)
 	cmd.Flags().BoolVar(&write, "write", false, "change the files instead of printing the change")
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		var pages []*vendoredPage
 		var failures []error
 		for _, path := range args {
@@ -67,8 +67,8 @@ The larder process that runs on the data folder fetches the releases; if none ru
 		if len(pages) == 0 {
 			return errors.Join(failures...)
 		}
-		err := a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
-			defer a.tellUnsigned(ctx, client)
+		err := a.withClient(ctx, used, a.openForWriting(appendingToLog), func(client *app.Client) error {
+			defer a.warnUnsigned(ctx, client)
 			return a.locateTags(ctx, client, pages)
 		})
 		if err != nil {
@@ -120,7 +120,7 @@ func readVendoredPage(path string) (*vendoredPage, error) {
 	return p, nil
 }
 
-// locateTags finds out where the files of the pages' tags are published here, after having had the missing releases fetched.
+// locateTags has the missing releases fetched, and then locates the files of the pages' tags here.
 func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendoredPage) error {
 	var tags []*vendoredTag
 	for _, p := range pages {
@@ -128,7 +128,7 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 			tags = append(tags, &p.tags[i])
 		}
 	}
-	if err := locate(ctx, client, tags); err != nil {
+	if err := locateFiles(ctx, client, tags); err != nil {
 		return err
 	}
 	failures := map[string]error{} // by release
@@ -149,7 +149,7 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 	if len(failures) == 0 {
 		return nil
 	}
-	if err := locate(ctx, client, tags); err != nil {
+	if err := locateFiles(ctx, client, tags); err != nil {
 		return err
 	}
 	for _, t := range tags {
@@ -163,9 +163,9 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 	return nil
 }
 
-// locate asks where the files of the tags are published here: once for each file, because pages of a site load the same ones, and in
-// several requests, because their files are limited.
-func locate(ctx context.Context, client *app.Client, tags []*vendoredTag) error {
+// locateFiles queries where the files of the tags are published here. It queries each file once, because pages of a site load the same
+// files, and sends several requests, because the number of files of a request is limited.
+func locateFiles(ctx context.Context, client *app.Client, tags []*vendoredTag) error {
 	const most = 500 // a request has a time limit too
 	var files []library.CDNFile
 	located := map[library.CDNFile]library.Located{}
@@ -221,7 +221,7 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 			fmt.Fprintf(a.stderr, "larder: %s:%d: the tag states no integrity, so the file here was not compared with the one that the page had\n", p.path, c.Tag.Line)
 		}
 	}
-	for _, m := range p.mentions() {
+	for _, m := range p.findMentions() {
 		fmt.Fprintf(a.stderr, "larder: %s:%d: stays: %s\n", p.path, m.line, text.Short(text.Plain(m.url), 200))
 	}
 	switch {
@@ -229,7 +229,7 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 		err = a.printDiff(diff.Diff(p.path, p.data, p.path, changed))
 	case len(changes) > 0:
 		if err = replaceFile(p.path, p.data, changed); err == nil {
-			_, err = fmt.Fprintf(a.stdout, "%s: changed %s.\n", p.path, count(len(changes), "tag", "tags"))
+			_, err = fmt.Fprintf(a.stdout, "%s: changed %s.\n", p.path, formatCount(len(changes), "tag", "tags"))
 		}
 	case len(p.tags) == 0:
 		_, err = fmt.Fprintf(a.stdout, "%s: no tag loads a file from a public CDN.\n", p.path)
@@ -275,8 +275,8 @@ type mention struct {
 	url  string
 }
 
-// mentions returns where the page names public CDNs outside of the tags that change.
-func (p *vendoredPage) mentions() (found []mention) {
+// findMentions returns the places in which the page names public CDNs, besides the tags that change.
+func (p *vendoredPage) findMentions() (found []mention) {
 	line, counted := 1, 0
 	tags := p.tags // in the order of the page, as the URLs are; those that end before the URL are removed
 	for _, span := range packages.CDNURL.Get().FindAllIndex(p.data, -1) {

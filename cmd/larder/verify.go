@@ -45,7 +45,7 @@ var exitOf = map[verify.Outcome]int{
 	verify.Proven: exitDone, verify.Published: exitDone, verify.Own: exitDone, verify.Nothing: exitAdvice, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7, verify.Expired: 9,
 }
 
-// maxMemory is what the garbage collector keeps to where a server makes larder verify take more than usual.
+// maxMemory is the memory limit of the garbage collector, for servers that make larder verify use more than usual.
 const maxMemory = 160 << 20
 
 // newVerify returns the command larder verify.
@@ -112,16 +112,16 @@ larder fsck. See docs/audit-log.md.`,
 			case v.proof != "" && v.evidence != "":
 				return errors.New("--proof and --evidence cannot be given together")
 			case v.proof != "":
-				return arguments(1, 1)(cmd, args)
+				return argumentCount(1, 1)(cmd, args)
 			case v.evidence == "":
-				return arguments(1, -1)(cmd, args)
+				return argumentCount(1, -1)(cmd, args)
 			case len(args) > 0:
 				return fmt.Errorf("verify takes no URL or FILE besides --evidence, but got %q", args)
 			}
 			return nil
 		},
 	}
-	a.uses(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
+	a.addFlags(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
 	f := cmd.Flags()
 	f.StringArrayVar(&v.as, "as", nil, "what a FILE has to be: a `URL`, or PACKAGE/VERSION/PATH with --server; once for each FILE, in their order")
 	f.Var(settings.BaseURLValue(&v.server), "server", "`URL` in front of /log/, if it is not the one in front of /ajax/libs/")
@@ -263,7 +263,7 @@ func (v *verification) prepareTrust() error {
 		return fmt.Errorf("--witness: %w", err)
 	}
 	if v.need > len(v.witnesses) {
-		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
+		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, formatCount(len(v.witnesses), "is", "are"))
 	}
 	return nil
 }
@@ -298,7 +298,7 @@ func (v *verification) prepareAuditors(given bool) error {
 		v.audits = auditors
 	}
 	if v.audits > auditors {
-		return fmt.Errorf("--auditors requires %d, and --auditor names %s; each key counts once, whatever statements it has signed", v.audits, count(auditors, "auditor", "auditors"))
+		return fmt.Errorf("--auditors requires %d, and --auditor names %s; each key counts once, whatever statements it has signed", v.audits, formatCount(auditors, "auditor", "auditors"))
 	}
 	return nil
 }
@@ -337,13 +337,13 @@ func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []sub
 		}
 	}
 	if proven < len(files) {
-		return verdict{failure{fmt.Errorf("%d of %s proven", proven, count(len(files), "file is", "files are"))}, exitOf[worst]}
+		return verdict{failure{fmt.Errorf("%d of %s proven", proven, formatCount(len(files), "file is", "files are"))}, exitOf[worst]}
 	}
 	return nil
 }
 
-// trust returns whose signatures count, and how old they may be, by the flags.
-func (v verification) trust() verify.Trust {
+// newTrust returns the trust that the flags describe: whose signatures count, and how old they may be.
+func (v verification) newTrust() verify.Trust {
 	return verify.Trust{Key: v.key, Root: v.root, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
 }
 
@@ -357,7 +357,7 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits,
+		Trust: v.newTrust(), Auditors: v.audited, NeedAuditors: v.audits,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }
@@ -368,7 +368,7 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	if err := a.settings.Load(a.environ); err != nil {
 		return nil, nil, err
 	}
-	auditor, end, err := app.OpenAuditor(a.settings, a.quiet())
+	auditor, end, err := app.OpenAuditor(a.settings, a.quietLogger())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,7 +22,7 @@ func (a *cli) verifyProof(v verification, file string) error {
 		}
 	}
 	found := checkedProof{Subject: file, Proof: v.proof}
-	if found.Result, err = v.trust().VerifyProofFile(v.proof, file, name); err != nil {
+	if found.Result, err = v.newTrust().VerifyProofFile(v.proof, file, name); err != nil {
 		return err
 	}
 	if !v.asJSON {

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// exitAdvice is the exit code where all is proven, and something about the page is wrong all the same.
+// exitAdvice is the exit code if everything is proven but the page has another problem.
 const exitAdvice = 8
 
 // verifyPage verifies what a web page loads, and prints the report.
@@ -49,7 +49,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 		code = exitAdvice
 	}
 	if code != exitDone {
-		return verdict{failure{fmt.Errorf("%s with the page", count(report.Errors, "thing is wrong", "things are wrong"))}, code}
+		return verdict{failure{fmt.Errorf("%s with the page", formatCount(report.Errors, "thing is wrong", "things are wrong"))}, code}
 	}
 	return nil
 }

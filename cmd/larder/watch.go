@@ -39,7 +39,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		Example: `  larder log watch --log https://cdn.example.com --package jquery
   larder log watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
   larder log watch --log https://cdn.example.com --once --json`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -107,7 +107,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		case code != exitDone:
 			return verdict{failure{errors.New(found.Problem)}, code}
 		case found.Alarms > 0:
-			return verdict{failure{fmt.Errorf("%s attention", count(found.Alarms, "event needs", "events need"))}, exitAdvice}
+			return verdict{failure{fmt.Errorf("%s attention", formatCount(found.Alarms, "event needs", "events need"))}, exitAdvice}
 		}
 		return nil
 	}

@@ -23,7 +23,7 @@ const speaksTo = `
 It speaks to the larder process that runs on the data folder; where none runs, it works alone, and signs the log if its
 key is there.`
 
-// releaseFlags count where no process runs.
+// releaseFlags apply only if no process runs.
 var releaseFlags = append([]string{"keys"}, assetFlags...)
 
 func newWithdraw(a *cli) *cobra.Command {
@@ -47,18 +47,18 @@ without the attestation that its package JSON requires by now also needs --witho
 		Example: `  larder withdraw left-pad 1.3.1 --reason "published with a stolen token, see https://example.com/advisory"
   larder withdraw left-pad 1.3.1 --reason "court order 12/34" --erase
   larder withdraw left-pad 1.3.1 --undo --reason "the owner confirms that it is theirs"`,
-		Args:       arguments(2, 2),
+		Args:       argumentCount(2, 2),
 		SuggestFor: []string{"restore", "remove"},
 	}
-	a.uses(cmd, dataFlags, releaseFlags)
+	a.addFlags(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; every client that requests the release gets it")
 	cmd.Flags().BoolVar(&request.Erase, "erase", false, "remove its files for good too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before erasing")
 	cmd.Flags().BoolVar(&undo, "undo", false, "serve the withdrawn release again")
 	cmd.Flags().StringVar(&override, "without-provenance", "", "with --undo: "+unattestedFlag)
 	cmd.MarkFlagsMutuallyExclusive("undo", "erase")
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
 		if err := needReason(request.Reason); err != nil {
 			return err
@@ -67,14 +67,14 @@ without the attestation that its package JSON requires by now also needs --witho
 			return settings.Mistakef("--without-provenance is for --undo")
 		}
 		if undo {
-			return aboutRelease(ctx, a, app.OpRestore, app.RestoreRequest{Package: args[0], Version: args[1], Reason: request.Reason, Override: override}, *asJSON, printRestored)
+			return runReleaseOperation(ctx, a, app.OpRestore, app.RestoreRequest{Package: args[0], Version: args[1], Reason: request.Reason, Override: override}, *asJSON, printRestored)
 		}
 		if request.Erase && !yes {
 			if err := confirmErasing(ctx, os.Stdin, a.stderr, request.Package, request.Version); err != nil {
 				return err
 			}
 		}
-		return aboutRelease(ctx, a, app.OpWithdraw, request, *asJSON, printWithdrawn)
+		return runReleaseOperation(ctx, a, app.OpWithdraw, request, *asJSON, printWithdrawn)
 	})
 	return cmd
 }
@@ -86,32 +86,33 @@ func needReason(reason string) error {
 	return nil
 }
 
-// aboutRelease has an operation done and prints what it came to.
-func aboutRelease[Request any](ctx context.Context, a *cli, o app.Operation[Request, any, *app.Withdrawn], request Request, asJSON bool, print func(*app.Withdrawn, io.Writer) error) error {
-	open := a.writing(app.WriterOptions{Existing: true, Signing: app.SignedIfKey})
-	return a.reach(ctx, releaseFlags, open, func(client *app.Client) error {
-		defer a.tellUnsigned(ctx, client)
+// runReleaseOperation runs an operation on a release and prints its result.
+func runReleaseOperation[Request any](ctx context.Context, a *cli, o app.Operation[Request, any, *app.Withdrawn], request Request, asJSON bool, print func(*app.Withdrawn, io.Writer) error) error {
+	open := a.openForWriting(app.WriterOptions{Existing: true, Signing: app.SignedIfKey})
+	return a.withClient(ctx, releaseFlags, open, func(client *app.Client) error {
+		defer a.warnUnsigned(ctx, client)
 		answer, err := o.Ask(ctx, client, request, nil)
 		if err != nil {
 			return err
 		}
-		err = a.print(asJSON, answer, func() error { return print(answer, a.stdout) })
+		err = a.printResponse(asJSON, answer, func() error { return print(answer, a.stdout) })
 		if e := answer.Erasure; err == nil && e != nil && e.Busy > 0 {
 			err = fmt.Errorf("%s not erased, because a release that is being published may need %s; run the same again when that is done",
-				count(e.Busy, "file content was", "file contents were"), it(e.Busy))
+				formatCount(e.Busy, "file content was", "file contents were"), pronounFor(e.Busy))
 		}
 		return err
 	})
 }
 
-func it(n int) string {
+// pronounFor returns "it" for one thing, else "them".
+func pronounFor(n int) string {
 	if n == 1 {
 		return "it"
 	}
 	return "them"
 }
 
-// confirmErasing has the operator at the terminal confirm.
+// confirmErasing asks the operator at the terminal to type the version, and returns an error without that.
 func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, version string) error {
 	if !term.IsTerminal(int(in.Fd())) {
 		return settings.Mistakef("--erase cannot be undone; where no person can be asked, add --yes")
@@ -137,7 +138,7 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if r := a.Release; r != nil {
 		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, text.Plain(r.Reason))
-		fmt.Fprintf(w, "%s under %s, its archives and the API now answer 410.\n", count(len(r.Files), "URL", "URLs"), a.Prefix)
+		fmt.Fprintf(w, "%s under %s, its archives and the API now answer 410.\n", formatCount(len(r.Files), "URL", "URLs"), a.Prefix)
 		fmt.Fprintf(w, "\nCopies that browsers and other caches hold already cannot be recalled: they may keep them for a year.\n")
 		switch a.Hook {
 		case app.HookCalled:
@@ -151,12 +152,12 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if e := a.Erasure; e != nil {
 		switch {
 		case e.Erased > 0:
-			fmt.Fprintf(w, "Erased for good (log entry %d): %s, %s. Backups may still have them.\n", e.Entry, count(e.Erased, "file content", "file contents"), humanize.Bytes(uint64(e.Bytes)))
+			fmt.Fprintf(w, "Erased for good (log entry %d): %s, %s. Backups may still have them.\n", e.Entry, formatCount(e.Erased, "file content", "file contents"), humanize.Bytes(uint64(e.Bytes)))
 		case e.Busy == 0:
 			fmt.Fprintln(w, "There was nothing to erase that only this release has.")
 		}
 		if e.Shared > 0 {
-			fmt.Fprintf(w, "Kept, because others need them too (%s): %s.\n", strings.Join(e.With, ", "), count(e.Shared, "file content", "file contents"))
+			fmt.Fprintf(w, "Kept, because others need them too (%s): %s.\n", strings.Join(e.With, ", "), formatCount(e.Shared, "file content", "file contents"))
 		}
 		return nil
 	}
@@ -164,9 +165,9 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	return err
 }
 
-// printRestored tells a person what a restoration came to.
+// printRestored prints the result of a restoration.
 func printRestored(a *app.Withdrawn, w io.Writer) error {
 	r := a.Release
-	_, err := fmt.Fprintf(w, "%s %s is served again as it was (log entry %d): %s under %s\n", r.Package, r.Version, r.Entry, count(len(r.Files), "URL", "URLs"), a.Prefix)
+	_, err := fmt.Fprintf(w, "%s %s is served again as it was (log entry %d): %s under %s\n", r.Package, r.Version, r.Entry, formatCount(len(r.Files), "URL", "URLs"), a.Prefix)
 	return err
 }

@@ -27,12 +27,12 @@ URL are also polled every ten seconds. Any log in C2SP's format can be witnessed
 keep both together, on one machine. Contradicting checkpoints of a log are stored there as evidence.`,
 		Example: `  larder witness --name witness.example.org/larder --keys ./witness --log https://cdn.example.com --listen :8083
   larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
-		Args: arguments(0, 0),
+		Args: argumentCount(0, 0),
 	}
-	a.uses(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "private-hosts", "log-level", "log-format"})
+	a.addFlags(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "private-hosts", "log-level", "log-format"})
 	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")
 	cmd.Flags().StringArrayVar(&w.Logs, "log", nil, "a log that is witnessed: its verifier `KEY`, a file with it, or the URL of a Larder; repeatable")
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) (err error) {
+	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) (err error) {
 		if !a.settings.IsSet("keys") || len(w.Logs) == 0 {
 			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
 		}

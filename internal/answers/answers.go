@@ -8,7 +8,7 @@
 //   - HEAD gets the header fields of GET and no body.
 //   - An entity tag is strong, names the body and its coding, and is the same on every node.
 //   - One client cannot take all that there is for the others.
-//   - A failure carries nothing that describes the response that was asked for, and is not stored
+//   - A failure has no fields that describe the requested response, and is not stored
 //     unless it says so.
 //
 // It must not know what is served, nor what can go wrong.
@@ -69,7 +69,7 @@ var (
 	// NoStore is for what must not be cached, and Uncached also has fields for caches of HTTP/1.0.
 	NoStore  = Caching{control: "no-store"}
 	Uncached = Caching{control: "no-cache, no-store, must-revalidate", old: true}
-	// Revalidated is for what may be kept if its entity tag is asked about each time.
+	// Revalidated is for responses that caches may store but must revalidate for each request.
 	Revalidated = Caching{control: "no-cache"}
 	// Provisional is for files, and what is said of them, that may yet become others.
 	Provisional = CacheFor(10 * time.Minute)

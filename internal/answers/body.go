@@ -25,7 +25,7 @@ const (
 	HTML  = "text/html; charset=utf-8"
 )
 
-// A Body is the bytes of a response, and of each coding that was asked for so far. It is safe for
+// A Body is the bytes of a response, and of each coding that was requested so far. It is safe for
 // concurrent use.
 type Body struct {
 	contentType string

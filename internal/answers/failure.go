@@ -11,8 +11,8 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// A Failure is a response that is not what was asked for. It is an error, too, so that the code
-// that finds out what is wrong can say how it is answered.
+// A Failure is a response in place of the requested one. It is an error, too, so that the code
+// that detects the error can choose the response.
 type Failure struct {
 	Status  int
 	Message string

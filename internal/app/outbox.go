@@ -35,7 +35,7 @@ const schedulePath = "/schedule"
 
 // Requests of `larder schedule`.
 type (
-	// ScheduleListRequest asks for some requests on the schedule.
+	// ScheduleListRequest requests some requests on the schedule.
 	ScheduleListRequest struct {
 		After string `json:"after,omitempty"` // an id; "" from the first
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// A privateListener answers the operator on the private address, from the process's first moment to its last.
+// A privateListener serves probes, metrics and profiles on the private address, as long as the process runs.
 type privateListener struct {
 	socket  *socket // nil for none
 	logger  *slog.Logger
@@ -25,7 +25,7 @@ type privateListener struct {
 }
 
 // noTimeout is for responses that take as long as they take: an operation's events, a CPU profile. As IdleAtEnd it has idle
-// connections end at once: programs on this machine ask again.
+// connections end at once: programs on this machine retry.
 const noTimeout = -1
 
 // open starts to serve the private address. Without such an address it does nothing and returns nil.

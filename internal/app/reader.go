@@ -1,5 +1,5 @@
 // Package app is a larder process: the supervisor, which outlives the roles of the process, the roles, which open what they consist of in
-// order, and what the process answers to the commands that speak to it.
+// order, and the operations that the process runs for commands.
 //
 // A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
 // command if no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
-// A successor answers requests that come late on connections which an earlier run of the role has accepted: that run has closed the
-// store. The run that serves now answers them, or the process that has taken over. While none does, requests wait, until their
+// A successor handles requests that come late on connections which an earlier run of the role has accepted: that run has closed the
+// store. The run that serves now responds to them, or the process that has taken over. While none does, requests wait, until their
 // clients give up or Server.Stop cuts them off.
 type successor struct {
 	mu      sync.Mutex

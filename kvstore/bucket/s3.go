@@ -40,7 +40,7 @@ const (
 	listPage    = 1000
 )
 
-// errLate says that the store began to answer and did not go on, or did not answer.
+// errLate says that the store did not respond in time, or stopped in the middle of its response.
 var errLate = errors.New("the store's answer took too long")
 
 // s3 is a Bucket in an object store. Nothing is tried twice: the caller knows what may be.

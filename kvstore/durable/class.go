@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A Class says how the objects of one kind behave: they take a Q and answer an A.
+// A Class says how the objects of one kind behave: they handle events of type Q and return responses of type A.
 // Both may be pointers, but other code must not hold what an object keeps.
 type Class[Q, A any] struct {
 	// Name is what the rows in the store go by: lower-case letters, digits and
@@ -36,7 +36,7 @@ type Class[Q, A any] struct {
 // A Handler is one object in memory. Its methods are never called while another
 // event has the turn, so its fields need no lock.
 type Handler[Q, A any] interface {
-	// Handle answers an event.
+	// Handle handles an event and returns the response.
 	Handle(ctx context.Context, s *State, request Q) (A, error)
 	// Alarm does what is due. Embed [NoAlarm] where nothing ever is.
 	Alarm(ctx context.Context, s *State, a Alarm) error

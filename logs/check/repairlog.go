@@ -15,7 +15,7 @@ import (
 type LossError struct {
 	Entries []logs.Range // the entries that are missing; none where others are in their place
 	Size    int64        // how many were signed
-	Problem error        // what the sources answered
+	Problem error        // why the sources could not supply the entries
 }
 
 func (e *LossError) Error() string {

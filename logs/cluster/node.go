@@ -94,7 +94,7 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("%s lacks commit %d, which this node has applied: the bucket is behind, as after an old copy of it was restored, and nothing may be published into it. Stop all nodes, and start them with a new, empty --bucket, first the node that has the most entries (this one has %d; larder log list tells on the others): it brings the log there", e.Bucket, e.Commit, e.Entries)
 }
 
-// ErrUnavailable says that nothing can be published for the moment: the bucket does not answer. What
+// ErrUnavailable says that nothing can be published for the moment: the bucket does not respond. What
 // gets it has not happened.
 var ErrUnavailable = errors.New("nothing can be published while the bucket does not answer; try again")
 

@@ -212,7 +212,7 @@ func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error
 	return b.read(m)
 }
 
-// Content implements [Contents]. A change of the deltas of the content is an error, too.
+// Content implements [Contents]. It also verifies the deltas of the content, because a follower takes them only after everything else.
 func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -20,7 +20,7 @@ const (
 
 // A row of Named has half of a content's hash, whether what names it is live, and which
 // release that is, as a part of its key in the map of live releases; zeros for an entry. So
-// the first row of a hash tells whether the content may be handed out, however many
+// the first row of a hash says whether the content may be served, however many
 // releases have the same file. Half of a hash leaves no room for chance, and rows small.
 const (
 	namedHash    = 16

@@ -47,7 +47,7 @@ type Withdrawal struct {
 	Time   time.Time `json:"time"`
 }
 
-// A Package is one enrolled package.
+// A Package is one registered package.
 type Package struct {
 	Name  string          `json:"name"`
 	JSON  json.RawMessage `json:"json"`  // the package JSON, white space normalised

@@ -48,7 +48,7 @@ func (k StateKind) IsUntried() bool {
 	return k == Older || k == Prerelease || k == Ignored || k == Gone
 }
 
-// A State is what became of one version that upstream has: what was tried, when,
+// A State is the state of one version that upstream has: what was tried, when,
 // why it failed and when it is tried again. Apply writes the states that follow
 // from the log; the bot writes Processing, Failed and Unlogged refusals, which a repair leaves alone.
 type State struct {

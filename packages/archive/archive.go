@@ -91,7 +91,7 @@ func (l Limits) withDefaults() Limits {
 // RefusedError says that an archive breaks a rule and must not be used at all. Trying again does not
 // help: the same bytes will be refused again.
 type RefusedError struct {
-	// Entry is the name as it stands in the archive, or empty where the whole archive is at fault.
+	// Entry is the name as the archive has it, or empty if the error concerns the archive itself.
 	Entry string
 	// Reason is for people: "the same name twice", "absolute name"….
 	Reason string

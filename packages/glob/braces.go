@@ -119,7 +119,7 @@ func (e *expander) expandNext(text []rune, depth int) ([][]rune, error) {
 	return out, nil
 }
 
-// expandList returns what the parts of a list between braces stand for.
+// expandList returns the alternatives of a list between braces.
 func (e *expander) expandList(body []rune, depth int) ([][]rune, error) {
 	parts := splitCommas(body)
 	if len(parts) == 1 {

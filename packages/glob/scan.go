@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A token is one piece of the regular expression that a portion stands for.
+// A token is one element of the regular expression that a portion means.
 type token struct {
 	op         op
 	unit       uint16 // of opChar
@@ -222,7 +222,7 @@ func isSign(c uint16) bool {
 	return c == '?' || c == '*' || c == '+' || c == '@' || c == '!'
 }
 
-// signToken returns the token of such a character without a parenthesis behind it.
+// signToken returns the token of the sign of an extended form that no parenthesis follows.
 func signToken(sign uint16) token {
 	switch sign {
 	case '*':

@@ -31,7 +31,7 @@ type Options struct {
 	// Catalogue is what a file's upstream is looked for in; nil: it is not. The file itself may be
 	// part of it.
 	Catalogue *packages.Catalogue
-	// New tells that the files are not in the catalogue yet. What old packages are allowed to lack
+	// New says that the files are not in the catalogue yet. What old packages are allowed to lack
 	// is an error then: autoupdate, an SPDX licence, an upstream of their own. The order of
 	// properties is looked at only then.
 	New bool

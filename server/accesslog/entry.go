@@ -141,7 +141,7 @@ func (l *Log) appendCombined(b []byte, e *Entry) []byte {
 	return append(b, "\"\n"...)
 }
 
-// appendQuoted appends a text that stands in quotes, as nginx writes it; none is what stands for an empty one.
+// appendQuoted appends a text in quotes, escaped as nginx does; none instead of an empty text.
 func appendQuoted(b []byte, s, none string) []byte {
 	if s == "" {
 		return append(b, none...)

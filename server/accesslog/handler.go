@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Handler logs what next answers. A nil Log returns next. What tells the client's address stands in front of it.
+// Handler returns a handler that logs the responses of next; a nil Log returns next. The handler that determines the client's address
+// must be in front of it.
 func (l *Log) Handler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
@@ -31,7 +32,7 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// watched is a ResponseWriter that knows what was answered.
+// watched is a ResponseWriter that records status and size of the response.
 type watched struct {
 	http.ResponseWriter
 	status int

@@ -8,7 +8,7 @@
 // written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
 // an address.
 //
-// It must not know how requests are answered.
+// The package must not know how requests are served.
 package accesslog
 
 import (

@@ -31,7 +31,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// LetsEncrypt is the directory of the ACME server that is asked if no other is named.
+// LetsEncrypt is the directory of the default ACME server.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
 // Options says which certificates the Manager gets, and how.
@@ -46,7 +46,7 @@ type Options struct {
 	Folder string
 	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
 	TLS *net.TCPAddr
-	// HTTP is where [Manager.Challenges] answers, and HTTP-01 challenges arrive. Default: nothing answers them.
+	// HTTP is the address of [Manager.Challenges], at which HTTP-01 challenges arrive. Default: none.
 	HTTP *net.TCPAddr
 	// Check is the interval between checks whether a certificate is due for renewal. Default: 10 minutes.
 	Check time.Duration

@@ -111,7 +111,7 @@ func isAttrChar(b byte) bool {
 	return '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z' || strings.IndexByte("!#$&+-.^_`|~", b) >= 0
 }
 
-// Prefix is where whole releases are: Prefix + package + "/" + version + ".tar.gz"
+// Prefix is the path of complete releases: Prefix + package + "/" + version + ".tar.gz"
 // or ".zip".
 const Prefix = "/download/"
 
@@ -247,14 +247,16 @@ type sender struct {
 	begun  bool   // whether anything was sent, headers included
 }
 
+// newSender returns the writer of an archive. It buffers a chunk, calls begin before it sends the first one, and cuts off a client that is too
+// slow while others wait. place ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
 	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.isFull() || client.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }
 
-// Write implements io.Writer. Nothing is sent before a whole chunk is there, so an
-// archive that fails early can still be answered for.
+// Write implements io.Writer. It sends nothing before a chunk is complete, so an early error still becomes a response with an
+// error status.
 func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
 
 // finish sends the rest of the archive. If nothing was sent yet, the length is known.
@@ -265,7 +267,7 @@ func (s *sender) finish() error {
 	return s.buffer.Flush()
 }
 
-// chunks is what a sender's buffer writes to.
+// chunks is the destination of a sender's buffer.
 type chunks struct{ *sender }
 
 func (s chunks) Write(data []byte) (int, error) {

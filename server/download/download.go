@@ -54,7 +54,7 @@ type Options struct {
 	// processor while its client is fast, and the memory of its largest content in
 	// its stored form, with up to 32 MiB for decoding where that is Brotli only.
 	AtOnce int
-	// Wait is how long a request waits for its turn before it is answered with 503.
+	// Wait is how long a request waits for a slot before the response is 503.
 	// Default 1 s.
 	Wait time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of an archive. Default
@@ -82,7 +82,7 @@ func (o *Options) setDefaults() {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 }
 
-// Handler serves whole releases. It is an http.Handler for every path that begins
+// Handler serves complete releases. It is an http.Handler for every path that begins
 // with [Prefix].
 type Handler struct {
 	store   *kvstore.Store

@@ -228,7 +228,7 @@ func (c *conn) respondToRead(now time.Time) state {
 	return idle
 }
 
-// clearPreface is as much of the beginning of HTTP/2 as tells it from HTTP/1.1.
+// clearPreface is the part of the preface of HTTP/2 that distinguishes it from HTTP/1.1.
 const clearPreface = "PRI "
 
 // readHead reads the head of a request of which the first bytes are in the buffer. It returns the length of the head and idle. If

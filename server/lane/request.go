@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// A Request is what a client asks for. Its strings are parts of the connection's
+// A Request is a request of a client. Its strings are parts of the connection's
 // buffer: they hold for as long as the request is being answered, and a handler that
 // keeps one longer has to clone it.
 type Request struct {

@@ -35,7 +35,7 @@
 //     is net/http's. HTTP/2 has 4 KiB for the table of fields, what its requests hold, and while
 //     something is being sent 80 KiB, or 68 KiB with TLS; package h2 has the bounds.
 //
-// It must not know what is asked for, nor how net/http answers.
+// It must not know what clients request, nor how net/http responds.
 //
 // # Phases
 //

@@ -1,4 +1,4 @@
-// Package usage counts how much the files of each release are asked for.
+// Package usage counts the requests for the files of each release.
 //
 // It counts requests that were answered with a file, or could have been (HEAD, 304, ranges), and the bytes of
 // their bodies that were sent, by package, version and day (UTC). It knows the files that are wanted most, approximately
@@ -9,11 +9,11 @@
 //   - Counting takes a few atomic operations: no lock and no allocation, but for the first request for a file since
 //     the counts were last gathered.
 //   - Counts are exact. A process that is killed loses those of the last minute at most; one that ends loses none.
-//   - Memory is bounded, whatever is asked for; see mostPending and mostFresh.
+//   - Memory is bounded, whatever clients request; see mostPending and mostFresh.
 //   - The store keeps the newest 25 months that have counts, which is two years and more: at most a few bytes for each
 //     release and day with a request.
 //   - Counts of other processes that serve the same (share.go) are in all sums, each once.
-//   - Nothing is known of who asked: no address, no cookie, no field of a request.
+//   - It records nothing about clients: no address, no cookie, no field of a request.
 //
 // It must not know HTTP, and counts only what its callers say is a published file: names that strangers make up are kept
 // nowhere.
@@ -57,7 +57,7 @@ type Options struct {
 	Store *kvstore.Store
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Logger hears that rows could not be read or written. Default: nothing is logged.
+	// Logger logs rows that could not be read or written. Default: nothing is logged.
 	Logger *slog.Logger
 }
 

@@ -13,7 +13,7 @@ import (
 // have more than a few hundred-thousandths of all requests.
 const mostWanted = 16 << 10
 
-// wanted knows which files are asked for most, in bounded memory, by the space-saving algorithm (Metwally, Agrawal and
+// wanted counts the most requested files, in bounded memory, by the space-saving algorithm (Metwally, Agrawal and
 // El Abbadi, 2005): a file that is not counted yet takes the place of the one with the fewest requests, and its count,
 // which is what the new one's may be too high by.
 type wanted struct {

@@ -140,7 +140,7 @@ type admittedResponse struct {
 	request *http.Request
 	ticket  queue.Ticket
 	cookie  string // "" for none
-	public  bool   // the response is for all who ask
+	public  bool   // shared caches may store the response for all clients
 	begun   bool
 }
 

@@ -35,7 +35,7 @@ type centre struct {
 	answered time.Time // when the last response came
 	stopped  bool
 	down     bool // the site was down at the last task
-	first    bool // no life of the data centre came before
+	first    bool // the data centre has no earlier incarnation
 }
 
 // A task is done with a room's data centre while it has the turn of its durable object.

@@ -13,9 +13,9 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// A challenge is a service of the operator's that is asked about each new visitor of a room before
+// A challenge is a service of the operator's that a room queries about each new visitor before
 // there is a ticket: whether a cookie or a header of the request proves what the operator wants
-// proven. The room does not ask about a visitor who has a ticket.
+// proven. The room sends no query about a visitor who has a ticket.
 type challenge struct {
 	url    *url.URL
 	client *http.Client

@@ -507,7 +507,7 @@ func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	})
 }
 
-// A schedule tells what holds in a room at a time.
+// A schedule has the settings of a room that are in force at a time.
 type schedule struct {
 	config  *config.Room
 	keys    *Keyring

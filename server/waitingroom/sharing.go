@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 )
 
-// SharingPath is where the leader of a cluster is asked about the rooms by the other nodes.
+// SharingPath is the path of the requests of a cluster's nodes to the leader about the rooms.
 const SharingPath = "/rooms"
 
 // MaxMessage bounds a message between nodes, in bytes.
@@ -54,7 +54,7 @@ type SharingOptions struct {
 	Logger  *slog.Logger
 }
 
-// A Sharing has a node share its rooms with its cluster: the leader has the global objects of the rooms, and each node asks it.
+// A Sharing has a node share its rooms with its cluster: the leader has the global objects of the rooms, and each node queries it.
 type Sharing struct {
 	options SharingOptions
 	member  *nodes.Member

@@ -35,13 +35,13 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 		FlushInterval: -1, // what has come goes on at once, as it came
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL = requestTarget(r.In)
-			r.Out.Host = r.In.Host       // the site needs the name by which it was asked
+			r.Out.Host = r.In.Host       // the site needs the host name that the client requested
 			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
 			client.SetForwarded(r.Out.Header, r.In)
 			removeTickets(r.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {
-			// The answer to an upgrade is written by the proxy itself.
+			// The proxy itself writes the response to an upgrade.
 			if p, ok := res.Request.Context().Value(passingKey{}).(*admittedResponse); ok && res.StatusCode == http.StatusSwitchingProtocols {
 				p.applyOriginCommands(res.Header)
 			}

@@ -55,7 +55,7 @@ const (
 	Extension = ".mjs"
 )
 
-// A Request asks for the modules of a release.
+// A Request is a request to build the modules of a release.
 type Request struct {
 	Package  string            `json:"package"`            // npm's name
 	Subpaths []string          `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
@@ -171,7 +171,7 @@ type builder struct {
 	loaded     map[string]bool // files of the release
 	imports    map[string][]string
 	unresolved map[importSite]resolved // what was not resolved
-	required   map[importSite]bool     // calls of require for other packages that stand in no try statement
+	required   map[importSite]bool     // calls of require for other packages outside of try statements
 }
 
 // An importSite is an import, or a call of require, of a specifier in a file of the release.

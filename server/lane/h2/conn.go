@@ -3,7 +3,7 @@
 //
 // What it guarantees:
 //
-//   - A request that it gives away is whole and well-formed; what is not ends its stream or the
+//   - A request that it returns is complete and well-formed; what is not ends its stream or the
 //     connection, with the error code that the RFC names.
 //   - Nothing is sent beyond what the client takes, for each stream and for all of them.
 //   - It is the turn of the most urgent stream that can send. A request is answered when it is its
@@ -13,7 +13,7 @@
 //     and framebudget.go.
 //   - A request that is answered with a prepared head and body takes no allocation.
 //
-// A Conn is for one goroutine at a time. It must not know what is asked for, nor sockets, nor TLS.
+// A Conn is for one goroutine at a time. It must not know what clients request, nor sockets, nor TLS.
 package h2
 
 import (

@@ -64,7 +64,7 @@ type Field struct {
 	Name, Value string
 }
 
-// A Request is what a client asks for.
+// A Request is a request of a client.
 type Request struct {
 	Method, Scheme, Authority, Path string
 	// Fields are in the order in which they came, without the pseudo-fields.

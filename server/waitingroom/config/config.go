@@ -72,7 +72,7 @@ type Room struct {
 	UpstreamTimeout time.Duration
 	UpstreamCA      *x509.CertPool // that signs the certificates of upstreams; nil for the system's
 	UpstreamHealth  string         // path that an upstream that works answers with 2xx or 3xx; "" for none
-	// Challenge is asked about each new visitor, who gets a ticket only where it answers with 2xx;
+	// Challenge is queried about each new visitor, who gets a ticket only if its response is 2xx;
 	// nil for none.
 	Challenge *url.URL
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
@@ -164,7 +164,7 @@ type EffectiveSettings struct {
 	Until    time.Time // in the far future where nothing will change
 }
 
-// Phase says where a room stands with regard to its events.
+// Phase says whether an event of a room is running, ahead or over.
 type Phase uint8
 
 // The phases.

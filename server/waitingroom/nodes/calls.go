@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A visitor whom one node has called may come to another one. That node, where the visitor has a ticket but no slot, asks the owner.
+// A visitor whom one node has called may come to another one. That node, where the visitor has a ticket but no slot, queries the owner.
 // The node that made the call admits the visitor, and the other one passes on the ticket of the session, which it takes over like any
 // session of another node. So the slot is charged once, by the node that has reserved it, and a lost message costs only time.
 

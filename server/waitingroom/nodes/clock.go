@@ -12,7 +12,7 @@ const (
 	// Sure is how long an owner answers after it began to read that there is no later epoch.
 	Sure = 5 * time.Second
 	// Skew is the most that the clocks of two nodes differ: each is at most Within and ahead from the owner's, and
-	// the rest is for drift while a node does not hear of the owner.
+	// the rest is for drift while a node gets no response from the owner.
 	Skew = 5 * time.Second
 	// ahead is how far a clock may be before the owner's while its node takes answers.
 	ahead = 200 * time.Millisecond

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Member is a node that asks the owner. It is safe for concurrent use.
+// A Member is a node that queries the owner. It is safe for concurrent use.
 type Member struct {
 	Name  string
 	Clock *Clock

@@ -6,7 +6,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Request is what a node asks the owner, about one room or only for the time.
+// A Request is a request of a node to the owner, about one room or only for the time.
 type Request struct {
 	// Node is the name of the data centre, and Epoch the highest that it knows.
 	Node  string
@@ -37,7 +37,7 @@ type Revocation struct {
 // MostRevoked is how many revocations a message has at most. The others come with the next one.
 const MostRevoked = 5000
 
-// A Response is what the owner answers.
+// A Response is the response of the owner.
 type Response struct {
 	Epoch int64
 	// Refused says why it is none.
@@ -59,7 +59,7 @@ type Response struct {
 	Limit int `json:",omitempty"`
 }
 
-// A Refusal is why an owner does not answer.
+// A Refusal is the reason for which an owner refuses a request.
 type Refusal string
 
 // The refusals.

@@ -99,7 +99,7 @@ const (
 	mostLacked = 1000 // nodes and rooms
 )
 
-// requestList asks for the list to be read again, unless that was in vain.
+// requestList requests that the list is read again, unless that was in vain.
 func (o *Owner) requestList(node, room string) {
 	of := [2]string{node, room}
 	if n, known := o.vain[of]; o.lacks || n == mostInVain || !known && len(o.vain) == mostLacked {
@@ -116,7 +116,7 @@ func (o *Owner) NeedsList() bool {
 	return o.lacks
 }
 
-// SilentNodes returns the listed nodes that have not asked for that long.
+// SilentNodes returns the listed nodes that have sent no request for that long.
 func (o *Owner) SilentNodes(since time.Duration) (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -153,7 +153,7 @@ func (t *tickets) expectReturns(absent []Bucket, gone time.Time) {
 	t.absentUntil = gone
 }
 
-// countReturn takes a visitor of a bucket who has come back out of the absent.
+// countReturn removes a visitor from the absent visitors of a bucket, because the visitor has returned.
 func (t *tickets) countReturn(bucket Minute) {
 	for i := range t.absent {
 		if g := &t.absent[i]; g.Minute == bucket && g.Waiting > 0 {
