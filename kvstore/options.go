@@ -38,7 +38,7 @@ type Options struct {
 
 	// Mark is the path of a small file outside of the store's folder. While the store is open for writing, it records there
 	// what is durable, at most a second late and up to date after Close. A store that has less is [Behind]. If the folder of
-	// the file is missing, nothing is recorded. Whoever replaces the store by another one removes the file. Default: none.
+	// the file is missing, nothing is recorded. A program that replaces the store by another one removes the file. Default: none.
 	Mark string
 
 	// Program is the version of the program that opens the store, kept in it to be named where an

@@ -55,7 +55,7 @@ func (c *conn) sendSealed() error {
 		}
 	}
 	file := c.sealed
-	for len(c.parts[2]) > 0 { // a signal ends a call early, and nobody would tell that the client takes more
+	for len(c.parts[2]) > 0 { // a signal ends a call early, and no event would report that the client takes more
 		offset := int64(c.exchange.size - len(c.parts[2]))
 		n, err := unix.Sendfile(c.fd, file.fd, &offset, len(c.parts[2]))
 		switch err {
