@@ -66,6 +66,7 @@ func (c *connections) setLimit(limit int) {
 	}
 }
 
+// listLanes returns the lanes whose connections count.
 func (c *connections) listLanes() []*lane.Listener {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -153,6 +153,7 @@ func (c *Client) newRequest(ctx context.Context, operation string, request any, 
 	return r, nil
 }
 
+// call sends a request for an operation to the process, passes each event of its response to event, and returns the result.
 func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {
@@ -194,6 +195,7 @@ func (c *Client) call(ctx context.Context, operation string, request any, conten
 	}
 }
 
+// decodeStrict decodes JSON that must have no unknown fields.
 func decodeStrict(raw []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
@@ -206,6 +208,7 @@ type pipeListener struct {
 	closed chan struct{}
 }
 
+// dial returns the client's end of a new pipe to the server.
 func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -381,6 +384,7 @@ func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler 
 	return e
 }
 
+// serveOperation runs an operation and sends its events and its result as lines of JSON.
 func serveOperation(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
 	request, err := readRequest(c)
 	if err != nil {
@@ -443,6 +447,7 @@ type lineWriter struct {
 	ended bool
 }
 
+// write sends a line, unless the response has ended.
 func (l *lineWriter) write(v line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -453,6 +458,7 @@ func (l *lineWriter) write(v line) {
 	l.w.Flush()
 }
 
+// end sends the last line. Later lines are dropped.
 func (l *lineWriter) end(v line) {
 	l.write(v)
 	l.mu.Lock()

@@ -168,6 +168,7 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 // maxPosted is far more than a valid request takes in JSON, in bytes.
 const maxPosted = 512 << 10
 
+// servePost schedules the request in the body, under an id or, for "", under a new one.
 func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string) {
 	var request Request
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPosted))
@@ -184,6 +185,7 @@ func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string)
 	writeResponse(w, r, status, state, err)
 }
 
+// serveList lists requests on the schedule.
 func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 	limit := 100
 	if value := r.FormValue("limit"); value != "" {
@@ -207,6 +209,7 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any
 	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 
+// writeError sends the status that belongs to an error of the scheduler.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	switch {

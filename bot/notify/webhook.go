@@ -208,6 +208,7 @@ func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	return err
 }
 
+// send sends a command to the registry.
 func (w *Webhooks) send(ctx context.Context, c command) (response, error) {
 	return w.registry.Send(ctx, c)
 }
@@ -362,6 +363,7 @@ func webhookOf(message string) string {
 	return hook
 }
 
+// enqueue counts messages as pending, and schedules each of them once.
 func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 	if len(due) == 0 {
 		return nil

@@ -70,6 +70,7 @@ func (registry) Handle(ctx context.Context, s *durable.State, c command) (respon
 	return c.do(ctx, s)
 }
 
+// do stores a webhook, unless there are too many.
 func (c addHook) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	switch {
@@ -95,6 +96,7 @@ func (r response) webhooks() (n int) {
 	return n
 }
 
+// do deletes a webhook and its pending messages.
 func (c removeHook) do(ctx context.Context, s *durable.State) (response, error) {
 	if _, err := readHook(ctx, s, c.id); err != nil {
 		return response{}, err
@@ -128,10 +130,12 @@ func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
+// do returns all webhooks, the cursor and the version.
 func (getHooks) do(ctx context.Context, s *durable.State) (response, error) {
 	return readRegistry(ctx, s)
 }
 
+// do returns what getHooks does, with the number of pending messages of each webhook.
 func (countPending) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {
@@ -173,6 +177,7 @@ func readRegistry(ctx context.Context, s *durable.State) (a response, err error)
 	return a, nil
 }
 
+// do counts messages as pending, except those of webhooks that were removed.
 func (c addPending) do(ctx context.Context, s *durable.State) (response, error) {
 	for _, message := range c.messages {
 		// The webhook may have been removed meanwhile.
@@ -188,6 +193,7 @@ func (c addPending) do(ctx context.Context, s *durable.State) (response, error) 
 	return response{}, nil
 }
 
+// do stores the next entry to read, unless a webhook was added meanwhile.
 func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
 	version, _, err := durable.GetJSON[int](ctx, s, versionKey)
 	if err != nil || version != c.version {
@@ -196,10 +202,12 @@ func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, durable.PutJSON(ctx, s, cursorKey, c.to)
 }
 
+// do counts a message as pending no longer.
 func (c removePending) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, s.Delete(ctx, pendingPrefix+c.message)
 }
 
+// do stores the result of an attempt with its webhook. A message that was delivered or given up is pending no longer.
 func (c recordAttempt) do(ctx context.Context, s *durable.State) (response, error) {
 	h, err := readHook(ctx, s, webhookOf(c.message))
 	if err != nil {

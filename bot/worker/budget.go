@@ -104,6 +104,7 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 	return l.wait(ctx, t)
 }
 
+// wait waits until a turn may start. The caller calls leave at the end of the turn.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone

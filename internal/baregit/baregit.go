@@ -57,6 +57,7 @@ func Init(dir, branch string) (*filesystem.Storage, error) {
 	return s, s.SetConfig(c)
 }
 
+// storage returns the storage of a bare repository in a folder.
 func storage(dir string) *filesystem.Storage {
 	return filesystem.NewStorage(osfs.New(dir), cache.NewObjectLRUDefault())
 }

@@ -140,6 +140,7 @@ func (a *Axis) marks() []Mark {
 // mostPoints bounds the points of a line; of several values at one point the highest is drawn.
 const mostPoints = 1500
 
+// drawLine draws line number i of the chart.
 func (f *frame) drawLine(b *strings.Builder, i int, l Line) {
 	stride := (len(l.Values) + mostPoints - 1) / mostPoints
 	var path strings.Builder

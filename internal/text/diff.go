@@ -68,6 +68,7 @@ func runsOf(a, b []string, before string, edits []udiff.Edit) []hunk {
 	return runs
 }
 
+// writeHunk writes one hunk of a unified diff with its context. runs are the changes in it.
 func writeHunk(out *strings.Builder, a, b []string, runs []hunk) {
 	const around = udiff.DefaultContextLines
 	first, last := runs[0], runs[len(runs)-1]

@@ -101,6 +101,7 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
+// open opens the file of the log for appending, or returns standard output.
 func (l *Log) open() (io.WriteCloser, error) {
 	if l.o.File == Stdout {
 		return os.Stdout, nil

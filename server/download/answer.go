@@ -49,6 +49,7 @@ func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
 	}
 }
 
+// setFields sets the header fields of a response with the archive.
 func (a answer) setFields(w http.ResponseWriter) {
 	h := w.Header()
 	a.setCommon(h)
@@ -60,6 +61,7 @@ func (a answer) setFields(w http.ResponseWriter) {
 	h.Set("Accept-Ranges", "none")
 }
 
+// setCommon sets the header fields that 200 and 304 share.
 func (a answer) setCommon(h http.Header) {
 	answers.SetFields(h, answers.AnyOrigin...)
 	answers.SetFields(h, a.tags...)
@@ -226,6 +228,7 @@ func (h *Handler) failureOf(t target, err error) failure {
 	return unavailable
 }
 
+// send sends the failure as JSON, and returns its outcome.
 func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	f.SendJSON(w, r)

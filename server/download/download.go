@@ -75,6 +75,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
+// setDefaults replaces zero fields by their defaults.
 func (o *Options) setDefaults() {
 	o.AtOnce = cmp.Or(o.AtOnce, 4)
 	o.Wait = cmp.Or(o.Wait, time.Second)
@@ -130,6 +131,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serve handles a request, and returns its target and its outcome for the metrics.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome) {
 	if requests.LineTooLong(r) {
 		return target{}, targetTooBig.send(w, r)

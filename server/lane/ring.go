@@ -31,6 +31,7 @@ func (r *ring[T]) append(m T) {
 	r.n++
 }
 
+// remove removes a member from the ring.
 func (r *ring[T]) remove(m T) {
 	var none T
 	l := m.linked()

@@ -54,6 +54,7 @@ func (c *Clock) Known() bool {
 // WhenKnown returns a channel that is closed once the owner's time is known.
 func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 
+// setKnown closes the channel of WhenKnown.
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
 // setLeading has the clock be that which all others follow.

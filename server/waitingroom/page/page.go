@@ -230,6 +230,7 @@ func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// parse parses the template of a room, and caches the result.
 func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,6 +288,7 @@ type figure struct {
 	At           template.HTML // the time of what the value counts down to, "" for none
 }
 
+// builtIn returns the built-in page for a visitor in a state.
 func builtIn(s *State, w *words) Page {
 	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Room: s.Moment.Room, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
 	wait := figure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
@@ -466,6 +468,7 @@ func (p Preview) HTML(now time.Time) ([]byte, error) {
 	return made.HTML, err
 }
 
+// readTemplate reads a template from a file, and refuses one that is too large.
 func readTemplate(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -245,7 +245,7 @@ func TestWorkerBudget(t *testing.T) {
 		w := NewWorker("w", settings(t, 200, 200, func(s *Settings) { s.Allocator = c.allocator }), 1)
 		w.Apply(WorkerState{Worker: "w", DataCentre: c.dataCentre, Workers: c.workers, Room: room})
 		slots := w.settings.available(room.Active, 0)
-		if got := w.budget(slots); slots != 150 || got != c.want {
+		if got := w.slotBudget(slots); slots != 150 || got != c.want {
 			t.Errorf("%v in %s: %d of %d slots, want %d of 150", c.allocator, c.dataCentre, got, slots, c.want)
 		}
 	}

@@ -19,8 +19,10 @@ type pack struct {
 // version is the first number of every snapshot.
 const version = 2
 
+// writePack returns a pack to write a snapshot.
 func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
+// readPack returns a pack to read a snapshot. It fails for a snapshot of another version.
 func readPack(data []byte) *pack {
 	p := &pack{bytes: data, reading: true}
 	if len(data) == 0 || data[0] != version {
@@ -31,7 +33,7 @@ func readPack(data []byte) *pack {
 	return p
 }
 
-// end reports whether what was read is a whole snapshot.
+// end returns an error if the pack has read anything but one complete snapshot.
 func (p *pack) end() error {
 	if p.failed || len(p.bytes) > 0 {
 		return errors.New("snapshot of the waiting room: damaged, or of another version")
@@ -39,13 +41,14 @@ func (p *pack) end() error {
 	return nil
 }
 
-// fail stops reading a snapshot that holds what no machine writes.
+// fail stops reading a snapshot if it is wrong: it has a value that no machine writes.
 func (p *pack) fail(wrong bool) {
 	if p.reading && wrong {
 		p.failed, p.bytes = true, nil
 	}
 }
 
+// packInt writes or reads an integer.
 func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	if !p.reading {
 		p.bytes = binary.AppendVarint(p.bytes, int64(*n))

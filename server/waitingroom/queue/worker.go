@@ -57,7 +57,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 		if s.Allocator == Counter {
 			return Decision{Outcome: Ask, Ticket: t}
 		}
-		return w.pass(t)
+		return w.startSession(t)
 	}
 	switch {
 	case s.Method == Reject:
@@ -73,28 +73,29 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	if first {
 		t.Since = w.now
 	}
-	if s.Method == Passthrough || !s.QueueAll && w.chance(&t, first) {
+	if s.Method == Passthrough || !s.QueueAll && w.admits(&t, first) {
 		t.AcceptedAt, t.RefreshInterval = w.now, 0
-		return w.pass(t)
+		return w.startSession(t)
 	}
 	t.LastCheckIn, t.RefreshInterval = w.now, s.drawRefresh(w.rng)
 	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: w.estimate(&t)}
 }
 
-// pass begins or renews a session.
-func (w *Worker) pass(t Ticket) Decision {
+// startSession starts or renews the session of a ticket.
+func (w *Worker) startSession(t Ticket) Decision {
 	t.LastCheckIn, t.Ends = w.now, w.settings.sessionEnd(w.now, maxSession)
 	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
+// estimate returns the estimated wait of a ticket.
 func (w *Worker) estimate(t *Ticket) Estimate {
 	return w.state.Room.estimate(w.settings.Method, w.settings.placeOf(t).bucket)
 }
 
-// chance decides by what this worker may admit this minute, and counts the admission.
-func (w *Worker) chance(t *Ticket, first bool) bool {
+// admits reports whether this worker admits a ticket, within its part of the slots of this minute, and counts the admission.
+func (w *Worker) admits(t *Ticket, first bool) bool {
 	s, room := &w.settings, &w.state.Room
 	if m := MinuteOf(w.now); w.minute != m {
 		w.minute, w.used = m, 0
@@ -113,7 +114,7 @@ func (w *Worker) chance(t *Ticket, first bool) bool {
 		ok = true
 		w.covered[t.Bucket()]++
 	case partly || s.Method == Random:
-		ok = w.used < w.budget(slots)
+		ok = w.used < w.slotBudget(slots)
 	}
 	if ok {
 		w.used++
@@ -121,8 +122,8 @@ func (w *Worker) chance(t *Ticket, first bool) bool {
 	return ok
 }
 
-// coverage reports whether the slots that are left cover the visitor's bucket wholly, or
-// partly; for a first request, whether all buckets leave anything.
+// coverage reports whether the remaining slots suffice for all visitors of the ticket's bucket, or for some of them; at a visitor's first
+// request, whether any slots remain after all buckets.
 func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool) {
 	place := w.settings.placeOf(t).bucket
 	if w.settings.Method == Random {
@@ -140,17 +141,17 @@ func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool)
 	return false, left > 0
 }
 
-// budget is how many of a room's slots this worker may use: its part of the data
-// centre's and its part of Anywhere's.
-func (w *Worker) budget(slots int) int {
+// slotBudget returns how many of a room's slots this worker may use: its part of the data centre's slots and of those that no data centre
+// has reserved.
+func (w *Worker) slotBudget(slots int) int {
 	s, room := &w.settings, &w.state.Room
 	own, anywhere := room.Traffic.share(slots, w.state.DataCentre)
 	utilisation := float64(room.Active) / float64(s.TotalActiveUsers)
 	return s.perWorker(own, w.state.Workers, utilisation) + s.perWorker(anywhere, room.Workers, utilisation)
 }
 
-// Report is what the data centre has to hear: every ticket since the last report that it
-// has acknowledged, but for those that are over by now.
+// Report returns a report for the data centre: every ticket since the last report that the data centre has acknowledged, except those that
+// have expired.
 func (w *Worker) Report(now time.Time) WorkerReport {
 	w.now = later(w.now, now)
 	w.seq++
@@ -162,7 +163,7 @@ func (w *Worker) Report(now time.Time) WorkerReport {
 	return r
 }
 
-// Apply takes what the data centre has answered.
+// Apply applies the response of the data centre.
 func (w *Worker) Apply(st WorkerState) {
 	if st.Worker != w.name || w.known && st.Ack < w.state.Ack {
 		return
