@@ -113,8 +113,8 @@ func (l *Log) open() (io.WriteCloser, error) {
 	return f, nil
 }
 
-// Reopen opens the file anew, after it was renamed to be kept. What was logged before goes to the old one. Where the new one
-// cannot be opened, the old one goes on.
+// Reopen opens the file again, after it was renamed for rotation. Earlier lines go to the old file. If the new file cannot be opened,
+// the log continues with the old one.
 func (l *Log) Reopen() error {
 	if l.o.File == Stdout {
 		return nil
