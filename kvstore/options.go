@@ -139,7 +139,7 @@ func pebbleOptions(o *Options) *pebble.Options {
 		// A missing table is an error to the caller that reads it.
 		DisableConsistencyCheck: o.ReadOnly,
 	}
-	// Compactions that reads ask for would make a reader wait for the manifest.
+	// Compactions that reads trigger would make a reader wait for the manifest.
 	po.Experimental.ReadSamplingMultiplier = -1
 	po.Experimental.SpanPolicyFunc = spanPolicy
 	if o.VirtualTime {
@@ -149,7 +149,7 @@ func pebbleOptions(o *Options) *pebble.Options {
 	po.TargetFileSizes[0] = 4 << 20
 	for i := range po.Levels {
 		l := &po.Levels[i]
-		l.BlockSize = 4 << 10        // a row is asked for alone
+		l.BlockSize = 4 << 10        // a row is read alone
 		l.IndexBlockSize = 512 << 10 // mostly one level of index in a table
 		l.FilterPolicy = bloom.FilterPolicy(10)
 		l.Compression = func() *sstable.CompressionProfile { return compression }

@@ -198,7 +198,7 @@ const (
 	States     Namespace = 't' // package, version: what was tried, how it ended
 	Upstreams  Namespace = 'u' // the last responses of upstreams
 	Versions   Namespace = 'v' // package, version
-	Usage      Namespace = 'w' // how much releases were asked for, by month
+	Usage      Namespace = 'w' // requests for releases, by month
 )
 
 // Key joins parts with zero bytes, so that a key with more parts sorts right

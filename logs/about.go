@@ -20,7 +20,7 @@ type About struct {
 	// Dependencies and Peers are the ranges of versions that its package.json wants, by npm package.
 	Dependencies map[string]string `json:"dependencies,omitempty"`
 	Peers        map[string]string `json:"peerDependencies,omitempty"`
-	// Modules is nil if the package JSON asks for none.
+	// Modules is nil if the package JSON requests none.
 	Modules *Modules `json:"modules,omitempty"`
 }
 

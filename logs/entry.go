@@ -28,9 +28,9 @@ type Kind string
 
 // The kinds of entries.
 const (
-	PackageAdded    Kind = "package-added"    // a package JSON was enrolled
-	PackageChanged  Kind = "package-changed"  // an enrolled package's JSON changed, as Diff shows
-	PackageRemoved  Kind = "package-removed"  // the catalogue has an enrolled package no more: what is published stays, nothing follows
+	PackageAdded    Kind = "package-added"    // a package JSON was registered
+	PackageChanged  Kind = "package-changed"  // a registered package's JSON changed, as Diff shows
+	PackageRemoved  Kind = "package-removed"  // the catalogue no longer has a registered package: its releases stay, no others follow
 	Detected        Kind = "detected"         // upstream has a release that is not here yet
 	Refused         Kind = "refused"          // a release will not be published, for the entry's Reason
 	Processed       Kind = "processed"        // a release's files were made; Manifest says what was done to each

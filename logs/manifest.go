@@ -39,7 +39,7 @@ type Manifest struct {
 	LeftOut []LeftOut `json:"leftOut,omitempty"`
 	Notes   []string  `json:"notes,omitempty"` // what went wrong without stopping the release
 	// Alike are the groups of files' paths that differ only in case or in Unicode form: what mirrors
-	// to a file system that does not tell them apart has to know.
+	// to a file system that does not distinguish them has to know.
 	Alike [][]string `json:"alike,omitempty"`
 }
 

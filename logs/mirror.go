@@ -12,7 +12,7 @@ const (
 	ProofSelfAsserted Proof = "self-asserted" // the origin's own word
 )
 
-// A Mirror says which other origin a release was taken from. It stands in the entries of
+// A Mirror says from which other origin a release was copied. It is in the entries of
 // Mirrored, Confirmed, Withdrawn and Restored releases.
 type Mirror struct {
 	Source string `json:"source"` // the kind of origin, a colon and its URL: larder:https://cdn.example.com

@@ -306,7 +306,7 @@ func kindNames() string {
 }
 
 // The index finds entries without reading the others. An entry has a row in it for
-// each scope that can be asked for: the whole log, its package, its release. Within
+// each scope that can be queried: the whole log, its package, its release. Within
 // a scope rows are apart by kind, so that the few refusals among thousands of
 // publications cost no more than as many refusals alone.
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// compressible is the size in bytes from which a coding is made: a smaller answer and its
+// compressible is the size in bytes from which a coding is made: a smaller response and its
 // headers fit into one packet as they are.
 const compressible = 1 << 10
 

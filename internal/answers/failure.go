@@ -21,8 +21,8 @@ type Failure struct {
 	Retry int
 	// Fields are further header fields.
 	Fields []Field
-	// Ref is under which the log tells more, and Entry the entry of the public log that does; ""
-	// and nil if there is nothing to tell.
+	// Ref is the reference by which the process's log has details, and Entry the entry of the public log that has them; ""
+	// and nil if there are none.
 	Ref   string
 	Entry *int64
 }

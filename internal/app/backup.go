@@ -313,7 +313,7 @@ func explainPermission(process *Process, err error) error {
 }
 
 // isInDataFolder reports whether dir, which need not exist, is the data folder or a folder in it. It follows symbolic links. The
-// error says why it cannot tell.
+// error says why it cannot decide.
 func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	data, err := os.Stat(r.settings.Data)
 	if err != nil {

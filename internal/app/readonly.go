@@ -32,7 +32,7 @@ const (
 // cannot be written, the key of the log cannot be used, or the bucket of the cluster is not reached at the start.
 type readOnlyError struct {
 	err error
-	// resolved reports whether the reason is gone, so that the role can start. It is nil if only an operator can tell.
+	// resolved reports whether the reason is gone, so that the role can start. It is nil if only an operator can decide that.
 	resolved func(context.Context) bool
 }
 

@@ -41,7 +41,7 @@ type roleRun struct {
 	restarts   restarts
 }
 
-// A console is what commands can ask of the role.
+// A console has the operations of the role for commands.
 type console struct {
 	operations   []func(operations)
 	status       []func(*Status)
@@ -141,7 +141,7 @@ func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
 		stopServer(s, r.supervisor.configuration.inForce.Get().Drain, r.logger)
-		late.sending.Wait() // s answers late requests of earlier runs
+		late.sending.Wait() // s handles late requests of earlier runs
 		late.succession.remove(s.Handler)
 		return
 	}

@@ -201,14 +201,14 @@ func readRooms(s *settings.Settings) (file config.File, on bool, err error) {
 
 // Requests about waiting rooms.
 type (
-	// A RoomsRequest asks for the status of waiting rooms.
+	// A RoomsRequest requests the status of waiting rooms.
 	RoomsRequest struct {
 		Room string `json:"room,omitempty"` // "" for all
 	}
 	SetRoomRequest    = record.SetRequest
 	ApplyRoomsRequest = record.ApplyRequest
 	UndoRoomsRequest  = record.UndoRequest
-	// A RoomHistoryRequest asks for the versions of the settings of all rooms.
+	// A RoomHistoryRequest requests the versions of the settings of all rooms.
 	RoomHistoryRequest struct {
 		Version int64 `json:"version,omitempty"` // that File has; 0 for none
 	}
@@ -220,7 +220,7 @@ type RoomVersion = waitingroom.Version
 // A RoomHistory is the versions of the settings of all rooms, newest first.
 type RoomHistory struct {
 	Versions []RoomVersion `json:"versions"`
-	File     string        `json:"file,omitempty"` // the settings of the version that was asked for, as a file of rooms
+	File     string        `json:"file,omitempty"` // the settings of the requested version, as a file of rooms
 }
 
 // Operations about waiting rooms.

@@ -18,7 +18,7 @@ import (
 type Server struct {
 	Settings *settings.Settings
 	Logger   *slog.Logger
-	// Serve has it answer on the public address, Fill run the bot; with Once the bot makes a single pass, and that ends
+	// Serve makes it serve on the public address, Fill run the bot; with Once the bot makes a single pass, and that ends
 	// the process. At least one of the first two.
 	Serve, Fill, Once bool
 	// Mirror has it follow the log of another Larder, and serve that. It goes with Serve, or with Once.

@@ -80,5 +80,5 @@ type gatedLane struct {
 	gate gate
 }
 
-// Answer returns false while the gate is closed, so that net/http handles the request. Otherwise the lane answers.
+// Answer returns false while the gate is closed, so that net/http handles the request. Otherwise the lane responds.
 func (g gatedLane) Answer(x *lane.Exchange) bool { return g.gate() == nil && g.Handler.Answer(x) }

@@ -32,17 +32,17 @@ type Status struct {
 	LogStatus
 	// Unprotected says what the child processes that read strangers' files go without on this system, and why.
 	Unprotected []string `json:"unprotected,omitempty"`
-	// Catalogue is how the catalogue stands, of a process that follows it.
+	// Catalogue is the state of the catalogue, of a process that follows it.
 	Catalogue *catalogue.State `json:"catalogue,omitempty"`
-	// Feed is how the registry's change feed stands, of a process that follows one.
+	// Feed is the state of the registry's change feed, of a process that follows one.
 	Feed *discovery.FeedState `json:"feed,omitempty"`
 	// Certificates are those with which the process serves, from an ACME server or files.
 	Certificates []acme.State `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.
 	Following *FollowState `json:"following,omitempty"`
-	// Fallback is how a process stands that takes what is not here from other origins.
+	// Fallback is the state of fetching missing releases from other origins.
 	Fallback *fallback.State `json:"fallback,omitempty"`
-	// Node is how a node of a cluster stands.
+	// Node is the state of a node of a cluster.
 	Node *Node `json:"node,omitempty"`
 }
 

@@ -35,7 +35,7 @@ type supervisor struct {
 	configuration configuration
 }
 
-// newSupervisor opens the sockets of the settings if check returns no error, and answers probes from then on. serve says whether
+// newSupervisor opens the sockets of the settings if check returns no error, and responds to probes from then on. serve says whether
 // they include the public ones. It waits for an older process to close the store, if any. The context that it returns is that of
 // the roles: it ends later than ctx by the lame-duck time. After an error everything is closed, and the older process knows the
 // error.

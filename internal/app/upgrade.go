@@ -337,7 +337,7 @@ func (v *supervisor) handOver(n *newerProcess, data string) error {
 	return v.private.open()
 }
 
-// upgradeTimeout is how long Upgrade waits for one of the two processes to answer.
+// upgradeTimeout is how long Upgrade waits for a response of one of the two processes.
 const (
 	upgradeTimeout = 15 * time.Minute
 	upgradePoll    = 50 * time.Millisecond

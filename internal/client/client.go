@@ -62,7 +62,7 @@ const DefaultField = "X-Forwarded-For"
 // forwarded is the field of RFC 7239.
 const forwarded = "Forwarded"
 
-// Claims are the fields in which proxies tell who asked and how. What clients say in them of themselves is not passed on.
+// Claims are the fields in which proxies name the client and its protocol. The values that clients themselves send are not passed on.
 var claims = []string{
 	forwarded, DefaultField, "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme",
 	"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip",

@@ -7,7 +7,7 @@
 //
 //   - [Store.Propose] returns after the new version is durable in the authority: the bucket that the nodes of a cluster
 //     share, or the data folder of a single process.
-//   - Every store copies the versions to a folder of its own. While the authority does not answer, and across a restart, the
+//   - Every store copies the versions to a folder of its own. While the authority does not respond, and across a restart, the
 //     last version that was copied stays in force.
 //   - An authority that has lost its last versions does not take them back: the newest version of the same record stays in
 //     force, and the store that owns the record uploads it again.

@@ -69,7 +69,7 @@ const LongestLine = 4000
 // A Request is a document to render.
 type Request struct {
 	Kind Kind
-	// Name is the name of the file. Its extension tells the language.
+	// Name is the name of the file. Its extension determines the language.
 	Name string
 	// Text is the document. In a comparison it is the older text, and After the newer one.
 	Text, After string

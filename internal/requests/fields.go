@@ -33,7 +33,7 @@ type Weights struct{ identity, brotli, gzip, dcz Weight }
 // 9110 §12.5.3).
 //
 //   - Without the field any coding would be acceptable; we send identity, because
-//     a client that does not ask for a coding in practice cannot decode one.
+//     a client that does not request a coding in practice cannot decode one.
 //   - Identity is acceptable unless refused; if it is not listed it is liked
 //     less than everything that is.
 //   - "*" does not include deltas: few clients can decode them.

@@ -1,4 +1,4 @@
-// Package requests parses untrusted requests: the path as it came, the query, the origin that a client asked at, which content coding a response has
+// Package requests parses untrusted requests: the path as it came, the query, the origin of the request, which content coding a response has
 // (Accept-Encoding), whether the client has it already (the conditions), and whether a failure
 // is sent as JSON or as text (Accept).
 //

@@ -136,7 +136,7 @@ func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 		}
 		if key.Value == "rooms" && value.Kind == yaml.SequenceNode {
 			if err := s.setRooms(file, at, value); err != nil {
-				problems = append(problems, err) // it tells the lines itself
+				problems = append(problems, err) // it has the lines itself
 			}
 			continue
 		}

@@ -58,11 +58,11 @@ type Settings struct {
 	ACMEEmail string
 	// ACMEDirectory is the URL of the ACME server. Default: that of Let's Encrypt.
 	ACMEDirectory string
-	// HTTPListen is an address without TLS that answers ACME's challenges and leads all else to HTTPS. Default: none.
+	// HTTPListen is an address without TLS that responds to ACME's challenges and redirects all other requests to HTTPS. Default: none.
 	HTTPListen string
 	// H2C accepts HTTP/2 without TLS, for a proxy in front that speaks it. Default: false.
 	H2C bool
-	// FastLane answers simple requests for files in front of net/http; without, they take twice the processor time.
+	// FastLane serves simple requests for files in front of net/http; without, they take twice the processor time.
 	// Default: true.
 	FastLane bool
 	// Dictionaries stores deltas between the versions of a file and sends them to browsers that have the older one. Default: true.
@@ -74,7 +74,7 @@ type Settings struct {
 	MaxConnections int
 	// TrustedProxies are the networks of proxies whose word on clients counts. Default: none.
 	TrustedProxies []string
-	// ForwardedHeader is the field in which they tell the client's address. Default: [client.DefaultField].
+	// ForwardedHeader is the field in which they name the client's address. Default: [client.DefaultField].
 	ForwardedHeader string
 	// ProxyProtocol has trusted proxies begin each connection with the PROXY protocol. Default: false.
 	ProxyProtocol bool
@@ -90,10 +90,10 @@ type Settings struct {
 	// Drain is how long clients have to send their request and take the response when the process ends; then they are cut off.
 	// Default: 15 s.
 	Drain time.Duration
-	// LameDuck is how long a process that is asked to stop goes on serving while /readyz says that it stops. Default: 0.
+	// LameDuck is how long a process that is asked to stop continues serving while /readyz says that it stops. Default: 0.
 	LameDuck time.Duration
 
-	// AssetBase, SiteBase and APIHost are where files, pages and the API are reached. Default: the address that was asked.
+	// AssetBase, SiteBase and APIHost are where files, pages and the API are reached. Default: the address of the request.
 	AssetBase, SiteBase, APIHost string
 	// Name is what pages and the API call the service. Default: Larder.
 	Name string
@@ -120,7 +120,7 @@ type Settings struct {
 	// none.
 	AllowHosts []string
 
-	// Fallback are the origins that are asked for releases of the catalogue that are not here: larder:URL or cdnjs:URL.
+	// Fallback are the origins from which missing releases of the catalogue are fetched: larder:URL or cdnjs:URL.
 	// Default: none.
 	Fallback []string
 	// FallbackKey is the verifier key of the log of a larder: origin. Default: what that says the first time.
@@ -140,7 +140,7 @@ type Settings struct {
 	// Rooms is a file of waiting rooms, or [Off]; the configuration file may have the rooms themselves. Default: one room
 	// over /download/. See [Settings.ReadRooms].
 	Rooms string
-	// Rooms that stand in the configuration file itself: parsed, as YAML, and the name of that file. inline is nil where
+	// Rooms in the configuration file itself: parsed, as YAML, and the name of that file. inline is nil where
 	// it has none.
 	inline          []config.Room
 	inlineText      []byte
@@ -153,7 +153,7 @@ type Settings struct {
 	LogOrigin string
 	// Witnesses sign each checkpoint too, as URL#KEY, and more than half of them are needed. Default: none.
 	Witnesses []string
-	// WitnessPolicy is a file that says which witnesses are asked and which are needed, instead of Witnesses. Default: none.
+	// WitnessPolicy is a file that says which witnesses are queried and which are required, instead of Witnesses. Default: none.
 	WitnessPolicy string
 
 	// Bucket is what the nodes of a cluster share: s3://NAME[/PREFIX], or file:///DIR. BucketEndpoint is the URL of the object

@@ -45,7 +45,7 @@ func (v *value[T]) Set(text string) error {
 
 // String returns the text of the present value. It implements pflag.Value.
 func (v *value[T]) String() string {
-	if v.target == nil { // pflag asks a zero value for its text
+	if v.target == nil { // pflag formats a zero value
 		return ""
 	}
 	return v.format(*v.target)

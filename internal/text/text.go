@@ -1,5 +1,5 @@
 // Package text handles text that strangers wrote: it cuts it to a length, makes it safe to
-// show on one line, and finds the known name that a mistyped one stands for. It also counts
+// show on one line, and suggests the known name for a misspelt one. It also counts
 // things in words.
 //
 // A cut never splits a character. The package must not know where a text comes from, nor
@@ -16,7 +16,7 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// mark stands at the end of a text whose rest was cut off.
+// mark is the end of a text that was cut.
 const mark = "…"
 
 // Cut returns the longest beginning of s that has at most n bytes and ends with a whole

@@ -6,7 +6,7 @@
 // that. An object appears whole or not at all.
 //
 // What it does not: a write that fails with any other error may have happened, or happen later. Only
-// the caller can tell, by reading the object and trying the same write again. So this package
+// the caller can find that out, by reading the object and trying the same write again. So this package
 // tries nothing twice.
 //
 // It must not know what the objects are for.
@@ -34,7 +34,7 @@ var errBusy = errors.New("the object is being written by another client")
 // A Version names the state of an object between two writes.
 type Version string
 
-// An Object is what a listing tells.
+// An Object is an element of a listing.
 type Object struct {
 	Key  string
 	Size int64
@@ -60,8 +60,8 @@ type Bucket interface {
 	Get(ctx context.Context, key string, most int64) ([]byte, Version, error)
 	// GetOther is Get unless the object is of that version: then it returns no data, and no error.
 	//
-	// A store that keeps versions apart from bytes, as versitygw does in a sidecar folder, may answer a Get that a write
-	// overtakes with the old bytes and the new version. A caller that asks with that version does not get the new bytes.
+	// A store that keeps versions apart from bytes, as versitygw does in a sidecar folder, may respond to a Get that a write
+	// overtakes with the old bytes and the new version. A caller that sends this version later does not get the new bytes.
 	GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error)
 	// List iterates over the objects whose keys begin with prefix and come after another key, in the
 	// order of the keys' bytes.

@@ -48,7 +48,7 @@ func FolderAt(dir string) (Bucket, error) {
 	return &folder{dir}, err
 }
 
-// decidedByKernel tells [Probe] that no gateway decides between writers.
+// decidedByKernel marks the folder for [Probe]: no gateway decides between writers.
 func (f *folder) decidedByKernel() {}
 
 func (f *folder) String() string { return "file://" + f.dir }

@@ -62,7 +62,7 @@ type s3Client struct {
 }
 
 // OpenS3 returns a bucket in an object store. The credentials are in AWS's usual variables or files.
-// It asks the store for nothing yet; see [Probe].
+// It sends no request yet; see [Probe].
 func OpenS3(o S3Options) (Bucket, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {

@@ -47,7 +47,7 @@ type histogram struct {
 	dis [disSymbols]uint32
 }
 
-// countSymbols returns the histogram of tokens that stand for src.
+// countSymbols returns the histogram of the tokens that encode src.
 func countSymbols(src []byte, tokens []token) *histogram {
 	h := new(histogram)
 	pos := 0
@@ -263,7 +263,7 @@ func (f *finder) matchesAt(pos int) []match {
 	return f.matches[f.first[pos]:f.first[pos+1]]
 }
 
-// insert adds a position to the finder and, if asked to, its matches to the list.
+// insert adds a position to the finder and, if collect is set, its matches to the list.
 func (f *finder) insert(src []byte, pos int, collect bool) {
 	here := src[pos:min(pos+maxMatch, len(src))]
 	word := binary.LittleEndian.Uint32(here)

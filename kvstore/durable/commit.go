@@ -28,7 +28,7 @@ type write struct {
 	object   *object
 	changes  []*change
 	bytes    int
-	confirm  bool // whether what the object tells has to wait for it
+	confirm  bool // whether responses of the object have to wait for it
 	alarmed  bool // whether the alarm changes
 	from, to *alarm
 	done     chan struct{} // closed when it is durable or failed
@@ -128,7 +128,7 @@ func (o *object) commitPending() {
 	o.class.runtime.commits.add(w)
 }
 
-// finish tells the object whether the write is durable, and wakes those that wait for it.
+// finish records in the object whether the write is durable, and wakes the goroutines that wait for it.
 func (w *write) finish(err error) {
 	o := w.object
 	o.mu.Lock()

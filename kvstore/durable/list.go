@@ -154,7 +154,7 @@ const (
 	MaxNameBytes  = 512
 	// MaxWriteBytes bounds what becomes one atomic write: keys and values.
 	MaxWriteBytes = 16 << 20
-	// MaxKeys is how many keys one [State.GetAll] may ask for.
+	// MaxKeys is how many keys one [State.GetAll] may request.
 	MaxKeys = 128
 )
 

@@ -38,7 +38,7 @@ type object struct {
 	turn     uint64        // counts turns
 	limit    *time.Timer   // of the turn; nil before the first
 	stopped  chan struct{} // closed when failed is set
-	events   int           // from arrival to answer
+	events   int           // from arrival to response
 	failed   error         // why the instance has stopped, if it has
 	tx       *transaction
 
@@ -53,7 +53,7 @@ type object struct {
 	lost     error         // why a write failed; later ones must not happen
 	settled  chan struct{} // closed when failed is set and writing is 0
 	next     *object       // what took its place, and waits for settled
-	changes  uint64        // counts writes, to tell reads that were overtaken
+	changes  uint64        // counts writes, to detect reads that were overtaken
 	alarm    *alarm        // as this object's events see it; nil: none
 	sealed   *alarm        // as the store will have it
 	replaced bool          // whether the alarm was set or deleted since a handler was called for it

@@ -16,7 +16,7 @@ type Option uint8
 const (
 	// AllowConcurrency delivers other events while a read waits for the disk.
 	AllowConcurrency Option = 1 << iota
-	// AllowUnconfirmed lets out what the event tells before a write is durable.
+	// AllowUnconfirmed lets the event's response and calls leave before a write is durable.
 	AllowUnconfirmed
 	// NoCache does not keep in memory what is read or written: it won't be asked
 	// for soon.

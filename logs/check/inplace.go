@@ -15,7 +15,7 @@ import (
 )
 
 // RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound.
-// Others may use it meanwhile; those who have read views must read again what Report tells
+// Others may use it meanwhile; readers of views must read again what Report lists
 // of. If a new store is needed, it changes nothing in the log and the views, and returns an error.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)

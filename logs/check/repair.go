@@ -31,7 +31,7 @@ type RepairOptions struct {
 	Keys string
 	// Mark is that of [kvstore.Options], "" for none.
 	Mark string
-	// Sources are asked for what is lost, in this order.
+	// Sources are queried for lost data, in this order.
 	Sources []Source
 	// AcceptLoss has the log go on under a new origin, with a new key, where nothing has the
 	// end of it that was signed. Of [Repair] only.
@@ -158,7 +158,7 @@ type engine struct {
 	damaged   *damagedStore // what a scan has found of the store while a new one is built, else nil
 	sources   []Source      // all of them, damaged first
 
-	// unsure is why a source could not tell whether it has an entry.
+	// unsure is why it is not known whether a source has an entry.
 	unsure error
 
 	mu     sync.Mutex

@@ -29,7 +29,7 @@ type Commit struct {
 	Number int64 `json:"number"`
 	// Epoch is that of the node that has made the commit. It never falls.
 	Epoch int64 `json:"epoch"`
-	// Nonce tells the commit from any other that was tried under its number.
+	// Nonce distinguishes the commit from others that were tried under its number.
 	Nonce string `json:"nonce"`
 	// Before and After are the log without and with Entries, of which there are none in the commit
 	// with which an epoch begins.

@@ -17,5 +17,5 @@
 //     node tries to take over.
 //
 // It rests on the bucket's promise that one of several creations of an object succeeds
-// ([bucket.Probe]). It must not know what entries mean, how a process runs, nor how nodes are asked.
+// ([bucket.Probe]). It must not know what entries mean, how a process runs, nor how nodes are queried.
 package cluster

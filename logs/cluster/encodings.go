@@ -91,7 +91,7 @@ func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 				break
 			}
 			err := queued.add(item.Key[len(queued.prefix):])
-			gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) // erased meanwhile, or damaged: fsck tells
+			gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) // erased meanwhile, or damaged, which fsck reports
 			if failed != nil || err != nil && !gone {
 				return 0, err
 			}

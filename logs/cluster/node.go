@@ -177,7 +177,7 @@ func (n *Node) attachBucket(ctx context.Context) error {
 	return nil
 }
 
-// A Status is how a node stands.
+// A Status is the state of a node.
 type Status struct {
 	// Leads says that it writes. Writer is the URL of the node that does, as far as is known, and Epoch and
 	// Since are since when.
@@ -191,7 +191,7 @@ type Status struct {
 	Problem string
 }
 
-// Status returns how the node stands.
+// Status returns the state of the node.
 func (n *Node) Status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -297,7 +297,7 @@ func (n *Node) setComplete(whole bool) {
 	n.whole = whole
 }
 
-// checkComplete returns a [BehindError] if the bucket lacks the commit before next. It asks the bucket once.
+// checkComplete returns a [BehindError] if the bucket lacks the commit before next. It queries the bucket once.
 func (n *Node) checkComplete(ctx context.Context, next int64) error {
 	n.mu.Lock()
 	whole := n.whole

@@ -214,7 +214,7 @@ func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool
 	}
 	content, err := m.Store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return true, nil // fsck tells
+		return true, nil // fsck reports it
 	}
 	return there && size == content.Size, err
 }

@@ -93,7 +93,7 @@ func (n *Node) sendHeartbeat(ctx context.Context, count int64) error {
 	return err
 }
 
-// Leave steps down, and tells the bucket so that another node may lead at once.
+// Leave steps down, and records that in the bucket, so that another node may lead at once.
 func (n *Node) Leave(ctx context.Context) {
 	epoch, leads := n.leadingEpoch()
 	n.StepDown()

@@ -28,7 +28,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 	if err != nil {
 		return err
 	}
-	n.setComplete(false) // it is asked again
+	n.setComplete(false) // it is queried again
 	l := &lead{machine: machine{epoch: epoch}}
 	if err := n.runBootstrap(ctx, &l.machine); err != nil {
 		return err
@@ -361,7 +361,7 @@ func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	}
 }
 
-// An identity says whose log a bucket has. Its id tells the bucket from any other that has the log.
+// An identity says whose log a bucket has. Its id distinguishes the bucket from others with that log.
 type identity struct {
 	Format int    `json:"format"`
 	Origin string `json:"origin"`

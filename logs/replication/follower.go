@@ -196,7 +196,7 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // The backoff after failures. The first is short, for a source that is several nodes behind one address, of which one may be a
-// moment behind the one that was asked before.
+// moment behind the one that was queried before.
 const (
 	minBackoff = 250 * time.Millisecond
 	maxBackoff = time.Minute

@@ -160,7 +160,7 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 	return send(w, "application/octet-stream", data)
 }
 
-// CheckpointTag returns the entity tag of a signed checkpoint, with which followers ask each second whether there is another
+// CheckpointTag returns the entity tag of a signed checkpoint, by which followers detect each second whether there is another
 // one.
 func CheckpointTag(note []byte) string {
 	sum := sha256.Sum256(note)

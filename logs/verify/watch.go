@@ -359,7 +359,7 @@ func (w *Watcher) isWatched(e logs.Entry) bool {
 	return len(w.options.Packages) == 0 || e.Package == "" || slices.Contains(w.options.Packages, e.Package)
 }
 
-// newEvent returns the event that an entry stands for, and reports whether it is one that the watcher reports.
+// newEvent returns the event of an entry, and reports whether the watcher reports it.
 func (w *Watcher) newEvent(e logs.Indexed) (WatchEvent, bool) {
 	if !slices.Contains(logs.News, e.Kind) && !e.Policy.Weakens() || !w.isWatched(e.Entry) {
 		return WatchEvent{}, false
