@@ -261,7 +261,7 @@ func TestPackages(t *testing.T) {
 		`"version":"3.7.1","author":"A. Author <a@example.com> (https://a.example/),B. Author"`
 	equal(t, "jquery", s.get("/packages/jquery").body, "{"+fields+"}")
 	// What is served is named alike everywhere, whatever the package JSON says.
-	s.shelf.Enrol("other", `{"name":"other","filename":"other.js","description":"D.","keywords":["other"],"repository":{"type":"git","url":"https://git.example/other.git"}}`)
+	s.shelf.Register("other", `{"name":"other","filename":"other.js","description":"D.","keywords":["other"],"repository":{"type":"git","url":"https://git.example/other.git"}}`)
 	testkit.Await(t, s.index, s.shelf.Log)
 	equal(t, "unpublished", decode[map[string]any](t, s.get("/packages/other"))["filename"], "other.js")
 	s.shelf.Publish("other", "1.0.0", "other.min.js", map[string]string{"other.min.js": "a"})
@@ -319,7 +319,7 @@ func TestNotMirrored(t *testing.T) {
 // TestStatesOfUnsafeVersions checks that the states of a library say which versions are deprecated and vulnerable.
 func TestStatesOfUnsafeVersions(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("jar", `{"name":"jar","filename":"jar.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/jar.git"},`+
+	shelf.Register("jar", `{"name":"jar","filename":"jar.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/jar.git"},`+
 		`"autoupdate":{"source":"npm","target":"jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
 	for _, version := range []string{"1.0.0", "1.1.0"} {
 		shelf.Publish("jar", version, "jar.js", map[string]string{"jar.js": version})

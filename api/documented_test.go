@@ -23,7 +23,7 @@ var documentedText string
 func TestDocumented(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	for name, version := range map[string]string{"backbone.js": "1.1.0", "jquery": "3.7.1"} {
-		shelf.Enrol(name, `{"name":"`+name+`","filename":"main.min.js","description":"D.","keywords":["k"],"homepage":"https://a.example/","license":"MIT","authors":[{"name":"A"}],
+		shelf.Register(name, `{"name":"`+name+`","filename":"main.min.js","description":"D.","keywords":["k"],"homepage":"https://a.example/","license":"MIT","authors":[{"name":"A"}],
 			"repository":{"type":"git","url":"https://github.com/a/b.git"},"autoupdate":{"source":"npm","target":"a","fileMap":[{"basePath":"","files":["*"]}]}}`)
 		for _, v := range []string{"1.0.0", version} {
 			shelf.Publish(name, v, "main.min.js", map[string]string{"main.min.js": v, "README": "r"})

@@ -98,7 +98,7 @@ func TestUnreadableStore(t *testing.T) {
 // A version that was withdrawn a moment ago, which the index does not know of yet, is not shown, nor is anything cached.
 func TestWithdrawnMeanwhile(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("x", plainJSON("x", "X."))
+	shelf.Register("x", plainJSON("x", "X."))
 	shelf.Publish("x", "1.0.0", "x.js", map[string]string{"x.js": "x"})
 	index := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -192,10 +192,10 @@ func TestLogFeed(t *testing.T) {
 		t.Errorf("%+v", two)
 	}
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("vue", `{"name":"vue"}`)
+	shelf.Register("vue", `{"name":"vue"}`)
 	shelf.Publish("vue", "1.0.0", "a.js", map[string]string{"a.js": "1"})
 	shelf.Withdraw("vue", "1.0.0", "it <b>stole</b>")
-	shelf.Enrol("d3", `{"name":"d3"}`)
+	shelf.Register("d3", `{"name":"d3"}`)
 	shelf.Remove("d3")
 	if err := shelf.Log.Update(func(tx *logs.Tx) error {
 		_, err := tx.Append(logs.Entry{Kind: logs.KeyChanged, Time: testkit.Released, Actor: "operator", Key: "log+1+k"})

@@ -16,7 +16,7 @@ import (
 func TestModulesRoute(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	publish := func(name, version string, about *logs.About) {
-		shelf.Enrol(name, `{"name":"`+name+`","description":"A library.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"},`+
+		shelf.Register(name, `{"name":"`+name+`","description":"A library.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"},`+
 			`"autoupdate":{"source":"npm","target":"`+name+`","fileMap":[{"basePath":"","files":["*"]}],"modules":true}}`)
 		shelf.PublishAbout(name, version, "esm/index.mjs", map[string]string{"esm/index.mjs": "export{}", "esm/client.mjs": name + version}, about)
 	}

@@ -12,19 +12,19 @@ import (
 // TestOtherCDNAddresses tests that exact addresses of npm files redirect to the same bytes here, and that others say why they do not.
 func TestOtherCDNAddresses(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	enrol := func(name, target, fileMap string) {
+	register := func(name, target, fileMap string) {
 		shelf.Source = logs.Source{Type: "npm", Name: target}
-		shelf.Enrol(name, `{"name":"`+name+`","description":"A library.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"},`+
+		shelf.Register(name, `{"name":"`+name+`","description":"A library.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"},`+
 			`"autoupdate":{"source":"npm","target":"`+target+`","fileMap":[`+fileMap+`]}}`)
 	}
 	const dist, all = `{"basePath":"dist","files":["**/*.js"]}`, `{"basePath":"","files":["**/*.js"]}`
-	enrol("scoped", "@org/scoped", dist)
+	register("scoped", "@org/scoped", dist)
 	shelf.Publish("scoped", "1.0.0", "a.js", map[string]string{"a.js": "a", "sub/b c.js": "b"})
-	enrol("twice", "twice", dist+`,{"basePath":"src","files":["a.js"]}`)
+	register("twice", "twice", dist+`,{"basePath":"src","files":["a.js"]}`)
 	shelf.Publish("twice", "1.0.0", "a.js", map[string]string{"a.js": "a", "b.js": "b"})
-	enrol("moved", "moved", dist)
+	register("moved", "moved", dist)
 	shelf.Publish("moved", "1.0.0", "a.js", map[string]string{"a.js": "a"})
-	enrol("moved", "moved", all)
+	register("moved", "moved", all)
 	shelf.Publish("moved", "2.0.0", "dist/a.js", map[string]string{"dist/a.js": "a"})
 	s := serviceOf(t, shelf, func(o *PublicOptions) { o.OtherCDNURLs = true })
 	for _, tt := range []struct{ address, location, message string }{

@@ -23,7 +23,7 @@ func manyFiles(n int) map[string]string {
 // TestManyFilesAreCached responds about a release with many files from the cache until the release or its library changes.
 func TestManyFilesAreCached(t *testing.T) {
 	s := newService(t)
-	s.shelf.Enrol("icons", plainJSON("icons", "Many icons."))
+	s.shelf.Register("icons", plainJSON("icons", "Many icons."))
 	s.shelf.Publish("icons", "1.0.0", "icons/0/icon-00000.js", manyFiles(fewFiles+1))
 	testkit.Await(t, s.index, s.shelf.Log)
 	targets := []string{
@@ -67,7 +67,7 @@ func TestManyFilesAreCached(t *testing.T) {
 // BenchmarkManyFiles requests a version with 25,000 files, of which nothing has changed.
 func BenchmarkManyFiles(b *testing.B) {
 	s := newService(b)
-	s.shelf.Enrol("icons", plainJSON("icons", "Many icons."))
+	s.shelf.Register("icons", plainJSON("icons", "Many icons."))
 	s.shelf.Publish("icons", "1.0.0", "", manyFiles(25_000))
 	testkit.Await(b, s.index, s.shelf.Log)
 	for _, target := range []string{"/libraries/icons/1.0.0", "/libraries/icons", "/packages/icons/sris/1.0.0"} {

@@ -49,27 +49,27 @@ func plainJSON(name, description string) string {
 
 // stock publishes what the tests ask for.
 func stock(shelf *testkit.Shelf) {
-	shelf.Enrol("jquery", jqueryJSON)
+	shelf.Register("jquery", jqueryJSON)
 	for _, v := range []string{"1.9.0", "1.10.0", "4.0.0-beta.2", "4.0.0-beta", "3.7.1", "3.7.0", "1.2", "v1.3", "r20", "r100"} {
 		shelf.Publish("jquery", v, "jquery.min.js", map[string]string{
 			"jquery.js": "long " + v, "jquery.min.js": "min " + v, "jquery.min.map": "{}", "LICENSE": "free", "README.md": "#", "UPPER.JS": "up",
 			"sub/folder.js/none": "none", "sub/.css": "dot",
 		})
 	}
-	shelf.Enrol("bare", plainJSON("bare", "Nothing is published."))
-	shelf.Enrol("mainless", plainJSON("mainless", "It has no main file."))
+	shelf.Register("bare", plainJSON("bare", "Nothing is published."))
+	shelf.Register("mainless", plainJSON("mainless", "It has no main file."))
 	shelf.Publish("mainless", "1.0.0", "", map[string]string{"a.css": "a"})
-	shelf.Enrol("odd", plainJSON("odd", "It has odd names."))
+	shelf.Register("odd", plainJSON("odd", "It has odd names."))
 	shelf.Publish("odd", "1.0.0+build.1", "a b#?%41.js", map[string]string{"a b#?%41.js": "odd", "ünïcødé/文.js": "unicode", "A.js": "letter"})
-	shelf.Enrol("gone", plainJSON("gone", "One version was withdrawn."))
+	shelf.Register("gone", plainJSON("gone", "One version was withdrawn."))
 	shelf.Publish("gone", "1.0.0", "gone.js", map[string]string{"gone.js": "1"})
 	shelf.Publish("gone", "2.0.0", "gone.js", map[string]string{"gone.js": "2"})
 	shelf.Withdraw("gone", "2.0.0", `it stole <cookies> & "more"`)
 	shelf.Refuse("gone", "3.0.0", "a bomb")
 	shelf.SetState(views.State{Package: "gone", Version: "4.0.0", Kind: views.Failed, Reason: "time out", Updated: testkit.Released, Attempts: 2, Next: testkit.Released.Add(time.Hour)})
-	shelf.Enrol("font-awesome", plainJSON("font-awesome", "Icons."))
+	shelf.Register("font-awesome", plainJSON("font-awesome", "Icons."))
 	shelf.Publish("font-awesome", "6.0.0", "css/all.min.css", map[string]string{"css/all.min.css": "icons"})
-	shelf.Enrol("hidden", `{"name":"hidden","description":"Not for search.","keywords":["hidden"],"repository":{"type":"git","url":"https://git.example/hidden.git"},`+
+	shelf.Register("hidden", `{"name":"hidden","description":"Not for search.","keywords":["hidden"],"repository":{"type":"git","url":"https://git.example/hidden.git"},`+
 		`"autoupdate":{"source":"git","target":"https://git.example/hidden.git","fileMap":[{"basePath":"","files":["*"]}],"excludeFromSearch":true}}`)
 }
 

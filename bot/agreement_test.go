@@ -78,7 +78,7 @@ func TestAgreement(t *testing.T) {
 		if os.Getenv("LARDER_TEST_WHOLE") == "" && countFiles(p.Releases) > shortFiles {
 			continue
 		}
-		r.enrolJSON(parsed.Name, p.JSON)
+		r.registerJSON(parsed.Name, p.JSON)
 		for _, v := range p.Releases {
 			files := make(map[string]string, len(v.Files))
 			for _, file := range v.Files {
@@ -90,9 +90,9 @@ func TestAgreement(t *testing.T) {
 			r.registry.Tag(parsed.Autoupdate.Target, "latest", p.Latest)
 		}
 	}
-	r.enrol("broken", fromNpm("broken", "*"))
+	r.register("broken", fromNpm("broken", "*"))
 	r.registry.Add("broken", "1.0.0", hour(1), map[string]string{"a.js": contentOf("a.js", false), "b.js": contentOf("b.js", true), "c.css": contentOf("c.css", false), "d.min.js": ""})
-	r.enrol("missing", fromNpm("missing", "*"))
+	r.register("missing", fromNpm("missing", "*"))
 	r.open()
 	published, refused := r.agree(r.npm)
 	t.Logf("%d releases published and %d refused, as was said", published, refused)
@@ -130,8 +130,8 @@ func contentOf(file string, broken bool) string {
 	return "var a = 1;\n// " + file + "\n"
 }
 
-// enrolJSON writes a package JSON as it is into the catalogue.
-func (r *rig) enrolJSON(name string, data []byte) {
+// registerJSON writes a package JSON as it is into the catalogue.
+func (r *rig) registerJSON(name string, data []byte) {
 	r.Helper()
 	file := filepath.Join(r.catalogue, filepath.FromSlash(packages.Path(name)))
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, data, 0o644)); err != nil {

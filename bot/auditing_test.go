@@ -55,7 +55,7 @@ func (r *rig) note(pkg, version string) (string, bool) {
 func TestAuditOfASample(t *testing.T) {
 	r := newRig(t)
 	for _, pkg := range []string{"a", "b"} {
-		r.enrol(pkg, fromNpm(pkg, "*.js"))
+		r.register(pkg, fromNpm(pkg, "*.js"))
 		for _, version := range []string{"1.0.0", "1.1.0"} {
 			r.registry.Add(pkg, version, hour(1), map[string]string{pkg + ".js": "let " + pkg + " = '" + version + "'"})
 		}
@@ -111,7 +111,7 @@ func TestAuditOfASample(t *testing.T) {
 func TestAuditGoesOn(t *testing.T) {
 	r := newRig(t)
 	r.newest = 30
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	for i := range 30 {
 		r.registry.Add("a", "1.0."+string(rune('0'+i/10))+string(rune('0'+i%10)), hour(i), map[string]string{"a.min.js": "a"})
 	}
@@ -164,7 +164,7 @@ func TestAuditGoesOn(t *testing.T) {
 func TestAuditOfABrokenUpstream(t *testing.T) {
 	r := newRig(t)
 	for _, pkg := range []string{"broken", "fine", "good"} {
-		r.enrol(pkg, fromNpm(pkg, "*.js"))
+		r.register(pkg, fromNpm(pkg, "*.js"))
 		r.registry.Add(pkg, "1.0.0", hour(1), map[string]string{"a.min.js": pkg})
 	}
 	r.open()
@@ -190,7 +190,7 @@ func TestAuditOfABrokenUpstream(t *testing.T) {
 func TestAuditOfAllIntegrities(t *testing.T) {
 	r := newRig(t)
 	for _, pkg := range []string{"kept", "left", "moved"} {
-		r.enrol(pkg, fromNpm(pkg, "*.js"))
+		r.register(pkg, fromNpm(pkg, "*.js"))
 		r.registry.Add(pkg, "1.0.0", hour(1), map[string]string{"a.min.js": pkg})
 	}
 	r.open()
@@ -200,7 +200,7 @@ func TestAuditOfAllIntegrities(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.registry.Add("elsewhere", "2.0.0", hour(2), map[string]string{"a.min.js": "elsewhere"})
-	r.enrol("moved", fromNpm("elsewhere", "*.js"))
+	r.register("moved", fromNpm("elsewhere", "*.js"))
 	r.open()
 	r.once()
 	for range 60 {

@@ -23,7 +23,7 @@ import (
 
 func TestPackageIsPublished(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("@scope/a", "*.js", "*.css", "*.png"))
+	r.register("a", fromNpm("@scope/a", "*.js", "*.css", "*.png"))
 	noise := string(noiseOf(50_000))
 	r.registry.Add("@scope/a", "1.0.0", hour(1), map[string]string{"a.js": library, "secret.txt": "no", "sub/b.js": "no"})
 	r.registry.Add("@scope/a", "1.1.0", hour(2), map[string]string{"a.js": library, "a.css": "b { color: #ff0000 }\n", "b.js": "b", "b.min.js": "upstream's", "i.png": noise, "broken.js": "var ="})
@@ -85,9 +85,9 @@ func TestPackageIsPublished(t *testing.T) {
 
 func TestFailureIsTriedAgain(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.enrol("b", fromNpm("b", "*.js"))
-	r.enrol("c", fromNpm("c", "*.js")) // upstream has none
+	r.register("a", fromNpm("a", "*.js"))
+	r.register("b", fromNpm("b", "*.js"))
+	r.register("c", fromNpm("c", "*.js")) // upstream has none
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
 	r.registry.Fail(npmtest.Fault{Path: "/a/-/", Status: 503, Times: 1})
@@ -148,8 +148,8 @@ func TestReleaseIsRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("a", fromNpm("a", "**/*.js"))
-			r.enrol("good", fromNpm("good", "*.js"))
+			r.register("a", fromNpm("a", "**/*.js"))
+			r.register("good", fromNpm("good", "*.js"))
 			tt.add(r.registry)
 			r.registry.Add("good", "1.0.0", hour(1), map[string]string{"good.js": "good"})
 			r.open()
@@ -176,7 +176,7 @@ func TestReleaseIsRefused(t *testing.T) {
 
 func TestLinksAndLargeFilesAreLeftOut(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "**"))
+	r.register("a", fromNpm("a", "**"))
 	r.registry.Add("a", "1.0.0", hour(1), nil, npmtest.Tarball(tarball(
 		entry{"package/a.js", "a"}, entry{"package/link.js", "-> /etc/passwd"}, entry{"package/big.bin", string(noiseOf(26 << 20))},
 	)))
@@ -195,7 +195,7 @@ func TestLinksAndLargeFilesAreLeftOut(t *testing.T) {
 // Files whose paths some file systems take for one are published, and told of.
 func TestAlikePaths(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.css"))
+	r.register("a", fromNpm("a", "*.css"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.css": "a{}", "A.css": "b{}", "caf\u00e9.css": "c{}", "cafe\u0301.css": "d{}"})
 	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.css": "a{}", "b.css": "b{}"})
 	r.open()
@@ -216,11 +216,11 @@ func TestAlikePaths(t *testing.T) {
 
 func TestChangedPackageJSONIsAnEntry(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a", "a.css": "a"})
 	r.open()
 	r.once()
-	r.enrol("a", fromNpm("a", "*.css"))
+	r.register("a", fromNpm("a", "*.css"))
 	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.js": "a", "a.css": "a"})
 	r.open()
 	r.once()
@@ -242,7 +242,7 @@ func TestChangedPackageJSONIsAnEntry(t *testing.T) {
 
 func TestSqueezeSurvivesARestart(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*"))
+	r.register("a", fromNpm("a", "*"))
 	text := strings.Repeat("All that is compressible is compressed, sooner or later.\n", 200)
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.txt": text + "1", "same.txt": text + "1", "noise.bin": string(noiseOf(100_000))})
 	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.txt": text + "1", "other.txt": text + "2"})
@@ -301,7 +301,7 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 // Run returns nil when its context ends while the catalogue is still being recorded.
 func TestRunEndsWhileItRecordsTheCatalogue(t *testing.T) {
 	r := newRig(t)
-	r.enrol("demo", "")
+	r.register("demo", "")
 	r.open()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -313,7 +313,7 @@ func TestRunEndsWhileItRecordsTheCatalogue(t *testing.T) {
 // What lost a coding to damage is squeezed before all else, by the bot of a later process too.
 func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*"))
+	r.register("a", fromNpm("a", "*"))
 	text := strings.Repeat("All that is compressible is compressed, sooner or later.\n", 200)
 	files := map[string]string{}
 	for i := range 5 {
@@ -376,7 +376,7 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 
 func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": strings.Repeat(library, 50)})
 	r.open()
 	squeezed := make(chan struct{}, 100)
@@ -396,8 +396,8 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 
 func TestLeftoversAreCollected(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.enrol("b", fromNpm("b", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
+	r.register("b", fromNpm("b", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"readme.md": "not selected"}) // so a release fails
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
 	r.open()
@@ -422,7 +422,7 @@ func TestLeftoversAreCollected(t *testing.T) {
 func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"slow", "b", "c", "d", "e", "f"} {
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 		r.registry.Add(name, "1.0.0", hour(1), map[string]string{name + ".js": name})
 	}
 	r.registry.Fail(npmtest.Fault{Path: "/slow/-/", Hang: true, Times: 1})
@@ -450,8 +450,8 @@ func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 
 func TestHostileVersionsStopNobody(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.enrol("b", fromNpm("b", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
+	r.register("b", fromNpm("b", "*.js"))
 	r.registry.Add("a", "1.0.0-"+strings.Repeat("a", 5_000), hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("a", "1.0.0\x00", hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("a", "0.9.0", hour(1), map[string]string{"a.js": "a"})
@@ -469,13 +469,13 @@ func TestHostileVersionsStopNobody(t *testing.T) {
 
 func TestMendedPackageJSONRevivesWhatItHadRefused(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "wrong/*.js"))
+	r.register("a", fromNpm("a", "wrong/*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.open()
 	if sum := r.once(); sum.Refused != 1 {
 		t.Errorf("%+v", sum)
 	}
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.open()
 	if sum := r.once(); sum.Published != 1 {
 		t.Errorf("after the mend: %+v", sum)
@@ -485,7 +485,7 @@ func TestMendedPackageJSONRevivesWhatItHadRefused(t *testing.T) {
 
 func TestMinifiedFormUpstreamHasIsNotMade(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "!(*.min).js"))
+	r.register("a", fromNpm("a", "!(*.min).js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library, "a.min.js": "upstream's, not selected", "b.js": strings.Repeat("f(1);\n", 1<<20)})
 	r.open()
 	r.once()
@@ -500,7 +500,7 @@ func TestMinifiedFormUpstreamHasIsNotMade(t *testing.T) {
 
 func TestModulesAreToldApart(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.*js"))
+	r.register("a", fromNpm("a", "*.*js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{
 		"classic.js": library, "core.js": "export const a = 1;\n", "prose.js": "/*\nexport this\n*/\nvar a = 1;\n", "broken.js": "export export",
 	})
@@ -523,7 +523,7 @@ func TestModulesAreToldApart(t *testing.T) {
 
 func TestAPackageThatUpstreamLacksIsMissing(t *testing.T) {
 	r := newRig(t)
-	r.enrol("lost", fromNpm("lost", "**"))
+	r.register("lost", fromNpm("lost", "**"))
 	r.open()
 	r.once()
 	s, err := bot.ReadStatus(r.store, "")

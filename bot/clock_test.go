@@ -40,7 +40,7 @@ func TestClockThatWasAhead(t *testing.T) {
 	}
 	add := func(version string) { r.registry.Add("a", version, hour(1), map[string]string{"a.js": version}) }
 	add("1.0.0")
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	start := r.clock()
 	r.setNow(start.Add(year))
 	r.open()

@@ -203,7 +203,7 @@ func TestCostOfLooking(t *testing.T) {
 	var due visitHeap
 	for i := range packages {
 		name := fmt.Sprintf("p%d", i)
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 		due = append(due, dueVisit{r.now, name})
 	}
 	r.open()

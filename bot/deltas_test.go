@@ -22,7 +22,7 @@ func TestDeltasAreMade(t *testing.T) {
 			r := newRig(t)
 			r.dictionaries = !off
 			r.newest = 10
-			r.enrol("a", fromNpm("a", "*.js"))
+			r.register("a", fromNpm("a", "*.js"))
 			for i, version := range []string{"1.0.0", "2.0.0", "2.0.1", "2.1.0"} {
 				r.registry.Add("a", version, hour(i), map[string]string{"a.js": testkit.VersionedScript(version), "equal.js": testkit.VersionedScript("equal"), "small.js": version})
 			}

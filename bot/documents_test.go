@@ -49,7 +49,7 @@ func (r *rig) content(h kvstore.Hash) string {
 
 func TestProcessingIsLogged(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library, "broken.js": "var ="})
 	r.open()
 	r.once()
@@ -68,11 +68,11 @@ func TestProcessingIsLogged(t *testing.T) {
 
 func TestChangeOfPackageJSONIsLoggedWithItsDiff(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.open()
 	r.once()
-	r.enrol("a", fromNpm("a", "*.js", "*.css"))
+	r.register("a", fromNpm("a", "*.js", "*.css"))
 	r.open()
 	r.once()
 	const want = `--- a/packages/a/a.json
@@ -88,7 +88,7 @@ func TestChangeOfPackageJSONIsLoggedWithItsDiff(t *testing.T) {
 	if got := r.content(r.one(logs.PackageChanged).Diff); got != want {
 		t.Errorf("the diff is\n%s\nwant\n%s", got, want)
 	}
-	r.enrol("a", fromNpm("a", "*.css"))
+	r.register("a", fromNpm("a", "*.css"))
 	r.open()
 	r.once()
 	if all := r.entries(logs.PackageChanged); len(all) != 2 || !strings.Contains(r.content(all[1].Diff), `-		"repository": {"type": "git", "url": "https://example.com/a.git"}, "autoupdate": {"source": "npm", "target": "a", "fileMap": [{"basePath": "", "files": ["*.js", "*.css"]}]}`) {
@@ -102,7 +102,7 @@ func TestChangeOfPackageJSONIsLoggedWithItsDiff(t *testing.T) {
 
 func TestLongReasonIsKeptWhole(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	var hashes []string
 	for i := range 40 {
 		hashes = append(hashes, logs.SumSRI([]byte{byte(i)}).String())

@@ -29,7 +29,7 @@ func TestWrongBytesPass(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("a", fromNpm("a", "*.js"))
+			r.register("a", fromNpm("a", "*.js"))
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 			tt.fault.Path = "/a/-/"
 			r.registry.Fail(tt.fault)
@@ -44,7 +44,7 @@ func TestWrongBytesPass(t *testing.T) {
 
 func TestWrongBytesAreRefusedWithTime(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"}, npmtest.Dist("integrity", logs.SumSRI([]byte("other")).String()))
 	r.open()
 	begun := r.now
@@ -85,7 +85,7 @@ func TestWrongBytesAreRefusedWithTime(t *testing.T) {
 // A page that is another one each time proves nothing.
 func TestChangingWrongBytesAreNotRefused(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	r.open()
 	for i := range 8 {
@@ -109,7 +109,7 @@ func TestChangingWrongBytesAreNotRefused(t *testing.T) {
 // A new package gets its newest releases that can be published, however many have to be looked at.
 func TestRefusedReleasesDoNotCount(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "dist/*.js"))
+	r.register("a", fromNpm("a", "dist/*.js"))
 	for i := range 40 {
 		files := map[string]string{"dist/a.js": "a"}
 		if i >= 15 {
@@ -144,7 +144,7 @@ func TestRefusedReleasesDoNotCount(t *testing.T) {
 
 func TestTheLookBackEnds(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "dist/*.js"))
+	r.register("a", fromNpm("a", "dist/*.js"))
 	for i := range 230 {
 		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"index.js": "a"})
 	}
@@ -159,7 +159,7 @@ func TestTheLookBackEnds(t *testing.T) {
 
 func TestFewPrereleasesCount(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	for i := range 20 {
 		r.registry.Add("a", fmt.Sprintf("2.0.0-dev.%d", i), hour(100+i), map[string]string{"a.js": "a"})
 		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": "a"})
@@ -179,7 +179,7 @@ func TestRegistryIsAway(t *testing.T) {
 	const all = 30
 	for i := range all {
 		name := fmt.Sprintf("p%d", i)
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 		r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	}
 	r.registry.Fail(npmtest.Fault{Path: "/", Status: 503})

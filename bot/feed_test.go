@@ -39,7 +39,7 @@ func TestFeed(t *testing.T) {
 	r := newRig(t)
 	r.feed = r.registry.URL
 	for _, name := range []string{"a", "b"} {
-		r.enrol(name, fromNpm("@scope/"+name, "*.js"))
+		r.register(name, fromNpm("@scope/"+name, "*.js"))
 		r.registry.Add("@scope/"+name, "1.0.0", hour(1), map[string]string{"a.js": name})
 	}
 	r.open()
@@ -82,7 +82,7 @@ func TestFeed(t *testing.T) {
 // What a broken or hostile feed sends delays it, and nothing else.
 func TestFeedThatMisbehaves(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 	var asked atomic.Int64
 	good := make(chan struct{})
@@ -123,7 +123,7 @@ func TestAnnounce(t *testing.T) {
 	r := newRig(t)
 	for i := range 20 {
 		name := fmt.Sprintf("p%d", i)
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 		r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.js": name})
 	}
 	r.open()

@@ -45,7 +45,7 @@ func TestReleasesFromGit(t *testing.T) {
 	repository.Annotate("1.1.0", second)
 	repository.Tag("v1.1.0", first)
 	repository.Tag("docs/1", first)
-	r.enrol("a", fromGit(repository.URL, "*.js"))
+	r.register("a", fromGit(repository.URL, "*.js"))
 	r.open()
 	if sum := r.once(); sum.Published != 2 || sum.Failed > 0 || sum.Refused != 1 {
 		t.Fatalf("%+v\n%s", sum, r.states("a"))
@@ -85,7 +85,7 @@ func TestTagsThatMove(t *testing.T) {
 	r := newRig(t)
 	repository := gittest.New(t).Repository(t, "a.git")
 	first := repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "alert(1)"})
-	r.enrol("a", fromGit(repository.URL, "*.js"))
+	r.register("a", fromGit(repository.URL, "*.js"))
 	r.open()
 	r.once()
 	r.poll()
@@ -132,7 +132,7 @@ func TestGitHubRequests(t *testing.T) {
 			repository.Release(fmt.Sprintf("v1.0.%d", i), hour(i), gittest.Files{"a.js": fmt.Sprint(i), "docs/large": "not selected", "README.md": "# " + name})
 		}
 		repositories = append(repositories, repository)
-		r.enrol(name, fromGit(url+"/owner/"+name, "*.js"))
+		r.register(name, fromGit(url+"/owner/"+name, "*.js"))
 	}
 	hub.Archive("owner/a")
 	r.setNow(time.Now())
@@ -220,7 +220,7 @@ func TestReplacedRepository(t *testing.T) {
 		gittest.Use(t, hub.Repository("owner/a")).Release(version, hour(1), gittest.Files{"a.js": version})
 	}
 	add("v1.0.0")
-	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
+	r.register("a", fromGit(url+"/owner/a", "*.js"))
 	r.open()
 	r.once()
 	hub.Rename("owner/a", "company/a")
@@ -249,7 +249,7 @@ func TestReplacedRepository(t *testing.T) {
 	if err != nil || len(status.Problems) != 1 || status.Problems[0].Kind != bot.ReplacedProblem || !strings.Contains(status.Problems[0].Cause, "another repository under this address") {
 		t.Errorf("%+v, %v", status.Problems, err)
 	}
-	r.enrol("a", fromGit(url+"/owner/a.git", "*.js"))
+	r.register("a", fromGit(url+"/owner/a.git", "*.js"))
 	r.setCatalogue()
 	r.poll()
 	if got := r.file("a", "9.0.0", "a.js"); got != "v9.0.0" {
@@ -263,7 +263,7 @@ func TestSetCatalogue(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"a", "b"} {
 		r.registry.Add(name, "1.0.0", hour(1), map[string]string{name + ".js": name, "more.css": "a{}"})
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 	}
 	r.open()
 	r.once()
@@ -289,7 +289,7 @@ func TestSetCatalogue(t *testing.T) {
 	}
 
 	// Back again: with what came meanwhile.
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.setCatalogue()
 	r.poll()
 	if got := r.file("a", "1.1.0", "a.js"); got != "new" {
@@ -322,7 +322,7 @@ func TestSetCatalogue(t *testing.T) {
 	}
 
 	// Changed: from the next release on.
-	r.enrol("a", fromNpm("a", "*.js", "*.css"))
+	r.register("a", fromNpm("a", "*.js", "*.css"))
 	r.setCatalogue()
 	r.registry.Add("a", "1.3.0", hour(9), map[string]string{"a.js": "a", "more.css": "a{}"})
 	r.poll()
@@ -359,13 +359,13 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 		r.registry.Add("a", version, hour(1), map[string]string{"a.js": "a"})
 	}
 	asked := fromNpm("a", "*.js")
-	r.enrol("a", strings.TrimSuffix(asked, "}")+`, "ignoreVersions": ["2.*"]}`)
+	r.register("a", strings.TrimSuffix(asked, "}")+`, "ignoreVersions": ["2.*"]}`)
 	r.open()
 	changed := false
 	r.during = func(e events.Event) {
 		if e.Kind == events.Refused && !changed { // the answer is there, and not yet taken in whole
 			changed = true
-			r.enrol("a", asked)
+			r.register("a", asked)
 			r.setCatalogue()
 		}
 	}
@@ -384,7 +384,7 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 func TestMendedWhileAsking(t *testing.T) {
 	r := newRig(t)
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"dist/a.js": "a"})
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.open()
 	r.once()
 	if s := r.state("a", "1.0.0"); s.Kind != views.Refused {
@@ -395,7 +395,7 @@ func TestMendedWhileAsking(t *testing.T) {
 	r.during = func(e events.Event) {
 		if e.Kind == events.Checked && !corrected { // what is remembered of upstream is not written yet
 			corrected = true
-			r.enrol("a", fromNpm("a", "dist/*.js"))
+			r.register("a", fromNpm("a", "dist/*.js"))
 			r.setCatalogue()
 		}
 	}
@@ -417,10 +417,10 @@ func TestAnotherTarget(t *testing.T) {
 		r.registry.Add("wrong", version, hour(1), map[string]string{"readme.md": "wrong"})
 		r.registry.Add("right", version, hour(1), map[string]string{"a.js": version})
 	}
-	r.enrol("a", fromNpm("wrong", "*.js"))
+	r.register("a", fromNpm("wrong", "*.js"))
 	r.open()
 	r.settle()
-	r.enrol("a", fromNpm("right", "*.js"))
+	r.register("a", fromNpm("right", "*.js"))
 	r.setCatalogue()
 	r.once()
 	for _, version := range []string{"1.0.0", "2.0.0"} {

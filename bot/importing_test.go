@@ -50,7 +50,7 @@ func (r *rig) noTrace(test, name, version string) {
 // What a client sends is refused with the reason, whatever it is, and leaves nothing behind.
 func TestImportOfHostileRequests(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	r.open()
 	good := importFile("a.js", "a")
 	hashes := func(files ...ingest.ImportFile) (all []kvstore.Hash) {
@@ -154,8 +154,8 @@ func (i *recordingImporter) Import(ctx context.Context, r ingest.ImportRequest, 
 // Only contents are sent that the release needs and the store does not have, each once.
 func TestImportSendsMissingContentsOnly(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
-	r.enrol("b", fromNpm("b", "dist/*.js"))
+	r.register("a", "")
+	r.register("b", fromNpm("b", "dist/*.js"))
 	r.open()
 	first := treeOf(t, map[string]string{"a.txt": "first", "again.txt": "first", "empty.txt": ""})
 	second := treeOf(t, map[string]string{"a.txt": "first", "b.txt": "second"})
@@ -189,7 +189,7 @@ func TestImportSendsMissingContentsOnly(t *testing.T) {
 // Files that change between the list and their contents are not published.
 func TestImportOfFilesThatChange(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	r.open()
 	for name, change := range map[string]func(file string) error{
 		"other bytes": func(file string) error { return os.WriteFile(file, []byte("wrong"), 0o600) },
@@ -213,8 +213,8 @@ func TestImportOfFilesThatChange(t *testing.T) {
 // Names that are not UTF-8 are longer in the list of files, and may look like others. Neither keeps the release from being imported.
 func TestImportWithStrangeNames(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.enrol("b", "")
+	r.register("a", fromNpm("a", "*.js"))
+	r.register("b", "")
 	r.open()
 	var data bytes.Buffer
 	w := tar.NewWriter(&data)

@@ -20,14 +20,14 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	r := newRig(t)
 	key := npmtest.NewKey(t)
 	r.registry.PublishKeys(key)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library, "broken.js": "var ="}, npmtest.Signed(key))
 	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.js": "module", "index.html": "x"})
 	r.registry.Add("a", "1.2.0", hour(3), map[string]string{"b.css": "nothing selected"})
 	r.registry.Add("a", "not/a version", hour(4), map[string]string{"a.js": "a"})
 	r.open()
 	r.once()
-	r.enrol("a", fromNpm("a", "*.js", "*.html"))
+	r.register("a", fromNpm("a", "*.js", "*.html"))
 	r.open()
 	r.once()
 	r.registry.Remove("a", "1.1.0")
@@ -80,7 +80,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.catalogue, "packages", "a", "a.json")); err != nil {
 		t.Fatal(err)
 	}
-	r.enrol("b", "")
+	r.register("b", "")
 	r.setCatalogue()
 
 	err = r.log.Update(func(tx *logs.Tx) error { // what a repair writes that accepts a loss

@@ -32,10 +32,10 @@ func TestModules(t *testing.T) {
 	r.registry.Add("ui", "19.0.0", hour(1), reactLike)
 	r.registry.Add("node-only", "1.0.0", hour(1), map[string]string{"LICENSE": "MIT", "index.js": `require("fs")`})
 	r.registry.Add("taken", "1.0.0", hour(1), map[string]string{"LICENSE": "MIT", "index.js": `exports.a = 1`, "esm/own.mjs": `export {}`, "own.js": `exports.b = 1`})
-	r.enrol("ui", withModules("ui", "true"))
-	r.enrol("node-only", withModules("node-only", "true"))
-	r.enrol("taken", withModules("taken", `["./own"]`))
-	r.enrol("without", withModules("ui", "false"))
+	r.register("ui", withModules("ui", "true"))
+	r.register("node-only", withModules("node-only", "true"))
+	r.register("taken", withModules("taken", `["./own"]`))
+	r.register("without", withModules("ui", "false"))
 	r.newest = startsWith
 	r.open()
 	r.agree(r.npm) // lint and show-files say what the bot does
@@ -93,7 +93,7 @@ func TestModules(t *testing.T) {
 	}
 
 	// A release that is published already gains none.
-	r.enrol("without", withModules("ui", "true"))
+	r.register("without", withModules("ui", "true"))
 	r.open()
 	r.once()
 	if m := r.manifest("without", "19.0.0"); paths(m) != "LICENSE" || m.About != nil && m.About.Modules != nil {
@@ -105,7 +105,7 @@ func TestModules(t *testing.T) {
 func TestModulesAfterKilledBuild(t *testing.T) {
 	r := newRig(t)
 	r.registry.Add("ui", "19.0.0", hour(1), reactLike)
-	r.enrol("ui", withModules("ui", "true"))
+	r.register("ui", withModules("ui", "true"))
 	r.worker = mortal(t, 1)
 	r.open()
 	r.once()

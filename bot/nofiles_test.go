@@ -45,7 +45,7 @@ func TestOneReportForEachFileMap(t *testing.T) {
 		}
 		r.sound()
 	}
-	r.enrol("a", fromNpm("a", "dist/*.js"))
+	r.register("a", fromNpm("a", "dist/*.js"))
 	r.open()
 	r.once()
 	want("six releases", 1, 6)
@@ -53,11 +53,11 @@ func TestOneReportForEachFileMap(t *testing.T) {
 	r.registry.Add("a", "1.6.0", hour(6), map[string]string{"lib/a.js": "a"})
 	r.once()
 	want("another one after a restart", 1, 7)
-	r.enrol("a", fromNpm("a", "build/*.js"))
+	r.register("a", fromNpm("a", "build/*.js"))
 	r.open()
 	r.once()
 	want("another file map", 2, 7)
-	r.enrol("a", fromNpm("a", "lib/*.js"))
+	r.register("a", fromNpm("a", "lib/*.js"))
 	r.open()
 	if sum := r.once(); sum.Published != 7 {
 		t.Errorf("%+v, want all seven published: %s", sum, r.states("a"))

@@ -19,7 +19,7 @@ import (
 
 func TestNewPackageStartsWithItsNewestReleases(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	for i := range 15 {
 		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint(i)})
 	}
@@ -50,7 +50,7 @@ func TestNewPackageStartsWithItsNewestReleases(t *testing.T) {
 
 func TestImport(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "a.js"), []byte(library), 0o644); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestImport(t *testing.T) {
 
 func TestOperatorAndScheduleMeet(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	for i := range 6 {
 		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint("release ", i)})
 	}
@@ -112,7 +112,7 @@ func TestOperatorAndScheduleMeet(t *testing.T) {
 
 func TestImportedArchive(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "dist/*.js"))
+	r.register("a", fromNpm("a", "dist/*.js"))
 	dir := t.TempDir()
 	good, bad := filepath.Join(dir, "a-1.0.0.tgz"), filepath.Join(dir, "bad.tgz")
 	for name, data := range map[string][]byte{
@@ -154,7 +154,7 @@ func TestImportedArchive(t *testing.T) {
 // damage, so that only the log knows of them.
 func TestAPublishedVersionNeverGetsOtherFiles(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	for i, version := range []string{"1.0.0", "1.1.0", "1.2.0"} {
 		r.registry.Add("a", version, hour(i), map[string]string{"a.js": "good " + version})
 	}

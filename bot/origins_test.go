@@ -60,7 +60,7 @@ func (r *rig) origins(pkg string) sources.Origins {
 
 func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	add := func(version, data string) {
 		r.registry.Add("a", version, hour(1), map[string]string{"a.js": data})
 	}
@@ -148,7 +148,7 @@ func TestUpstreamChangesAreLoggedOnce(t *testing.T) {
 
 func TestUpstreamThatLagsIsNotLogged(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "one"})
 	r.registry.Add("a", "1.1.0", hour(1), map[string]string{"a.js": "two"})
 	r.open()
@@ -169,7 +169,7 @@ func TestUpstreamThatLagsIsNotLogged(t *testing.T) {
 
 func TestPackageThatIsGoneUpstream(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "one"})
 	r.open()
 	r.once()
@@ -190,7 +190,7 @@ func TestPackageThatIsGoneUpstream(t *testing.T) {
 
 func TestOriginsOfOthersAreNotCompared(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "one"}, npmtest.Dist("integrity", nil))
 	r.open()
 	r.once()
@@ -200,7 +200,7 @@ func TestOriginsOfOthersAreNotCompared(t *testing.T) {
 	r.poll()
 	// From now on the package is another one upstream, whose archives have nothing to do with these.
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"a.js": "not a's"})
-	r.enrol("a", fromNpm("b", "*.js"))
+	r.register("a", fromNpm("b", "*.js"))
 	r.open()
 	r.once()
 	r.poll()

@@ -24,10 +24,10 @@ func requireBuild(repository string) string {
 	return fmt.Sprintf(`, "provenance": {"repository": %q}`, repository)
 }
 
-// enrolSigstore enrols sigstore under a policy, and publishes its version 1.3.0 at the registry.
-func (r *rig) enrolSigstore(repository string, build []byte) {
+// registerSigstore registers sigstore under a policy, and publishes its version 1.3.0 at the registry.
+func (r *rig) registerSigstore(repository string, build []byte) {
 	r.Helper()
-	r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(repository))
+	r.register("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(repository))
 	options := []npmtest.Option{npmtest.Tarball(readProvenance(r.T, "sigstore-1.3.0.tgz"))}
 	if build != nil {
 		options = append(options, npmtest.AttestedWith(build, readProvenance(r.T, "publish-1.3.0.json")))
@@ -55,7 +55,7 @@ func TestPolicy(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrolSigstore(tt.repository, tt.build)
+			r.registerSigstore(tt.repository, tt.build)
 			r.open()
 			r.settle()
 			if tt.refused == "" {
@@ -82,7 +82,7 @@ func TestPolicyWaitsForTheAttestation(t *testing.T) {
 
 func policyWaits(t *testing.T, status int) {
 	r := newRig(t)
-	r.enrolSigstore(sigstoreRepository, readProvenance(t, "sigstore-1.3.0.json"))
+	r.registerSigstore(sigstoreRepository, readProvenance(t, "sigstore-1.3.0.json"))
 	r.registry.Fail(npmtest.Fault{Path: "/-/npm/v1/attestations/", Status: status})
 	r.open()
 	r.settle()
@@ -99,16 +99,16 @@ func policyWaits(t *testing.T, status int) {
 func TestPolicyChanges(t *testing.T) {
 	const other = "https://github.com/sigstore/other"
 	r := newRig(t)
-	r.enrolSigstore(other, readProvenance(t, "sigstore-1.3.0.json"))
+	r.registerSigstore(other, readProvenance(t, "sigstore-1.3.0.json"))
 	r.open()
 	r.settle()
 	r.one(logs.Refused)
-	r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(sigstoreRepository))
+	r.register("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(sigstoreRepository))
 	r.setCatalogue()
 	r.setNow(r.clock().Add(24 * time.Hour))
 	r.settle()
 	r.one(logs.Published)
-	r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+	r.register("sigstore", fromNpm("sigstore", "dist/util/*.js"))
 	r.setCatalogue()
 	var changes []logs.PolicyChange
 	for _, e := range r.entries(logs.PackageChanged) {
@@ -124,7 +124,7 @@ func TestPolicyChanges(t *testing.T) {
 // An operator may publish a refused release by hand. The log says so, and why.
 func TestPolicyOverride(t *testing.T) {
 	r := newRig(t)
-	r.enrolSigstore(sigstoreRepository, nil)
+	r.registerSigstore(sigstoreRepository, nil)
 	r.open()
 	r.settle()
 	r.one(logs.Refused)
@@ -160,7 +160,7 @@ func TestPolicyOfImports(t *testing.T) {
 		}
 	}
 	r := newRig(t)
-	r.enrol("sigstore", requireBuild(sigstoreRepository))
+	r.register("sigstore", requireBuild(sigstoreRepository))
 	r.open()
 	request := ingest.ImportRequest{Package: "sigstore", Version: "8.0.0", Files: []ingest.ImportFile{importFile("a.js", "let a")}, Contents: []kvstore.Hash{kvstore.Sum([]byte("let a"))}}
 	for range 2 { // the second one adds nothing to the log
@@ -197,7 +197,7 @@ func TestPolicyOfImports(t *testing.T) {
 // A version that was refused when it was imported is published once npm has it with an attestation.
 func TestPolicyAfterRefusedImport(t *testing.T) {
 	r := newRig(t)
-	r.enrolSigstore(sigstoreRepository, readProvenance(t, "sigstore-1.3.0.json"))
+	r.registerSigstore(sigstoreRepository, readProvenance(t, "sigstore-1.3.0.json"))
 	r.open()
 	request := ingest.ImportRequest{Package: "sigstore", Version: "1.3.0", Files: []ingest.ImportFile{importFile("dist/util/a.js", "let a")}}
 	if _, err := r.bot.MissingContents(t.Context(), request); err == nil {
@@ -224,8 +224,8 @@ func TestPolicyOfRestored(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrolSigstore(tt.repository, tt.build)
-			r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+			r.registerSigstore(tt.repository, tt.build)
+			r.register("sigstore", fromNpm("sigstore", "dist/util/*.js"))
 			r.open()
 			r.settle()
 			desk := withdrawal.New(r.store, r.log, r.clock)
@@ -233,7 +233,7 @@ func TestPolicyOfRestored(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.repository != "" {
-				r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(tt.repository))
+				r.register("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(tt.repository))
 				r.setCatalogue()
 			}
 			policy, err := ingest.CheckRestored(r.store, "sigstore", "1.3.0", tt.override)

@@ -24,7 +24,7 @@ import (
 func TestDemand(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"apple", "banana", "cherry"} {
-		r.enrol(name, fromNpm("@fruit/"+name, "*.js"))
+		r.register(name, fromNpm("@fruit/"+name, "*.js"))
 	}
 	adopt := func(popularity string) {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestDemand(t *testing.T) {
 func TestReleaseCarriesDownloads(t *testing.T) {
 	r := newRig(t)
 	r.registry.Add("apple", "1.0.0", hour(1), map[string]string{"apple.js": "1"})
-	r.enrol("apple", fromNpm("apple", "*.js"))
+	r.register("apple", fromNpm("apple", "*.js"))
 	if err := os.WriteFile(filepath.Join(r.catalogue, packages.PopularityFile), []byte("apple\tapple\t5000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -127,17 +127,17 @@ func TestReleaseCarriesDownloads(t *testing.T) {
 func TestStars(t *testing.T) {
 	r := newRig(t)
 	hub, url := r.gitHub()
-	enrol := func(name, repository string) {
-		r.enrolJSON(name, fmt.Appendf(nil, `{"name": %q, "description": "A test.", "keywords": ["test"], "repository": {"type": "git", "url": %q}}`, name, repository))
+	register := func(name, repository string) {
+		r.registerJSON(name, fmt.Appendf(nil, `{"name": %q, "description": "A test.", "keywords": ["test"], "repository": {"type": "git", "url": %q}}`, name, repository))
 	}
 	for _, name := range []string{"apple", "banana", "cherry"} {
 		if err := hub.Add("fruit/"+name, t.TempDir(), "main"); err != nil {
 			t.Fatal(err)
 		}
-		enrol(name, url+"/fruit/"+name+".git")
+		register(name, url+"/fruit/"+name+".git")
 	}
-	enrol("damson", url+"/fruit/damson")
-	enrol("elder", "https://git.example/fruit/elder")
+	register("damson", url+"/fruit/damson")
+	register("elder", "https://git.example/fruit/elder")
 	hub.Rename("fruit/cherry", "garden/cherry")
 	if err := os.WriteFile(filepath.Join(r.catalogue, packages.PopularityFile), []byte("apple\tapple\t5000\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestStars(t *testing.T) {
 	// A repository that GitHub blocks, or says nonsense of, keeps no other waiting, and what was known stays.
 	r.now = r.now.Add(31 * 24 * time.Hour)
 	hub.Break(githubtest.Fault{Path: "/repos/fruit/apple", Status: http.StatusUnavailableForLegalReasons, Message: "Repository access blocked"})
-	enrol("fig", url+"/fruit/fig")
+	register("fig", url+"/fruit/fig")
 	hub.Break(githubtest.Fault{Path: "/repos/fruit/fig", Status: http.StatusNotModified})
 	r.setCatalogue()
 	failed := map[string]int{}
@@ -221,8 +221,8 @@ func TestStars(t *testing.T) {
 	}
 
 	// Another repository is another number; GitHub's limit is waited for, and what was known stays.
-	enrol("banana", url+"/garden/cherry")
-	enrol("cherry", url+"/fruit/banana")
+	register("banana", url+"/garden/cherry")
+	register("cherry", url+"/fruit/banana")
 	hub.Limit(1, time.Hour)
 	r.setCatalogue()
 	var limit *git.LimitError

@@ -49,7 +49,7 @@ func TestProvenance(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+			r.register("sigstore", fromNpm("sigstore", "dist/util/*.js"))
 			options := []npmtest.Option{npmtest.Tarball(archive)}
 			if tt.bundle != nil {
 				options = append(options, npmtest.Attested(tt.bundle))
@@ -104,7 +104,7 @@ func compact(t *testing.T, bundle []byte) []byte {
 // A registry whose attestations fail for a while has the release wait.
 func TestAttestationsFail(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"}, npmtest.Attested([]byte("{}")))
 	r.registry.Fail(npmtest.Fault{Path: "/-/npm/v1/attestations/", Status: 503})
 	r.open()
@@ -134,7 +134,7 @@ func TestPublishAttestation(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+			r.register("sigstore", fromNpm("sigstore", "dist/util/*.js"))
 			tt.keys(r.registry)
 			r.registry.Add("sigstore", "1.3.0", hour(1), nil, npmtest.Tarball(archive), npmtest.AttestedWith(build, tt.publish))
 			r.open()

@@ -22,7 +22,7 @@ func TestInterruptedReleaseIsTakenUpAgain(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("after %d attempts", tt.attempts), func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("a", fromNpm("a", "*.js"))
+			r.register("a", fromNpm("a", "*.js"))
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
 			r.open()
 			batch := r.store.NewBatch()

@@ -16,7 +16,7 @@ import (
 // What is leased to another node is leased once. What comes back is done, and what does not come back is done here.
 func TestSqueezingIsLent(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.txt"))
+	r.register("a", fromNpm("a", "*.txt"))
 	files := map[string]string{"huge.txt": strings.Repeat("huge ", 1<<20)}
 	for i := range 3 {
 		files[fmt.Sprintf("%d.txt", i)] = strings.Repeat(fmt.Sprintf("Line %d is compressible.\n", i), 200)
@@ -88,7 +88,7 @@ func TestSqueezingIsLent(t *testing.T) {
 // A node that takes contents and never squeezes one keeps few of them from others.
 func TestLentIsBounded(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.txt"))
+	r.register("a", fromNpm("a", "*.txt"))
 	files := map[string]string{}
 	for i := range 100 {
 		files[fmt.Sprintf("%d.txt", i)] = strings.Repeat(fmt.Sprintf("Line %d is compressible.\n", i), 20)

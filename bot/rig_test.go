@@ -126,8 +126,8 @@ func (r *rig) useRegistry(url string) {
 	}
 }
 
-// enrol writes a package JSON into the catalogue.
-func (r *rig) enrol(name, autoupdate string) {
+// register writes a package JSON into the catalogue.
+func (r *rig) register(name, autoupdate string) {
 	r.Helper()
 	json := fmt.Sprintf(`{
 		"name": %q, "description": "A test.", "keywords": ["test"], "filename": "%s.js",

@@ -29,7 +29,7 @@ func TestRegistrySignatures(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enrol("a", fromNpm("a", "*.js"))
+			r.register("a", fromNpm("a", "*.js"))
 			if tt.keys != nil {
 				r.registry.PublishKeys(tt.keys...)
 			}
@@ -78,7 +78,7 @@ func TestRegistrySignatures(t *testing.T) {
 
 func TestShasumIsRecordedAsIntegrity(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"}, npmtest.Dist("integrity", nil))
 	r.open()
 	r.once()

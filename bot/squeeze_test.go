@@ -63,7 +63,7 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 		t.Run(fmt.Sprintf("killed %d times", tt.deaths), func(t *testing.T) {
 			r := newRig(t)
 			r.worker = mortal(t, tt.deaths)
-			r.enrol("a", fromNpm("a", "*.txt"))
+			r.register("a", fromNpm("a", "*.txt"))
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.txt": text})
 			r.open()
 			r.once()
@@ -122,8 +122,8 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 // While a huge content is squeezed, others are, what is published in the meantime among them.
 func TestHugeContentHoldsUpNoOther(t *testing.T) {
 	r := newRig(t)
-	r.enrol("huge", fromNpm("huge", "*.bin"))
-	r.enrol("small", fromNpm("small", "*.txt"))
+	r.register("huge", fromNpm("huge", "*.bin"))
+	r.register("small", fromNpm("small", "*.txt"))
 	text := strings.Repeat("All that is compressible is compressed, sooner or later.\n", 20)
 	huge := string(noiseOf(9<<20)) + strings.Repeat(text, 1000)
 	r.registry.Add("huge", "1.0.0", hour(900), map[string]string{"a.bin": huge})

@@ -50,7 +50,7 @@ func TestEveryFaultPasses(t *testing.T) {
 				r := newRig(t)
 				for i := range all {
 					name := fmt.Sprintf("p%d", i)
-					r.enrol(name, fromNpm(name, "*.txt"))
+					r.register(name, fromNpm(name, "*.txt"))
 					r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.txt": name})
 				}
 				r.open()
@@ -118,7 +118,7 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 			r := newRig(t)
 			for i := range all {
 				name := fmt.Sprintf("p%03d", i)
-				r.enrol(name, fromNpm(name, "*.txt"))
+				r.register(name, fromNpm(name, "*.txt"))
 				r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.txt": name})
 				if tt.fault.Body != "" {
 					r.registry.Fail(npmtest.Fault{Path: "/" + name + "/-/", Body: page})
@@ -162,7 +162,7 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 // What a packument says of a release may be a moment's mistake, too.
 func TestWrongWordsPass(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	files := map[string]string{"a.js": "a"}
 	r.registry.Add("a", "1.0.0", hour(1), files, npmtest.Dist("integrity", nil), npmtest.Dist("shasum", nil))
 	r.registry.Add("a", "1.1.0", hour(2), files, npmtest.Dist("tarball", nil))
@@ -202,7 +202,7 @@ func TestWrongWordsPass(t *testing.T) {
 // refused by the old one.
 func TestMendedPackageJSONBringsTheNewest(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "wrong/*.js"))
+	r.register("a", fromNpm("a", "wrong/*.js"))
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
 			r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint(i)})
@@ -213,20 +213,20 @@ func TestMendedPackageJSONBringsTheNewest(t *testing.T) {
 	if sum := r.once(); sum.Refused != 40 {
 		t.Errorf("%+v", sum)
 	}
-	r.enrol("a", fromNpm("a", "*.js"))
+	r.register("a", fromNpm("a", "*.js"))
 	r.open()
 	if sum := r.once(); sum.Published != 10 || sum.Refused != 0 || r.state("a", "1.30.0").Kind != views.Published {
 		t.Errorf("after the mend: %+v", sum)
 	}
 	r.poll()
-	r.enrol("a", fromNpm("a", "wrong/*.js"))
+	r.register("a", fromNpm("a", "wrong/*.js"))
 	r.open()
 	add(40, 55)
 	r.setNow(r.now.Add(2 * time.Hour))
 	if sum := r.once(); sum.Published != 0 || sum.Refused != 15 {
 		t.Errorf("wrong again: %+v", sum)
 	}
-	r.enrol("a", fromNpm("a", "[a-c].js"))
+	r.register("a", fromNpm("a", "[a-c].js"))
 	r.open()
 	if sum := r.once(); sum.Published != 15 || sum.Refused != 0 {
 		t.Errorf("after the second mend: %+v", sum)
@@ -240,7 +240,7 @@ func TestMendedPackageJSONBringsTheNewest(t *testing.T) {
 // Mending a package JSON halfway looks on: where the newest are refused again, older ones take their place.
 func TestMendedPackageJSONLooksOn(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("a", "wrong/*.js"))
+	r.register("a", fromNpm("a", "wrong/*.js"))
 	for i := range 40 {
 		name := "dist/a.js"
 		if i >= 15 {
@@ -250,7 +250,7 @@ func TestMendedPackageJSONLooksOn(t *testing.T) {
 	}
 	r.open()
 	r.once()
-	r.enrol("a", fromNpm("a", "dist/*.js"))
+	r.register("a", fromNpm("a", "dist/*.js"))
 	r.open()
 	if sum := r.once(); sum.Published != 10 || r.state("a", "1.5.0").Kind != views.Published {
 		t.Errorf("%+v: %s", sum, r.states("a"))
@@ -268,7 +268,7 @@ func TestWrongPacksOfTagsPass(t *testing.T) {
 	}
 	repository := gittest.Use(t, hub.Repository("owner/a"))
 	repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "a"})
-	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
+	r.register("a", fromGit(url+"/owner/a", "*.js"))
 	r.open()
 	for _, tt := range []struct {
 		name  string

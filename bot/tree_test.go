@@ -56,8 +56,8 @@ func sriOf(data string) string { return logs.SumSRI([]byte(data)).String() }
 
 func TestImportTree(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", fromNpm("@scope/a", "dist/*.js"))
-	r.enrol("b", "")
+	r.register("a", fromNpm("@scope/a", "dist/*.js"))
+	r.register("b", "")
 	r.registry.Add("@scope/a", "1.0.0", hour(1), map[string]string{"dist/a.js": "upstream's"})
 	r.registry.Add("@scope/a", "1.1.0", hour(2), map[string]string{"dist/a.js": "upstream's"})
 	outside := treeOf(t, map[string]string{"secret": "s", "1.0.0/a.js": "s"})
@@ -147,7 +147,7 @@ func TestImportTree(t *testing.T) {
 
 func TestImportTreeHoldsIntegrities(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	dir := treeOf(t, map[string]string{
 		"a/1.0.0/a.js": "one", "a/1.0.0/b.js": "b",
 		"a/1.1.0/a.js": "two",
@@ -182,7 +182,7 @@ func TestImportTreeHoldsIntegrities(t *testing.T) {
 
 func TestImportTreeWithBadInput(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	dir := treeOf(t, map[string]string{"a/1.0.0/a.js": "one"})
 	r.open()
 	dates := func(text string) ingest.Tree {
@@ -250,7 +250,7 @@ func TestImportTreeWhileUpstreamIsDown(t *testing.T) {
 	files := map[string]string{}
 	for i := range 10 {
 		name := fmt.Sprintf("a%d", i)
-		r.enrol(name, fromNpm(name, "*.js"))
+		r.register(name, fromNpm(name, "*.js"))
 		files[name+"/1.0.0/a.js"] = name
 		r.registry.Add(name, "1.0.0", hour(i), map[string]string{"a.js": "a"})
 	}
@@ -270,7 +270,7 @@ func TestImportTreeWhileUpstreamIsDown(t *testing.T) {
 // TestImportTreeThatVanishes has folders go away under an import.
 func TestImportTreeThatVanishes(t *testing.T) {
 	r := newRig(t)
-	r.enrol("a", "")
+	r.register("a", "")
 	files := map[string]string{}
 	for i := range 10 {
 		files[fmt.Sprintf("a/1.%d.0/a.js", i)] = "a"

@@ -39,10 +39,10 @@ func TestYear(t *testing.T) {
 	repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "c"})
 	r.registry.Add("d", "1.0.0", hour(1), map[string]string{"a.js": "d"})
 	names := []string{"a", "b", "c", "d"}
-	r.enrol("a", fromNpm("a", "*.js"))
-	r.enrol("b", fromNpm("b", "*.js"))
-	r.enrol("c", fromGit(url+"/owner/c", "*.js"))
-	r.enrol("d", fromNpm("d", "wrong/*.js"))
+	r.register("a", fromNpm("a", "*.js"))
+	r.register("b", fromNpm("b", "*.js"))
+	r.register("c", fromGit(url+"/owner/c", "*.js"))
+	r.register("d", fromNpm("d", "wrong/*.js"))
 	r.open()
 	due := make(map[string]time.Time)
 	schedule := func() { // as at a start, and after the clock was set back

@@ -42,7 +42,7 @@ func askContents(h http.Handler, method, path string, fields ...string) *httptes
 
 func TestContents(t *testing.T) {
 	s, h := newContents(t)
-	s.Enrol("demo", `{"name":"demo"}`)
+	s.Register("demo", `{"name":"demo"}`)
 	s.Publish("demo", "1.0.0", "a.js", map[string]string{"a.js": contentText, "tiny.txt": "0123456789", "empty": ""})
 	s.Publish("evil", "1.0.0", "e.js", map[string]string{"e.js": "steal()", "a.js": contentText})
 	s.Withdraw("evil", "1.0.0", "malware")

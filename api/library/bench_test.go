@@ -59,7 +59,7 @@ func manyLibraries(b *testing.B) *testkit.Shelf {
 			continue
 		}
 		published++
-		shelf.Enrol(d.Name, string(packageJSON))
+		shelf.Register(d.Name, string(packageJSON))
 		shelf.Publish(d.Name, "1.1.0", "index.js", map[string]string{"index.js": d.Name})
 	}
 	return shelf

@@ -21,11 +21,11 @@ func TestExample(t *testing.T) {
 		}
 	}
 	check("")
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	check("")
 	shelf.Publish("plain", "1.0.0", "", map[string]string{"b.js": "no main file", "c.js": "nor here"})
 	check("/ajax/libs/plain/1.0.0/b.js")
-	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Register("Chart.js", chartJSON)
 	check("/ajax/libs/plain/1.0.0/b.js")
 	shelf.Publish("Chart.js", "1.10.0", "chart.min.js", map[string]string{"a.js": "first", "chart.min.js": "ten"})
 	check("/ajax/libs/Chart.js/1.10.0/chart.min.js")
@@ -40,9 +40,9 @@ func TestExampleBehindManyPackages(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	for n := range 1001 {
 		name := fmt.Sprintf("a%04d", n)
-		shelf.Enrol(name, fmt.Sprintf(`{"name":%q,"description":"Waits.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"}}`, name))
+		shelf.Register(name, fmt.Sprintf(`{"name":%q,"description":"Waits.","keywords":["a"],"repository":{"type":"git","url":"https://git.example/a.git"}}`, name))
 	}
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	shelf.Publish("plain", "1.0.0", "main.js", map[string]string{"main.js": "it is served"})
 	if path, err := library.Example(shelf.Store); err != nil || path != "/ajax/libs/plain/1.0.0/main.js" {
 		t.Errorf("got %q and %v", path, err)

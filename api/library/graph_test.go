@@ -22,10 +22,10 @@ const graphBase = "https://cdn.example"
 func graphs(t *testing.T) (*testkit.Shelf, *library.Index) {
 	t.Helper()
 	s := testkit.NewShelf(t)
-	enrol := func(name, npm string) {
-		s.Enrol(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+npm+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
+	register := func(name, npm string) {
+		s.Register(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+npm+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
 	}
-	enrol("three.js", "three")
+	register("three.js", "three")
 	s.Publish("three.js", "1.0.0", "three.module.min.js", map[string]string{
 		"three.module.js": `import { a } from './three.core.js';` + "\n", "three.module.min.js": `import{a}from"./three.core.js";export*from"./three.core.js";`,
 		"three.core.js": "export const a = 1;\n", "three.core.min.js": "export const a=1;", "lone.min.mjs": `import"./part/only.mjs";import("./lazy.mjs");import("./gone.mjs")`,
@@ -33,10 +33,10 @@ func graphs(t *testing.T) (*testkit.Shelf, *library.Index) {
 		"node.mjs": `import n from "./node.js"`, "node.js": "module.exports = 1",
 		"long.min.mjs": `import"./written.js";import"./chunk.js"`, "written.js": strings.Repeat("export const a = 1;\n", 100), "chunk.js": "export default 1;" + strings.Repeat("f();", 500),
 	})
-	enrol("glass", "@jars/glass")
+	register("glass", "@jars/glass")
 	s.Publish("glass", "1.2.0", "glass.mjs", map[string]string{"glass.mjs": "export default 1", "tools/x.js": "export default 2"})
 	s.Publish("glass", "2.0.0", "glass.mjs", map[string]string{"glass.mjs": "export default 2"})
-	enrol("jam", "jam")
+	register("jam", "jam")
 	s.PublishAbout("jam", "1.0.0", "jam.mjs", map[string]string{
 		"jam.mjs": "import glass, {\n  x as y, // and more\n} from '@jars/glass'\nimport \"@jars/glass/tools/x\"\nexport { z } from 'nowhere';\nimport * as own from 'jam/other.mjs';", "other.mjs": "export default import.meta",
 	}, &logs.About{Dependencies: map[string]string{"@jars/glass": "^1.0.0"}})
@@ -98,7 +98,7 @@ func TestGraph(t *testing.T) {
 // TestGraphIsBounded holds the limits of modules and of imports.
 func TestGraphIsBounded(t *testing.T) {
 	s := testkit.NewShelf(t)
-	s.Enrol("jars", `{"name": "jars", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}}`)
+	s.Register("jars", `{"name": "jars", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}}`)
 	files := map[string]string{"many.mjs": "", "often.mjs": ""}
 	for i := range 400 {
 		files[fmt.Sprintf("m%d.mjs", i)] = "export default 1"
@@ -132,7 +132,7 @@ func TestGraphIsBounded(t *testing.T) {
 func TestGraphReadsVersionsOnce(t *testing.T) {
 	s := testkit.NewShelf(t)
 	for name, versions := range map[string]int{"jam": 1, "glass": 20} {
-		s.Enrol(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+name+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
+		s.Register(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+name+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
 		for i := range versions {
 			s.Publish(name, fmt.Sprintf("1.%d.0", i), name+".mjs", map[string]string{name + ".mjs": "export default '" + name + "'"})
 		}

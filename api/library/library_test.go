@@ -45,8 +45,8 @@ func names(libraries []*library.Library) []string {
 
 func TestLibrary(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
-	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Register("plain", plainJSON)
+	shelf.Register("Chart.js", chartJSON)
 	shelf.Publish("Chart.js", "2.0.0-rc.1", "chart.min.js", map[string]string{"chart.min.js": "next"})
 	shelf.Publish("Chart.js", "1.9.0", "chart.js", map[string]string{"chart.js": "nine"})
 	shelf.Publish("Chart.js", "1.10.0", "chart.min.js", map[string]string{"chart.min.js": "ten", "chart.js": "ten, at length"})
@@ -111,7 +111,7 @@ func TestLibrary(t *testing.T) {
 // TestFactsOfLoadedFile holds that facts are about the file that a page loads, not the main file that has a minified form.
 func TestFactsOfLoadedFile(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	for _, test := range []struct {
 		version, main, want string
 		files               map[string]string
@@ -142,7 +142,7 @@ func TestFactsOfLoadedFile(t *testing.T) {
 
 func TestAbsence(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	shelf.Publish("plain", "1.0.0", "", map[string]string{"a.js": "a"})
 	shelf.Withdraw("plain", "1.0.0", "it stole cookies")
 	x := shelf.Index(library.Options{})
@@ -199,10 +199,10 @@ func TestFollowing(t *testing.T) {
 	if len(empty.Libraries) != 0 {
 		t.Errorf("an empty store has %q", names(empty.Libraries))
 	}
-	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Register("Chart.js", chartJSON)
 	first := listing()
 	if l := first.Library("Chart.js"); l == nil || l.Version != "" || l.Filename != "chart.min.js" {
-		t.Errorf("enrolled, it is %+v", l)
+		t.Errorf("registered, it is %+v", l)
 	}
 	shelf.Refuse("Chart.js", "0.1.0", "no files")
 	if listing() != first {
@@ -215,7 +215,7 @@ func TestFollowing(t *testing.T) {
 	if first.Library("Chart.js").Version != "" {
 		t.Error("a listing changed under its reader")
 	}
-	shelf.Enrol("Chart.js", strings.Replace(chartJSON, "Charts on", "Graphs on", 1))
+	shelf.Register("Chart.js", strings.Replace(chartJSON, "Charts on", "Graphs on", 1))
 	if l := listing().Library("Chart.js"); l.Description != "Graphs on a canvas." {
 		t.Errorf("changed, it is %+v", l)
 	}
@@ -231,7 +231,7 @@ func TestFollowing(t *testing.T) {
 
 func TestHidden(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("hidden", hiddenJSON)
+	shelf.Register("hidden", hiddenJSON)
 	shelf.Publish("hidden", "1.0.0", "a.js", map[string]string{"a.js": "a"})
 	x := shelf.Index(library.Options{})
 	if found, err := x.Search(t.Context(), "hidden", nil); err != nil || len(found) != 0 {
@@ -243,7 +243,7 @@ func TestHidden(t *testing.T) {
 	if _, err := x.Release(t.Context(), "hidden", "1.0.0"); err != nil {
 		t.Errorf("asked for by name: %v", err)
 	}
-	shelf.Enrol("hidden", strings.Replace(hiddenJSON, "true", "false", 1))
+	shelf.Register("hidden", strings.Replace(hiddenJSON, "true", "false", 1))
 	testkit.Await(t, x, shelf.Log)
 	if found, err := x.Search(t.Context(), "hidden", nil); err != nil || len(found) != 1 {
 		t.Errorf("no longer hidden, search shows %q, %v", names(found), err)
@@ -253,7 +253,7 @@ func TestHidden(t *testing.T) {
 func TestPopular(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	for _, name := range []string{"a", "b", "c", "d"} {
-		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
+		shelf.Register(name, strings.ReplaceAll(plainJSON, "plain", name))
 	}
 	files := map[string]string{"a.js": "a"}
 	shelf.Publish("a", "1.0.0", "a.js", files)
@@ -273,7 +273,7 @@ func TestPopularIsRemembered(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	files := map[string]string{"a.js": "a"}
 	for _, name := range []string{"a", "b"} {
-		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
+		shelf.Register(name, strings.ReplaceAll(plainJSON, "plain", name))
 		shelf.Publish(name, "1.0.0", "a.js", files)
 	}
 	demand := map[string]float64{"a": 1}
@@ -318,8 +318,8 @@ func setRow(t *testing.T, shelf *testkit.Shelf, name string, value []byte) {
 
 func TestDamagedPackage(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("Chart.js", chartJSON)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("Chart.js", chartJSON)
+	shelf.Register("plain", plainJSON)
 	setRow(t, shelf, "plain", []byte("nonsense"))
 	x := shelf.Index(library.Options{})
 	listing, err := x.Listing(t.Context())
@@ -341,8 +341,8 @@ func TestDamagedPackage(t *testing.T) {
 // A library that cannot be read for a while neither disappears nor stays as it was.
 func TestUnreadLibraryIsReadAgain(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("Chart.js", chartJSON)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("Chart.js", chartJSON)
+	shelf.Register("plain", plainJSON)
 	x := shelf.Index(library.Options{})
 	row, err := shelf.Store.Get(kvstore.Packages, kvstore.Key("plain"))
 	if err != nil {
@@ -368,7 +368,7 @@ func TestUnreadLibraryIsReadAgain(t *testing.T) {
 // Where the log cannot be followed, all libraries are read instead.
 func TestDamagedEntry(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Register("Chart.js", chartJSON)
 	x := shelf.Index(library.Options{})
 	shelf.Publish("Chart.js", "1.0.0", "a.js", map[string]string{"a.js": "a"})
 	var last []byte
@@ -400,7 +400,7 @@ func TestDamagedEntry(t *testing.T) {
 
 func TestStates(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	shelf.Publish("plain", "1.9.0", "", map[string]string{"a.js": "a"})
 	shelf.Refuse("plain", "1.10.0", "it has no files")
 	next := testkit.Released.Add(time.Hour)
@@ -473,7 +473,7 @@ func TestAssetPath(t *testing.T) {
 // TestReleaseOnItsWay asks for a release that waits or is being fetched: the answer says so, and suggests no other.
 func TestReleaseOnItsWay(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("jar", `{"name":"jar","filename":"jar.js","description":"A jar.","keywords":["jar"],"repository":{"type":"git","url":"https://git.example/jar.git"},"autoupdate":{"source":"npm","target":"jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
+	shelf.Register("jar", `{"name":"jar","filename":"jar.js","description":"A jar.","keywords":["jar"],"repository":{"type":"git","url":"https://git.example/jar.git"},"autoupdate":{"source":"npm","target":"jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
 	shelf.Publish("jar", "2.0.0", "jar.js", map[string]string{"jar.js": "1"})
 	x := shelf.Index(library.Options{})
 	d := library.Directory{Documents: testkit.Renderer(t, shelf.Store).DocumentsNow(), Store: shelf.Store, AssetBase: "http://127.0.0.1", Index: func() (*library.Index, error) { return x, nil }}

@@ -16,41 +16,41 @@ import (
 func builtUI(t *testing.T) (*testkit.Shelf, *library.Index) {
 	t.Helper()
 	s := testkit.NewShelf(t)
-	enrol := func(name, npm string) {
-		s.Enrol(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+npm+`", "fileMap": [{"basePath": "", "files": ["*"]}], "modules": true}}`)
+	register := func(name, npm string) {
+		s.Register(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+npm+`", "fileMap": [{"basePath": "", "files": ["*"]}], "modules": true}}`)
 	}
-	enrol("ui", "@acme/ui")
+	register("ui", "@acme/ui")
 	for _, version := range []string{"18.0.0", "19.0.0"} {
 		s.PublishAbout("ui", version, "esm/index.mjs", map[string]string{"esm/index.mjs": "export let version=" + version[:2], "esm/jsx.mjs": "export{}"},
 			&logs.About{Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs", "./jsx": "esm/jsx.mjs"}, Imports: map[string][]string{"esm/index.mjs": {}, "esm/jsx.mjs": {}}}})
 	}
-	enrol("ui-dom", "ui-dom")
+	register("ui-dom", "ui-dom")
 	dom := &logs.Modules{
 		Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs", "./client": "esm/client.mjs"}, Skipped: map[string]string{"./server": "server.js imports stream"},
 		Imports: map[string][]string{"esm/index.mjs": {"@acme/ui"}, "esm/client.mjs": {"./chunks/A.mjs", "scheduler"}, "esm/chunks/A.mjs": {"@acme/ui", "empty"}}, Dynamic: map[string][]string{"esm/client.mjs": {"optional"}},
 	}
 	s.PublishAbout("ui-dom", "18.2.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "dom", "esm/client.mjs": "client", "esm/chunks/A.mjs": "a", "esm/index.mjs.map": "{}"},
 		&logs.About{Dependencies: map[string]string{"scheduler": "^0.2.0"}, Peers: map[string]string{"@acme/ui": "^18.0.0"}, Modules: dom})
-	enrol("chart", "chart")
+	register("chart", "chart")
 	s.PublishAbout("chart", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "chart"}, &logs.About{Dependencies: map[string]string{"@acme/ui": "~18.0.0"},
 		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "@acme/ui/jsx"}}}})
-	enrol("page", "page")
+	register("page", "page")
 	s.PublishAbout("page", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "page"}, &logs.About{Dependencies: map[string]string{"@acme/ui": ">=18.0.0", "chart": "1"},
 		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "chart"}}}})
-	enrol("app", "app")
+	register("app", "app")
 	s.PublishAbout("app", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "app"}, &logs.About{Dependencies: map[string]string{"@acme/ui": "^19.0.0", "ui-dom": "*"},
 		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"@acme/ui", "@acme/ui/gone", "ui-dom"}}}})
-	enrol("none", "none")
+	register("none", "none")
 	s.PublishAbout("none", "1.0.0", "LICENSE", map[string]string{"LICENSE": "MIT"}, &logs.About{Modules: &logs.Modules{Program: "esbuild", Problem: "index.js imports fs"}})
 	s.Publish("none", "0.1.0", "LICENSE", map[string]string{"LICENSE": "MIT"})
-	enrol("empty", "empty")
+	register("empty", "empty")
 	// The package itself has no module in either; upstream published one of the second.
 	skipped := &logs.About{Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{"./client": "esm/client.mjs"}, Imports: map[string][]string{"esm/client.mjs": {}}, Skipped: map[string]string{".": "index.js imports fs"}}}
-	enrol("part", "part")
+	register("part", "part")
 	s.PublishAbout("part", "1.0.0", "esm/client.mjs", map[string]string{"esm/client.mjs": "client"}, skipped)
-	enrol("beside", "beside")
+	register("beside", "beside")
 	s.PublishAbout("beside", "1.0.0", "esm/client.mjs", map[string]string{"esm/client.mjs": "client", "esm/chunks/long/way/own.mjs": "own"}, skipped)
-	enrol("user", "user")
+	register("user", "user")
 	s.PublishAbout("user", "1.0.0", "esm/index.mjs", map[string]string{"esm/index.mjs": "user"}, &logs.About{
 		Modules: &logs.Modules{Program: "esbuild", Subpaths: map[string]string{".": "esm/index.mjs"}, Imports: map[string][]string{"esm/index.mjs": {"beside", "none", "part", "part/client"}}}})
 	return s, s.Index(library.Options{})

@@ -14,7 +14,7 @@ import (
 func TestNear(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	for _, name := range strings.Fields("axios react react-dom reactive Chart.js chartist bootstrap bootstrap-vue vue vuex node-forge d3 three.js jquery nprogress") {
-		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
+		shelf.Register(name, strings.ReplaceAll(plainJSON, "plain", name))
 		shelf.Publish(name, "1.0.0", "a.js", map[string]string{"a.js": name})
 	}
 	popular := map[string]float64{"react": 9, "axios": 8, "react-dom": 7, "bootstrap": 6}

@@ -12,7 +12,7 @@ import (
 
 func TestVersion(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	shelf.Publish("plain", "1.0.0", "a.js", map[string]string{"a.js": "a", "b.js": "b"})
 	shelf.Publish("plain", "2.0.0", "a.js", map[string]string{"a.js": "a"})
 	shelf.Withdraw("plain", "2.0.0", "a mistake")
@@ -37,7 +37,7 @@ func TestVersion(t *testing.T) {
 
 func TestReleases(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("plain", plainJSON)
+	shelf.Register("plain", plainJSON)
 	for _, version := range []string{"1.9.0", "1.10.0", "2.0.0", "1.0.0"} {
 		shelf.Publish("plain", version, "a.js", map[string]string{"a.js": version})
 	}

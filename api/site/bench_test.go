@@ -13,7 +13,7 @@ import (
 // processes do not change. Names that end in br include the compression of the response, which happens once while a page is cached.
 func BenchmarkManyFiles(b *testing.B) {
 	shelf := testkit.NewShelf(b)
-	shelf.Enrol("warehouse", `{"name":"warehouse","filename":"w.js","description":"Much.","keywords":["much"],"repository":{"type":"git","url":"https://git.example/w.git"}}`)
+	shelf.Register("warehouse", `{"name":"warehouse","filename":"w.js","description":"Much.","keywords":["much"],"repository":{"type":"git","url":"https://git.example/w.git"}}`)
 	files := map[string]string{"w.js": "w"}
 	for n := len(files); n < 6_000; n++ {
 		files[fmt.Sprintf("shelf-%d/jar-%05d.js", n/1000, n)] = fmt.Sprint(n)

@@ -20,7 +20,7 @@ import (
 func TestPagesOfManyFiles(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	for library, n := range map[string]int{"small": 600, "large": 6_000} {
-		shelf.Enrol(library, packageJSON(t, library, nil))
+		shelf.Register(library, packageJSON(t, library, nil))
 		files := map[string]string{"w.js": "w"}
 		for i := len(files); i < n; i++ {
 			files[fmt.Sprintf("shelf-%d/jar-%05d.js", i/200, i)] = "j"
@@ -32,7 +32,7 @@ func TestPagesOfManyFiles(t *testing.T) {
 		}
 		shelf.Publish(library, "1.0.1", "w.js", changed)
 	}
-	shelf.Enrol("web", packageJSON(t, "web", nil))
+	shelf.Register("web", packageJSON(t, "web", nil))
 	modules := map[string]string{}
 	for i := range 400 {
 		var b strings.Builder

@@ -14,7 +14,7 @@ import (
 // addWorkshop adds a library whose files are in folders, and change.
 func addWorkshop(t testing.TB, s *testkit.Shelf) {
 	t.Helper()
-	s.Enrol("workshop", packageJSON(t, "workshop", nil))
+	s.Register("workshop", packageJSON(t, "workshop", nil))
 	many := strings.Builder{}
 	for i := range 4500 {
 		fmt.Fprintf(&many, "export const n%d = %d; // the %d. line\n", i, i, i)

@@ -42,7 +42,7 @@ const hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>'`
 func filled(t testing.TB) *testkit.Shelf {
 	t.Helper()
 	s := testkit.NewShelf(t)
-	s.Enrol("pickle", packageJSON(t, "pickle", map[string]any{
+	s.Register("pickle", packageJSON(t, "pickle", map[string]any{
 		"filename": "pickle.min.js", "homepage": "https://pickle.example/a?b=c&d", "license": "MIT",
 		"authors":    []map[string]string{{"name": "Pickle people"}},
 		"autoupdate": map[string]any{"source": "npm", "target": "@jars/pickle", "fileMap": []map[string]any{{"basePath": "", "files": []string{"*"}}}},
@@ -65,19 +65,19 @@ func filled(t testing.TB) *testkit.Shelf {
 		Package: "pickle", Version: "2.1.0", Kind: views.Failed, Reason: "the registry is away", Attempts: 3,
 		Updated: testkit.Released, Next: testkit.Released.Add(time.Hour),
 	})
-	s.Enrol("shelf-css", packageJSON(t, "shelf-css", nil))
+	s.Register("shelf-css", packageJSON(t, "shelf-css", nil))
 	s.Publish("shelf-css", "1.0.0", "shelf.css", map[string]string{"shelf.css": script(30)})
-	s.Enrol("preserve", packageJSON(t, "preserve", nil))
+	s.Register("preserve", packageJSON(t, "preserve", nil))
 	s.Publish("preserve", "1.0.0", "preserve.mjs", map[string]string{"preserve.mjs": script(30)})
-	s.Enrol("data", packageJSON(t, "data", nil))
+	s.Register("data", packageJSON(t, "data", nil))
 	s.Publish("data", "1.0.0", "", map[string]string{"data.json": "{}"})
-	s.Enrol("spoilt", packageJSON(t, "spoilt", nil))
+	s.Register("spoilt", packageJSON(t, "spoilt", nil))
 	s.Publish("spoilt", "1.0.0", "spoilt.js", map[string]string{"spoilt.js": script(8)})
 	s.Withdraw("spoilt", "1.0.0", "it had gone <b>off</b>")
-	s.Enrol("empty", packageJSON(t, "empty", nil))
-	s.Enrol("refused", packageJSON(t, "refused", nil))
+	s.Register("empty", packageJSON(t, "empty", nil))
+	s.Register("refused", packageJSON(t, "refused", nil))
 	s.Refuse("refused", "1.0.0", "it selects none of the files")
-	s.Enrol("evil", packageJSON(t, "evil", map[string]any{
+	s.Register("evil", packageJSON(t, "evil", map[string]any{
 		"description": hostile, "keywords": []string{hostile}, "homepage": "javascript:alert(1)", "license": hostile,
 		"repository": map[string]string{"type": "git", "url": "javascript:alert(1)//https://github.com/a/b"},
 		"authors":    []map[string]string{{"name": hostile}},
@@ -95,7 +95,7 @@ func addPantry(t testing.TB, s *testkit.Shelf) {
 		many[fmt.Sprintf("icons/icon-%04d.svg", i)] = fmt.Sprint(i % 7)
 	}
 	many["pantry.js"] = script(3)
-	s.Enrol("pantry", packageJSON(t, "pantry", nil))
+	s.Register("pantry", packageJSON(t, "pantry", nil))
 	s.Publish("pantry", "1.0.0", "pantry.js", many)
 }
 

@@ -17,13 +17,13 @@ import (
 // TestGlance answers at the top of a page what people ask of a release.
 func TestGlance(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("jar", `{"name":"jar","filename":"jar.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/jar.git"},`+
+	shelf.Register("jar", `{"name":"jar","filename":"jar.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/jar.git"},`+
 		`"autoupdate":{"source":"npm","target":"@glass/jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
 	files := map[string]string{"jar.js": "long", "jar.min.js": "min", "jar.css": "c", "jar.min.css": "m", "lid.js": "lid", "lid.css": "lid", "other.js": "o"}
 	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0", "2.0.0-beta.1"} {
 		shelf.Publish("jar", version, "jar.js", files)
 	}
-	shelf.Enrol("lidless", `{"name":"lidless","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lidless.git"}}`)
+	shelf.Register("lidless", `{"name":"lidless","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lidless.git"}}`)
 	shelf.Publish("lidless", "1.2.0", "", map[string]string{"a.js": "a"})
 	osv := filepath.Join(t.TempDir(), "osv.json")
 	if err := os.WriteFile(osv, []byte(`{"id":"GHSA-1","summary":"It leaks.","affected":[{"package":{"ecosystem":"npm","name":"@glass/jar"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.1.0"}]}]}]}`), 0o600); err != nil {
@@ -74,7 +74,7 @@ func TestGlance(t *testing.T) {
 // TestUpgradesOnPage tests that the page and `larder info` say what a browser downloads that has the file of a version before.
 func TestUpgradesOnPage(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("lib", `{"name":"lib","filename":"lib.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lib.git"},"autoupdate":{"source":"npm","target":"lib","fileMap":[{"basePath":"","files":["*"]}]}}`)
+	shelf.Register("lib", `{"name":"lib","filename":"lib.js","description":"d","keywords":["k"],"license":"MIT","repository":{"type":"git","url":"https://git.example/lib.git"},"autoupdate":{"source":"npm","target":"lib","fileMap":[{"basePath":"","files":["*"]}]}}`)
 	for _, version := range []string{"1.0.0", "1.1.0", "1.1.1"} {
 		shelf.Publish("lib", version, "lib.js", map[string]string{"lib.js": testkit.VersionedScript(version), "LICENSE": "MIT"})
 	}

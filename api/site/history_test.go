@@ -18,7 +18,7 @@ import (
 func accounted(t testing.TB, older int) *Site {
 	t.Helper()
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("jar", packageJSON(t, "jar", nil))
+	shelf.Register("jar", packageJSON(t, "jar", nil))
 	shelf.Publish("jar", "9000.0.0", "jar.js", map[string]string{"jar.js": script(3)})
 	shelf.Refuse("jar", "9001.0.0", "a bomb")
 	return newSite(t, shelf, func(o *Options) {

@@ -214,13 +214,13 @@ func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
 // A summary is what can be said of all libraries together without reading more of
 // them. It is made once for each listing, however often it is requested.
 type summary struct {
-	Enrolled  int // libraries, with releases or without
-	Libraries int // of which something is published
-	Versions  int
-	Newest    []*library.Library // by the time of their latest release
-	Most      []*library.Library // by their number of releases
-	Licenses  []tally
-	Kinds     []tally // of main files
+	Registered int // libraries, with releases or without
+	Libraries  int // of which something is published
+	Versions   int
+	Newest     []*library.Library // by the time of their latest release
+	Most       []*library.Library // by their number of releases
+	Licenses   []tally
+	Kinds      []tally // of main files
 }
 
 // A tally is how often something occurs.
@@ -243,7 +243,7 @@ func (s *Site) summarize(q *request) (*summary, error) {
 
 // newSummary computes the totals and lists of a listing of libraries.
 func newSummary(listing *library.Listing) *summary {
-	sum := &summary{Enrolled: len(listing.Libraries)}
+	sum := &summary{Registered: len(listing.Libraries)}
 	licenses, kinds := map[string]int{}, map[string]int{}
 	var published []*library.Library
 	for _, l := range listing.Libraries {

@@ -37,7 +37,7 @@ func TestTurnedText(t *testing.T) {
 func TestLongMetadata(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	long := strings.Repeat("words upon words ", 6000)
-	shelf.Enrol("long", packageJSON(t, "long", map[string]any{
+	shelf.Register("long", packageJSON(t, "long", map[string]any{
 		"description": long, "license": long, "homepage": "https://long.example/" + long, "authors": []map[string]string{{"name": long}},
 		"repository": map[string]string{"type": "git", "url": "https://long.example/" + long},
 	}))

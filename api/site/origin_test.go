@@ -44,7 +44,7 @@ func TestBuilt(t *testing.T) {
 // A library's page says where the release was built, what upstream has now, who wrote it, and where its feed is.
 func TestOriginOnPage(t *testing.T) {
 	s := testkit.NewShelf(t)
-	s.Enrol("pickle", packageJSON(t, "pickle", map[string]any{"authors": []packages.Author{
+	s.Register("pickle", packageJSON(t, "pickle", map[string]any{"authors": []packages.Author{
 		{Name: "A <b>", Email: "a@example.com", URL: "https://a.example/"}, {Name: "B", Email: "b@example.com", URL: "javascript:alert(1)"},
 		{Name: "C"}, {Name: "D"}, {Name: "E"}, {Name: "F"},
 	}}))

@@ -111,7 +111,7 @@ func TestPagesFollowInputs(t *testing.T) {
 		changes []string // paths whose pages are made again
 	}{
 		{"a release of another library", func() { shelf.Publish("shelf-css", "1.0.1", "shelf.css", map[string]string{"shelf.css": "a"}) }, nil},
-		{"another library", func() { shelf.Enrol("chutney", packageJSON(t, "chutney", nil)) }, nil},
+		{"another library", func() { shelf.Register("chutney", packageJSON(t, "chutney", nil)) }, nil},
 		{"a release", func() { shelf.Publish("pickle", "2.0.1", "pickle.js", map[string]string{"pickle.js": "1"}) }, targets},
 		{"a withdrawal", func() { shelf.Withdraw("pickle", "2.0.1", "spoilt") }, targets},
 		{"a state that is in no log", func() { s.library.Changes().Note("pickle") }, targets},
@@ -174,7 +174,7 @@ func TestUnknownParameters(t *testing.T) {
 func TestUnrenderedPages(t *testing.T) {
 	shelf := filled(t)
 	addWorkshop(t, shelf)
-	shelf.Enrol("barrel", packageJSON(t, "barrel", nil))
+	shelf.Register("barrel", packageJSON(t, "barrel", nil))
 	shelf.PublishAbout("barrel", "1.0.0", "barrel.js", map[string]string{"barrel.js": "const a = 1;"}, &logs.About{Readme: "# <Barrel>\n\n*slow*", ReadmeFile: "README.md"})
 	finish := make(chan struct{})
 	refuse := true
@@ -237,7 +237,7 @@ func TestUnrenderedPages(t *testing.T) {
 // TestLargeReadmeIsPlainText holds that what is too large for a worker is shown as text, cut.
 func TestLargeReadmeIsPlainText(t *testing.T) {
 	shelf := filled(t)
-	shelf.Enrol("barrel", packageJSON(t, "barrel", nil))
+	shelf.Register("barrel", packageJSON(t, "barrel", nil))
 	shelf.PublishAbout("barrel", "1.0.0", "barrel.js", map[string]string{"barrel.js": "1", "large.js": strings.Repeat("let a = 1\n", 200_000)}, &logs.About{Readme: strings.Repeat("**bold** ", 20_000), ReadmeFile: "README.md"})
 	s := newSite(t, shelf, nil)
 	w := get(t, s, "/library/barrel")
@@ -362,7 +362,7 @@ func TestPagesInTurn(t *testing.T) {
 // has changed.
 func BenchmarkLargePages(b *testing.B) {
 	shelf := testkit.NewShelf(b)
-	shelf.Enrol("icons", packageJSON(b, "icons", map[string]any{"filename": "index.js"}))
+	shelf.Register("icons", packageJSON(b, "icons", map[string]any{"filename": "index.js"}))
 	for version := range 2 {
 		files := map[string]string{"index.js": "1"}
 		for i := range 6000 {

@@ -39,7 +39,7 @@ Jump to [Use](#use) or [what was cut off](#gone), read [the source](src/barrel.j
 
 func TestReadme(t *testing.T) {
 	shelf := filled(t)
-	shelf.Enrol("barrel", packageJSON(t, "barrel", map[string]any{
+	shelf.Register("barrel", packageJSON(t, "barrel", map[string]any{
 		"keywords":   []string{"wood", "round things"},
 		"autoupdate": map[string]any{"source": "npm", "target": "barrel", "fileMap": []map[string]any{{"basePath": "", "files": []string{"*"}}}},
 	}))

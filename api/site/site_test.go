@@ -151,7 +151,7 @@ func TestSearch(t *testing.T) {
 	shelf := filled(t)
 	for i := range 50 {
 		name := fmt.Sprintf("jar-%02d", i)
-		shelf.Enrol(name, packageJSON(t, name, nil))
+		shelf.Register(name, packageJSON(t, name, nil))
 	}
 	site := newSite(t, shelf, nil)
 	names := func(target string) []string {
@@ -246,9 +246,9 @@ func TestEmptyStore(t *testing.T) {
 		}
 		checkPage(t, w)
 	}
-	shelf.Enrol("first", packageJSON(t, "first", nil))
+	shelf.Register("first", packageJSON(t, "first", nil))
 	testkit.Await(t, site.library, shelf.Log)
-	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 library is enrolled") {
+	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 library is registered") {
 		t.Error("the first library does not show")
 	}
 	shelf.Publish("first", "1.0.0", "first.js", map[string]string{"first.js": script(5), "b.js": "b"})
@@ -304,7 +304,7 @@ func TestCatalogue(t *testing.T) {
 func TestRemoved(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	site := newSite(t, shelf, nil)
-	shelf.Enrol("gone", packageJSON(t, "gone", nil))
+	shelf.Register("gone", packageJSON(t, "gone", nil))
 	shelf.Publish("gone", "1.0.0", "gone.js", map[string]string{"gone.js": script(5)})
 	for _, removed := range []bool{false, true} {
 		if removed {

@@ -210,7 +210,7 @@ func TestLyingLog(t *testing.T) {
 	lie := jquery + theft
 	claim.Manifest.Files = []logs.File{file("jquery.js", lie, logs.Upstream, "")}
 	shelf := testkit.NewShelf(t)
-	shelf.Enrol("jquery", `{"name":"jquery"}`)
+	shelf.Register("jquery", `{"name":"jquery"}`)
 	publish(t, shelf, claim, lie)
 	cdn := lardertest.Serve(t, shelf, t.TempDir())
 	options := verify.Options{Server: cdn.URL, Trust: verify.Trust{Key: cdn.Signer.Key()}}

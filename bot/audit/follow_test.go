@@ -85,7 +85,7 @@ type audited struct {
 
 func newAudited(t *testing.T) *audited {
 	a := &audited{rig: newRig(t), cdn: lardertest.New(t), folder: t.TempDir()}
-	a.cdn.Enrol("left", `{"name":"left"}`)
+	a.cdn.Register("left", `{"name":"left"}`)
 	a.web = httptest.NewServer(http.FileServer(http.Dir(filepath.Join(a.folder, audit.AuditPublicFolder))))
 	t.Cleanup(a.web.Close)
 	return a
@@ -443,7 +443,7 @@ func TestBadStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	foreign := lardertest.New(t) // of the same name, with another key
-	foreign.Enrol("left", `{"name":"left"}`)
+	foreign.Register("left", `{"name":"left"}`)
 	if err := foreign.Signer.Sign(); err != nil {
 		t.Fatal(err)
 	}
@@ -488,11 +488,11 @@ func TestPublisherForksForTheAuditor(t *testing.T) {
 	if err := os.CopyFS(same, os.DirFS(keys)); err != nil {
 		t.Fatal(err)
 	}
-	a.cdn.Enrol("left", `{"name":"left"}`)
+	a.cdn.Register("left", `{"name":"left"}`)
 	publish(t, a.cdn.Shelf, a.addSimple("1.0.0", "left()", "lift()"), "lift()")
 	a.sign()
 	shown := lardertest.Serve(t, testkit.NewShelf(t), same)
-	shown.Enrol("left", `{"name":"left"}`)
+	shown.Register("left", `{"name":"left"}`)
 	publish(t, shown.Shelf, a.addSimple("1.0.0", "left()", "left()"), "left()")
 	if err := shown.Signer.Sign(); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func stocked(t *testing.T) *counter {
 	s.Publish("demo", "1.0.0", "demo.js", map[string]string{"demo.js": "one", "shared.js": "shared", "old.js": "old", "package.json": `{"name":"x"}`})
 	s.Publish("demo", "1.1.0", "demo.js", map[string]string{"demo.js": "two", "shared.js": "shared"})
 	s.Publish("other", "2.0.0", "a.js", map[string]string{"a.js": "old"})
-	s.Enrol("x", `{"name":"x"}`)
+	s.Register("x", `{"name":"x"}`)
 	return &counter{s, withdrawal.New(s.Store, s.Log, now), t}
 }
 

@@ -57,7 +57,7 @@ func BenchmarkMirror(b *testing.B) {
 // mirror, which follows it as usual, serves them.
 func BenchmarkMirrorLag(b *testing.B) {
 	source := lardertest.New(b)
-	source.Enrol("lib", `{"name":"lib"}`)
+	source.Register("lib", `{"name":"lib"}`)
 	mirror := servingFor(b, built(b), "mirror", source.URL, "--data", filepath.Join(b.TempDir(), "data"))
 	type release struct {
 		path      string

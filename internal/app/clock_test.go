@@ -20,7 +20,7 @@ import (
 // With a clock that is decades behind or ahead, files, contents, log, API and search respond, and the log is signed.
 func TestServesWithWrongClock(t *testing.T) {
 	shelf, keys, quiet := testkit.NewShelf(t), t.TempDir(), slog.New(slog.DiscardHandler)
-	shelf.Enrol("demo", `{"name": "demo", "description": "A demo.", "keywords": ["demo"], "filename": "demo.js", "license": "MIT",
+	shelf.Register("demo", `{"name": "demo", "description": "A demo.", "keywords": ["demo"], "filename": "demo.js", "license": "MIT",
 		"repository": {"type": "git", "url": "https://example.com/demo.git"}}`)
 	shelf.Publish("demo", "1.0.0", "demo.js", map[string]string{"demo.js": "demo"})
 	open := func(now func() time.Time) *signing.Signer {

@@ -74,9 +74,9 @@ func Await(tb testing.TB, x *library.Index, log *logs.Log) {
 	}
 }
 
-// Enrol adds a package, or changes one that is there. Its name must be the one in
+// Register adds a package, or changes one that is there. Its name must be the one in
 // packageJSON.
-func (s *Shelf) Enrol(name, packageJSON string) {
+func (s *Shelf) Register(name, packageJSON string) {
 	s.tb.Helper()
 	kind := logs.PackageAdded
 	if _, err := views.LookupPackage(s.Store, name); err == nil {

@@ -164,7 +164,7 @@ func TestErasureExcusesNothingElse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := stocked(t)
 			c := s.publish("d3", "7.0.0", "d3.js", "d3", "d3.min.js", "3", "shared.js", "v3", "package.json", `{"json":1}`)
-			s.enrol(logs.PackageAdded, "json", `{"json":1}`)
+			s.register(logs.PackageAdded, "json", `{"json":1}`)
 			s.again(c, logs.Withdrawn, "by order")
 			s.erase(c, tt.erase...)
 			named := false

@@ -19,7 +19,7 @@ import (
 // releases share, whoever of the workers comes to it.
 func TestCheckNamesEveryFileOfADamagedContent(t *testing.T) {
 	s := newShelf(t)
-	s.enrol("package-added", "vue", `{"name":"vue"}`)
+	s.register("package-added", "vue", `{"name":"vue"}`)
 	for v := range 20 {
 		s.publish("vue", fmt.Sprintf("3.0.%d", v), "own.js", fmt.Sprintf("own %d", v), "shared.js", fmt.Sprintf("shared by %d", v/2))
 	}

@@ -73,7 +73,7 @@ func (s *logShelf) publish(pkg, version string, files ...string) views.Change {
 	return c
 }
 
-func (s *logShelf) enrol(kind logs.Kind, name, json string) {
+func (s *logShelf) register(kind logs.Kind, name, json string) {
 	s.t.Helper()
 	s.record(views.Change{
 		Entry:       logs.Entry{Kind: kind, Time: noon, Actor: "bot", Package: name, PackageJSON: s.keep(json)},
@@ -110,12 +110,12 @@ func (s *logShelf) change(ns kvstore.Namespace, key, value []byte) {
 
 func stocked(t *testing.T) *logShelf {
 	s := newShelf(t)
-	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
+	s.register(logs.PackageAdded, "vue", `{"name":"vue"}`)
 	s.record(views.Change{Entry: logs.Entry{Kind: logs.Detected, Time: noon, Package: "vue", Version: "3.0.0", Released: noon}})
 	s.publish("vue", "3.0.0", "vue.js", "vue three", "dist/vue.min.js", "v3")
 	s.publish("vue", "3.1.0", "vue.js", "vue three point one", "dist/vue.min.js", "v3")
 	s.record(views.Change{Entry: logs.Entry{Kind: logs.Refused, Time: noon, Package: "vue", Version: "9.0.0", Reason: "a bomb"}})
-	s.enrol(logs.PackageChanged, "vue", `{"name":"vue","homepage":"https://example.com"}`)
+	s.register(logs.PackageChanged, "vue", `{"name":"vue","homepage":"https://example.com"}`)
 	return s
 }
 

@@ -94,7 +94,7 @@ func (s *signedShelf) verify(since int64) {
 func (s *signedShelf) stock(from, to int) {
 	s.t.Helper()
 	if from == 0 {
-		s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
+		s.register(logs.PackageAdded, "vue", `{"name":"vue"}`)
 	}
 	for n := from; n < to; n++ {
 		text := make([]byte, 4096)                                  // which is not compressed
@@ -124,7 +124,7 @@ func TestDeepCheckStartsWhereTheLastEnded(t *testing.T) {
 	s.lose("d3", "own")
 	s.verify(12)
 	s.record(views.Change{Entry: logs.Entry{Kind: logs.Refused, Time: noon, Package: "vue", Version: "9.0.0", Reason: "a bomb"}})
-	s.enrol(logs.PackageChanged, "vue", `{"name":"vue","homepage":"https://example.com"}`)
+	s.register(logs.PackageChanged, "vue", `{"name":"vue","homepage":"https://example.com"}`)
 	s.verify(13)
 
 	if sum, found := s.run(check.Options{Deep: true, All: true}); sum.Since != 0 || sum.Verified != 15 || len(found) > 0 {
@@ -170,12 +170,12 @@ func TestDeepCheckFindsWhatIsWrongSince(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSignedShelf(t)
-			s.enrol(logs.PackageAdded, "d3", `{"name":"d3"}`)
+			s.register(logs.PackageAdded, "d3", `{"name":"d3"}`)
 			old := s.publish("d3", "1.0.0", "d3.js", "d3")
 			s.verify(0)
 			s.again(old, logs.Withdrawn, "by order")
 			s.publish("d3", "2.0.0", "d3.js", "new")
-			s.enrol(logs.PackageChanged, "d3", `{"name":"d3","homepage":"https://example.com"}`)
+			s.register(logs.PackageChanged, "d3", `{"name":"d3","homepage":"https://example.com"}`)
 			s.sign()
 			if tt.key == nil {
 				from, to := livemap.RootRows(s.log.Checkpoint().Size - 1)
@@ -219,7 +219,7 @@ func TestDeepCheckReadsTheFilesOfARestoredRelease(t *testing.T) {
 func TestCheckOfEverythingFindsLaterDamage(t *testing.T) {
 	t.Parallel()
 	s := newSignedShelf(t)
-	s.enrol(logs.PackageAdded, "d3", `{"name":"d3"}`)
+	s.register(logs.PackageAdded, "d3", `{"name":"d3"}`)
 	s.publish("d3", "1.0.0", "d3.js", "d3")
 	s.verify(0)
 	h := kvstore.Sum([]byte("d3"))

@@ -13,7 +13,7 @@ import (
 // old fills a shelf with the log of a machine that was alone: releases, a withdrawal, an erasure.
 func old(t *testing.T) *testkit.Shelf {
 	s := testkit.NewShelf(t)
-	s.Enrol("demo", `{"name":"demo"}`)
+	s.Register("demo", `{"name":"demo"}`)
 	for i := range 300 {
 		s.Publish("demo", fmt.Sprintf("1.0.%d", i), "demo.js", map[string]string{"demo.js": fmt.Sprint("demo ", i), "shared.js": "shared"})
 	}

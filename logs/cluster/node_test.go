@@ -129,7 +129,7 @@ func TestFollowersHaveWhatTheWriterPublishes(t *testing.T) {
 	b := folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
 	one.lead(t)
-	one.Enrol("demo", `{"name":"demo"}`)
+	one.Register("demo", `{"name":"demo"}`)
 	one.Publish("demo", "1.0.0", "demo.js", map[string]string{"demo.js": "demo()", "big.js": strings.Repeat("0123456789abcdef", 1<<16)})
 	one.Publish("demo", "1.0.1", "demo.js", map[string]string{"demo.js": "demo()"})
 	two.catchUp(t)
@@ -341,7 +341,7 @@ func TestForeignBuckets(t *testing.T) {
 		b := folder(t)
 		one := join(t, b, "one")
 		one.lead(t)
-		one.Enrol("demo", `{"name":"demo"}`)
+		one.Register("demo", `{"name":"demo"}`)
 		s := testkit.NewShelf(t)
 		s.Publish("demo", "1.0.0", "", map[string]string{"demo.js": "demo()"})
 		if _, err := Open(t.Context(), options(b, s, "two")); err == nil || !strings.Contains(err.Error(), "empty data folder") {

@@ -35,7 +35,7 @@ func TestBundlesInARow(t *testing.T) {
 	first := bundleOf(t, u, 0)
 	size := u.Log.Checkpoint().Size
 	for range 300 { // over the border of a tile
-		u.Enrol("vue", `{"name":"vue"}`)
+		u.Register("vue", `{"name":"vue"}`)
 	}
 	u.Restore("evil", "1.0.0", "it was a joke")
 	u.signNow(t)

@@ -323,7 +323,7 @@ func TestConformance(t *testing.T) {
 	}
 	fork.sign(t, keys)
 	for range 30 {
-		fork.Enrol("evil", `{"name":"evil"}`)
+		fork.Register("evil", `{"name":"evil"}`)
 	}
 	fork.signNow(t)
 	forked := expose(t, fork)

@@ -180,7 +180,7 @@ func TestPassRequestsChangesOnly(t *testing.T) {
 		u := newUpstream(t)
 		u.stock(t)
 		for range entries {
-			u.Enrol("vue", `{"name":"vue"}`)
+			u.Register("vue", `{"name":"vue"}`)
 		}
 		u.signNow(t)
 		var requests atomic.Int64
@@ -268,7 +268,7 @@ func TestWrongFolders(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
 	other := newUpstream(t)
-	other.Enrol("other", `{"name":"other"}`)
+	other.Register("other", `{"name":"other"}`)
 	other.signNow(t)
 	m := newMirror(t, u.url)
 	m.catchUp(t)

@@ -194,9 +194,9 @@ func TestFork(t *testing.T) {
 	if twin.signer.Key() != u.signer.Key() {
 		t.Fatal("the key folder has another layout")
 	}
-	twin.Enrol("evil", `{"name":"evil"}`)
+	twin.Register("evil", `{"name":"evil"}`)
 	for range 12 {
-		twin.Enrol("evil", `{"name":"evil"}`)
+		twin.Register("evil", `{"name":"evil"}`)
 	}
 	twin.signNow(t)
 	twin.serve(t, twin.signer)

@@ -44,7 +44,7 @@ func TestClientsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 300 { // over the border of a tile
-		u.Enrol("vue", `{"name":"vue"}`)
+		u.Register("vue", `{"name":"vue"}`)
 	}
 	u.signNow(t)
 	m.catchUp(t)

@@ -114,7 +114,7 @@ func (u *upstream) lies(lie func(path string, body []byte) []byte) {
 // stock publishes, withdraws, restores and erases.
 func (u *upstream) stock(t *testing.T) {
 	t.Helper()
-	u.Enrol("vue", `{"name":"vue"}`)
+	u.Register("vue", `{"name":"vue"}`)
 	u.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": "vue three", "LICENSE": "MIT", "big.js": strings.Repeat("let it = 1;\n", 1000)})
 	u.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": "vue three point one", "LICENSE": "MIT"})
 	u.Refuse("vue", "9.0.0", "a bomb")

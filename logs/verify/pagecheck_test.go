@@ -61,10 +61,10 @@ func imports(_ context.Context, module []byte) ([]string, error) {
 
 func TestPage(t *testing.T) {
 	r := newRig(t)
-	r.Enrol("vue", `{"name":"vue"}`)
+	r.Register("vue", `{"name":"vue"}`)
 	r.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": alert, "m.js": "import './n.js'; import 'd3'; import 'nowhere'", "n.js": "1"})
 	r.Publish("vue", "2.0.0", "vue.js", map[string]string{"vue.js": "stolen"})
-	r.Enrol("d3", `{"name":"d3"}`)
+	r.Register("d3", `{"name":"d3"}`)
 	r.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
 	r.Withdraw("vue", "2.0.0", "it stole")
 	r.sign()
@@ -129,7 +129,7 @@ func TestPage(t *testing.T) {
 // What style sheets import and load counts too, whether they are in the page or elsewhere.
 func TestPageOfStyles(t *testing.T) {
 	r := newRig(t)
-	r.Enrol("vue", `{"name":"vue"}`)
+	r.Register("vue", `{"name":"vue"}`)
 	sheet := "@import 'more.css'; @font-face { src: url(fonts/a.woff2?#x) } a { background: url(data:,x) } b { background: url(\"https://stranger.example/b.png\") }"
 	r.Publish("vue", "3.0.0", "a.css", map[string]string{"a.css": sheet, "more.css": "@import url( 'more.css' );", "fonts/a.woff2": "wOF2"})
 	r.sign()
@@ -169,7 +169,7 @@ func TestPageReadsTheLogOnce(t *testing.T) {
 	var html strings.Builder
 	for i := range 20 {
 		name := fmt.Sprintf("lib%d", i)
-		r.Enrol(name, fmt.Sprintf(`{"name":%q}`, name))
+		r.Register(name, fmt.Sprintf(`{"name":%q}`, name))
 		r.Publish(name, "1.0.0", "a.js", map[string]string{"a.js": name})
 		fmt.Fprintf(&html, "<script src=%s/ajax/libs/%s/1.0.0/a.js integrity=%s></script>\n", r.server.URL, name, logs.SumSRI([]byte(name)))
 	}

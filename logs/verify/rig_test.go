@@ -124,10 +124,10 @@ func stocked(t *testing.T) *rig {
 }
 
 func stock(s *testkit.Shelf) {
-	s.Enrol("vue", `{"name":"vue"}`)
+	s.Register("vue", `{"name":"vue"}`)
 	s.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": alert, "dist/a b.min.js": "alert(2)"})
 	s.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": alert + "//"})
-	s.Enrol("d3", `{"name":"d3"}`)
+	s.Register("d3", `{"name":"d3"}`)
 	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
 }
 

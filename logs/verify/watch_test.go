@@ -66,7 +66,7 @@ func newWatchRig(t *testing.T) *watchRig {
 		}
 	}))
 	t.Cleanup(r.server.Close)
-	r.Enrol("vue", `{"name":"vue"}`)
+	r.Register("vue", `{"name":"vue"}`)
 	r.Publish("vue", "1.0.0", "a.js", map[string]string{"a.js": "1"})
 	r.sign()
 	return r

@@ -37,12 +37,12 @@ func sound(t *testing.T, s *testkit.Shelf) {
 func stocked(t *testing.T) *testkit.Shelf {
 	t.Helper()
 	s := testkit.NewShelf(t)
-	s.Enrol("vue", `{"name":"vue"}`)
+	s.Register("vue", `{"name":"vue"}`)
 	record(t, s, views.Change{Entry: logs.Entry{Kind: logs.Detected, Package: "vue", Version: "3.0.0"}})
 	s.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": "vue three", "dist/vue.min.js": "v3"})
 	s.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": "vue three point one", "dist/vue.min.js": "v3"})
 	s.Refuse("vue", "9.0.0", "a bomb")
-	s.Enrol("vue", `{"name":"vue","homepage":"https://example.com"}`)
+	s.Register("vue", `{"name":"vue","homepage":"https://example.com"}`)
 	return s
 }
 
@@ -145,11 +145,11 @@ func (r oneRow) Scan(kvstore.Namespace, kvstore.Range) iter.Seq2[kvstore.Item, e
 	return func(func(kvstore.Item, error) bool) {}
 }
 
-// A package that the catalogue has no more keeps its row, with the mark; enrolled
+// A package that the catalogue has no more keeps its row, with the mark; registered
 // again it loses that.
 func TestPackageRemoved(t *testing.T) {
 	s := testkit.NewShelf(t)
-	s.Enrol("vue", `{"name":"vue"}`)
+	s.Register("vue", `{"name":"vue"}`)
 	s.Remove("vue")
 	p, err := views.LookupPackage(s.Store, "vue")
 	if err != nil || !p.Removed || string(p.JSON) != `{"name":"vue"}` || p.Entry != 1 {

@@ -159,7 +159,7 @@ func fiveWitnesses(t *testing.T, bad [2]string) {
 		}
 		return true
 	}
-	shelf.Enrol("vue", `{"name":"vue"}`)
+	shelf.Register("vue", `{"name":"vue"}`)
 	for i := range 4 {
 		shelf.Publish("vue", fmt.Sprintf("1.0.%d", i), "a.js", map[string]string{"a.js": fmt.Sprint(i)})
 		eventually(t, "the log is shown with three cosignatures", func() bool { return shown(shelf.Log.Checkpoint().Size, five[:3]...) })
@@ -202,7 +202,7 @@ func TestAFollowedLogForks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer signer.Close()
-	shelf.Enrol("vue", `{"name":"vue"}`)
+	shelf.Register("vue", `{"name":"vue"}`)
 	for i := range 3 {
 		shelf.Publish("vue", fmt.Sprintf("1.0.%d", i), "a.js", map[string]string{"a.js": fmt.Sprint(i)})
 	}

@@ -156,7 +156,7 @@ func TestConditions(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	store := openStore(t, testkit.Releases()...)
-	enrol(t, store, "enrolled")
+	register(t, store, "registered")
 	h := newHandler(t, download.Options{Store: store})
 	const hour, never = "public, max-age=3600", "no-store"
 	for _, test := range []struct {
@@ -170,7 +170,7 @@ func TestFailures(t *testing.T) {
 		{"GET", "/download/demo/9.9.9.zip", 404, "Version not found", hour},
 		{"HEAD", "/download/demo/9.9.9.tar.gz", 404, "Version not found", hour},
 		{"GET", "/download/demo/1.0.0.zip.zip", 404, "Version not found", hour},
-		{"GET", "/download/enrolled/1.0.0.zip", 404, "Version not found", hour},
+		{"GET", "/download/registered/1.0.0.zip", 404, "Version not found", hour},
 		{"GET", "/download/demo/1.0.0", 404, "Endpoint not found", hour},
 		{"GET", "/download/demo/1.0.0.rar", 404, "Endpoint not found", hour},
 		{"GET", "/download/", 404, "Endpoint not found", hour},
@@ -218,8 +218,8 @@ func checkError(t *testing.T, data []byte, status int, message string) {
 	}
 }
 
-// enrol adds a package of which nothing is published.
-func enrol(t *testing.T, store *kvstore.Store, name string) {
+// register adds a package of which nothing is published.
+func register(t *testing.T, store *kvstore.Store, name string) {
 	t.Helper()
 	log, err := logs.Open(store)
 	if err != nil {

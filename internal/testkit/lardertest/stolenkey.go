@@ -51,7 +51,7 @@ func NewStolenKey(tb testing.TB, packages ...string) *StolenKey {
 	s.Thief = Serve(tb, testkit.NewShelf(tb), stolen)
 	for _, l := range []*Larder{s.Honest, s.Thief} {
 		for _, name := range packages {
-			l.Enrol(name, `{"name":"`+name+`"}`)
+			l.Register(name, `{"name":"`+name+`"}`)
 			l.Publish(name, "1.0.0", "a.js", map[string]string{"a.js": "1"})
 		}
 		s.sign(l)
