@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// resultFields are what a result of /libraries can have.
+// resultFields are the fields that a result of /libraries can have.
 var resultFields = vocabulary{
 	"name", "latest", "filename", "description", "version", "keywords", "alternativeNames", "fileType", "github",
 	"objectID", "license", "homepage", "repository", "author", "originalName", "sri",
@@ -167,7 +167,7 @@ func (l *list) firstResults(n, available int) *answers.Body {
 	return newJSON(w.bytes())
 }
 
-// listKey is what a cached list was made from.
+// listKey is the inputs of a cached list.
 type listKey struct {
 	ranking       *library.Ranking
 	fields, facts fieldSet
@@ -351,7 +351,7 @@ func (p *public) finishWithAssets(ctx context.Context, w *jsonWriter, l *library
 	})
 }
 
-// releaseBodyKey is what a response about a release's files is made from.
+// releaseBodyKey is the inputs of a response about a release's files.
 type releaseBodyKey struct {
 	release *library.Release // the same pointer as long as the release stays as it is
 	kind    string           // the kind of response, and what else is in it

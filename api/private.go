@@ -24,13 +24,13 @@ type Readiness struct {
 	Serve error
 	// Publish is why the process cannot publish although it can serve; nil if it can.
 	Publish error
-	// Notes are what an operator should know besides.
+	// Notes are further facts for the operator.
 	Notes []string
 }
 
-// PrivateOptions is what the private routes need.
+// PrivateOptions are the options of the private routes.
 type PrivateOptions struct {
-	// Metrics is what /metrics shows. Required.
+	// Metrics are the metrics at /metrics. Required.
 	Metrics prometheus.Gatherer
 	// Ready returns what the process can do at the moment. Required.
 	Ready func() Readiness

@@ -42,7 +42,7 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// PublicOptions is what the public routes need.
+// PublicOptions are the options of the public routes.
 type PublicOptions struct {
 	// Library has the libraries and their releases. Required.
 	Library *library.Index

@@ -103,7 +103,7 @@ type PackageStatus struct {
 	Checked time.Time `json:"checked,omitzero"`
 	Next    time.Time `json:"next,omitzero"`
 	Problem string    `json:"problem,omitempty"`
-	// Notes are what people should know of upstream, such as that it has moved.
+	// Notes are remarks about upstream for people, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
 	// Examined is how many releases of a new package the bot tried to find those that can be published.
 	Examined int `json:"looked,omitempty"`

@@ -86,7 +86,7 @@ func Inspect(dir string, o Options) error {
 	return l.damageError()
 }
 
-// inspection is what was found in the files of a stopped store.
+// inspection is the findings in the files of a stopped store.
 type inspection struct {
 	fs       vfs.FS
 	dir      string

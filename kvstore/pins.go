@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// pinned is what the collector has to spare.
+// pinned is the contents that the collector must spare.
 type pinned struct {
 	collector sync.Mutex // held by the one that collects
 

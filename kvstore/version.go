@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// version is what a MANIFEST says: the files that hold the store's tables and large values,
+// version is the state that a MANIFEST describes: the files that hold the store's tables and large values,
 // and which write-ahead logs are needed beside them. A MANIFEST is a list of edits, and
 // Pebble exports nothing that reads one, so decode does, as far as it is needed here.
 type version struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// An About is what a manifest says of a release beside its files: what upstream says, and the modules that were built from it.
+// An About is the part of a manifest about the release itself: facts from upstream, and the modules that were built from it.
 type About struct {
 	// Readme is the text of the file that introduces it, mostly in Markdown, and ReadmeFile its name in the archive.
 	Readme     string `json:"readme,omitempty"`

@@ -81,7 +81,7 @@ type Entry struct {
 	Detail kvstore.Hash `json:"detail,omitzero"`
 	// Erasure is the content that holds the Erasure of an Erased entry.
 	Erasure kvstore.Hash `json:"erasure,omitzero"`
-	// Signature is what became of upstream's own signature, for Processed, for Published and Replaced with
+	// Signature is the outcome of verifying upstream's own signature, for Processed, for Published and Replaced with
 	// the signature itself, and for Refused where that is the reason.
 	Signature Signature `json:"signature,omitzero"`
 	// Provenance is what is signed of where the release was built, for Published, Replaced, and Refused of an import that lacks a required attestation.
@@ -148,7 +148,7 @@ type Provenance struct {
 	Override string `json:"override,omitempty"`
 }
 
-// A Publish is what was found of a registry's attestation that it received the archive.
+// A Publish is the result of verifying a registry's attestation that it received the archive.
 type Publish struct {
 	Outcome AttestationOutcome `json:"outcome"`
 	Reason  string             `json:"reason,omitempty"` // as in [Provenance]

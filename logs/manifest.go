@@ -58,12 +58,12 @@ type Source struct {
 	// Tree is the hash of the commit's tree, whose files the release has. Manifests of version 0.1 have none: their files came from the host's
 	// archive of the commit, in which files may be missing or changed.
 	Tree string `json:"tree,omitempty"`
-	// Signature is what became of the registry's signature; "" where the release
+	// Signature is the outcome of verifying the registry's signature; "" where the release
 	// has no registry.
 	Signature Signature `json:"signature,omitzero"`
 }
 
-// A Signature is what became of a registry's signature over a release's name,
+// A Signature is the result of verifying a registry's signature over a release's name,
 // version and integrity.
 type Signature struct {
 	Outcome SignatureOutcome `json:"outcome"`
@@ -104,7 +104,7 @@ func (s Signature) Check() error {
 	return nil
 }
 
-// A SignatureOutcome is what looking for a signature came to.
+// A SignatureOutcome is the outcome of verifying a signature.
 type SignatureOutcome string
 
 // The outcomes.

@@ -11,7 +11,7 @@ import (
 // adopted, or the log grows without them.
 var ErrUnconfirmed = errors.New("the bucket has not confirmed yet that the log contains this; check the log again in a moment")
 
-// A Growth is what an Update adds to the log.
+// A Growth is the entries that an Update adds to the log.
 type Growth struct {
 	Before, After Checkpoint
 	Entries       []Indexed

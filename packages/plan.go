@@ -261,7 +261,7 @@ func (p *Package) Select(paths []string) []Selected {
 	return selected
 }
 
-// A GlobUse is what one glob of a fileMap does for a release.
+// A GlobUse is the effect of one glob of a fileMap on a release.
 type GlobUse struct {
 	// Entry and Index say which glob it is: autoupdate.fileMap[Entry].files[Index].
 	Entry, Index int

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// A verdict is what a request's conditions come to.
+// A verdict is the result of a request's conditions.
 type verdict int
 
 const (
@@ -131,7 +131,7 @@ func (s span) contentRange(size int64) string {
 	return fmt.Sprintf("bytes %d-%d/%d", s.start, s.start+s.length-1, size)
 }
 
-// A rangeVerdict is what a Range field comes to.
+// A rangeVerdict is the result of a Range field.
 type rangeVerdict int
 
 const (

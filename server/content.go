@@ -27,7 +27,7 @@ import (
 // ContentPrefix is where contents are.
 const ContentPrefix = "/content/"
 
-// ContentOptions are what the handler needs.
+// ContentOptions are the options of the handler.
 type ContentOptions struct {
 	// Store has the contents. Required.
 	Store *kvstore.Store

@@ -199,7 +199,7 @@ func (r *rows) explainAbsence(t target) error {
 	return errNoFile
 }
 
-// An asset is what there is to know of one published file. Many are kept, so it is small:
+// An asset has the data of one published file. Many are kept, so it is small:
 // the heads of its responses are made when they are sent (head.go).
 type asset struct {
 	content  kvstore.Hash

@@ -33,7 +33,7 @@ type damagedError struct {
 
 func (e *damagedError) Unwrap() error { return e.error }
 
-// An outcome is what a response came to, for the metrics.
+// An outcome is the result of a request, for the metrics.
 type outcome struct {
 	status int
 	coding label

@@ -336,7 +336,7 @@ func shortPath(folder string, use func(folder string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d", open.Fd()))
 }
 
-// A Request is what a client sends.
+// A Request is the request of a client.
 type Request struct {
 	JSON json.RawMessage
 	// Contents are the bytes behind the JSON. It is never nil; most requests have none.

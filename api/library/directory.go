@@ -41,7 +41,7 @@ type (
 		Text  string `json:"text"`
 		Limit int    `json:"limit"`
 	}
-	// Found is what matches.
+	// Found is the results of a search.
 	Found struct {
 		Results   []Brief `json:"results"`
 		Total     int     `json:"total"`     // in results
@@ -80,7 +80,7 @@ type (
 		Version  string   `json:"version,omitempty"`  // "" for the latest
 		Subpaths []string `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
 	}
-	// FileSnippet is what a page needs of a file.
+	// FileSnippet is the snippet of a file, for commands.
 	FileSnippet struct {
 		File      string `json:"file"`
 		URL       string `json:"url"`
@@ -131,7 +131,7 @@ type AboutFile struct {
 	Size   int64  `json:"size"`
 	Gzip   int64  `json:"gzip,omitempty"` // size in that coding, where it is worth keeping
 	Brotli int64  `json:"br,omitempty"`
-	// Upgrades are what browsers download that have the file of a version before.
+	// Upgrades are the bytes that a browser downloads that has the file of an earlier version.
 	Upgrades  []Upgrade `json:"upgrades,omitempty"`
 	URL       string    `json:"url,omitempty"`
 	Integrity string    `json:"integrity"`

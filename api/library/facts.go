@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Facts are what users want to know of a library's latest release before they load it.
+// Facts are the sizes, the downloads and the outcomes of the checks of a library's latest release.
 type Facts struct {
 	Size      int64 `json:"size,omitempty"`      // bytes of [Library.Loaded]
 	Brotli    int64 `json:"brotli,omitempty"`    // of the same file in Brotli, 0 if it is not stored in that encoding
@@ -25,7 +25,7 @@ type Facts struct {
 	SafeVersion *string `json:"safeVersion"`
 }
 
-// Marks are what is wrong with some versions of a library.
+// Marks are the deprecated and vulnerable versions of a library.
 type Marks struct {
 	Deprecated map[string]string // why upstream deprecated a version
 	Vulnerable map[string]bool   // the versions with known vulnerabilities

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Graph is what loads when a page imports modules: these, and all that they import.
+// A Graph is the modules that load when a page imports some: these, and all that they import.
 type Graph struct {
 	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is loaded in its
 	// minified form, it also leads from the address of the one to that of the other.

@@ -376,7 +376,7 @@ func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, e
 	}
 }
 
-// A Snippet is what a page needs of one file of a release: its address, and the
+// A Snippet is the data by which a page loads a file of a release: its address, and the
 // tag that loads it.
 type Snippet struct {
 	URL       string // absolute, percent-encoded

@@ -21,7 +21,7 @@ type (
 	// A CDNFile is a file at a public CDN.
 	CDNFile struct {
 		packages.CDNAddress
-		// Integrity is what a tag states for the file; "" for nothing.
+		// Integrity is the integrity that a tag states for the file; "" for none.
 		Integrity string `json:"integrity,omitempty"`
 	}
 	// A Located is where a file of a public CDN is published here: URL and Integrity, or Missing, or a Problem.

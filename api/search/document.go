@@ -2,11 +2,11 @@ package search
 
 import "slices"
 
-// Document is what can be searched of one library.
+// Document is the searchable text of one library.
 type Document struct {
 	// Name is the library's name and the document's identity; never empty.
 	Name string
-	// AlternativeNames are what else the library is called.
+	// AlternativeNames are other names of the library.
 	AlternativeNames []string
 	// GithubRepo is the repository's name at GitHub, "" where it isn't there.
 	GithubRepo string

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// comparePage is what changed between two releases of a library.
+// comparePage is the page of the changes between two releases of a library.
 type comparePage struct {
 	Name     string
 	Versions []views.Version

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A fileDiff is what changed in one file.
+// A fileDiff is the changes of one file.
 type fileDiff struct {
 	Path           string
 	Kind           changeKind

@@ -32,7 +32,7 @@ func filesPath(l, version, file string) string {
 // A crumb leads to a folder above.
 type crumb struct{ Name, Address string }
 
-// folderPage is what a folder of a release holds.
+// folderPage is the page of a folder of a release.
 type folderPage struct {
 	Name, Version string
 	Versions      []views.Version

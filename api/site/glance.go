@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A glance is what the box at the top of a release's page says beside the tag to copy.
+// A glance is the content of the box at the top of a release's page, besides the tag to copy.
 type glance struct {
 	Main      *fileRow // the file that the tag loads
 	Upgrades  []library.Upgrade

@@ -36,7 +36,7 @@ type fold struct {
 	Some []views.Account // the newest
 }
 
-// An event is what became of one version.
+// An event is the last state of one version.
 type event struct {
 	views.Account
 	Files  int // of a published one

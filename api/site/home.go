@@ -211,7 +211,7 @@ func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
 	return &pageAnswer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
 }
 
-// A summary is what can be said of all libraries together without reading more of
+// A summary is the statistics of all libraries that need no reading of more of
 // them. It is made once for each listing, however often it is requested.
 type summary struct {
 	Registered int // libraries, with releases or without

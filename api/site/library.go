@@ -66,7 +66,7 @@ type unpublishedVersions struct {
 	Withdrawn   *views.State  // the newest withdrawn version; only if nothing is published
 }
 
-// upstreamFacts are what upstream documents about a release, and how the release relates to it.
+// upstreamFacts are the facts from upstream about a release, and the comparison of the release with upstream.
 type upstreamFacts struct {
 	Readme           *readme    // nil for none
 	MonthDownloads   *downloads // from npm, nil where unknown

@@ -14,13 +14,13 @@ import (
 
 // A Draft is the package JSON of an npm package, for a contributor to submit.
 type Draft struct {
-	// Name is what the package is called, Version that of the release from which the draft was written.
+	// Name is the name of the package, Version that of the release from which the draft was written.
 	Name, Version string
 	// File is where a catalogue keeps the package JSON, Text its content.
 	File, Text string
 	// About is a sentence about what would be published of the release.
 	About string
-	// Files are what would be published, the first of them if there are many.
+	// Files are the files that would be published, the first of them if there are many.
 	Files []DraftFile
 	// Notes are hints for the author, Problems what lint would report about the file.
 	Notes, Problems []string

@@ -38,7 +38,7 @@ type pageKey struct {
 	siteBase, assetBase string
 }
 
-// inputs are what a page was made from, at a moment.
+// inputs are the versions of the data from which a page was made.
 type inputs struct {
 	moment       uint64   // of [library.Changes]
 	libraries    []string // that it depends on

@@ -75,7 +75,7 @@ type roomPage struct {
 	Spans   []timespan
 	Span    timespan
 	Export  string // address of the data, without its format
-	// Forecast is what happens if a number of people come; 0 people where the visitor gave no number.
+	// Forecast is the forecast for a number of people; 0 people if the visitor gave no number.
 	Forecast waitingroom.Forecast
 }
 
@@ -222,7 +222,7 @@ type chart struct {
 	Lines           []line
 }
 
-// A line is what is drawn: one value for each period.
+// A line is a line of a chart: one value for each period.
 type line struct {
 	Name   string
 	values []float64

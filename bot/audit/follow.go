@@ -56,7 +56,7 @@ type Follower struct {
 	savedAt time.Time
 }
 
-// A followState is what is stored between polls.
+// A followState is the state that is stored between polls.
 type followState struct {
 	Format int    `json:"format"`
 	Server string `json:"server"`

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// A moduleCheck is what building the modules of a release again came to.
+// A moduleCheck is the result of building the modules of a release again.
 type moduleCheck struct {
 	cannot string // why they could not be built again, "" if they were
 	built  map[string]kvstore.Hash

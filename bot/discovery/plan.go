@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A planInput is what a plan is made from.
+// A planInput is the data from which a plan is made.
 type planInput struct {
 	pkg    *packages.Package
 	listed map[string]sources.Candidate

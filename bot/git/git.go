@@ -81,11 +81,11 @@ type Tag struct {
 	Version, Name string
 	// Commit is what the tag names, in hexadecimal digits.
 	Commit string
-	// Note is what is odd about it, for people; "" for nearly all.
+	// Note is a remark about an unusual tag, for people; "" for nearly all.
 	Note string
 }
 
-// A Listing is what a repository has.
+// A Listing is the tags of a repository.
 type Listing struct {
 	// Unchanged says that the tags are those which the validator that was given describes; Tags is nil then.
 	Unchanged bool
@@ -97,7 +97,7 @@ type Listing struct {
 	Moved string
 }
 
-// A Repository is what GitHub's API says of a repository.
+// A Repository is the data of a repository from GitHub's API.
 type Repository struct {
 	// ID is GitHub's number for the repository. A renamed repository keeps it; another one that takes the name has another.
 	ID int64 `json:"id"`

@@ -363,7 +363,7 @@ func (s *session) supportsPartial() bool {
 	return s.version2 && slices.Contains(strings.Fields(s.capabilities["fetch"]), "filter")
 }
 
-// packContent is what a pack has of the objects that are requested by their hashes.
+// packContent is the objects of a pack that were requested by their hashes.
 type packContent int
 
 const (

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
-// A Delivery is what a webhook sent, once its signature is verified.
+// A Delivery is a delivery of a webhook with a valid signature.
 type Delivery struct {
 	// Event is what happened, "push" for instance; ID is the delivery's own.
 	Event, ID string

@@ -19,7 +19,7 @@ const (
 	maxKept = 8 << 10
 )
 
-// Packument is what a registry says about a package.
+// Packument is the metadata that a registry has about a package.
 type Packument struct {
 	Name string
 	// DistTags are names for versions: "latest", "next"….

@@ -142,7 +142,7 @@ func builtinFile() string {
 	return filepath.Join(filepath.Dir(program), "..", "npmrc")
 }
 
-// A setting is what one source says of one key.
+// A setting is the values that one source has for one key.
 type setting struct {
 	key    string
 	values []string // of one, unless list

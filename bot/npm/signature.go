@@ -40,7 +40,7 @@ const (
 	undated = "2015-01-01T00:00:00Z"
 )
 
-// A Signed is what a registry says of a version by signing it, or not.
+// A Signed is the outcome of verifying the registry's signature of a version.
 type Signed struct {
 	// Keys says that the registry publishes keys.
 	Keys bool

@@ -119,7 +119,7 @@ var algorithms = []algorithm{
 	{"sha1", sha1.New, sha1.Size},
 }
 
-// hashes are what a tarball may hash to with one algorithm.
+// hashes are the accepted hashes of a tarball with one algorithm.
 type hashes struct {
 	algorithm algorithm
 	sums      [][]byte

@@ -98,7 +98,7 @@ func (q *queue) wakeLocked() {
 // turns, queued and givenUp are the prefixes of the keys of the three kinds of rows.
 var turns, queued, givenUp = []byte("t"), []byte("h"), []byte("x")
 
-// A turnRow is what a row that is in its turn, or given up, says of its content.
+// A turnRow is the value of a row that is in its turn, or given up.
 type turnRow struct {
 	crashes int   // of its encoders
 	size    int64 // in bytes

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// An Audit is what comparing a release with its upstream came to, file by file.
+// An Audit is the result of comparing a release with its upstream, file by file.
 type Audit struct {
 	At      time.Time      `json:"at"`
 	Outcome verify.Outcome `json:"outcome"` // proven, differs or unproven

@@ -23,7 +23,7 @@ type RecordsOptions struct {
 	Now     func() time.Time
 }
 
-// Records are what the store has about upstreams.
+// Records are the stored records of upstreams.
 type Records struct {
 	options RecordsOptions
 	store   *kvstore.Store

@@ -68,7 +68,7 @@ type Candidate struct {
 	Deprecated string    // upstream's warning, "" if it is not deprecated
 }
 
-// A Listing is what a source has under a target.
+// A Listing is the versions that a source has of a target.
 type Listing struct {
 	Unchanged  bool // since the state that the validators describe; Versions is nil
 	Versions   map[string]Candidate

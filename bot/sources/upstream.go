@@ -86,7 +86,7 @@ func CountStart(first *packages.Start, s views.State) {
 // may come back.
 const Gone = "upstream lists this version no longer, or the package JSON ignores it now"
 
-// RepositoryState is what is recorded of a repository at GitHub. The zero value is that of a repository elsewhere, and of one
+// RepositoryState is the record of a repository at GitHub. The zero value is that of a repository elsewhere, and of one
 // that GitHub has not described yet.
 type RepositoryState struct {
 	ID       int64 `json:"id,omitempty"`
@@ -95,7 +95,7 @@ type RepositoryState struct {
 	ETag string `json:"etag,omitempty"`
 }
 
-// An Upstream is what the bot remembers of a package's upstream.
+// An Upstream is the record of a package's upstream.
 type Upstream struct {
 	Package    string           `json:"package"`
 	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
@@ -128,7 +128,7 @@ type Upstream struct {
 	// Repository is the repository at GitHub that the target names, as it was when its releases last changed.
 	Repository RepositoryState `json:"repository,omitzero"`
 	Replaced   bool            `json:"replaced,omitempty"` // at the last poll the target named another repository
-	// Notes are what people should know of the target, such as that it has moved.
+	// Notes are remarks about the target for people, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
 }
 

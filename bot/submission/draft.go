@@ -23,7 +23,7 @@ import (
 
 // A Draft is a package JSON that was made from a release.
 type Draft struct {
-	// Preview is what the bot would publish by it; its package is the draft.
+	// Preview is the preview of the draft.
 	Preview *Preview
 	// Notes are sentences about what a person should check.
 	Notes []string

@@ -33,7 +33,7 @@ import (
 // ErrNoReleases reports a target that exists, but has no release that could be published.
 var ErrNoReleases = errors.New("it has no release")
 
-// A Preview is what the bot would publish of a package.
+// A Preview lists the releases and files of a package that the bot would publish.
 type Preview struct {
 	Package *packages.Package
 	// Latest is the newest release that is not a prerelease.
@@ -46,10 +46,10 @@ type Preview struct {
 	Change *Change
 }
 
-// A Release is what the bot would publish of one release.
+// A Release lists the files of one release that the bot would publish.
 type Release struct {
 	sources.Candidate
-	// Files are what would be published, by path; LeftOut are selected but would not.
+	// Files are the files that would be published, by path; LeftOut are selected but would not be published.
 	Files   []packages.PlannedFile
 	LeftOut []packages.LeftOut
 	// Default is the main file; "" without one.

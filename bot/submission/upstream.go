@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A packageJSON is what a draft takes from npm's package.json. Authors write most fields in several ways.
+// A packageJSON has the fields that a draft takes from npm's package.json. Authors write most fields in several ways.
 type packageJSON struct {
 	Description anyText   `json:"description"`
 	License     anyText   `json:"license"`

@@ -35,7 +35,7 @@ type Budget struct {
 	freshFiles, files, ordinary, huge []*turn
 }
 
-// A childPool is what a budget needs of a [Pool].
+// A childPool has the methods of a [Pool] that a budget calls.
 type childPool interface {
 	// idleOwners returns the owners of the idle children.
 	idleOwners() []string

@@ -224,7 +224,7 @@ func findImports(data []byte) ([]byte, error) {
 	return json.Marshal(imports)
 }
 
-// scriptMetadata is what esbuild finds out about a script.
+// scriptMetadata is the metadata that esbuild reports about a script.
 type scriptMetadata struct {
 	Format  string `json:"format"`
 	Imports []struct {

@@ -74,7 +74,7 @@ func quoteText(said string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A fileVerdict is what verifying an argument of a command line came to.
+// A fileVerdict is the result of verifying an argument of a command line.
 type fileVerdict struct {
 	Subject string `json:"subject"` // the argument
 	Server  string `json:"server"`

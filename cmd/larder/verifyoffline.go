@@ -36,7 +36,7 @@ func (a *cli) verifyProof(v verification, file string) error {
 	return nil
 }
 
-// checkedProof is what a proof proves of a file.
+// checkedProof is the facts about a file that a proof proves.
 type checkedProof struct {
 	Subject string `json:"subject"`
 	Proof   string `json:"proof"`

@@ -37,7 +37,7 @@ const (
 	backupKeyFile = "backup.key"
 )
 
-// A backupRecord is what a run adds to a backup beside the log.
+// A backupRecord is the object that a run adds to a backup besides the log.
 type backupRecord struct {
 	Rows  []check.CarriedRow
 	Rooms map[string][]byte // versions of the waiting rooms' settings, by file name

@@ -56,14 +56,14 @@ func (i ClusterIntervals) withDefaults() ClusterIntervals {
 	}
 }
 
-// nodeMemory is what a node of a cluster remembers from one run of its roles to the next.
+// nodeMemory is the state of a node of a cluster that outlives a run of its roles.
 type nodeMemory struct {
 	// caughtUp is whether the node may serve: see [clusterNode.mayServe].
 	caughtUp atomic.Bool
 	rooms    *waitingroom.SharingMemory
 }
 
-// A clusterNode is what followers and leaders of a cluster have in common.
+// A clusterNode is the common part of followers and leaders of a cluster.
 type clusterNode struct {
 	settings  *settings.Settings
 	logger    *slog.Logger
@@ -100,7 +100,7 @@ func (p *peers) close() {
 	}
 }
 
-// A signedView is what a node has seen of the log that another node signs.
+// A signedView has the published view of a log that another node signs, and the record in the key folder.
 type signedView struct {
 	showing *cluster.PublishedView
 	record  *signing.Record // in the key folder

@@ -86,7 +86,7 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
 }
 
-// behind is what clients get until the node has caught up.
+// behind is the response to clients until the node has caught up.
 var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
 
 // gateUntilCaughtUp returns a handler that responds 503, nil once the node may serve. It is the node's [gate].

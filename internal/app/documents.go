@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// pageSources are what pages are made of besides the libraries.
+// pageSources are the inputs of pages besides the libraries.
 type pageSources struct {
 	changes   library.Changes
 	documents lazy[*documents]

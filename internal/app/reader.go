@@ -55,7 +55,7 @@ type Reader struct {
 	stopReaders      func() error   // stops serving other commands; nil if they are not served
 }
 
-// openOptions are what distinguishes one Reader from another.
+// openOptions are the differences between Readers.
 type openOptions struct {
 	store   kvstore.Options
 	working bool   // the outbox sends what is due; a short command would only begin to

@@ -46,7 +46,7 @@ type RepairEvent struct {
 	Progress *check.RepairProgress `json:"progress,omitempty"`
 }
 
-// RepairResult is what a repair did.
+// RepairResult is the result of a repair.
 type RepairResult = check.RepairResult
 
 // OpRepair repairs the folder of a running process, which restarts its role afterwards.

@@ -36,13 +36,13 @@ type Server struct {
 	Intervals ClusterIntervals
 }
 
-// A role is what a process does during a run.
+// A role is the work of a process during a run.
 type role interface {
 	// start opens the parts of the role one from another, and adds them to the run. They work until the run ends.
 	start(ctx context.Context, r *roleRun) error
 }
 
-// A plan is what a run is built from.
+// A plan has the inputs of a run.
 type plan struct {
 	again bool // another run came before
 	role  role

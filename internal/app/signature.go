@@ -126,7 +126,7 @@ func (s *signature) disputes() []string {
 	return s.signer.Disputes()
 }
 
-// Rotation is what changing the key comes to, and its JSON form.
+// Rotation is the result of changing the key, and its JSON form.
 type Rotation struct {
 	signing.KeyChange
 	Folder string `json:"folder"`

@@ -59,7 +59,7 @@ func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
 	o.beforeRooms = append(o.beforeRooms, add...)
 }
 
-// published is what a site serves: a data folder, and what follows its log.
+// published is the data of a site: a data folder, and the parts that follow its log.
 type published struct {
 	logger    *slog.Logger
 	folder    *Reader

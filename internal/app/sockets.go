@@ -223,7 +223,7 @@ const firstExtra = 3
 // handedVariable describes, as JSON, the descriptors that a larder process gives to the next one.
 const handedVariable = "_LARDER_HANDED"
 
-// A handover is what one larder process gives to the next one.
+// A handover is the message by which a larder process passes its sockets to the next one.
 type handover struct {
 	Sockets sockets `json:"sockets"`
 	// Asks is the descriptor over which the two processes agree on when the older closes the store and the newer opens it; 0

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// A supervisor is what outlives each run of a role: the sockets, the readiness state, the handling of signals.
+// A supervisor has the parts that outlive each run of a role: the sockets, the readiness state, the handling of signals.
 type supervisor struct {
 	logger        *slog.Logger
 	started       time.Time

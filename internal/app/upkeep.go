@@ -27,7 +27,7 @@ const (
 	upkeepRestore upkeepJob = "restore" // a restore of a scheduled backup, as a test
 )
 
-// An upkeepRecord is what is recorded of the last runs of a job, and its JSON form.
+// An upkeepRecord is the record of the last runs of a job, and its JSON form.
 type upkeepRecord struct {
 	// Succeeded is when the job last succeeded, and Detail what it made then; zero and "" for never.
 	Succeeded time.Time `json:"succeeded,omitzero"`

@@ -10,7 +10,7 @@ import (
 // The linker sets these; see the Makefile.
 var version, commit, date string
 
-// A Build is what a program was made from, and its JSON form.
+// A Build is the version and the sources of a program, and its JSON form.
 type Build struct {
 	// Version is a tag such as v1.2.3, or a Go pseudo-version such as v0.0.0-20260102150405-0123456789ab, which ends in +dirty
 	// where files were changed. It is "unknown" where the program was built without git.

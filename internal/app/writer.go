@@ -158,7 +158,7 @@ func (r *Reader) acceptBehind() error {
 // Close ends what works on the folder, signs the new entries of the log if w has a signer, and closes the folder.
 func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
 
-// dependencies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
+// dependencies are the parts of a filler besides the folder: those that wrong settings, or a wrong catalogue, can make fail.
 type dependencies struct {
 	clients      *bot.Clients
 	attestations *attestation.Verifier

@@ -59,7 +59,7 @@ type Version struct {
 	Change
 }
 
-// A Change is what a version is made of.
+// A Change is the content of a version.
 type Change struct {
 	// Origin says who or what made the change.
 	Origin string `json:"origin"`
@@ -100,7 +100,7 @@ var ErrNoOlder = errors.New("there is no older version to go back to")
 // ErrNoVersion is the error about a version that the history does not contain.
 var ErrNoVersion = errors.New("the history does not contain that version")
 
-// Options are what a Store needs. All fields are required.
+// Options are the dependencies of a Store. All fields are required.
 type Options struct {
 	// Authority decides which versions there are. Copy is this machine's own; for a single process both are the same.
 	Authority, Copy *Backend
@@ -110,7 +110,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// A State is what a store knows of the record.
+// A State is the state of the record as a store knows it.
 type State struct {
 	Version Version // in force; without its content. The number is 0 before the first version
 	// Confirmed is when the authority last confirmed that; zero if it has not since the store was opened.

@@ -192,7 +192,7 @@ func (o *object) allowNextInstance() {
 	}
 }
 
-// A handle is what an event does with an instance.
+// A handle is the function by which an event uses an instance.
 type handle func(ctx context.Context, s *State, instance any) error
 
 // deliverEvent delivers an event to the object with a name, and returns when its response may leave. limited says that the limit of events

@@ -226,7 +226,7 @@ var (
 // errStale says that the instance stopped before the event was delivered to it.
 var errStale = errors.New("the instance is no longer the object's")
 
-// counts are what has happened to the objects of a class.
+// counts are the counters of the objects of a class.
 type counts struct {
 	events, overloads, resets, alarms, failures atomic.Int64
 }

@@ -19,7 +19,7 @@ var scannedRows = []kvstore.Namespace{
 	kvstore.Upstreams, kvstore.Queue, kvstore.States, kvstore.Usage,
 }
 
-// A damagedStore is what a scan has found of a store, as a source.
+// A damagedStore is the rows that a scan has found of a damaged store, as a source.
 type damagedStore struct {
 	scan   *kvstore.FileScan
 	signed *tree           // the entries that were signed

@@ -93,7 +93,7 @@ type RepairResult struct {
 	Tail     int64  `json:"tail,omitempty"`            // entries that were not signed yet and that the damaged store still had
 	// Sources says what each of the sources gave.
 	Sources []Use `json:"sources,omitempty"`
-	// Lost is what could not be repaired.
+	// Lost is the data that could not be repaired.
 	Lost []Lost `json:"lost,omitempty"`
 	// NotCarried are rows that are in no log, and that the damaged store has lost.
 	NotCarried []string `json:"notCarried,omitempty"`
@@ -102,7 +102,7 @@ type RepairResult struct {
 	Seconds    float64             `json:"seconds"`
 }
 
-// Use is what a source gave.
+// Use is how much data a source supplied.
 type Use struct {
 	Name     string `json:"name"`
 	Entries  int64  `json:"entries"`

@@ -40,7 +40,7 @@ const (
 	forged                   // the number has a commit of this epoch that is not ours: the store lies
 )
 
-// putResult is what is known of a put.
+// putResult is the known result of a put.
 type putResult uint8
 
 const (

@@ -16,14 +16,14 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Options are what a Node needs.
+// Options are the options of a Node.
 type Options struct {
 	// Bucket is what the nodes share. It must have passed [bucket.Probe]. Required.
 	Bucket bucket.Bucket
 	// Store is this node's own, and Log its log. Required.
 	Store *kvstore.Store
 	Log   *logs.Log
-	// Origin is what the log is called. A bucket that has another one is refused. Required.
+	// Origin is the name of the log. A bucket that has another one is refused. Required.
 	Origin string
 	// URL is where the other nodes reach this one.
 	URL string
@@ -63,7 +63,7 @@ type Node struct {
 	whole     bool // the bucket was seen to have the last commit that the store has applied
 }
 
-// A lead is what a node has while it writes.
+// A lead is the state of a node while it is the leader.
 type lead struct {
 	machine machine
 	at      logs.Checkpoint // what the commits make; guarded by the log's Update, like machine

@@ -129,7 +129,7 @@ func (n *Node) readHeartbeat(ctx context.Context) (latest int64, sign string, er
 	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
-// A heartbeatMonitor is what a candidate knows of the leader's heartbeats.
+// A heartbeatMonitor records the leader's heartbeats for a candidate.
 type heartbeatMonitor struct {
 	last  string
 	heard time.Time // by the candidate's own monotonic clock

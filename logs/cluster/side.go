@@ -66,7 +66,7 @@ func OpenSideKey(keys string, founds bool) (*SideKey, error) {
 	return &SideKey{aead, secret}, err
 }
 
-// A sealed is what side/N has. The number and the epoch are authenticated with the state.
+// A sealed is the content of side/N. The number and the epoch are authenticated with the state.
 type sealed struct {
 	Format int    `json:"format"`
 	Epoch  int64  `json:"epoch"`

@@ -26,7 +26,7 @@ import (
 // Empty is the root of the map without releases, and the hash of each empty place in it.
 var Empty = kvstore.Hash(sha256.Sum256(nil))
 
-// A Release is what the map says of a live release.
+// A Release is the value of a live release in the map.
 type Release struct {
 	Manifest kvstore.Hash `json:"manifest"`
 	// Entry is the index of the entry that made it live: its publication or its last

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
-// A Bucket is what a cluster publishes in its bucket.
+// A Bucket is the source that a cluster publishes in its bucket.
 type Bucket struct {
 	Bucket bucket.Bucket
 	// Interval is the time between two requests for the checkpoint. Default: 250 ms.

@@ -79,7 +79,7 @@ func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.H
 	return e, err
 }
 
-// A Fork is what an Evidence proves.
+// A Fork is the fork that an Evidence proves.
 type Fork struct {
 	Key   string             `json:"key,omitempty"` // the verifier key of the log that was trusted
 	Trees [2]logs.Checkpoint `json:"-"`             // the first is not larger

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Options are what a Signer needs.
+// Options are the options of a Signer.
 type Options struct {
 	// Dir is the key folder, which is created if it does not exist. Required.
 	Dir string
@@ -79,7 +79,7 @@ type Signer struct {
 	published atomic.Pointer[published]
 }
 
-// A published is what clients get. They read it without a lock, so that they never wait for a disk or a witness.
+// A published is the signed data that clients get. They read it without a lock, so that they never wait for a disk or a witness.
 type published struct {
 	signed  Signed
 	inStore logs.Checkpoint

@@ -34,7 +34,7 @@ func newWitnessClient() *http.Client {
 	}
 }
 
-// A witness is what one Signer knows about one of its witnesses.
+// A witness is the state of one of a Signer's witnesses.
 type witness struct {
 	Witness
 	client *http.Client

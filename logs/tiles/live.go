@@ -57,7 +57,7 @@ func (e ProvenEntry) Check(tree tlog.Tree) error {
 	return tlog.CheckRecord(e.Proof, tree.N, tree.Hash, e.Index, tlog.RecordHash([]byte(e.Entry)))
 }
 
-// A file is what a proof is about; without a path, the release.
+// A file is the subject of a proof: a file, or without a path the release.
 type file struct{ pkg, version, path string }
 
 // parseFile parses {package}/{version}/{path} or {package}/{version}, and reports whether that succeeded. A scoped package may

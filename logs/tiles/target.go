@@ -58,7 +58,7 @@ func (k kind) String() string {
 	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "key-list", "content", "live", "proof"}[k]
 }
 
-// A target is what a path names.
+// A target is the resource that a path names.
 type target struct {
 	kind  kind
 	level int   // of a tile

@@ -24,7 +24,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// Options are what the handler needs.
+// Options are the options of the handler.
 type Options struct {
 	// Store holds the entries, the tree and what the entries name. Required.
 	Store Store

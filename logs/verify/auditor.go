@@ -149,7 +149,7 @@ func CountAuditors(auditors []Auditor) int {
 	return len(keys)
 }
 
-// An AuditVerdict is what an auditor found about a file.
+// An AuditVerdict is the finding of an auditor about a file.
 type AuditVerdict struct {
 	Auditor string  `json:"auditor"`           // the name of its key
 	Outcome Outcome `json:"outcome"`           // [Proven], [Differs] or [Unproven]

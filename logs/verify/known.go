@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A KnownLog is what earlier runs have stored about a log.
+// A KnownLog is the record that earlier runs have stored about a log.
 type KnownLog struct {
 	// Key is the verifier key that is trusted.
 	Key string `json:"key"`

@@ -20,7 +20,7 @@ const smallLog = 4096
 // maxReplayed bounds the live releases in the map that is computed from the log, because they take memory.
 const maxReplayed = 1 << 18
 
-// A Release is what the log says about a release.
+// A Release is the log's entries and manifest of a release.
 type Release struct {
 	Package string
 	Version string

@@ -306,7 +306,7 @@ func (t Trust) checkProof(r *Result, data, file []byte) error {
 	return nil
 }
 
-// Evidence is what a file with the evidence of a fork proves.
+// Evidence is the result of verifying a file with the evidence of a fork.
 type Evidence struct {
 	Outcome Outcome `json:"outcome"` // [Forked] or [Unproven]
 	File    string  `json:"file"`

@@ -12,7 +12,7 @@ import (
 // MaxAttestation bounds an attestation's Sigstore bundle, in bytes; npm's have some 11,000.
 const MaxAttestation = 256 << 10
 
-// A Build is what an attestation proves about the build of an archive.
+// A Build is the facts that an attestation proves about the build of an archive.
 type Build struct {
 	Repository string `json:"repository"` // its URL
 	Commit     string `json:"commit"`     // in hexadecimal digits
@@ -24,7 +24,7 @@ type Upstream interface {
 	Compare(ctx context.Context, c Claim) Comparison
 }
 
-// A Claim is what a log says about a release. Each part is proven to be in the log.
+// A Claim is a log's statement about a release. Each part is proven to be in the log.
 type Claim struct {
 	Entry    logs.Entry // the one that published it
 	Manifest *logs.Manifest

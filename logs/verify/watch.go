@@ -76,7 +76,7 @@ type Watcher struct {
 // slowPoll is how long a poll takes before the watcher sends a notice that it waits.
 const slowPoll = 2 * time.Second
 
-// A watchState is what is stored between polls.
+// A watchState is the state that is stored between polls.
 type watchState struct {
 	Format   int       `json:"format"`
 	Server   string    `json:"server"`

@@ -29,7 +29,7 @@ const (
 	Gone       StateKind = "gone"       // upstream had it once
 )
 
-// An Account is what became of a version that upstream has or had, whether it was tried or not.
+// An Account is the state of a version that upstream has or had, whether the bot tried it or not.
 type Account struct {
 	State
 	Command string `json:"command,omitempty"` // the command with which an operator publishes it, "" if it cannot be published

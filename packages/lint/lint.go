@@ -61,7 +61,7 @@ func New(o Options) *Linter {
 	return l
 }
 
-// A Result is what was found in one file.
+// A Result is the problems of one file.
 type Result struct {
 	// File is the file's name in messages, slash-separated.
 	File string

@@ -235,9 +235,8 @@ func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
 	return f.outcome
 }
 
-// leastRate is what a client must take on average, in bytes a second, while others would
-// have to wait. It is more than for assets: there are few turns, and a client that holds one
-// holds it for a whole release.
+// leastRate is the least average rate of a client, in bytes a second, while others have to wait. It is higher than for assets: there are
+// few slots, and a client holds one for a complete release.
 const leastRate = 128 << 10
 
 // A sender writes an archive to a client.
@@ -285,7 +284,7 @@ func (s chunks) Write(data []byte) (int, error) {
 	return s.Writer.Write(data)
 }
 
-// An outcome is what a request came to, for the metrics.
+// An outcome is the result of a request, for the metrics.
 type outcome int
 
 const (

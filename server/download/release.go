@@ -27,7 +27,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A release is what goes into an archive.
+// A release is the content of an archive.
 type release struct {
 	top      string // the folder that holds everything
 	modified time.Time

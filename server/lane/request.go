@@ -42,7 +42,7 @@ type lines [2]string
 // Now returns the time when the request came, without a look at the clock.
 func (x *Exchange) Now() time.Time { return x.c.now }
 
-// A verdict is what bytes are.
+// A verdict is the result of parsing bytes.
 type verdict int
 
 const (

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
-// A requestBody is what the client sends after the head.
+// A requestBody is the body that the client sends after the head.
 type requestBody struct{ w *handled }
 
 func (b *requestBody) Read(p []byte) (int, error) {

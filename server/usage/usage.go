@@ -61,7 +61,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Usage is what was counted. It is safe for use by several goroutines.
+// Usage has the counts of requests. It is safe for use by several goroutines.
 type Usage struct {
 	store  *kvstore.Store
 	now    func() time.Time
@@ -85,7 +85,7 @@ type Usage struct {
 	reported map[int][]byte // counts of the last days, as Report has reported them
 }
 
-// A release is what files belong to.
+// A release is the release of a counted file.
 type release struct{ pkg, version string }
 
 // A slot is a release on a day.

@@ -41,7 +41,7 @@ type centre struct {
 // A task is done with a room's data centre while it has the turn of its durable object.
 type task func(ctx context.Context, s *durable.State, c *centre) error
 
-// overview is what a data centre knows of its room.
+// overview is the state of a room as its data centre knows it.
 type overview struct {
 	active, queued int
 	perMinute      float64 // admitted on average

@@ -128,7 +128,7 @@ func (h histogram) percentile(p int) float64 {
 // historyClass is the class of the objects that keep what happened in a room.
 const historyClass = "room-history"
 
-// A historyRequest is what a room's history is asked: to keep records of minutes that are over, or for the
+// A historyRequest is a request to a room's history: to store records of minutes that are over, or for the
 // periods of a tier from a minute on.
 type historyRequest struct {
 	keep []record

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// An outcome is what came of a request.
+// An outcome is the result of a request.
 type outcome int
 
 const (

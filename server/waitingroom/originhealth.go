@@ -32,7 +32,7 @@ const (
 	errorClients = nodes.MostFailed
 )
 
-// originHealth is what a balancer knows about the site as a whole.
+// originHealth is the health of the site behind a balancer.
 type originHealth struct {
 	down atomic.Bool // by the last call of probe
 

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// Options is what rooms need.
+// Options are the options of rooms.
 type Options struct {
 	// Rooms are the rooms. They must not change any more.
 	Rooms []config.Room
@@ -140,7 +140,7 @@ type configuredRooms struct {
 // currentRooms returns the rooms in force.
 func (r *Rooms) currentRooms() *configuredRooms { return r.configured.Load() }
 
-// A room is what requests need of one.
+// A room has the state of a room that requests use.
 type room struct {
 	*schedule
 	place
@@ -151,7 +151,7 @@ type room struct {
 	*kept
 }
 
-// kept is what stays of a room when its configuration changes.
+// kept is the state of a room that outlives a change of its configuration.
 type kept struct {
 	centre    durable.Object[task, struct{}]
 	history   durable.Object[historyRequest, []record]

@@ -31,7 +31,7 @@ const (
 	knownTimeout   = 3 * time.Second // for the bucket to say at the start whether the node had the rooms before
 )
 
-// A SharingMemory is what a node remembers of its shared rooms from one run of its roles to the next.
+// A SharingMemory is the state of a node's shared rooms that outlives a run of its roles.
 type SharingMemory struct {
 	clock   *nodes.Clock
 	elapsed func() time.Duration // monotonic time of the process

@@ -22,7 +22,7 @@ import (
 const (
 	// maxStreams bounds the event streams of a process. Further visitors poll.
 	maxStreams = 100_000
-	// streamMemory is what a stream and its connection take, in bytes.
+	// streamMemory is the memory of a stream and its connection, in bytes.
 	streamMemory = 48 << 10
 	// maxTicketStreams bounds those of one ticket, which several tabs of a browser share.
 	maxTicketStreams = 8
@@ -56,7 +56,7 @@ type stream struct {
 	events chan event // one at a time: a later event replaces one that was not sent yet
 }
 
-// An event is what a stream sends next.
+// An event is the next message of a stream.
 type event struct {
 	call     *queue.Call // the visitor may come; nil for a place
 	changed  bool        // the settings of the room have changed

@@ -434,7 +434,7 @@ func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	return api.OnLoadResult{Contents: &text, Loader: loader}, nil
 }
 
-// A metafile is what esbuild reports about a build.
+// A metafile is esbuild's report of a build.
 type metafile struct {
 	Inputs map[string]struct {
 		Format string `json:"format"`

@@ -44,7 +44,7 @@ func (b *builder) addEntry(subpath string) error {
 	return nil
 }
 
-// fileExports is what a file exports.
+// fileExports is the exports of a file.
 type fileExports struct {
 	names      []string   // only of a CommonJS module
 	hasDefault bool       // only of an ES module

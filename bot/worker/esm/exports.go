@@ -15,7 +15,7 @@ import (
 // maxExports bounds the names that are exported from one CommonJS module.
 const maxExports = 5000
 
-// A commonJS is what the text of a CommonJS module says about its exports. The patterns are those of cjs-module-lexer
+// A commonJS is the exports that the text of a CommonJS module names. The patterns are those of cjs-module-lexer
 // (https://github.com/nodejs/cjs-module-lexer), by which Node.js finds them; no code runs.
 type commonJS struct {
 	Names     []string // what it exports by name
@@ -274,7 +274,7 @@ func isIdentifier(token string) bool {
 	return token != "" && (token[0] == '_' || token[0] == '$' || token[0] >= 0x80 || 'a' <= token[0]|0x20 && token[0]|0x20 <= 'z')
 }
 
-// An esModule is what the text of an ES module says about its exports.
+// An esModule is the exports that the text of an ES module names.
 type esModule struct {
 	Stars      []string // the specifiers of modules whose exports it exports
 	HasDefault bool     // or the script has tokens that the scanner cannot tell apart

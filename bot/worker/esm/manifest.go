@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/packages/glob"
 )
 
-// A packageJSON is what a package.json says about resolving imports. Members of unexpected types count as missing.
+// A packageJSON has the fields of a package.json that decide how imports are resolved. Members of unexpected types count as missing.
 type packageJSON struct {
 	Name     string
 	Exports  *target

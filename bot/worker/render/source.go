@@ -100,7 +100,7 @@ func isSpace(t js.TokenType) bool {
 	return t == js.WhitespaceToken || t == js.LineTerminatorToken || t == js.CommentToken || t == js.CommentLineTerminatorToken
 }
 
-// A slashMeaning is what a slash does at some place of a script.
+// A slashMeaning says whether a slash in a script divides, or starts a regular expression.
 type slashMeaning int
 
 const (

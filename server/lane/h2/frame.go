@@ -55,7 +55,7 @@ const (
 )
 
 const (
-	// Preface is what a client sends first (RFC 9113 §3.4).
+	// Preface is the first bytes of a client (RFC 9113 §3.4).
 	Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 	frameHead    = 9

@@ -42,7 +42,7 @@ type Response struct {
 	Epoch int64
 	// Refused says why it is none.
 	Refused Refusal `json:",omitempty"`
-	// Now is what the owner's clock shows.
+	// Now is the time by the owner's clock.
 	Now time.Time
 	// State is the global object's response; nil if it did not take the report because the node does not run on its
 	// clock: with this response it does, and has to report again.

@@ -29,7 +29,7 @@ type Owner struct {
 	calls   map[string]*calls
 }
 
-// Room is what holds in a room now.
+// Room has the settings of a room that are in force now.
 type Room struct {
 	Settings queue.Settings
 	// Longest is the longest session that it may have promised, whatever held before.

@@ -31,7 +31,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// State is what there is to tell a visitor who does not get in.
+// State is the state of a visitor who has to wait, for the page.
 type State struct {
 	Moment   *config.EffectiveSettings // what holds in the room
 	Decision queue.Decision            // about the visitor: Wait or Refuse
@@ -168,7 +168,7 @@ func (s *State) Place(l Language) []byte {
 	return text
 }
 
-// A Page is what a renderer makes.
+// A Page is a rendered page.
 type Page struct {
 	HTML     []byte
 	Language string // as Content-Language has it
@@ -268,7 +268,7 @@ var builtInText string
 
 var builtInTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(builtInText)) })
 
-// view is what the built-in page shows.
+// view is the data of the built-in page.
 type view struct {
 	Status
 	*words
@@ -365,7 +365,7 @@ func groupThousands(n int) string {
 	return digits
 }
 
-// A Form is what a client can be sent while it waits.
+// A Form is a form of the response to a waiting client.
 type Form uint8
 
 // The forms.
