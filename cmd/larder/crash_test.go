@@ -102,7 +102,7 @@ func (c *crasher) stock(whole bool) {
 	c.files = make(map[string]map[string]string)
 	c.published = make(map[string]bool)
 	c.env = registryEnviron(c.T, c.registry)
-	versions, parts := 3, 6
+	versions, parts := 2, 4
 	if whole {
 		versions, parts = 5, 12
 	}
