@@ -88,8 +88,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 //	newer DATA                    make the store of a data folder that no process runs on one of the next format, or, with ! in front, of this one again
 //	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
 //	healthy [FLAG]...             expect that larder doctor finds nothing, apart from the disk and the kernel of this machine
-//	repairs CHECK [WORD=VALUE]... run the command that larder doctor names for CHECK, with its words in capitals replaced, and expect that
-//	                              the finding is gone; where the command goes on running, while it does
+//	repairs CHECK [WORD=VALUE]... [-- COMMAND...]
+//	                              wait until larder doctor finds CHECK, run COMMAND, which does what is to be done before, and the command
+//	                              that larder doctor names, with its words replaced, and wait until the finding is gone; where the command
+//	                              goes on running, while it does
 //	witness NAME FILE             start a witness of the log whose verifier key is in FILE; $NAME is its URL#KEY, NAME.key its key
 //	github DIR TOKEN              start a GitHub; $GITHUB is its API, DIR the bare repository example/logs
 //	gitserver DIR                 serve the bare repositories below DIR; $GIT is the server's URL
@@ -317,10 +319,14 @@ func scriptHealthy(ts *testscript.TestScript, neg bool, args []string) {
 
 func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
-		ts.Fatalf("usage: repairs CHECK [WORD=VALUE]...")
+		ts.Fatalf("usage: repairs CHECK [WORD=VALUE]... [-- COMMAND...]")
+	}
+	before := slices.Index(args, "--")
+	if before < 0 {
+		before = len(args)
 	}
 	var words []string
-	for _, pair := range args[1:] {
+	for _, pair := range args[1:before] {
 		word, value, _ := strings.Cut(pair, "=")
 		words = append(words, word, value)
 	}
@@ -334,9 +340,15 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		return fix
 	}
 	fix := found()
-	runs := strings.HasPrefix(fix, "larder up ")
+	for deadline := time.Now().Add(scriptPatience); fix == "" && time.Now().Before(deadline); fix = found() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	runs := strings.Contains(fix, "larder up ")
 	if fix == "" {
 		ts.Fatalf("larder doctor does not find what is wrong with %s", args[0])
+	}
+	if before < len(args) {
+		ts.Check(ts.Exec(args[before+1], args[before+2:]...))
 	}
 	ready := ts.MkAbs("repairs.ready")
 	_ = os.Remove(ready)
@@ -349,20 +361,21 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		cmd.Args[2] = "exec " + fix // so that it gets the signal
 	}
 	ts.Check(cmd.Start())
+	var err error
 	if !runs {
-		if err := cmd.Wait(); err != nil || found() != "" {
-			ts.Fatalf("%s: %v; then larder doctor names %q\n%s", fix, err, found(), &out)
-		}
-		return
+		err = cmd.Wait()
 	}
 	repaired := false
-	for deadline := time.Now().Add(scriptPatience); !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		_, err := os.Stat(ready) // before, larder doctor would open the folder itself
-		repaired = err == nil && found() == ""
+	for deadline := time.Now().Add(scriptPatience); err == nil && !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		_, starting := os.Stat(ready) // before, larder doctor would open the folder itself
+		repaired = (!runs || starting == nil) && found() == ""
 	}
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	if err := cmd.Wait(); err != nil || !repaired {
-		ts.Fatalf("%s: %v; repaired while it ran: %v\n%s", fix, err, repaired, &out)
+	if runs {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		err = cmd.Wait()
+	}
+	if err != nil || !repaired {
+		ts.Fatalf("%s: %v; repaired: %v; larder doctor names %q\n%s", fix, err, repaired, found(), &out)
 	}
 }
 

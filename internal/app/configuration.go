@@ -86,6 +86,11 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 		r.logger.Error("couldn't reopen the access log", "err", unopened)
 		err = fmt.Errorf("everything else was reloaded: %w", unopened)
 	}
+	changing := &r.supervisor.changing
+	if !done.Restarted && changing.making.TryLock() { // otherwise the new run, or the upgrade, records its own outcome
+		changing.setFailure(err)
+		changing.making.Unlock()
+	}
 	return done, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +32,7 @@ const OpDoctor Operation[struct{}, any, []Finding] = "doctor"
 // An examination collects findings.
 type examination struct {
 	settings *settings.Settings
+	data     string // the absolute path of the data folder: commands are run in another working directory than the process's
 	now      time.Time
 	findings []Finding
 }
@@ -42,8 +45,15 @@ func (e *examination) report(check, fix, cause string) {
 
 // newExamination returns an examination without findings.
 func newExamination(s *settings.Settings) *examination {
-	return &examination{settings: s, now: time.Now()}
+	data, err := filepath.Abs(s.Data)
+	if err != nil {
+		data = s.Data // the working directory is gone
+	}
+	return &examination{settings: s, data: data, now: time.Now()}
 }
+
+// command returns a command of larder for the examined data folder.
+func (e *examination) command(name string) string { return "larder " + name + " --data " + e.data }
 
 // Doctor examines the process that runs on the data folder of the settings, or if none runs the folder. It returns what is wrong, nil
 // for nothing. A folder that cannot be opened is a finding.
@@ -72,19 +82,19 @@ func (e *examination) repairCommand() string {
 	if e.settings.Bucket != "" {
 		source = FromBucket
 	}
-	return "larder repair --data " + e.settings.Data + " --from " + source
+	return e.command("repair") + " --from " + source
 }
 
 // reportUnopened reports that the data folder, or the process that has it open, cannot be reached because of err.
 func (e *examination) reportUnopened(err error) {
-	fix := "larder up --data " + e.settings.Data
+	fix := e.command("up")
 	switch {
 	case errors.As(err, new(*Shortfall)):
 		fix = e.repairCommand()
 	case errors.Is(err, fs.ErrPermission):
-		fix = "sudo -u OWNER larder doctor # OWNER runs Larder"
+		fix = "sudo -u OWNER " + e.command("doctor") + " # OWNER runs Larder"
 	case errors.Is(err, kvstore.ErrLocked):
-		fix = "larder status --data " + e.settings.Data
+		fix = e.command("status")
 	}
 	e.report("data folder", fix, err.Error())
 }
@@ -111,7 +121,7 @@ func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *St
 	e := newExamination(r.settings)
 	e.examineStatus(status)
 	if r.settings.MemoryLacking > 0 {
-		e.report("memory", "larder up --cache 64MiB --memory 128MiB # or raise the limit of the control group", fmt.Sprintf(
+		e.report("memory", e.command("up --cache 64MiB --memory 128MiB")+" # after stopping the process; or raise the limit of the control group", fmt.Sprintf(
 			"the limit of %s is %s less than the settings need", formatSize(r.settings.MemoryLimit), formatSize(r.settings.MemoryLacking)))
 	}
 	e.examineStore(folder)
@@ -128,39 +138,43 @@ func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *St
 func (e *examination) examineStatus(s *Status) {
 	if s.Degraded != "" {
 		fix := e.repairCommand()
-		if strings.Contains(s.Degraded, "key") {
+		if strings.Contains(s.Degraded, "publishing is off") { // because of the key, as checkLogKey says
 			fix = "cp /PATH/TO/COPY/log.key " + e.keyFolder()
 		}
 		e.report("store", fix, s.Degraded)
 	}
 	if s.Behind != "" {
-		e.report("store", "larder fsck --deep", "the store lacks the last changes that it had, none of which was signed: "+s.Behind)
+		e.report("store", e.command("fsck --deep"), "the store lacks the last changes that it had, none of which was signed: "+s.Behind)
 	}
 	if p := s.Process; p != nil && p.Failed != "" {
-		e.report("configuration", "larder reload", "the last upgrade or reload failed: "+p.Failed)
+		e.report("configuration", e.command("reload"), "the last upgrade or reload failed: "+p.Failed)
 	}
 	if s.Unsigned != "" {
-		e.report("log", "cp /PATH/TO/COPY/log.key "+e.keyFolder()+" # if it is lost: larder log rotate-key", "the newest entries are not signed: "+s.Unsigned)
+		fix := "cp /PATH/TO/COPY/log.key " + e.keyFolder() + " # if it is lost: larder log rotate-key"
+		if strings.Contains(s.Unsigned, "witness") {
+			fix = e.command("reload") + " # after correcting witness"
+		}
+		e.report("log", fix, "the newest entries are not signed: "+s.Unsigned)
 	}
 	for _, dispute := range s.Disputes {
-		e.report("log", "larder fsck --all # then docs/runbook.md, Log forked", dispute)
+		e.report("log", e.command("fsck --all")+" # then docs/runbook.md, Log forked", dispute)
 	}
 	for _, lack := range s.Unprotected {
 		e.report("sandbox", "uname -r # Linux 6.7 or later has all of it", "child processes that read files from upstream go without "+lack)
 	}
 	for _, c := range s.Certificates {
 		if c.Problem != "" {
-			e.report("certificate", "larder reload # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": "+c.Problem)
+			e.report("certificate", e.command("reload")+" # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": "+c.Problem)
 		}
 	}
 	e.examineUpstreamStatus(s)
 	for _, p := range s.Purges {
 		if p.Problem != "" {
-			e.report("purge hook", "larder reload # after correcting purge-hook", fmt.Sprintf("%s %s is withdrawn, but a cache in front may still have it: %s", p.Package, p.Version, p.Problem))
+			e.report("purge hook", e.command("reload")+" # after correcting purge-hook", fmt.Sprintf("%s %s is withdrawn, but a cache in front may still have it: %s", p.Package, p.Version, p.Problem))
 		}
 	}
 	if l := s.LogPush; l != nil && l.Problem != "" {
-		e.report("log push", "larder reload # after correcting the token", "pushing the log to "+l.Repository+" fails: "+l.Problem)
+		e.report("log push", e.command("up")+" # after stopping the process and correcting the token", "pushing the log to "+l.Repository+" fails: "+l.Problem)
 	}
 	if f := s.Following; f != nil && f.Problem+f.Stale != "" {
 		e.report("source", "larder doctor # at the source, "+f.Source, "following "+f.Source+": "+strings.TrimSpace(f.Problem+" "+f.Stale))
@@ -171,27 +185,32 @@ func (e *examination) examineStatus(s *Status) {
 func (e *examination) examineUpstreamStatus(s *Status) {
 	if c := s.Catalogue; c != nil {
 		if c.Problem != "" {
-			e.report("catalogue", "larder reload # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: "+c.Problem)
+			e.report("catalogue", e.command("reload")+" # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: "+c.Problem)
 		}
 		for _, refused := range c.Refused {
-			e.report("catalogue", "larder lint "+refused.File, "a file of the catalogue is refused: "+refused.Reason)
+			file := refused.File
+			path, err := filepath.Abs(filepath.Join(c.Source, filepath.FromSlash(file)))
+			if _, missing := os.Stat(path); err == nil && missing == nil { // not in a repository or an archive
+				file = path
+			}
+			e.report("catalogue", "larder lint "+file+" && "+e.command("reload"), "a file of the catalogue is refused: "+refused.Reason)
 		}
 	}
 	if f := s.Feed; f != nil && f.Problem != "" {
-		e.report("feed", "larder reload # after correcting feed", "the registry's change feed cannot be read: "+f.Problem)
+		e.report("feed", e.command("reload")+" # after correcting feed", "the registry's change feed cannot be read: "+f.Problem)
 	}
 	for _, t := range s.Problems {
 		switch t.Kind {
 		case bot.UpstreamProblem:
-			e.report("upstream", "larder status", fmt.Sprintf("%d packages cannot be polled, such as %s: %s", t.Count, t.Packages[0], t.Cause))
+			e.report("upstream", e.command("status"), fmt.Sprintf("%d packages cannot be polled, such as %s: %s", t.Count, t.Packages[0], t.Cause))
 		case bot.ReplacedProblem:
-			e.report("repository", "larder status "+t.Packages[0], t.Packages[0]+": "+t.Cause)
+			e.report("repository", e.command("status "+t.Packages[0]), t.Packages[0]+": "+t.Cause)
 		}
 	}
 	if f := s.Fallback; f != nil {
 		for _, o := range f.Origins {
 			if o.Problem+o.Stale != "" {
-				e.report("fallback", "larder status", o.Origin+": "+strings.TrimSpace(o.Problem+" "+o.Stale))
+				e.report("fallback", e.command("status"), o.Origin+": "+strings.TrimSpace(o.Problem+" "+o.Stale))
 			}
 		}
 	}
@@ -203,7 +222,7 @@ func (e *examination) examineStore(r *Reader) {
 		if err != nil {
 			note = err.Error()
 		}
-		e.report("disk", "df -h "+e.settings.Data+" # then remove what is not Larder's, or enlarge the disk", note)
+		e.report("disk", "df -h "+e.data+" # then remove what is not Larder's, or enlarge the disk", note)
 	}
 	size := r.log.Checkpoint().Size
 	if newest, err := logs.ReadEntry(r.store, size-1); size > 0 && err == nil && newest.Time.Sub(e.now) > clockTolerance {

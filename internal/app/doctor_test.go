@@ -35,10 +35,11 @@ func TestDoctorNamesFaults(t *testing.T) {
 	}{
 		"healthy":             {want: nil},
 		"damaged store":       {Status{Degraded: "a table is damaged"}, nil, []string{"store", "a table is damaged", "larder repair"}},
-		"unusable key":        {Status{Degraded: "the log's key cannot be used"}, nil, []string{"store", "the log's key", "cp /PATH/TO/COPY/log.key"}},
+		"unusable key":        {Status{Degraded: "publishing is off: the log's key cannot be used"}, nil, []string{"store", "the log's key", "cp /PATH/TO/COPY/log.key"}},
 		"lost changes":        {Status{Behind: "2 batches"}, nil, []string{"store", "2 batches", "larder fsck --deep"}},
 		"failed reload":       {Status{Process: &Process{Failed: "larder.yaml:1: no"}}, nil, []string{"configuration", "larder.yaml:1", "larder reload"}},
-		"unsigned log":        {Status{LogStatus: LogStatus{Unsigned: "1 of 2 witnesses is missing"}}, nil, []string{"log", "1 of 2 witnesses", "larder log rotate-key"}},
+		"unsigned log":        {Status{LogStatus: LogStatus{Unsigned: "1 of 2 witnesses is missing"}}, nil, []string{"log", "1 of 2 witnesses", "larder reload --data"}},
+		"unreadable key":      {Status{LogStatus: LogStatus{Unsigned: "no log.key"}}, nil, []string{"log", "no log.key", "larder log rotate-key"}},
 		"forked log":          {Status{LogStatus: LogStatus{Disputes: []string{"w has seen another tree"}}}, nil, []string{"log", "another tree", "larder fsck --all"}},
 		"no sandbox":          {Status{Unprotected: []string{"Landlock"}}, nil, []string{"sandbox", "Landlock", "uname -r"}},
 		"no catalogue":        {Status{Catalogue: &catalogue.State{Source: "x", Problem: "no such folder"}}, nil, []string{"catalogue", "no such folder", "larder reload"}},
@@ -48,12 +49,12 @@ func TestDoctorNamesFaults(t *testing.T) {
 		"other repository":    {Status{Status: bot.Status{Problems: []bot.Problem{{Kind: bot.ReplacedProblem, Count: 1, Packages: []string{"a"}, Cause: "replaced"}}}}, nil, []string{"repository", "replaced", "larder status a"}},
 		"origin away":         {Status{Fallback: &fallback.State{Origins: []fallback.OriginState{{Origin: "larder:x", Problem: "refused"}}}}, nil, []string{"fallback", "refused", "larder status"}},
 		"failing purges":      {Status{Purges: []notify.Purge{{Withdrawal: notify.Withdrawal{Package: "a", Version: "1"}, Problem: "500"}, {}}}, nil, []string{"purge hook", "500", "larder reload"}},
-		"failing push":        {Status{LogStatus: LogStatus{LogPush: &LogPush{Repository: "a/b", PushState: gitlog.PushState{Problem: "401"}}}}, nil, []string{"log push", "401", "larder reload"}},
+		"failing push":        {Status{LogStatus: LogStatus{LogPush: &LogPush{Repository: "a/b", PushState: gitlog.PushState{Problem: "401"}}}}, nil, []string{"log push", "401", "larder up"}},
 		"stale source":        {Status{Following: &FollowState{Source: "https://x.example", Stale: "30 hours old"}}, nil, []string{"source", "30 hours", "larder doctor"}},
 		"unusable files":      {Status{Certificates: certificateState("c.pem", nil, errors.New("no PEM"))}, nil, []string{"certificate", "no PEM", "openssl x509"}},
 		"expiring":            {Status{Certificates: certificateState("c.pem", &x509.Certificate{NotBefore: time.Now().Add(-90 * 24 * time.Hour), NotAfter: time.Now().Add(5 * 24 * time.Hour)}, nil)}, nil, []string{"certificate", "it expires at", "larder reload"}},
 		"owner":               {fault: changeOwner, want: []string{"owner", "belongs to the user 12345", "chown -R"}},
-		"silent node":         {fault: nodesWith(Node{Name: "b", Heard: time.Now().Add(-time.Hour)}), want: []string{"node", "silent since", "larder status"}},
+		"silent node":         {fault: nodesWith(Node{Name: "b", Heard: time.Now().Add(-time.Hour)}), want: []string{"node", "silent since", "larder up"}},
 		"node with a problem": {fault: nodesWith(Node{Name: "b", Version: "1", Heard: time.Now(), Problem: "behind"}), want: []string{"node", "behind", "larder doctor"}},
 		"node versions":       {fault: nodesWith(Node{Name: "b", Version: "2", Heard: time.Now()}), want: []string{"node versions", "the node b is 2, this one is 1", "larder upgrade"}},
 		"node settings":       {fault: nodesWith(Node{Name: "b", Version: "1", Heard: time.Now(), Settings: otherSettings(t)}), want: []string{"node settings", "other settings: asset-base", "larder reload"}},
@@ -174,7 +175,7 @@ func TestDoctorProbesUpstreams(t *testing.T) {
 	answer = http.StatusOK
 	checkFindings(t, "clock", examine(), []string{"clock", "this machine's clock is 1h0m", "timedatectl set-ntp true"})
 	s.GitHubURL, s.Token, s.TokenFrom, answer = upstream.URL, "ghp_x", "GITHUB_TOKEN", http.StatusUnauthorized
-	checkFindings(t, "token", examine(), []string{"GitHub", "401", "after putting a valid token into GITHUB_TOKEN"})
+	checkFindings(t, "token", examine(), []string{"GitHub", "401", "putting a valid token into GITHUB_TOKEN"})
 	upstream.Close()
 	s.Token = ""
 	checkFindings(t, "unreachable", examine(), []string{"registry", "connection refused", "npm config set registry URL"})

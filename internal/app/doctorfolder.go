@@ -37,12 +37,11 @@ func (e *examination) keyFolder() string {
 
 // examineUpkeep reports backups, deep checks and copies of the keys that failed, are old, or were never made.
 func (e *examination) examineUpkeep() {
-	data := e.settings.Data
-	e.examineJob(upkeepFsck, "deep fsck", "larder fsck --deep --data "+data, fsckMaxAge)
+	e.examineJob(upkeepFsck, "deep fsck", e.command("fsck --deep"), fsckMaxAge)
 	if e.settings.Backup == "" && !signing.HasKey(e.keyFolder()) {
 		return // a mirror or a follower, which fetches everything again
 	}
-	backUp := "larder backup --data " + data + " " + cmp.Or(e.settings.Backup, "DIR")
+	backUp := e.command("backup") + " " + cmp.Or(e.settings.Backup, "DIR")
 	e.examineJob(upkeepBackup, "backup", backUp, backupMaxAge)
 	if e.settings.Backup != "" {
 		e.examineJob(upkeepRestore, "restore test", backUp, restoreMaxAge)
@@ -51,8 +50,8 @@ func (e *examination) examineUpkeep() {
 		return
 	}
 	_, key, _ := signing.ReadFolder(e.keyFolder())
-	fix := "larder key backup --data " + data + " DIR"
-	switch record, err := readUpkeep(data, upkeepKeys); {
+	fix := e.command("key backup") + " DIR"
+	switch record, err := readUpkeep(e.settings.Data, upkeepKeys); {
 	case err != nil:
 		e.report("keys", fix, err.Error())
 	case record.Succeeded.IsZero():
@@ -91,7 +90,7 @@ func (e *examination) examineFolders() {
 	if !ok {
 		return
 	}
-	fix := fmt.Sprintf("chown -R --reference=%s %s %s", e.settings.Data, e.settings.Data, keys)
+	fix := fmt.Sprintf("chown -R --reference=%s %s %s", e.data, e.data, keys)
 	if user := os.Geteuid(); user != 0 && user != owner {
 		e.report("owner", fix, fmt.Sprintf("%s belongs to the user %d, and Larder runs as %d", e.settings.Data, owner, user))
 		return
@@ -137,10 +136,10 @@ func (e *examination) examineSigned(r *Reader) {
 	switch before, _ := signing.SignedBy(r.store); {
 	case before == "" || size == 0:
 	case key == "" && errors.Is(err, fs.ErrNotExist):
-		e.report("log", "larder up --keys KEYS", "the log was signed before, and there is no key in "+e.keyFolder())
+		e.report("log", e.command("up --keys KEYS"), "the log was signed before, and there is no key in "+e.keyFolder())
 	case err != nil:
-		e.report("log", "larder up", err.Error())
+		e.report("log", e.command("up"), err.Error())
 	case signed.Size < size:
-		e.report("log", "larder up --data "+e.settings.Data, fmt.Sprintf("%d of its %d entries are not signed", size-signed.Size, size))
+		e.report("log", e.command("up"), fmt.Sprintf("%d of its %d entries are not signed", size-signed.Size, size))
 	}
 }

@@ -35,7 +35,7 @@ func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, stat
 	o.Fetch.Tries = 1
 	c, err := openClients(e.settings, o, slog.New(slog.DiscardHandler))
 	if err != nil {
-		e.report("registry", "larder reload # after correcting .npmrc or the setting", err.Error())
+		e.report("registry", e.command("reload")+" # after correcting .npmrc or the setting", err.Error())
 		return
 	}
 	defer c.Close()
@@ -65,7 +65,7 @@ func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, stat
 	if _, _, err := git.API(c.GitHub).RateLimit.Get(ctx); err != nil {
 		fix := "curl " + c.GitHub.BaseURL.String() + "rate_limit # if this network is closed, set github-url"
 		if git.GitHubStatus(err) == http.StatusUnauthorized {
-			fix = "larder up # after putting a valid token into " + e.settings.TokenFrom
+			fix = e.command("up") + " # after stopping the process and putting a valid token into " + e.settings.TokenFrom
 		}
 		e.report("GitHub", fix, git.DescribeGitHubError(err))
 	}
@@ -86,7 +86,7 @@ func (e *examination) probeRegistry(ctx context.Context, c *bot.Clients, registr
 	case errors.As(err, &failed) && (failed.Status == http.StatusUnauthorized || failed.Status == http.StatusForbidden):
 		fix = "npm login --registry " + registry
 	case errors.Is(err, fetch.ErrForbidden):
-		fix = "larder up --allow-host HOST"
+		fix = e.command("up --allow-host HOST") + " # after stopping the process"
 	}
 	e.report("registry", fix, registry+": "+err.Error())
 }
@@ -108,7 +108,7 @@ func (e *examination) examineBucket(ctx context.Context) {
 // reportBucket reports an error of the bucket, nil for none.
 func (e *examination) reportBucket(err error) {
 	if err != nil {
-		e.report("bucket", "larder up --bucket BUCKET # after correcting bucket, bucket-endpoint or AWS's variables", err.Error())
+		e.report("bucket", e.command("up --bucket BUCKET")+" # after correcting bucket, bucket-endpoint or AWS's variables", err.Error())
 	}
 }
 
@@ -124,14 +124,14 @@ func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
 // compareNodes reports how other nodes differ from this one, and what they report themselves.
 func (e *examination) compareNodes(own Node, all []Node) {
 	if own.Problem != "" {
-		e.report("node", "larder status", own.Problem)
+		e.report("node", e.command("status"), own.Problem)
 	}
 	for _, m := range all {
 		if m.Name == own.Name {
 			continue
 		}
 		if m.Silent(e.now) {
-			e.report("node", "larder status # on that machine", fmt.Sprintf("the node %s has been silent since %s", m.Name, m.Heard.Format(time.DateTime)))
+			e.report("node", "larder up # on that machine", fmt.Sprintf("the node %s has been silent since %s", m.Name, m.Heard.Format(time.DateTime)))
 			continue
 		}
 		if m.Problem != "" {
@@ -148,7 +148,7 @@ func (e *examination) compareNodes(own Node, all []Node) {
 		}
 		if differ != nil {
 			slices.Sort(differ)
-			e.report("node settings", "larder reload # after making the settings alike", fmt.Sprintf("the node %s has other settings: %s", m.Name, strings.Join(differ, ", ")))
+			e.report("node settings", "larder reload # on that node, after making the settings alike; flags need a restart", fmt.Sprintf("the node %s has other settings: %s", m.Name, strings.Join(differ, ", ")))
 		}
 	}
 }

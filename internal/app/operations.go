@@ -145,7 +145,7 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 	r.console.addStatus(func(status *Status) { status.Unsigned, status.Disputes = signature.problem(), signature.disputes() })
 	r.console.addExamination(func(_ context.Context, e *examination) {
 		for _, silent := range signature.signer.SilentWitnesses() {
-			e.report("witness", "larder log tail # and ask the witness's operator", "a witness does not cosign: "+silent)
+			e.report("witness", e.command("reload")+" # after correcting witness; or ask its operator", "a witness does not cosign: "+silent)
 		}
 	})
 	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return signature.signer.Folder(), nil })
@@ -172,7 +172,8 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 		if err != nil {
 			return nil, err
 		}
-		status.Process = &r.self
+		self := r.process()
+		status.Process = &self
 		for _, add := range r.console.status {
 			add(status)
 		}

@@ -254,14 +254,19 @@ type UpgradeStarted struct {
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
 	addOperation(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
 	addOperation(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
-		self := r.self
-		self.Failed = r.supervisor.changing.failure()
-		return self, nil
+		return r.process(), nil
 	})
 	addOperation(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
 		to, err := r.startUpgrade(ctx)
 		return UpgradeStarted{r.self.PID, to}, err
 	})
+}
+
+// process returns the state of this process.
+func (r *roleRun) process() Process {
+	self := r.self
+	self.Failed = r.supervisor.changing.failure()
+	return self
 }
 
 // startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which it
