@@ -221,7 +221,7 @@ func (c *centre) redeem(ctx context.Context, s *durable.State, t queue.Ticket) (
 		return d, false, nil
 	}
 	t, ok, err = c.remote.redeem(ctx, s, c, t)
-	if ok && c.room.revoked.contains(t.ID) { // the owner may still have the session from before it was revoked
+	if ok && c.room.revoked.contains(t.ID) { // the leader may still have the session from before it was revoked
 		return queue.Decision{Outcome: queue.Reissue}, true, nil
 	}
 	if ok {

@@ -93,15 +93,15 @@ type remote struct {
 	unreachable bool          // and logged
 
 	epoch   int64              // that the following two are of
-	told    int                // of the node's revocations the owner knows so many
-	known   int                // of the owner's revocations the node knows so many
+	told    int                // of the node's revocations the leader knows so many
+	known   int                // of the leader's revocations the node knows so many
 	revoked []nodes.Revocation // of this node
 
 	redemptions nodes.Redemptions
 }
 
 // Bounds of the time that a visitor waits until the node that may have called it says so: the interval between two reports to the
-// owner, so that clients who repeat their requests do not multiply those; how many there are at most, and how many if the owner does
+// leader, so that clients who repeat their requests do not multiply those; how many there are at most, and how many if the leader does
 // not know the call, which may arrive there a moment later.
 const (
 	redeemInterval   = 150 * time.Millisecond
@@ -251,7 +251,7 @@ func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 	}
 }
 
-// addRevocations adds to a request the revocations that the owner does not know yet. A new owner knows none.
+// addRevocations adds to a request the revocations that the leader does not know yet. A new leader knows none.
 func (r *remote) addRevocations(asked *nodes.SentRequest) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.told, r.known = asked.Epoch, 0, 0

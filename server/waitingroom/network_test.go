@@ -20,7 +20,7 @@ var errLost = errors.New("the network lost it")
 
 // A network carries messages late, or not at all.
 type network struct {
-	to func() *nodes.Owner
+	to func() *nodes.Leader
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -71,7 +71,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 type world struct {
 	*testing.T
 	*clock
-	owner   *nodes.Owner
+	owner   *nodes.Leader
 	began   time.Time
 	centres []*house
 	nets    []*network
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	w := &world{T: t, clock: newClock()}
 	w.began = w.Now()
 	for i := range o.centres {
-		n := &network{to: func() *nodes.Owner { return w.owner }, rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
+		n := &network{to: func() *nodes.Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
 		m := nodes.NewMember(fmt.Sprintf("node-%d", i), nodes.NewClock(w.elapsed, w.Now().Add(o.apart*time.Duration(i*2-o.centres+1)/time.Duration(max(1, o.centres-1)))))
 		w.nets, w.members = append(w.nets, n), append(w.members, m)
 		w.centres = append(w.centres, openWith(t, houseOptions{yaml: o.yaml, clock: w.clock, cluster: &Cluster{m, n.carry}}))
@@ -106,7 +106,7 @@ func (w *world) elapsed() time.Duration { return w.Now().Sub(w.began) }
 func (w *world) own(epoch int64) {
 	w.Helper()
 	rooms := w.centres[0].rooms
-	w.owner = nodes.NewOwner(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
+	w.owner = nodes.NewLeader(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
 	w.owner.ConfirmEpoch(w.elapsed(), epoch)
 	listed := map[string][]string{}
 	for _, m := range w.members {
@@ -311,7 +311,7 @@ func TestUnreadyNode(t *testing.T) {
 	}
 	m := nodes.NewMember("node-9", nodes.NewClock(w.elapsed, w.Now().Add(-20*time.Second)))
 	m.LearnEpoch(1)
-	late := &network{to: func() *nodes.Owner { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
+	late := &network{to: func() *nodes.Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
 	h := openWith(t, houseOptions{yaml: crowded, clock: w.clock, cluster: &Cluster{m, late.carry}})
 	value := mustCookie(t, u, w.centres[0])
 	u.house = h

@@ -58,12 +58,12 @@ type SharingOptions struct {
 type Sharing struct {
 	options SharingOptions
 	member  *nodes.Member
-	owner   atomic.Pointer[nodes.Owner] // while this node leads
-	leader  atomic.Pointer[string]      // the URL of the leader; nil if none is known
-	listed  atomic.Bool                 // the bucket lists this node
-	joined  []string                    // rooms that the list has of this node
-	renewed time.Time                   // when they were listed
-	read    time.Time                   // when the list was read
+	leading atomic.Pointer[nodes.Leader] // while this node leads
+	leader  atomic.Pointer[string]       // the URL of the leader; nil if none is known
+	listed  atomic.Bool                  // the bucket lists this node
+	joined  []string                     // rooms that the list has of this node
+	renewed time.Time                    // when they were listed
+	read    time.Time                    // when the list was read
 	// unreadable are the objects in the list that no node has written, and that were logged.
 	unreadable map[string]error
 }
@@ -101,7 +101,7 @@ func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, 
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
 	}
-	if o := s.owner.Load(); o != nil && o.Epoch() == q.Epoch {
+	if o := s.leading.Load(); o != nil && o.Epoch() == q.Epoch {
 		a = o.Respond(q)
 		a.Limit = 0 // this node has computed it, and may have changed it since
 		return a, nil
@@ -130,8 +130,8 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want POST with a request about rooms in JSON", http.StatusBadRequest)
 		return
 	}
-	a := nodes.Response{Refused: nodes.NotOwner}
-	if o := s.owner.Load(); o != nil {
+	a := nodes.Response{Refused: nodes.NotLeader}
+	if o := s.leading.Load(); o != nil {
 		a = o.Respond(q)
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -141,8 +141,8 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Run follows which node has the global objects until ctx ends. On that node it also makes sure that no other node has replaced it.
 func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	if status := s.options.Node.Status(); status.Leads {
-		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
-		defer s.owner.Store(nil)
+		s.leading.Store(nodes.NewLeader(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
+		defer s.leading.Store(nil)
 	}
 	failed := false
 	for ctx.Err() == nil {
@@ -153,7 +153,7 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 		failed = err != nil
 		for next := time.Now().Add(leaderInterval); ctx.Err() == nil && time.Now().Before(next); {
 			retry.Sleep(ctx, clockInterval) //nolint:errcheck // the loop sees that ctx has ended
-			o := s.owner.Load()
+			o := s.leading.Load()
 			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.NeedsList()) {
 				break
 			}
@@ -176,7 +176,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	}
 	s.member.LearnEpoch(epoch)
 	s.leader.Store(&url)
-	if o := s.owner.Load(); o != nil {
+	if o := s.leading.Load(); o != nil {
 		o.ConfirmEpoch(start, epoch)
 		if err := s.updateMembers(ctx, o); err != nil {
 			return err
@@ -213,8 +213,8 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	return nil
 }
 
-// updateMembers reads the list of nodes to which the owner responds, and removes from it those that have been silent for long.
-func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
+// updateMembers reads the list of nodes to which the leader responds, and removes from it those that have been silent for long.
+func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Leader) error {
 	if !o.NeedsList() && time.Since(s.read) < listInterval {
 		return nil
 	}

@@ -8,16 +8,16 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A visitor whom one node has called may come to another one. That node, where the visitor has a ticket but no slot, queries the owner.
+// A visitor whom one node has called may come to another one. That node, where the visitor has a ticket but no slot, queries the leader.
 // The node that made the call admits the visitor, and the other one passes on the ticket of the session, which it takes over like any
 // session of another node. So the slot is charged once, by the node that has reserved it, and a lost message costs only time.
 
 const (
 	// MostRedeemed is how many tickets each list of a message has at most. The others come with the next one.
 	MostRedeemed = 2000
-	// mostCalls bounds the calls of a room that the owner knows.
+	// mostCalls bounds the calls of a room that the leader knows.
 	mostCalls = 1 << 17
-	// callKept is how long the owner knows a call, which no reservation outlives.
+	// callKept is how long the leader knows a call, which no reservation outlives.
 	callKept = 2 * time.Minute
 )
 
@@ -36,7 +36,7 @@ type call struct {
 	session *queue.Ticket // as the node that called has admitted it
 }
 
-// exchange takes what a request says about calls, and adds to the response what its node needs to know.
+// exchange records the calls in a request, and adds to the response the calls that concern its node.
 func (c *calls) exchange(q *Request, a *Response) {
 	if c.byTicket == nil {
 		c.byTicket, c.asked, c.pruned = map[queue.TicketID]*call{}, map[string]map[queue.TicketID]*call{}, a.Now
@@ -97,7 +97,7 @@ func (c *calls) exchange(q *Request, a *Response) {
 // Redemptions are a node's part in the calls of a room. They are not safe for concurrent use.
 type Redemptions struct {
 	called   []calledTicket // of the last callKept, in their order
-	reported int            // of them, those that the owner of epoch knows
+	reported int            // of them, those that the leader of epoch knows
 	epoch    int64
 	wanted   map[queue.TicketID]*Redemption
 	numbered int            // redemptions so far
@@ -148,7 +148,7 @@ func (r *Redemptions) Done(wanted *Redemption) {
 	}
 }
 
-// AddTo adds to a request what the owner needs to know. A new owner knows no calls. If there are too many tickets for one request, those
+// AddTo adds to a request the calls that the leader does not know. A new leader knows none. If there are too many tickets for one request, those
 // that came first are in it.
 func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	if r.epoch != q.Epoch {
@@ -171,8 +171,8 @@ func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	}
 }
 
-// Take takes the response to a request. It has the data centre admit the visitors who came to other nodes, and reports whether the
-// owner waits for the result: the next report, which must be stored in the journal before, has it.
+// Take applies the response to a request. It has the data centre admit the visitors who came to other nodes, and reports whether the
+// leader waits for the result: the next report, which must be stored in the journal before, has it.
 func (r *Redemptions) Take(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
 	r.reported, r.sessions = r.reported+len(q.Called), r.sessions[len(q.Redeemed):]
 	for _, wanted := range r.wanted {

@@ -7,41 +7,41 @@ import (
 )
 
 const (
-	// Within is how long after its question a response counts.
+	// Within is how long after its request a response counts.
 	Within = 2 * time.Second
-	// Sure is how long an owner answers after it began to read that there is no later epoch.
+	// Sure is how long a leader responds after the start of a read that showed no later epoch.
 	Sure = 5 * time.Second
-	// Skew is the most that the clocks of two nodes differ: each is at most Within and ahead from the owner's, and
-	// the rest is for drift while a node gets no response from the owner.
+	// Skew is the most that the clocks of two nodes differ: each is at most Within and ahead from the leader's, and
+	// the rest is for drift while a node gets no response from the leader.
 	Skew = 5 * time.Second
-	// ahead is how far a clock may be before the owner's while its node takes answers.
+	// ahead is how far a clock may be ahead of the leader's while its node accepts responses.
 	ahead = 200 * time.Millisecond
 )
 
-// A Clock is the time that a node's rooms go by. Reading it takes no lock.
+// A Clock is the clock of a node's rooms. Reading it takes no lock.
 type Clock struct {
 	elapsed func() time.Duration
-	known   chan struct{} // closed once the owner's time is known
+	known   chan struct{} // closed once the leader's time is known
 	learned sync.Once     // closes known
-	offset  atomic.Int64  // what elapsed is added to, in nanoseconds since 1970
-	floor   atomic.Int64  // the clock never shows less
+	offset  atomic.Int64  // the time at which elapsed was zero, in nanoseconds since 1970
+	floor   atomic.Int64  // the clock never returns an earlier time
 	setting sync.Mutex    // held while it is changed
 }
 
-// NewClock returns the clock of a node: elapsed is its monotonic time, and wall what its own clock shows.
+// NewClock returns the clock of a node: elapsed is its monotonic time, and wall the time by its own clock.
 func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
 	c := &Clock{elapsed: elapsed, known: make(chan struct{})}
 	c.offset.Store(wall.UnixNano() - int64(elapsed()))
 	return c
 }
 
-// Now is the owner's time, as far as it is known.
+// Now returns the leader's time, as far as it is known.
 func (c *Clock) Now() time.Time {
 	offset := c.offset.Load() // first: Follow raises the floor before it lowers the offset
 	return time.Unix(0, max(offset+int64(c.elapsed()), c.floor.Load()))
 }
 
-// Known reports whether the owner's time is known. Until then the clock is worth nothing to a room.
+// Known reports whether the leader's time is known. Until then no room may use the clock.
 func (c *Clock) Known() bool {
 	select {
 	case <-c.known:
@@ -51,17 +51,17 @@ func (c *Clock) Known() bool {
 	}
 }
 
-// WhenKnown returns a channel that is closed once the owner's time is known.
+// WhenKnown returns a channel that is closed once the leader's time is known.
 func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 
 // setKnown closes the channel of WhenKnown.
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
-// setLeading has the clock be that which all others follow.
+// setLeading makes the clock the one that all others follow.
 func (c *Clock) setLeading() { c.setKnown() }
 
-// setBy sets the clock by an owner's, which showed at a time between asked and now. It returns false
-// where the clock is ahead of it.
+// setBy sets the clock by that of the leader, which was at at some moment between asked and now. It returns false if the clock is ahead of
+// the leader's.
 func (c *Clock) setBy(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()

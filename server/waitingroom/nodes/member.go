@@ -9,20 +9,20 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Member is a node that queries the owner. It is safe for concurrent use.
+// A Member is a node that queries the leader. It is safe for concurrent use.
 type Member struct {
 	Name  string
 	Clock *Clock
 
 	mu      sync.Mutex
 	epoch   int64 // the highest known
-	follows bool  // it runs on the clock of its owner
+	follows bool  // it runs on the clock of its leader
 }
 
 // NewMember returns a node of that name, which no other node may have.
 func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, Clock: clock} }
 
-// LearnEpoch sets the highest epoch that the node knows. From then on it takes nothing of an earlier one.
+// LearnEpoch sets the highest epoch that the node knows. From then on the node accepts nothing from an earlier one.
 func (m *Member) LearnEpoch(epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,7 +36,7 @@ func (m *Member) learn(epoch int64) {
 	}
 }
 
-// Epoch is the highest epoch that the node knows, and whether it runs on the clock of its owner.
+// Epoch returns the highest epoch that the node knows, and whether it runs on the clock of its leader.
 func (m *Member) Epoch() (epoch int64, follows bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,8 +66,8 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// AcceptResponse returns the response to a request, if it counts. The state in it has to be applied before anything
-// else is asked about the room. A nil state without an error asks for another report.
+// AcceptResponse returns the response to a request, if it counts. The caller applies the state in it before it sends another request about
+// the room. A nil state without an error means that the leader needs another report.
 func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +86,7 @@ func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error
 	return a.State, nil
 }
 
-// A RefusedError is an owner's refusal.
+// A RefusedError is a leader's refusal.
 type RefusedError struct{ Why Refusal }
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("refused: %s", string(e.Why)) }

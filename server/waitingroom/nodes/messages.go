@@ -6,17 +6,17 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Request is a request of a node to the owner, about one room or only for the time.
+// A Request is a request of a node to the leader, about one room or only for the time.
 type Request struct {
 	// Node is the name of the data centre, and Epoch the highest that it knows.
 	Node  string
 	Epoch int64
-	// Follows says that the node runs on the owner's clock.
+	// Follows says that the node runs on the leader's clock.
 	Follows bool
 	// Room and Report are empty in a request for the time.
 	Room   string        `json:",omitempty"`
 	Report *queue.Report `json:",omitempty"`
-	// Revoked are revocations that the owner may not know, and After how many of its own the node knows.
+	// Revoked are revocations that the leader may not know, and After how many of its own the node knows.
 	Revoked []Revocation `json:",omitempty"`
 	After   int
 	// Called are tickets that the node has called, Redeem those that came to it although another node may have called them, and
@@ -37,15 +37,15 @@ type Revocation struct {
 // MostRevoked is how many revocations a message has at most. The others come with the next one.
 const MostRevoked = 5000
 
-// A Response is the response of the owner.
+// A Response is the response of the leader.
 type Response struct {
 	Epoch int64
-	// Refused says why it is none.
+	// Refused says why the leader has refused the request, "" if it has not.
 	Refused Refusal `json:",omitempty"`
-	// Now is the time by the owner's clock.
+	// Now is the time by the leader's clock.
 	Now time.Time
-	// State is the global object's response; nil if it did not take the report because the node does not run on its
-	// clock: with this response it does, and has to report again.
+	// State is the global object's response; nil if it has not used the report because the node did not run on its
+	// clock. After this response the node does, and reports again.
 	State *queue.State `json:",omitempty"`
 	// Revoked are the revocations that the node lacks, and Next is how many it knows then.
 	Revoked []Revocation `json:",omitempty"`
@@ -59,13 +59,13 @@ type Response struct {
 	Limit int `json:",omitempty"`
 }
 
-// A Refusal is the reason for which an owner refuses a request.
+// A Refusal is the reason for which a leader refuses a request.
 type Refusal string
 
 // The refusals.
 const (
-	NotOwner Refusal = "this node does not have the rooms in that epoch"
-	Unsure   Refusal = "the node that has the rooms has not found out lately that no other node has them"
-	Unlisted Refusal = "the bucket does not list the node that asks"
-	NoRoom   Refusal = "the node that has the rooms has no room of that name: give all nodes the same --rooms"
+	NotLeader Refusal = "this node does not have the rooms in that epoch"
+	Unsure    Refusal = "the node that has the rooms has not found out lately that no other node has them"
+	Unlisted  Refusal = "the bucket does not list the node that asks"
+	NoRoom    Refusal = "the node that has the rooms has no room of that name: give all nodes the same --rooms"
 )

@@ -30,9 +30,9 @@ type mutant int
 
 const (
 	sound      mutant = iota
-	alwaysSure        // an owner answers without having read that no other took its place
-	alone             // a new owner does not wait for the others
-	forgetful         // nodes do not tell what earlier owners have granted
+	alwaysSure        // a leader answers without having read that no other took its place
+	alone             // a new leader does not wait for the others
+	forgetful         // nodes do not tell what earlier leaders have granted
 )
 
 type model struct {

@@ -24,7 +24,7 @@ type machine struct {
 	started time.Duration
 	clock   *Clock
 	member  *Member
-	owner   *Owner
+	owner   *Leader
 	dc      *queue.DataCentre
 	first   bool
 	flying  *SentRequest
@@ -157,7 +157,7 @@ func (m *machine) vie() {
 		s := modelSettings(m.T)
 		m.member = NewMember(m.name, m.clock)
 		m.member.LearnEpoch(epoch)
-		m.owner = NewOwner(epoch, m.clock, func(string, *Responses) (Room, bool) { return Room{Settings: s, Longest: s.SessionDuration}, true })
+		m.owner = NewLeader(epoch, m.clock, func(string, *Responses) (Room, bool) { return Room{Settings: s, Longest: s.SessionDuration}, true })
 		listed := maps.Clone(m.listed)
 		if m.mutant == alone {
 			listed = map[string][]string{m.name: {modelRoom}}

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A bench has two nodes and owners in one process, whose messages the test carries.
+// A bench has two nodes and leaders in one process, whose messages the test carries.
 type bench struct {
 	*testing.T
 	now      time.Duration
@@ -42,8 +42,8 @@ func (b *bench) clock(apart time.Duration) *Clock {
 	return NewClock(func() time.Duration { return b.now }, benchBegin.Add(apart))
 }
 
-func (b *bench) owner(epoch int64, apart time.Duration) *Owner {
-	o := NewOwner(epoch, b.clock(apart), func(string, *Responses) (Room, bool) { return Room{Settings: b.settings, Longest: time.Minute}, true })
+func (b *bench) owner(epoch int64, apart time.Duration) *Leader {
+	o := NewLeader(epoch, b.clock(apart), func(string, *Responses) (Room, bool) { return Room{Settings: b.settings, Longest: time.Minute}, true })
 	o.ConfirmEpoch(b.now, epoch)
 	o.SetMembers(map[string][]string{"a": {"shop"}, "b": {"shop"}})
 	return o
@@ -63,8 +63,8 @@ func (n *bencher) ask(want int) *SentRequest {
 	return q
 }
 
-// exchange has a node ask an owner, and take the answer.
-func (n *bencher) exchange(o *Owner, want int) *queue.State {
+// exchange has a node ask a leader, and take the answer.
+func (n *bencher) exchange(o *Leader, want int) *queue.State {
 	n.Helper()
 	q := n.ask(want)
 	return n.take(q, o.Respond(q.Request))
@@ -93,7 +93,7 @@ func (n *bencher) come() {
 	}
 }
 
-// TestEarlierEpoch has an answer of an owner come after its node has told the next owner what it has: if it counted, both
+// TestEarlierEpoch has an answer of a leader come after its node has told the next leader what it has: if it counted, both
 // nodes would let in as many as the room takes.
 func TestEarlierEpoch(t *testing.T) {
 	b := newBench(t)
@@ -155,7 +155,7 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// TestClockStands has a node's clock be ahead of the owner's: it never goes back, and its node takes nothing meanwhile.
+// TestClockStands has a node's clock be ahead of the leader's: it never goes back, and its node takes nothing meanwhile.
 func TestClockStands(t *testing.T) {
 	b := newBench(t)
 	n := b.nodes[0]
@@ -186,7 +186,7 @@ func TestClockStands(t *testing.T) {
 	}
 }
 
-// TestOwnerRefuses has an owner that has not read for long, is not the last one, or does not know the node.
+// TestOwnerRefuses has a leader that has not read for long, is not the last one, or does not know the node.
 func TestOwnerRefuses(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)
@@ -220,12 +220,12 @@ func TestOwnerRefuses(t *testing.T) {
 		t.Errorf("silent: %v", silent)
 	}
 	o.ConfirmEpoch(b.now, 2)
-	refused(NotOwner)
+	refused(NotLeader)
 	o.ConfirmEpoch(b.now, 1) // a read that was under way
-	refused(NotOwner)
+	refused(NotLeader)
 }
 
-// TestRevoked has one node end a session: the other hears of it with its next answer, from each owner.
+// TestRevoked has one node end a session: the other hears of it with its next answer, from each leader.
 func TestRevoked(t *testing.T) {
 	b := newBench(t)
 	x, y := b.nodes[0], b.nodes[1]
@@ -262,7 +262,7 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// TestRevokedForEver has a node revoke for longer than any session lasts: the owner forgets it in time, and so does each node.
+// TestRevokedForEver has a node revoke for longer than any session lasts: the leader forgets it in time, and so does each node.
 func TestRevokedForEver(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)
@@ -285,7 +285,7 @@ func TestRevokedForEver(t *testing.T) {
 	}
 }
 
-// TestLists holds an owner to reading the bucket's list again when a node may have come, and not for a question that no list answers.
+// TestLists holds a leader to reading the bucket's list again when a node may have come, and not for a question that no list answers.
 func TestLists(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)

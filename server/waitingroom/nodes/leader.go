@@ -9,9 +9,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// An Owner has the global objects of all rooms in one epoch. It keeps nothing: the next one learns from
-// the nodes what was granted. It is safe for concurrent use.
-type Owner struct {
+// A Leader has the global objects of all rooms in one epoch. It stores nothing: the next leader learns the grants from the nodes' reports. It is safe for concurrent use.
+type Leader struct {
 	epoch    int64
 	clock    *Clock
 	settings func(room string, measured *Responses) (Room, bool)
@@ -21,9 +20,9 @@ type Owner struct {
 	sure    bool          // there was one
 	over    bool          // there is a later epoch
 	listed  map[string][]string
-	lacks   bool                     // a node asked that is not listed
+	lacks   bool                     // a node sent a request that is not listed
 	vain    map[[2]string]int        // node and room: how many lists have been read in vain for it
-	heard   map[string]time.Duration // when each node asked last
+	heard   map[string]time.Duration // when each node sent its last request
 	rooms   map[string]*room
 	revoked map[string]*revocations
 	calls   map[string]*calls
@@ -32,7 +31,7 @@ type Owner struct {
 // Room has the settings of a room that are in force now.
 type Room struct {
 	Settings queue.Settings
-	// Longest is the longest session that it may have promised, whatever held before.
+	// Longest is the longest session that may have been promised under any earlier settings.
 	Longest time.Duration
 	// AutomaticLimit is the limit of active users that follows the origin, whatever an event sets meanwhile; 0 if none does.
 	AutomaticLimit int
@@ -50,21 +49,21 @@ type revocations struct {
 	known map[queue.TicketID]bool
 }
 
-// NewOwner returns the owner of an epoch. The clock of its node is the one that all follow from then on.
-// settings returns what holds in a room, after responses of the site behind it that a node has measured, nil for none.
-func NewOwner(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Owner {
+// NewLeader returns the leader of an epoch. All nodes follow the clock of its node from then on. settings returns the settings in force in a
+// room; measured are the responses of the site that a node has measured, nil for none.
+func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Leader {
 	clock.setLeading()
-	return &Owner{
+	return &Leader{
 		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*room{}, revoked: map[string]*revocations{},
 		calls: map[string]*calls{},
 	}
 }
 
-// Epoch is the owner's.
-func (o *Owner) Epoch() int64 { return o.epoch }
+// Epoch returns the leader's epoch.
+func (o *Leader) Epoch() int64 { return o.epoch }
 
 // ConfirmEpoch records that a read of the bucket's epochs, which began at a time, showed that one as the highest.
-func (o *Owner) ConfirmEpoch(began time.Duration, highest int64) {
+func (o *Leader) ConfirmEpoch(began time.Duration, highest int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if highest > o.epoch {
@@ -75,7 +74,7 @@ func (o *Owner) ConfirmEpoch(began time.Duration, highest int64) {
 }
 
 // SetMembers sets which nodes the bucket lists, and with which rooms. It has to be read after the epoch was taken.
-func (o *Owner) SetMembers(listed map[string][]string) {
+func (o *Leader) SetMembers(listed map[string][]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.listed, o.lacks = listed, false
@@ -88,19 +87,19 @@ func (o *Owner) SetMembers(listed map[string][]string) {
 }
 
 // isListed reports whether the bucket lists a node with a room; "" is for any.
-func (o *Owner) isListed(node, room string) bool {
+func (o *Leader) isListed(node, room string) bool {
 	rooms, listed := o.listed[node]
 	return listed && (room == "" || slices.Contains(rooms, room))
 }
 
-// Bounds of the lists that are read because a node asked that is not listed. Later ones come at their time.
+// The limits of reading the list because of requests of nodes that are not listed. Beyond them, the list is read at its usual time.
 const (
 	mostInVain = 25   // for one node and room
 	mostLacked = 1000 // nodes and rooms
 )
 
 // requestList requests that the list is read again, unless that was in vain.
-func (o *Owner) requestList(node, room string) {
+func (o *Leader) requestList(node, room string) {
 	of := [2]string{node, room}
 	if n, known := o.vain[of]; o.lacks || n == mostInVain || !known && len(o.vain) == mostLacked {
 		return
@@ -109,15 +108,15 @@ func (o *Owner) requestList(node, room string) {
 	o.lacks = true
 }
 
-// NeedsList reports whether a node has asked since the last List that was not in it, and may be by now.
-func (o *Owner) NeedsList() bool {
+// NeedsList reports whether a node that is not listed has sent a request since SetMembers, so that the list has to be read again.
+func (o *Leader) NeedsList() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lacks
 }
 
 // SilentNodes returns the listed nodes that have sent no request for that long.
-func (o *Owner) SilentNodes(since time.Duration) (names []string) {
+func (o *Leader) SilentNodes(since time.Duration) (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for name := range o.listed {
@@ -128,8 +127,9 @@ func (o *Owner) SilentNodes(since time.Duration) (names []string) {
 	return names
 }
 
-// RemoveNode has the owner respond to a node no more until the bucket lists it again. It has to come before the bucket drops it.
-func (o *Owner) RemoveNode(name string) {
+// RemoveNode makes the leader refuse requests of a node until the bucket lists it again. It is called before the node is removed from the
+// bucket.
+func (o *Leader) RemoveNode(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.listed, name)
@@ -137,14 +137,14 @@ func (o *Owner) RemoveNode(name string) {
 }
 
 // Respond responds to a request of a node.
-func (o *Owner) Respond(q Request) Response {
+func (o *Leader) Respond(q Request) Response {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a := Response{Epoch: o.epoch}
 	switch {
 	case o.over || q.Epoch != o.epoch:
 		o.over = o.over || q.Epoch > o.epoch
-		a.Refused = NotOwner
+		a.Refused = NotLeader
 	case !o.sure || o.clock.elapsed()-o.read >= Sure:
 		a.Refused = Unsure
 	case !o.isListed(q.Node, ""):
@@ -185,8 +185,8 @@ func (o *Owner) Respond(q Request) Response {
 	return a
 }
 
-// openRoom returns the global object of a room, by what holds now.
-func (o *Owner) openRoom(name string, holds Room, now time.Time) *room {
+// openRoom returns the global object of a room, with the settings that are in force now.
+func (o *Leader) openRoom(name string, holds Room, now time.Time) *room {
 	s := holds.Settings
 	r := o.rooms[name]
 	if r == nil {
@@ -197,7 +197,7 @@ func (o *Owner) openRoom(name string, holds Room, now time.Time) *room {
 			}
 		}
 		slices.Sort(expected)
-		// The owner before may give something for Sure after the epoch was taken: a lease, in which sessions are renewed.
+		// For Sure after the epoch was taken, the leader before may still grant leases, in which sessions are renewed.
 		over := now.Add(Sure + max(s.Lease, holds.Longest) + time.Minute + max(s.SessionDuration, holds.Longest) + 3*s.Skew)
 		r = &room{queue.SucceedGlobal(s, expected, now, over, holds.Longest), s}
 		o.rooms[name] = r
@@ -212,12 +212,12 @@ func (o *Owner) openRoom(name string, holds Room, now time.Time) *room {
 const (
 	// longestRevoked is how long a revocation is passed on at most: every session from before it has ended by then.
 	longestRevoked = time.Hour
-	// mostKept bounds the revocations of a room that are passed on: about 100 MB. Later ones hold where they were made.
+	// mostKept bounds the revocations of a room that are passed on: about 100 MB. Later ones apply only on the node that made them.
 	mostKept = 1 << 20
 )
 
-// exchangeRevocations takes a node's revocations, and answers with those that it lacks.
-func (o *Owner) exchangeRevocations(q *Request, a *Response) {
+// exchangeRevocations stores a node's revocations, and adds those that the node lacks to the response.
+func (o *Leader) exchangeRevocations(q *Request, a *Response) {
 	r := o.revoked[q.Room]
 	if r == nil {
 		r = &revocations{known: map[queue.TicketID]bool{}}
