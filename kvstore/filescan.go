@@ -410,8 +410,8 @@ func (s *FileScan) Close() (err error) {
 // Gaps returns the parts of files that cannot be read.
 func (s *FileScan) Gaps() []Gap { return s.gaps }
 
-// Uncertain reports whether nothing says which of the files counted, so that rows that had been deleted may
-// be among those that are found.
+// Uncertain reports whether it is unknown which files belonged to the last state of the store, so that the scan may return deleted
+// rows.
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
 // Values yields all values of a row that were found, whichever counts. They may be forged. [FileScan.Err] says whether they

@@ -27,7 +27,7 @@ type Pins struct {
 	hashes map[Hash]struct{} // guarded by the store's pins
 }
 
-// Pin begins a set of pins. Release it after the commit, or when giving up.
+// Pin returns a new set of pins. The caller releases it after the commit, or when it gives up.
 func (s *Store) Pin() *Pins {
 	return &Pins{store: s, hashes: make(map[Hash]struct{})}
 }

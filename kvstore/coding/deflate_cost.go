@@ -91,8 +91,7 @@ func (h *histogram) size() float64 {
 	return size + headerSize(lengths[:])
 }
 
-// entropy returns the bits that the counted symbols take, and fills in about
-// how long their codes are.
+// entropy returns the bits of all counted symbols by their entropy, and sets the approximate lengths of their codes.
 func entropy(counts []uint32, lengths []uint8) float64 {
 	total := sumCounts(counts)
 	if total == 0 {

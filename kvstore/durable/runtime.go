@@ -231,8 +231,8 @@ type counts struct {
 	events, overloads, resets, alarms, failures atomic.Int64
 }
 
-// Collector returns the metrics of all classes for Prometheus. It reads the store, and
-// must not be asked any more once that is closed.
+// Collector returns the metrics of all classes for Prometheus. It reads the store, so it
+// must not be collected after the store is closed.
 func (r *Runtime) Collector() prometheus.Collector { return collector{r} }
 
 type collector struct{ runtime *Runtime }

@@ -211,7 +211,7 @@ func (n *Node) recordResult(err error) {
 	}
 }
 
-// Bootstrapping reports whether the store has a log that the bucket lacks. A node that writes puts it there.
+// Bootstrapping reports whether the store has a log that the bucket lacks. The leader puts it there.
 func (n *Node) Bootstrapping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
