@@ -193,22 +193,20 @@ func TestEstimatesUnderAFlood(t *testing.T) {
 	}
 }
 
-// TestOrderAcrossDataCentres has visitors hold event streams at three data centres, without and with lost messages and a data centre that
-// is killed. The order is not that of one data centre: within a minute of arrival slots are divided by the traffic, each data centre calls
-// when its grants come, and a killed one has to wait for its visitors.
+// TestOrderAcrossDataCentres has visitors hold event streams at three data centres: without failures, and with lost messages and a data
+// centre that is killed, whose visitors open other streams. The order is that of one data centre.
 func TestOrderAcrossDataCentres(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		loss     float64
 		failures []Failure
-		want     float64
-	}{{0, nil, 0.92}, {0.1, []Failure{{Kind: Killed, DataCentre: 1, From: 5 * time.Minute, Until: 5*time.Minute + 10*time.Second}}, 0.85}} {
+	}{{0, nil}, {0.1, []Failure{{Kind: Killed, DataCentre: 1, From: 5 * time.Minute, Until: 5*time.Minute + 10*time.Second}}}} {
 		o := experiment(queue.FIFO, Uniform)
 		o.DataCentres, o.Over, o.Visitors, o.Streams, o.Loss, o.Failures = 3, 10*time.Minute, 5000, 1, c.loss, c.failures
 		mean, least := correlations(simulated(t, o), func(v *Visitor) (time.Duration, bool) { return v.Called, v.Called > 0 })
 		t.Logf("%.0f %% of the messages lost, %d killed: rank correlation of arrival with being called %.4f on average, %.4f at least", 100*c.loss, len(c.failures), mean, least)
-		if mean < c.want {
-			t.Errorf("rank correlation %.4f, want %.2f", mean, c.want)
+		if mean < 0.99 {
+			t.Errorf("rank correlation %.4f, want 0.99", mean)
 		}
 	}
 }

@@ -67,18 +67,20 @@ type session struct {
 
 // A site is one data centre.
 type site struct {
-	name    string
-	dc      *queue.DataCentre
-	workers []*queue.Worker
-	offset  time.Duration // of its clock
-	down    bool
-	cut     bool
-	life    int32
-	journal map[queue.TicketID][]byte
-	head    []byte  // of the journal
-	drawing uint64  // the report under way for a draw, 0 without
-	pending []int32 // users who wait for it
-	late    []int32 // users who wait for the one after it
+	name     string
+	dc       *queue.DataCentre
+	workers  []*queue.Worker
+	offset   time.Duration // of its clock
+	down     bool
+	cut      bool
+	life     int32
+	due      time.Duration // of the next report
+	reported time.Time     // by its clock
+	journal  map[queue.TicketID][]byte
+	head     []byte  // of the journal
+	drawing  uint64  // the report under way for a draw, 0 without
+	pending  []int32 // users who wait for it
+	late     []int32 // users who wait for the one after it
 }
 
 type message struct {
@@ -152,7 +154,8 @@ func (r *run) start(i int, again bool) {
 		r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(time.Second))), workerReports, int32(i), int32(w) | s.life<<8})
 	}
 	s.drawing, s.pending, s.late = 0, nil, nil
-	r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(2*time.Second))), dcReports, int32(i), s.life})
+	s.due = r.now + time.Duration(r.rng.Int64N(int64(2*time.Second)))
+	r.events.push(event{s.due, dcReports, int32(i), s.life})
 }
 
 // note keeps the journal of a data centre, as its store would.
@@ -198,12 +201,12 @@ func (r *run) handle(e event) {
 		r.events.push(event{r.now + w.ReportEvery(), workerReports, e.a, e.b})
 	case dcReports:
 		s := &r.sites[e.a]
-		if s.down || e.b != s.life {
+		if s.down || e.b != s.life || e.at != s.due {
 			return
 		}
 		r.report(e.a)
-		next := s.dc.NextReport(s.clock(r)).Sub(s.clock(r))
-		r.events.push(event{r.now + max(next, time.Millisecond), dcReports, e.a, e.b})
+		s.reported, s.due = s.clock(r), 0
+		r.scheduleReport(e.a)
 	case reportArrives:
 		st := r.global.Receive(r.time(0), r.take(e.a).report)
 		r.send(int(e.b), message{state: st}, stateArrives)
@@ -213,6 +216,7 @@ func (r *run) handle(e event) {
 			return
 		}
 		s.dc.Apply(s.clock(r), m.state)
+		r.scheduleReport(e.b)
 		if s.drawing > 0 && m.state.Incarnation == s.dc.Incarnation() && m.state.Ack >= s.drawing {
 			r.settle(e.b)
 		}
@@ -238,6 +242,7 @@ func (r *run) fail(f Failure, begins bool) {
 				r.events.push(event{r.now + time.Second, userVisits, u, 0})
 			}
 			s.drawing, s.pending, s.late = 0, nil, nil
+			r.endStreams(f.DataCentre)
 		} else {
 			r.start(f.DataCentre, f.Kind == Killed)
 		}
@@ -251,6 +256,16 @@ func (r *run) fail(f Failure, begins bool) {
 		r.global = queue.RecoverGlobal(r.Settings, names, r.time(0))
 	case Restart:
 		r.global, r.err = queue.RestoreGlobal(r.global.Snapshot(), r.Settings, r.time(0))
+	}
+}
+
+// scheduleReport has a data centre report when it is time to, unless it does so earlier.
+func (r *run) scheduleReport(i int32) {
+	s := &r.sites[i]
+	due := r.now + max(s.dc.NextReport(s.reported).Sub(s.clock(r)), time.Millisecond)
+	if s.due != due {
+		s.due = due
+		r.events.push(event{due, dcReports, i, s.life})
 	}
 }
 
@@ -351,10 +366,7 @@ func (r *run) visit(i int32) {
 	if r.Roaming > 0 && r.rng.Float64() < r.Roaming {
 		u.site = r.rng.IntN(len(r.sites))
 	}
-	s := &r.sites[u.site]
-	for k := 1; s.down && k < len(r.sites); k++ {
-		s = &r.sites[(u.site+k)%len(r.sites)]
-	}
+	s := r.nearest(u.site)
 	if s.down {
 		r.events.push(event{r.now + 5*time.Second, userVisits, i, 0})
 		return
@@ -367,6 +379,16 @@ func (r *run) visit(i int32) {
 			}
 		}
 	}
+}
+
+// nearest returns a data centre, or the next one that is not down.
+func (r *run) nearest(site int) *site {
+	for k := range r.sites {
+		if s := &r.sites[(site+k)%len(r.sites)]; !s.down {
+			return s
+		}
+	}
+	return &r.sites[site]
 }
 
 // request brings a ticket to one of the site's workers, more often to the first ones.
@@ -497,7 +519,7 @@ func (r *run) openStream(i int32) {
 	if u.state != waiting {
 		return
 	}
-	s := &r.sites[u.site]
+	s := r.nearest(u.site)
 	ok := !s.down && r.now < u.gives
 	if ok {
 		delete(r.streams, u.ticket.ID)
@@ -509,8 +531,18 @@ func (r *run) openStream(i int32) {
 		r.events.push(event{r.now + time.Second, userVisits, i, 0})
 		return
 	}
+	u.site = int(r.index(s))
 	r.streams[u.ticket.ID] = i
 	r.events.push(event{min(u.gives, r.now+streamLasts), streamOpens, i, 0})
+}
+
+// endStreams has the users open other streams who held theirs at a data centre.
+func (r *run) endStreams(site int) {
+	for i := range r.users {
+		if u := &r.users[i]; u.state == waiting && u.site == site && r.streams[u.ticket.ID] == int32(i) {
+			r.events.push(event{r.now + time.Second + time.Duration(r.rng.Int64N(int64(500*time.Millisecond))), streamOpens, int32(i), 0})
+		}
+	}
 }
 
 // deliverCalls has the users come who were called.

@@ -12,10 +12,12 @@ import (
 const (
 	// CallDuration is how long a visitor who was called has to come.
 	CallDuration = 30 * time.Second
-	// callsWithin is the time over which visitors are called whose slots become free together, in their order: the site need not serve
-	// all of them in the same moment. It is shorter for few: callGap is the longest time between two.
+	// callsWithin is the time over which the visitors of a batch are called, in their order: the site need not serve all of them in the
+	// same moment. It is shorter for few: callGap is the longest time between two.
 	callsWithin = 5 * time.Second
 	callGap     = 25 * time.Millisecond
+	// batchDuration is how long slots that become free belong to the same batch.
+	batchDuration = 2 * callsWithin
 	// shortestCall is the least time before the end of a minute in which a slot is reserved.
 	shortestCall = 10 * time.Second
 )
@@ -25,7 +27,8 @@ type calls struct {
 	lapses map[int64][]TicketID // by the second in which the reservation lapses
 	turned int64                // reservations before this second have lapsed
 	made   []Call               // since the last TakeCalls
-	last   time.Time            // when the visitor who was called last is to come
+	last   time.Time            // when the last visitor is called
+	batch  Batch                // the last one
 
 	returned []TicketID // sessions that another data centre has not passed, and whose visitors came here later
 }
@@ -46,14 +49,46 @@ func (d *DataCentre) reserveFreeSlots() {
 		return
 	}
 	d.chargeReturned()
-	free := d.unused()
-	for slots := free; slots > 0; slots-- {
+	for slots := d.unused(); slots > 0; slots-- {
 		id, ok := d.takeNext(slots)
 		if !ok {
 			return
 		}
-		d.reserve(id, min(callGap, callsWithin/time.Duration(free)))
+		d.reserve(id)
 	}
+}
+
+// callTime returns when to call the visitor at a place, for whom a slot is reserved now.
+func (d *DataCentre) callTime(p place) time.Time {
+	gap := min(callGap, callsWithin/time.Duration(max(1, d.calls.batch.Slots)))
+	if d.settings.Method == Random {
+		return later(d.now, d.calls.last.Add(gap))
+	}
+	before := 0.0
+	for _, b := range d.calls.batch.Line {
+		if at := b.place(); at.bucket < p.bucket {
+			before += float64(b.Waiting)
+		} else if at.compare(p) < 0 {
+			before += float64(b.Waiting) * min(1, float64(p.tick-b.Tick)/float64(fineTicks))
+		}
+	}
+	return later(d.now, d.calls.batch.Start.Add(time.Duration(before*float64(gap))))
+}
+
+// isBeyondBatch reports whether slots are not for a bucket, because as many visitors as may be admitted in a minute wait before it, in all
+// data centres. It matters in the minute in which visitors from before a restart are given up, for whom slots were granted: they may
+// wait at other data centres by now.
+func (d *DataCentre) isBeyondBatch(bucket Minute) bool {
+	if m := MinuteOf(d.now); m != MinuteOf(d.absentUntil) || m != MinuteOf(d.calls.batch.Start) {
+		return false
+	}
+	most := d.settings.NewUsersPerMinute
+	for _, b := range d.calls.batch.Line {
+		if b.Minute < bucket {
+			most -= b.Waiting
+		}
+	}
+	return most <= 0
 }
 
 // mayResume reports whether a visitor with a session may enter with the old waiting ticket. A session that was redeemed for another
@@ -98,6 +133,9 @@ func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	}
 	absent := 0
 	for _, b := range d.buckets {
+		if d.isBeyondBatch(b.Minute) {
+			break
+		}
 		for _, g := range d.absent {
 			if g.Minute == b.Minute {
 				absent += g.Waiting
@@ -175,18 +213,18 @@ func (s *Settings) lapseTime(r *row) time.Time {
 	return earlier(time.Unix(0, r.gone), s.endOfCharge(time.Unix(0, r.accepted)))
 }
 
-// reserve reserves a slot for a waiting ticket. If its visitor holds an event stream, the call is made no earlier than gap after the
-// one before.
-func (d *DataCentre) reserve(id TicketID, gap time.Duration) {
+// reserve reserves a slot for a waiting ticket, and calls its visitor if it holds an event stream.
+func (d *DataCentre) reserve(id TicketID) {
 	r := d.rows[id]
 	d.leave(&r)
 	d.beyond = true
 	d.tickets.active++
 	r.kind, r.accepted = called, d.now.UnixNano()
 	if r.stream {
-		d.calls.last = later(d.now, d.calls.last.Add(gap))
-		r.at, r.gone = r.accepted, d.calls.last.Add(CallDuration).UnixNano()
-		d.calls.made = append(d.calls.made, Call{id, d.calls.last})
+		at := d.callTime(r.place)
+		d.calls.last = later(d.calls.last, at)
+		r.at, r.gone = r.accepted, at.Add(CallDuration).UnixNano()
+		d.calls.made = append(d.calls.made, Call{id, at})
 	}
 	r.gone = max(r.gone, r.accepted)
 	d.rows[id] = r

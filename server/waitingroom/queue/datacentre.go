@@ -2,7 +2,6 @@ package queue
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -394,7 +393,7 @@ func (d *DataCentre) Report(now time.Time) Report {
 	d.seq++
 	r := Report{
 		DataCentre: d.name, Incarnation: d.incarnation, Started: d.started, Seq: d.seq, At: d.now,
-		Active: d.tickets.active, Waiting: slices.Clone(d.buckets),
+		Active: d.tickets.active, Waiting: d.line.report(d.settings.NewUsersPerMinute),
 		Workers: max(1, len(d.workers)), Want: d.want, Unlimited: d.settings.unlimited(),
 	}
 	for m := MinuteOf(d.now) - keptMinutes; m <= MinuteOf(d.now)+1; m++ {
@@ -431,7 +430,11 @@ func (d *DataCentre) AddAccount(r *Report, first bool) {
 // sessions have ended and grants have expired.
 func (d *DataCentre) NextReport(last time.Time) time.Time {
 	turn := MinuteOf(last.Add(-d.settings.Skew)).end().Add(d.settings.Skew)
-	return earlier(turn, last.Add(d.reportEvery))
+	every := d.reportEvery
+	if d.acked < d.seq {
+		every = min(every, fastestReport)
+	}
+	return earlier(turn, last.Add(every))
 }
 
 // Apply takes what the global object has answered. States that come late or twice do no
@@ -447,6 +450,8 @@ func (d *DataCentre) Apply(now time.Time, st State) {
 		d.leaseDuration = st.LeaseDuration
 		d.room = st.Room
 		d.anywhere = st.Anywhere
+		d.calls.batch = st.Batch
+		d.calls.batch.Start = d.now.Add(st.Batch.Start.Sub(st.Room.At))
 		d.reportEvery = st.ReportEvery
 		d.stated = d.now
 	}

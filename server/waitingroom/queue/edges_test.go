@@ -109,7 +109,7 @@ func TestEstimateIsKnown(t *testing.T) {
 	w := newWorld(t, settings(t, 5, 5), "one")
 	d := w.sites[0]
 	ticket := Ticket{ID: testID(1), Since: w.now}
-	d.room = Room{Waiting: []Bucket{{MinuteOf(w.now) - 1, 6}}}
+	d.room = Room{Waiting: []Bucket{{MinuteOf(w.now) - 1, 6, 0}}}
 	if e := d.estimate(&ticket); e.Known || e.Ahead != 6 || e.Minutes != 0 {
 		t.Errorf("%+v", e)
 	}
@@ -127,6 +127,10 @@ func TestNextReportAtTheTurn(t *testing.T) {
 		if got := d.NextReport(turn.Add(after)); !got.Equal(turn.Add(want)) {
 			t.Errorf("after a report %v after the turn the next one is %v after it, not %v", after, got.Sub(turn), want)
 		}
+	}
+	d.Report(w.now) // to which no response comes
+	if got := d.NextReport(turn.Add(20 * time.Second)); !got.Equal(turn.Add(21 * time.Second)) {
+		t.Errorf("without a response the next report is %v later", got.Sub(turn.Add(20*time.Second)))
 	}
 }
 
@@ -148,7 +152,7 @@ func TestApply(t *testing.T) {
 		d.ledger(m).Charged = c.charged
 		st := State{DataCentre: "one", Incarnation: 1, Anywhere: c.anywhere, Grants: []Grant{{m, c.total}}, ReportEvery: time.Second}
 		if c.elsewhere > 0 {
-			st.Room.Waiting = []Bucket{{m, c.elsewhere}}
+			st.Room.Waiting = []Bucket{{m, c.elsewhere, 0}}
 		}
 		d.Apply(w.now, st)
 		if l := d.minutes[m]; l.granted != c.total {
@@ -241,7 +245,7 @@ func TestQueueingAndAverage(t *testing.T) {
 	if room := g.room(); g.queueing != 0 || room.PerMinute != 0 || room.Admitted != 2 {
 		t.Errorf("while none waits: since %v, %+v", g.queueing, room)
 	}
-	all[1].Waiting = []Bucket{{m, 1}}
+	all[1].Waiting = []Bucket{{m, 1, 0}}
 	g.updateQueueStart()
 	if room := g.room(); g.queueing != m+1 || room.PerMinute != 0 {
 		t.Errorf("when the queue begins: since %v, %+v", g.queueing, room)
@@ -270,6 +274,22 @@ func TestReportEvery(t *testing.T) {
 		if got := g.reportEvery(); got != want {
 			t.Errorf("%d data centres report every %v, not %v", n, got, want)
 		}
+	}
+	g, all := known(t, settings(t, 9, 9), "one", "two")
+	turn := MinuteOf(g.now).Time()
+	all[0].At, all[1].At = turn.Add(-time.Second), turn
+	for _, c := range []struct {
+		queueing Minute
+		after    time.Duration
+		want     time.Duration
+	}{{0, time.Second, 2 * time.Second}, {1, time.Second, time.Second / 4}, {1, 2 * time.Second, 2 * time.Second}} {
+		if g.queueing, g.now = c.queueing, turn.Add(c.after); g.reportEvery() != c.want {
+			t.Errorf("%v after the turn, while another has yet to report, queueing since %v: every %v, not %v", c.after, c.queueing, g.reportEvery(), c.want)
+		}
+	}
+	g.queueing, g.now, all[0].At = 1, turn.Add(time.Second), turn
+	if got := g.reportEvery(); got != 2*time.Second {
+		t.Errorf("after all have reported: every %v", got)
 	}
 }
 
@@ -330,11 +350,13 @@ func TestForWaiting(t *testing.T) {
 		mine     [2]int
 		left     int
 	}{
-		"by traffic":       {FIFO, []Bucket{{m, 10}}, []Bucket{{m, 10}}, 8, [2]int{6, 2}, 0},
-		"by need":          {Random, []Bucket{{m, 4}}, []Bucket{{m, 12}}, 8, [2]int{2, 6}, 0},
-		"the oldest first": {FIFO, []Bucket{{m, 5}}, []Bucket{{m - 1, 5}}, 4, [2]int{0, 4}, 0},
-		"all the same":     {Random, []Bucket{{m, 5}}, []Bucket{{m - 1, 5}}, 4, [2]int{2, 2}, 0},
-		"more than wait":   {FIFO, []Bucket{{m, 5}}, []Bucket{{m, 3}}, 10, [2]int{5, 3}, 2},
+		"by traffic":       {FIFO, []Bucket{{m, 10, 0}}, []Bucket{{m, 10, 0}}, 8, [2]int{6, 2}, 0},
+		"by need":          {Random, []Bucket{{m, 4, 0}}, []Bucket{{m, 12, 0}}, 8, [2]int{2, 6}, 0},
+		"the oldest first": {FIFO, []Bucket{{m, 5, 0}}, []Bucket{{m - 1, 5, 0}}, 4, [2]int{0, 4}, 0},
+		"all the same":     {Random, []Bucket{{m, 5, 0}}, []Bucket{{m - 1, 5, 0}}, 4, [2]int{2, 2}, 0},
+		"by seconds":       {FIFO, []Bucket{{m, 3, 0}, {m, 7, 10}}, []Bucket{{m, 2, 0}, {m, 8, 20}}, 8, [2]int{6, 2}, 0},
+		"a part of both":   {FIFO, []Bucket{{m, 2, 0}, {m, 8, 10}}, []Bucket{{m, 2, 0}, {m, 8, 10}}, 8, [2]int{5, 3}, 0},
+		"more than wait":   {FIFO, []Bucket{{m, 5, 0}}, []Bucket{{m, 3, 0}}, 10, [2]int{5, 3}, 2},
 	} {
 		g, all := known(t, settings(t, 1000, 1000, func(s *Settings) { s.Method = c.method }), "one", "two")
 		all[0].Waiting, all[1].Waiting = c.one, c.two
@@ -412,7 +434,7 @@ func TestLine(t *testing.T) {
 		}
 		return &all
 	}
-	l := filled(Bucket{m - 2, 5}, Bucket{m - 1, 5}, Bucket{m, 9})
+	l := filled(Bucket{m - 2, 5, 0}, Bucket{m - 1, 5, 0}, Bucket{m, 9, 0})
 	l.enter(testID(90), &row{place: place{m, 3}, back: true})
 	l.enter(testID(91), &row{place: place{m, 3}}) // may never come back
 	for at, want := range map[place]int{{m - 2, 1}: 5, {m - 1, 0}: 5, {m, 0}: 10, {m, 3}: 19, {m, 4}: 21, {m, 3 + uint16(freshTicks)}: 21, {m, 4 + uint16(freshTicks)}: 20} {
@@ -424,12 +446,12 @@ func TestLine(t *testing.T) {
 		here, room []Bucket
 		want       int
 	}{
-		"here and elsewhere":        {[]Bucket{{m - 1, 3}}, []Bucket{{m - 1, 4}}, 4},
-		"older elsewhere":           {[]Bucket{{m - 1, 3}}, []Bucket{{m - 2, 4}}, 7},
-		"as old elsewhere":          {[]Bucket{{m + 1, 3}}, []Bucket{{m, 4}}, 0},
-		"as old, and none here":     {nil, []Bucket{{m, 4}}, 0},
-		"older, and none here":      {nil, []Bucket{{m - 1, 4}}, 4},
-		"younger here, older there": {[]Bucket{{m + 1, 3}}, []Bucket{{m - 1, 4}}, 4},
+		"here and elsewhere":        {[]Bucket{{m - 1, 3, 0}}, []Bucket{{m - 1, 4, 0}}, 4},
+		"older elsewhere":           {[]Bucket{{m - 1, 3, 0}}, []Bucket{{m - 2, 4, 0}}, 7},
+		"as old elsewhere":          {[]Bucket{{m + 1, 3, 0}}, []Bucket{{m, 4, 0}}, 0},
+		"as old, and none here":     {nil, []Bucket{{m, 4, 0}}, 0},
+		"older, and none here":      {nil, []Bucket{{m - 1, 4, 0}}, 4},
+		"younger here, older there": {[]Bucket{{m + 1, 3, 0}}, []Bucket{{m - 1, 4, 0}}, 4},
 	} {
 		if n := filled(c.here...).aheadOf(place{bucket: m}, c.room); n != c.want {
 			t.Errorf("%s: %d are ahead, not %d", name, n, c.want)
@@ -441,7 +463,7 @@ func TestAbsentVisitors(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9), "one")
 	d, m := w.sites[0], MinuteOf(w.now)
 	gone := w.now.Add(40 * time.Second)
-	d.expectReturns([]Bucket{{m - 2, 0}, {m - 1, 3}, {m, 1}}, gone)
+	d.expectReturns([]Bucket{{m - 2, 0, 0}, {m - 1, 3, 0}, {m, 1, 0}}, gone)
 	if len(d.buckets) != 2 {
 		t.Errorf("a bucket is empty: %v", d.buckets)
 	}

@@ -21,15 +21,15 @@ func TestWorkerCoverage(t *testing.T) {
 		workers  int
 		in       int // of seven
 	}{
-		"covered":                    {even, false, []Bucket{{m - 1, 2}}, 0, 100, 2},
-		"just covered":               {even, false, []Bucket{{m - 1, 2}}, 3, 100, 2},
-		"covered, behind another":    {even, false, []Bucket{{m - 2, 2}, {m - 1, 2}}, 0, 100, 2},
-		"partly covered":             {even, false, []Bucket{{m - 1, 3}}, 3, 5, 1},
-		"no slots left":              {even, false, []Bucket{{m - 1, 3}}, 5, 1, 0},
-		"new":                        {even, true, []Bucket{{m - 1, 2}}, 0, 1, 5},
+		"covered":                    {even, false, []Bucket{{m - 1, 2, 0}}, 0, 100, 2},
+		"just covered":               {even, false, []Bucket{{m - 1, 2, 0}}, 3, 100, 2},
+		"covered, behind another":    {even, false, []Bucket{{m - 2, 2, 0}, {m - 1, 2, 0}}, 0, 100, 2},
+		"partly covered":             {even, false, []Bucket{{m - 1, 3, 0}}, 3, 5, 1},
+		"no slots left":              {even, false, []Bucket{{m - 1, 3, 0}}, 5, 1, 0},
+		"new":                        {even, true, []Bucket{{m - 1, 2, 0}}, 0, 1, 5},
 		"new, all slots are taken":   {even, true, nil, 5, 1, 0},
-		"new, others wait for slots": {even, true, []Bucket{{m - 1, 5}}, 0, 1, 0},
-		"random":                     {random, true, []Bucket{{m - 1, 50}}, 0, 1, 5},
+		"new, others wait for slots": {even, true, []Bucket{{m - 1, 5, 0}}, 0, 1, 0},
+		"random":                     {random, true, []Bucket{{m - 1, 50, 0}}, 0, 1, 5},
 	} {
 		w := NewWorker("one", c.settings, 1)
 		w.Apply(WorkerState{Worker: "one", Workers: c.workers, Room: Room{At: now, Active: c.admitted, Admitted: c.admitted, Waiting: c.waiting, Workers: c.workers}})

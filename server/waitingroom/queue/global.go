@@ -27,6 +27,7 @@ type Global struct {
 	longest   time.Duration // that a session from before may last, where that is more than the settings say
 	// queueing is the first whole minute since which visitors wait, 0 where none do.
 	queueing Minute
+	batch    Batch // the last one
 	// Reports from before barrier do not count the visitors who came in without grants.
 	barrier time.Time
 }
@@ -48,6 +49,8 @@ const (
 	usualReport      = 2 * time.Second
 	slowestReport    = 10 * time.Second
 	reportsPerSecond = 20
+	// soonReport is when a data centre reports again that reported before others did in this minute.
+	soonReport = time.Second / 4
 	// silent is how long the waiting visitors of a data centre that does not report keep
 	// others from a slot.
 	silent = 45 * time.Second
@@ -152,15 +155,16 @@ func (g *Global) Receive(now time.Time, report Report) State {
 	}
 	r.applyReport(g.now, s.Skew, report)
 	r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
+	g.updateQueueStart()
 	st := State{
 		DataCentre: id.DataCentre, Incarnation: id.Incarnation, Ack: r.Seq,
 		LeaseUntil: r.LeaseUntil, LeaseDuration: s.SessionDuration,
 		ReportEvery: g.reportEvery(),
 	}
-	g.updateQueueStart()
 	st.Room = g.room()
 	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.hasUncounted() {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
+		st.Batch = g.batch
 	}
 	for m := MinuteOf(g.now) - 1; m <= MinuteOf(g.now)+1; m++ {
 		if total := r.Granted[m].Total; total > 0 {
@@ -278,7 +282,16 @@ func (g *Global) hasUncounted() bool {
 	return false
 }
 
+// reportEvery returns when a data centre should report again. After the turn of a minute not all slots are known to be free before all
+// data centres have reported: until then those that have do it again soon, so that all call their visitors at the same time.
 func (g *Global) reportEvery() time.Duration {
+	if turn := MinuteOf(g.now).Time(); g.queueing > 0 && g.now.Sub(turn) < usualReport+g.settings.Skew {
+		for _, r := range g.reporters {
+			if r.At.Before(turn) && g.isPresent(r) {
+				return soonReport
+			}
+		}
+	}
 	return min(slowestReport, max(usualReport, time.Duration(len(g.order))*time.Second/reportsPerSecond))
 }
 

@@ -17,7 +17,9 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 		return 0
 	}
 	mine, left := g.forWaiting(r, now, free, traffic)
-	g.grantMore(r, now, mine)
+	if g.grantMore(r, now, mine) > 0 {
+		g.updateBatch(free - mine)
+	}
 	if left == 0 {
 		return 0
 	}
@@ -77,6 +79,37 @@ func (g *Global) grantable(m Minute) int {
 	return max(0, min(total, rate))
 }
 
+// updateBatch counts what is granted in this minute, and what is left, towards the present batch. It starts a batch if the last one is over.
+func (g *Global) updateBatch(left int) {
+	granted, lists := left, make([][]Bucket, 0, len(g.order))
+	for _, id := range g.order {
+		r := g.reporters[id]
+		granted += r.Granted[MinuteOf(g.now)].Total
+		if g.isPresent(r) {
+			lists = append(lists, r.Waiting)
+		}
+	}
+	g.batch.Slots = max(g.batch.Slots, granted)
+	if g.now.Sub(g.batch.Start) < batchDuration {
+		return
+	}
+	expected := int(g.room().PerMinute) // data centres that have yet to report may have slots
+	if expected == 0 {
+		expected = g.settings.NewUsersPerMinute
+	}
+	g.batch = Batch{Start: g.now, Slots: max(expected, granted)}
+	total := 0
+	eachBucket(lists, func(at place, counts []int) bool {
+		n := 0
+		for _, c := range counts {
+			n += c
+		}
+		g.batch.Line = append(g.batch.Line, Bucket{at.bucket, n, at.tick})
+		total += n
+		return total < g.settings.NewUsersPerMinute
+	})
+}
+
 // forWaiting is how many of the free slots are for visitors who wait at r, and how many
 // are left when every waiting visitor has one.
 func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
@@ -98,7 +131,7 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 			for _, b := range list {
 				n += b.Waiting
 			}
-			list = []Bucket{{0, n}}
+			list = []Bucket{{Waiting: n}}
 		}
 		lists = append(lists, list)
 		outstanding = append(outstanding, o.outstanding(m, s.Skew))
@@ -111,7 +144,7 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 		weights = append(weights, users)
 	}
 	left = free
-	eachBucket(lists, func(_ Minute, need []int) bool {
+	eachBucket(lists, func(_ place, need []int) bool {
 		total := 0
 		for i := range need {
 			have := min(need[i], outstanding[i])

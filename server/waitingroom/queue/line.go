@@ -1,15 +1,19 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
-// A place is where a ticket is in line: a bucket, and a tick of its minute. Data centres
-// count buckets, and let the tickets of one in by their ticks.
+// A place is where a ticket is in line: a bucket, and a tick of its minute.
 type place struct {
 	bucket Minute
 	tick   uint16
+}
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.bucket, o.bucket), cmp.Compare(p.tick, o.tick))
 }
 
 const (
@@ -93,7 +97,7 @@ func (l *line) addToBucket(bucket Minute, n int) {
 	l.waiting += n
 	i, ok := slices.BinarySearchFunc(l.buckets, bucket, func(b Bucket, m Minute) int { return int(b.Minute - m) })
 	if !ok {
-		l.buckets = slices.Insert(l.buckets, i, Bucket{bucket, n})
+		l.buckets = slices.Insert(l.buckets, i, Bucket{Minute: bucket, Waiting: n})
 		return
 	}
 	l.buckets[i].Waiting += n
@@ -101,6 +105,37 @@ func (l *line) addToBucket(bucket Minute, n int) {
 		l.buckets = slices.Delete(l.buckets, i, i+1)
 		delete(l.ticks, bucket)
 	}
+}
+
+const (
+	// fineTicks is the width of the parts in which the buckets are reported that are next, at most mostFine of them.
+	fineTicks = int(time.Second / tick)
+	mostFine  = 240
+)
+
+// report returns the buckets, with those in parts that have the next visitors. Visitors from before a restart come first in theirs.
+func (l *line) report(next int) (list []Bucket) {
+	for _, b := range l.buckets {
+		ranks := l.ticks[b.Minute]
+		if next <= 0 || ranks == nil || len(list) >= mostFine {
+			list = append(list, b)
+			continue
+		}
+		next -= b.Waiting
+		var parts [ticks / fineTicks]int
+		for tick := range ticks {
+			n := int(ranks.counts[tick] + ranks.fresh[tick])
+			parts[tick/fineTicks] += n
+			b.Waiting -= n
+		}
+		parts[0] += b.Waiting
+		for i, n := range parts {
+			if n > 0 {
+				list = append(list, Bucket{b.Minute, n, uint16(i * fineTicks)})
+			}
+		}
+	}
+	return list
 }
 
 // readyAhead is how many of the visitors for whom a slot may be reserved wait before a place in its own bucket.

@@ -23,7 +23,7 @@ type Report struct {
 	// Active is how many sessions there are or may yet be, including those taken over from
 	// other data centres.
 	Active int
-	// Waiting are the buckets of the waiting visitors, ascending.
+	// Waiting are the buckets of the waiting visitors, ascending, in parts as far as slots may be granted in a minute.
 	Waiting []Bucket
 	// Minutes are the counts of the last few minutes, ascending.
 	Minutes []MinuteCounts
@@ -93,11 +93,21 @@ type State struct {
 	LeaseDuration time.Duration
 	// Grants are those for the minutes that may still be charged.
 	Grants []Grant
+	// Batch is what the visitors who are called now belong to.
+	Batch Batch
 	// Anywhere is how many slots are left for the data centre that asks next.
 	Anywhere int
 	// ReportEvery is how often the data centre should report from now on.
 	ReportEvery time.Duration
 	Room        Room
+}
+
+// A Batch is the visitors of all data centres for whom slots become free at about the same time. Those who hold event streams are called
+// in their order: how many are before a place says when.
+type Batch struct {
+	Start time.Time // by the clock of [Room].At
+	Slots int       // how many they are expected to be, or as are known
+	Line  []Bucket  // who is next, as of the start
 }
 
 // Room is the sum of what the data centres have reported.
@@ -135,15 +145,16 @@ func (r *Room) slotsOfMinute(s *Settings) int {
 	return s.available(r.Active-r.Admitted, 0)
 }
 
-// sumBuckets adds up the buckets of several data centres, each ascending.
+// sumBuckets adds up the buckets of several data centres, each ascending, to minutes.
 func sumBuckets(lists ...[]Bucket) []Bucket {
 	var sum []Bucket
-	eachBucket(lists, func(m Minute, counts []int) bool {
-		n := 0
-		for _, c := range counts {
-			n += c
+	eachBucket(lists, func(p place, counts []int) bool {
+		if len(sum) == 0 || sum[len(sum)-1].Minute != p.bucket {
+			sum = append(sum, Bucket{Minute: p.bucket})
 		}
-		sum = append(sum, Bucket{m, n})
+		for _, c := range counts {
+			sum[len(sum)-1].Waiting += c
+		}
 		return true
 	})
 	return sum
@@ -151,15 +162,15 @@ func sumBuckets(lists ...[]Bucket) []Bucket {
 
 // eachBucket walks the lists from the oldest bucket on and gives yield how many of it
 // are in each list, until yield returns false. The counts are valid during the call.
-func eachBucket(lists [][]Bucket, yield func(Minute, []int) bool) {
+func eachBucket(lists [][]Bucket, yield func(place, []int) bool) {
 	at := make([]int, len(lists))
 	counts := make([]int, len(lists))
 	for {
 		found := false
-		var oldest Minute
+		var oldest place
 		for i, l := range lists {
-			if at[i] < len(l) && (!found || l[at[i]].Minute < oldest) {
-				oldest, found = l[at[i]].Minute, true
+			if at[i] < len(l) && (!found || l[at[i]].place().compare(oldest) < 0) {
+				oldest, found = l[at[i]].place(), true
 			}
 		}
 		if !found {
@@ -167,7 +178,7 @@ func eachBucket(lists [][]Bucket, yield func(Minute, []int) bool) {
 		}
 		for i, l := range lists {
 			counts[i] = 0
-			if at[i] < len(l) && l[at[i]].Minute == oldest {
+			if at[i] < len(l) && l[at[i]].place() == oldest {
 				counts[i] = l[at[i]].Waiting
 				at[i]++
 			}

@@ -115,8 +115,11 @@
 // # Calls
 //
 // A slot that is free while visitors wait is reserved at once for the next one, who is called ([Call]) if it holds an event
-// stream. A reservation is charged to its minute and counts as active, as an admission does; so all that is said of admissions holds
-// for it. It is used by an admission in the same minute, which is charged nothing then, or it lapses, and both the charge and
+// stream. Data centres report how many wait by the second of their first requests, as far as slots may be granted in a minute, and the
+// global object grants in that order. It also says when a batch of slots became free and who was in line everywhere ([Batch]): all data
+// centres call their visitors at times that follow from it, so that they come in their order.
+//
+// A reservation is charged to its minute and counts as active, as an admission does; so all that is said of admissions holds for it. It is used by an admission in the same minute, which is charged nothing then, or it lapses, and both the charge and
 // the session are taken back together: the bound does not change. Towards a rolling minute it counts as if it
 // were used as late as it can be. A visitor has a slot reserved only after the second contact. If the visitor comes to another data
 // centre, the one that has called admits it ([DataCentre.Redeem]), and the other one passes on the ticket of the session as long as

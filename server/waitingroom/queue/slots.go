@@ -12,11 +12,15 @@ func (s *Settings) available(active, admittedThisMinute int) int {
 	return max(0, min(s.TotalActiveUsers-active, s.NewUsersPerMinute-admittedThisMinute))
 }
 
-// Bucket is how many visitors wait whose first request was in one minute.
+// Bucket is how many visitors wait whose first request was in one minute, or in a part of it: from a tick on, before the next bucket of
+// the list.
 type Bucket struct {
 	Minute  Minute
 	Waiting int
+	Tick    uint16 `json:",omitempty"`
 }
+
+func (b Bucket) place() place { return place{b.Minute, b.Tick} }
 
 // divide shares whole out in proportion to the weights, by largest remainder, so that
 // the parts sum to the whole. Among equal remainders the larger weight comes first,

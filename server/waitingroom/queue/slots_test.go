@@ -77,7 +77,7 @@ func TestReserve(t *testing.T) {
 			}
 			sum = mine
 			if i < len(c.waiting) {
-				buckets = append(buckets, Bucket{minuteOf(t, "15:54") + Minute(i), c.waiting[i]})
+				buckets = append(buckets, Bucket{minuteOf(t, "15:54") + Minute(i), c.waiting[i], 0})
 			}
 		}
 		if !slices.Equal(got, c.want) || left != c.left {
@@ -88,9 +88,9 @@ func TestReserve(t *testing.T) {
 
 func TestSum(t *testing.T) {
 	m := minuteOf(t, "15:54")
-	dublin := []Bucket{{m + 1, 20}, {m + 2, 40}}
-	nairobi := []Bucket{{m, 2}, {m + 1, 30}, {m + 2, 20}}
-	if got, want := sumBuckets(dublin, nairobi), []Bucket{{m, 2}, {m + 1, 50}, {m + 2, 60}}; !slices.Equal(got, want) {
+	dublin := []Bucket{{m + 1, 20, 0}, {m + 2, 40, 0}}
+	nairobi := []Bucket{{m, 2, 0}, {m + 1, 30, 0}, {m + 2, 20, 0}}
+	if got, want := sumBuckets(dublin, nairobi), []Bucket{{m, 2, 0}, {m + 1, 50, 0}, {m + 2, 60, 0}}; !slices.Equal(got, want) {
 		t.Errorf("sum is %v, want %v", got, want)
 	}
 }
@@ -100,10 +100,10 @@ func TestRoomIsTheSumOfReports(t *testing.T) {
 	now := minuteOf(t, "15:57").Time()
 	m := minuteOf(t, "15:54")
 	g := NewGlobal(settings(t, 200, 200), now)
-	g.Receive(now, Report{DataCentre: "Dublin", Seq: 1, At: now, Active: 50, Waiting: []Bucket{{m + 1, 20}, {m + 2, 40}}})
-	g.Receive(now, Report{DataCentre: "Nairobi", Seq: 1, At: now, Active: 151, Waiting: []Bucket{{m, 2}, {m + 1, 30}, {m + 2, 20}}})
+	g.Receive(now, Report{DataCentre: "Dublin", Seq: 1, At: now, Active: 50, Waiting: []Bucket{{m + 1, 20, 0}, {m + 2, 40, 0}}})
+	g.Receive(now, Report{DataCentre: "Nairobi", Seq: 1, At: now, Active: 151, Waiting: []Bucket{{m, 2, 0}, {m + 1, 30, 0}, {m + 2, 20, 0}}})
 	room := g.Room(now)
-	if want := []Bucket{{m, 2}, {m + 1, 50}, {m + 2, 60}}; room.Active != 201 || !slices.Equal(room.Waiting, want) || room.Queued() != 112 {
+	if want := []Bucket{{m, 2, 0}, {m + 1, 50, 0}, {m + 2, 60, 0}}; room.Active != 201 || !slices.Equal(room.Waiting, want) || room.Queued() != 112 {
 		t.Errorf("active %d, waiting %v", room.Active, room.Waiting)
 	}
 }
@@ -253,7 +253,7 @@ func TestWorkerBudget(t *testing.T) {
 
 func TestEstimates(t *testing.T) {
 	m := minuteOf(t, "15:54")
-	room := Room{PerMinute: 30, Waiting: []Bucket{{m, 2}, {m + 1, 50}, {m + 2, 60}}}
+	room := Room{PerMinute: 30, Waiting: []Bucket{{m, 2, 0}, {m + 1, 50, 0}, {m + 2, 60, 0}}}
 	if got := FIFOWait(60, 30); got != 2 {
 		t.Errorf("60 people, 30 a minute: %v minutes, want 2", got)
 	}
@@ -266,10 +266,10 @@ func TestEstimates(t *testing.T) {
 	if got := RandomWait(0.5, 10, 100); math.Abs(got-6.58) > 0.005 {
 		t.Errorf("P 0.1, p 0.5: %v minutes, want 6.58", got)
 	}
-	if e := (&Room{PerMinute: 10, Waiting: []Bucket{{m, 100}}}).estimate(Random, m); math.Abs(e.P25-2.73) > 0.005 || math.Abs(e.P50-6.58) > 0.005 || math.Abs(e.P75-13.16) > 0.005 || e.Minutes != e.P50 {
+	if e := (&Room{PerMinute: 10, Waiting: []Bucket{{m, 100, 0}}}).estimate(Random, m); math.Abs(e.P25-2.73) > 0.005 || math.Abs(e.P50-6.58) > 0.005 || math.Abs(e.P75-13.16) > 0.005 || e.Minutes != e.P50 {
 		t.Errorf("random: %+v", e)
 	}
-	if e := (&Room{Waiting: []Bucket{{m, 100}}}).estimate(FIFO, m+1); e.Known || e.Minutes != 0 || e.Ahead != 100 {
+	if e := (&Room{Waiting: []Bucket{{m, 100, 0}}}).estimate(FIFO, m+1); e.Known || e.Minutes != 0 || e.Ahead != 100 {
 		t.Errorf("no visitor admitted yet: %+v, want an unknown wait", e)
 	}
 	if got := RandomWait(0.5, 100, 100); got != 0 {
