@@ -50,7 +50,7 @@ func (e event) Done() string { return stateNames[e.Kind] }
 var stateNames = map[views.StateKind]string{
 	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published", views.Mirrored: "mirrored",
 	views.Refused: "refused", views.Failed: "failed", views.Withdrawn: "withdrawn",
-	views.Older: "older than the first releases here", views.Prerelease: "prereleases", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
+	views.Older: "older than the first mirrored releases", views.Prerelease: "prereleases", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
 }
 
 // shownStates are all states, those first that a visitor may have to know of.
@@ -119,7 +119,7 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	}
 	a := &pageAnswer{
 		view: "history", section: "/search", title: "History of " + l.Name, data: page, feed: feedPath(l.Name),
-		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not mirrored, and why.",
+		description: "Every version of " + l.Name + " published upstream and its state here: published, refused, failed, withdrawn or not mirrored, and why.",
 	}
 	if page.Only != "" {
 		a.title += ": " + page.Done

@@ -47,7 +47,7 @@ func TestHistoryListsWhatIsNotMirrored(t *testing.T) {
 	for _, n := range find(t, body, func(n *html.Node) bool { return n.Data == "summary" }) {
 		folds = append(folds, wordsOf(n))
 	}
-	if got := strings.Join(folds, ", "); got != "1,234 older than the first releases here, 1 prereleases, 1 ignored by a pattern" {
+	if got := strings.Join(folds, ", "); got != "1,234 older than the first mirrored releases, 1 prereleases, 1 ignored by a pattern" {
 		t.Errorf("the folds are %s", got)
 	}
 	for _, want := range []string{

@@ -31,7 +31,7 @@ func TestNew(t *testing.T) {
 		}
 		return &Draft{
 			Name: name, Version: "1.0.0", File: "packages/x/x.json", Text: "{\n  \"name\": \"" + hostile + "\"\n}\n", About: "3 files " + hostile,
-			Files: []DraftFile{{Path: "x.min.js", Size: "1 kB", Main: true}, {Path: hostile, Size: "made"}}, More: 1234, Notes: []string{hostile}, Problems: []string{"1:1: " + hostile},
+			Files: []DraftFile{{Path: "x.min.js", Size: "1 kB", Main: true}, {Path: hostile, Size: "minified"}}, More: 1234, Notes: []string{hostile}, Problems: []string{"1:1: " + hostile},
 		}, nil
 	}
 	s := newSite(t, testkit.NewShelf(t), func(o *Options) { o.Draft = draft })

@@ -224,9 +224,9 @@ func TestHistory(t *testing.T) {
 	want := []string{
 		"3.0.0 refused " + day + " " + day + " log package/pickle.js is too large",
 		"2.1.0 failed " + day + " log the registry is away (3 failed attempts; next attempt " + day + ", 13:30 UTC )",
-		"2.0.0 published " + day + " " + day + " 6, 17.3 kB log since 1.1.0",
-		"1.1.0 published " + day + " " + day + " 6, 18.5 kB log since 1.0.0",
-		"1.0.0 published " + day + " " + day + " 6, 18.5 kB log",
+		"2.0.0 published " + day + " " + day + " 6 files, 17.3 kB log since 1.1.0",
+		"1.1.0 published " + day + " " + day + " 6 files, 18.5 kB log since 1.0.0",
+		"1.0.0 published " + day + " " + day + " 6 files, 18.5 kB log",
 		"0.9.0 withdrawn " + day + " log it <b>stole</b> cookies",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -147,7 +147,7 @@ func (d *Draft) encodePackage(name, target string, m *packageJSON, files []strin
 	if p.Filename == "" {
 		d.addNote("it has no main file that a page could load; name one as filename if there is")
 	}
-	d.addNote("look through the files: chosen are those of the kinds that pages load, in " + folderNames(set))
+	d.addNote("check the list of files: it has those of the kinds that pages load, in " + folderNames(set))
 	return encodeJSON(&p)
 }
 

@@ -271,10 +271,10 @@ func (r *Release) Describe() string {
 	return description
 }
 
-// Size returns the size of a file for people, or "made" for a minified file, which has no size yet.
+// Size returns the size of a file for people, or "minified" for a minified file, which has no size yet.
 func Size(f packages.PlannedFile) string {
 	if f.Minified {
-		return "made"
+		return "minified"
 	}
 	return humanize.Bytes(uint64(f.Size))
 }

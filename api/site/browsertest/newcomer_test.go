@@ -74,7 +74,7 @@ func TestNewcomer(t *testing.T) {
 			found(n)
 			n.click("link", "what happened to 2.0.0$")
 			n.untilAt("/history/pickle/2.0.0")
-			n.says("What was done to the files")
+			n.says("how each of its files was processed")
 			n.says("Made from")
 		}},
 	} {
