@@ -204,7 +204,7 @@ func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
 
 // endOfCharge returns until when a slot that is charged at a time may be used: then another minute begins by some clock.
 func (s *Settings) endOfCharge(at time.Time) time.Time {
-	_, last := s.chargeable(at)
+	_, last := s.chargeableMinutes(at)
 	return last.end().Add(-s.Skew)
 }
 
@@ -216,7 +216,7 @@ func (s *Settings) lapseTime(r *row) time.Time {
 // reserve reserves a slot for a waiting ticket, and calls its visitor if it holds an event stream.
 func (d *DataCentre) reserve(id TicketID) {
 	r := d.rows[id]
-	d.leave(&r)
+	d.remove(&r)
 	d.beyond = true
 	d.tickets.active++
 	r.kind, r.accepted = called, d.now.UnixNano()
@@ -286,7 +286,7 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 	s := &d.settings
 	r, known := d.rows[t.ID]
 	switch {
-	case !t.Waiting() || t.First() || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random, !known && (s.misplaced(d.now, &t) || d.waiting >= mostWaiting):
+	case !t.Waiting() || t.First() || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random, !known && (s.hasLostPlace(d.now, &t) || d.waiting >= mostWaiting):
 		return t, Polls
 	case r.kind == called && s.QueueAll: // decide has the visitor wait: the page would open a stream again at once
 		return t, Polls

@@ -182,7 +182,7 @@ func TestRandomReentry(t *testing.T) {
 		all := w.streaming(d, 1+others)
 		for range 20 {
 			r := d.rows[all[0].ID]
-			d.leave(&r)
+			d.remove(&r)
 			delete(d.rows, all[0].ID)
 			d.OpenStream(w.now, all[0], time.Hour)
 		}
@@ -208,7 +208,7 @@ func TestReentryMemory(t *testing.T) {
 	}
 	for range 1000 {
 		r := d.rows[v.ID]
-		d.leave(&r)
+		d.remove(&r)
 		delete(d.rows, v.ID)
 		d.OpenStream(w.now, v, 4*time.Minute)
 	}
@@ -310,7 +310,7 @@ func TestRedeemedSessionIsLost(t *testing.T) {
 		w.pass(MinuteOf(w.now).end().Add(8 * time.Second).Sub(w.now))
 		minute, active := MinuteOf(w.now), one.Active(w.now)
 		w.outcome(one, v, Pass)
-		if l := one.ledger(minute); l.Charged != 1 || one.Active(w.now) != active {
+		if l := one.ledgerOf(minute); l.Charged != 1 || one.Active(w.now) != active {
 			t.Errorf("crash %v: %d charged in the minute in which the visitor enters, %d active and %d before", crash, l.Charged, one.Active(w.now), active)
 		}
 		w.outcome(one, w.newcomer(), Wait)
@@ -332,8 +332,8 @@ func TestRedeemedSessionIsLost(t *testing.T) {
 func TestRedeemInAnyMinute(t *testing.T) {
 	w, one, two, v := calledElsewhere(t, func(s *Settings) { s.RollingMinute = true })
 	session := one.Redeem(w.now, v)
-	if at := sliceOf(MinuteOf(w.now), w.now.Add(redeemWithin)); one.ledger(MinuteOf(w.now)).Slices[at] != 1 {
-		t.Errorf("the slot counts in %v, want slice %d", one.ledger(MinuteOf(w.now)).Slices, at)
+	if at := sliceOf(MinuteOf(w.now), w.now.Add(redeemWithin)); one.ledgerOf(MinuteOf(w.now)).Slices[at] != 1 {
+		t.Errorf("the slot counts in %v, want slice %d", one.ledgerOf(MinuteOf(w.now)).Slices, at)
 	}
 	if _, ok := two.PassRedeemed(w.now.Add(redeemWithin), session); ok {
 		t.Error("a session passes at another time than the one that was charged")

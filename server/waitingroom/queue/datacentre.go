@@ -43,7 +43,7 @@ type DataCentre struct {
 // in nanoseconds will do. The settings must have come from [Settings.WithDefaults].
 func NewDataCentre(name string, incarnation int64, s Settings, seed uint64, now time.Time) *DataCentre {
 	return &DataCentre{
-		name: name, incarnation: incarnation, settings: s, rng: generator(seed, name, incarnation), started: now, now: now,
+		name: name, incarnation: incarnation, settings: s, rng: newRandom(seed, name, incarnation), started: now, now: now,
 		tickets: newTickets(now), calls: calls{lapses: map[int64][]TicketID{}, turned: now.Unix()}, minutes: map[Minute]*ledger{}, workers: map[string]time.Time{},
 		reportEvery: usualReport,
 	}
@@ -55,7 +55,7 @@ func (d *DataCentre) Configure(now time.Time, s Settings) {
 	d.settings = s
 }
 
-// Incarnation tells this life of the data centre from others.
+// Incarnation distinguishes this run of the data centre from others.
 func (d *DataCentre) Incarnation() int64 { return d.incarnation }
 
 // Active is how many sessions there are.
@@ -64,10 +64,11 @@ func (d *DataCentre) Active(now time.Time) int { d.advance(now); return d.ticket
 // Queued is how many visitors wait here.
 func (d *DataCentre) Queued(now time.Time) int { d.advance(now); return d.waiting }
 
-// Room is the room as the global object last described it. The caller must not change its
+// Room returns the room as the global object described it last. The caller must not change its
 // lists.
 func (d *DataCentre) Room() Room { return d.room }
 
+// advance moves the data centre's time to now, and ends what has expired.
 func (d *DataCentre) advance(now time.Time) {
 	if !now.After(d.now) {
 		return
@@ -128,6 +129,7 @@ func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
 	return d.decide(now, Ticket{ID: id}, false, true)
 }
 
+// decide decides about a visit. If draw is set, it may return Draw in place of a decision to wait.
 func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
@@ -160,7 +162,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 		return d.admit(t, r)
 	case s.Method == Reject:
 		return Decision{Outcome: Refuse, Ticket: t}
-	case s.misplaced(d.now, &t), known && t.First(): // the latter has sent its new ticket already
+	case s.hasLostPlace(d.now, &t), known && t.First(): // the latter has sent its new ticket already
 		return Decision{Outcome: Reissue}
 	case known && d.now.UnixNano() < r.at, !known && !t.First() && d.now.Before(t.next()):
 		return Decision{Outcome: Wait, Ticket: t, Estimate: d.estimate(&t)} // too early
@@ -224,7 +226,7 @@ func (d *DataCentre) passSession(t Ticket) Decision {
 		// longer only once the global object counts it here.
 		switch r.kind {
 		case waiting:
-			d.leave(&r)
+			d.remove(&r)
 		case called:
 			d.tickets.active--
 			d.refund(&r)
@@ -241,14 +243,14 @@ func (d *DataCentre) passSession(t Ticket) Decision {
 		d.rows[t.ID] = r
 		return Decision{Outcome: Pass, Ticket: t, Counted: true}
 	}
-	t.LastCheckIn, t.Ends = d.now, s.sessionEnd(d.now, d.longest())
+	t.LastCheckIn, t.Ends = d.now, s.sessionEnd(d.now, d.longestSession())
 	r.at = d.now.UnixNano()
 	d.countSession(t.ID, r, later(t.Ends, r.ends.Time()))
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// longest is the longest session that may be promised.
-func (d *DataCentre) longest() time.Duration {
+// longestSession returns the longest session that may be promised.
+func (d *DataCentre) longestSession() time.Duration {
 	if d.settings.Allocator != Counter {
 		return maxSession
 	}
@@ -287,9 +289,10 @@ func (d *DataCentre) mayDraw(inLine bool) bool {
 	return (d.waiting == 0 || inLine && d.waiting == 1) && (d.now.Sub(d.stated) >= fastestReport || !d.hasGrants())
 }
 
+// admit admits a ticket. It charges a grant, unless a slot was reserved and charged for the ticket before.
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
-		d.leave(&r)
+		d.remove(&r)
 	}
 	if r.kind == called { // the slot counts as active
 		d.moveCharge(time.Unix(0, r.accepted), d.settings.lapseTime(&r), d.now)
@@ -297,10 +300,10 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 		d.charge(d.now)
 		d.tickets.active++
 	}
-	d.ledger(MinuteOf(d.now)).Admitted++
+	d.ledgerOf(MinuteOf(d.now)).Admitted++
 	d.beyond = true
 	d.countUser(&r)
-	longest := d.longest()
+	longest := d.longestSession()
 	if d.settings.unlimited() {
 		longest = maxSession
 	}
@@ -329,12 +332,13 @@ func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	return decision
 }
 
-// checkIn is the answer to a check-in that counts and gets no slot.
+// checkIn returns the decision about a check-in that counts and gets no slot.
 func (d *DataCentre) checkIn(t Ticket) Decision {
 	t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.chooseRefresh(d.settings.placeOf(&t)), false
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: d.estimate(&t)}
 }
 
+// estimate returns the estimated wait of a ticket.
 func (d *DataCentre) estimate(t *Ticket) Estimate {
 	return d.estimateAt(d.settings.placeOf(t))
 }
@@ -356,7 +360,7 @@ func (d *DataCentre) estimateAt(p place) Estimate {
 func (d *DataCentre) countUser(r *row) {
 	if m := MinuteOf(d.now); r.counted != m {
 		r.counted = m
-		d.ledger(m).Users++
+		d.ledgerOf(m).Users++
 	}
 }
 
@@ -371,7 +375,7 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	}
 	switch {
 	case r.kind == waiting:
-		d.leave(&r)
+		d.remove(&r)
 	case r.kind == spent:
 		return
 	case !everywhere:
@@ -410,7 +414,7 @@ func (d *DataCentre) Report(now time.Time) Report {
 func (d *DataCentre) RestoreWant(r *Report) { d.want += r.Want }
 
 // AddAccount completes a report for a global object that may not be the one which has given the grants.
-// first says that no life of this data centre came before this one.
+// first says that this data centre has no earlier incarnation.
 func (d *DataCentre) AddAccount(r *Report, first bool) {
 	a := &Account{First: first}
 	for _, c := range r.Minutes {
@@ -459,7 +463,7 @@ func (d *DataCentre) Apply(now time.Time, st State) {
 		if g.Minute < MinuteOf(d.now)-1 {
 			continue
 		}
-		l := d.ledger(g.Minute)
+		l := d.ledgerOf(g.Minute)
 		l.granted = max(l.granted, g.Total)
 	}
 	d.reserveFreeSlots()

@@ -18,7 +18,7 @@ func TestWidestSettings(t *testing.T) {
 func TestTicketsAtTheEnd(t *testing.T) {
 	s, now := settings(t, 9, 9), minuteOf(t, "15:54").Time()
 	v := Ticket{ID: testID(1), Since: now.Add(-time.Hour), LastCheckIn: now.Add(-s.PlaceKept)}
-	if s.misplaced(now, &v) || !s.misplaced(now.Add(1), &v) {
+	if s.hasLostPlace(now, &v) || !s.hasLostPlace(now.Add(1), &v) {
 		t.Error("a ticket keeps its place for another time than the settings say")
 	}
 	v.AcceptedAt, v.LastCheckIn, v.Ends = now, now, now.Add(maxSession)
@@ -75,7 +75,7 @@ func TestGranted(t *testing.T) {
 		{m.end().Add(-time.Second), 1, 1, true},
 	} {
 		d.now = c.now
-		d.ledger(m).granted, d.ledger(m+1).granted = c.this, c.next
+		d.ledgerOf(m).granted, d.ledgerOf(m+1).granted = c.this, c.next
 		if got := d.hasGrants(); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
@@ -108,10 +108,10 @@ func TestRollingSlices(t *testing.T) {
 		counts.Slices[i] = 1
 	}
 	r.Counts[m-1] = counts
-	if n := r.recent(m-1, (m - 1).Time().Add(30*time.Second), 0); n != 6 {
+	if n := r.recentGrants(m-1, (m - 1).Time().Add(30*time.Second), 0); n != 6 {
 		t.Errorf("%d of 12 were in the last 30 s of a minute", n)
 	}
-	if n := g.grantable(m); n != 90 {
+	if n := g.grantableIn(m); n != 90 {
 		t.Errorf("%d may be granted: by a clock that differs by 10 s, ten were in the last minute", n)
 	}
 	next := &reporter{Counts: r.Counts, Horizon: r.Horizon}

@@ -27,9 +27,9 @@ import (
 func TestAdvanceForgets(t *testing.T) {
 	w := newWorld(t, settings(t, 10, 10), "one")
 	d, first := w.sites[0], MinuteOf(w.now)
-	d.ledger(first)
+	d.ledgerOf(first)
 	for m := first + 1; m <= first+keptMinutes+3; m++ { // each step turns a minute
-		d.ledger(m)
+		d.ledgerOf(m)
 		d.advance(m.Time())
 		if has := d.minutes[first] != nil; has != (m <= first+keptMinutes) {
 			t.Errorf("%d minutes later the counts are there: %v", m-first, has)
@@ -86,7 +86,7 @@ func TestLongestSession(t *testing.T) {
 		d := w.sites[0]
 		w.exchange(d)
 		d.leaseDuration = time.Minute
-		if got := d.longest(); got != want {
+		if got := d.longestSession(); got != want {
 			t.Errorf("%v promises %v and not %v", allocator, got, want)
 		}
 	}
@@ -149,7 +149,7 @@ func TestApply(t *testing.T) {
 		d := w.sites[0]
 		m := MinuteOf(w.now)
 		d.waiting = c.waiting
-		d.ledger(m).Charged = c.charged
+		d.ledgerOf(m).Charged = c.charged
 		st := State{DataCentre: "one", Incarnation: 1, Anywhere: c.anywhere, Grants: []Grant{{m, c.total}}, ReportEvery: time.Second}
 		if c.elsewhere > 0 {
 			st.Room.Waiting = []Bucket{{m, c.elsewhere, 0}}
@@ -179,10 +179,10 @@ func TestHoldsExactly(t *testing.T) {
 	}
 	r := &reporter{Report: Report{At: g.closed, Started: m.Time()}}
 	g.now = m.Time().Add(2*time.Minute + 10*time.Second)
-	if !g.complete(r) {
+	if !g.isComplete(r) {
 		t.Error("what an earlier life promised is over")
 	}
-	if g.now = g.now.Add(-1); g.complete(r) {
+	if g.now = g.now.Add(-1); g.isComplete(r) {
 		t.Error("what an earlier life promised is not over")
 	}
 }
@@ -413,7 +413,7 @@ func TestReporter(t *testing.T) {
 	if r.forgetGrants(now, skew); len(r.Granted) != keptMinutes+2 {
 		t.Error("grants are forgotten that may be used")
 	}
-	r.lease(now.Add(2*time.Minute), 3*time.Minute, skew)
+	r.extendLease(now.Add(2*time.Minute), 3*time.Minute, skew)
 	if want := now.Add(6*time.Minute + 10*time.Second); !r.Horizon.Equal(want) {
 		t.Errorf("its sessions are over %v later, not %v", r.Horizon.Sub(now), want.Sub(now))
 	}

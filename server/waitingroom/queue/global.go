@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Global is the one object of a room that hears the reports of all data centres and hands
-// out grants. It is not safe for use by several goroutines at once.
+// Global is the one object of a room that receives the reports of all data centres and gives
+// grants. It is not safe for use by several goroutines at once.
 //
-// What it has granted must survive: an answer may be sent only after [Global.Snapshot]
-// is stored. If that is lost, [RecoverGlobal] begins again.
+// Its grants must survive a crash: the caller sends a response only after it has stored [Global.Snapshot]. If the snapshot is lost,
+// [RecoverGlobal] returns a new Global.
 type Global struct {
 	settings  Settings
 	now       time.Time // never goes back
@@ -97,12 +97,13 @@ func (g *Global) Configure(now time.Time, s Settings) {
 	if g.settings.unlimited() && !s.unlimited() {
 		g.barrier = g.now.Add(s.Skew)
 		for _, r := range g.reporters {
-			r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
+			r.extendLease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
 		}
 	}
 	g.settings = s
 }
 
+// advance moves the global object's time to now, and removes expired grants and the data centres without any promise.
 func (g *Global) advance(now time.Time) {
 	if now.After(g.now) {
 		g.now = now
@@ -121,17 +122,16 @@ func (g *Global) mustHold() bool {
 		return false
 	}
 	for _, name := range g.expected {
-		if !slices.ContainsFunc(g.order, func(id reporterID) bool { return id.DataCentre == name && g.complete(g.reporters[id]) }) {
+		if !slices.ContainsFunc(g.order, func(id reporterID) bool { return id.DataCentre == name && g.isComplete(g.reporters[id]) }) {
 			return true
 		}
 	}
 	return len(g.expected) == 0
 }
 
-// complete reports whether a data centre's report counts all who are inside: it was
-// sent when earlier grants had expired, and everything that an earlier life of the data
-// centre had promised is over.
-func (g *Global) complete(r *reporter) bool {
+// isComplete reports whether a data centre's report counts all users who are inside: the data centre sent it after earlier grants had
+// expired, and everything has expired that an earlier incarnation of it had promised.
+func (g *Global) isComplete(r *reporter) bool {
 	s := &g.settings
 	if r.At.Before(g.closed) {
 		return false
@@ -154,7 +154,7 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		}
 	}
 	r.applyReport(g.now, s.Skew, report)
-	r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
+	r.extendLease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
 	g.updateQueueStart()
 	st := State{
 		DataCentre: id.DataCentre, Incarnation: id.Incarnation, Ack: r.Seq,

@@ -12,7 +12,7 @@ import (
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	s := &g.settings
 	now := MinuteOf(g.now)
-	free := g.grantable(now)
+	free := g.grantableIn(now)
 	if free == 0 {
 		return 0
 	}
@@ -38,10 +38,10 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 		r.Granted[now] = all
 	}
 	// near the turn of a minute an admission is charged to two
-	first, last := s.chargeable(r.At)
+	first, last := s.chargeableMinutes(r.At)
 	for m := first; m <= last; m++ {
 		if m != now {
-			g.grantMore(r, m, min(r.Want, r.outstanding(now, s.Skew))-r.outstanding(m, s.Skew))
+			g.grantMore(r, m, min(r.Want, r.unspentGrants(now, s.Skew))-r.unspentGrants(m, s.Skew))
 		}
 	}
 	return anywhere - drawn
@@ -55,7 +55,7 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 //
 // hold after it, where they did before or where it gave anything.
 func (g *Global) grantMore(r *reporter, m Minute, n int) int {
-	n = min(n, g.grantable(m))
+	n = min(n, g.grantableIn(m))
 	if n <= 0 {
 		return 0
 	}
@@ -65,15 +65,15 @@ func (g *Global) grantMore(r *reporter, m Minute, n int) int {
 	return n
 }
 
-// grantable is how many more charges of a minute may be granted.
-func (g *Global) grantable(m Minute) int {
+// grantableIn returns how many more charges of a minute may be granted.
+func (g *Global) grantableIn(m Minute) int {
 	s := &g.settings
 	total, rate := s.TotalActiveUsers, s.NewUsersPerMinute
 	for _, r := range g.reporters {
-		total -= r.bound(g.now, s.Skew)
+		total -= r.maxSessions(g.now, s.Skew)
 		rate -= r.Granted[m].Total
 		if s.RollingMinute {
-			rate -= r.recent(m-1, later(g.now, m.Time()).Add(-time.Minute-2*s.Skew), s.Skew)
+			rate -= r.recentGrants(m-1, later(g.now, m.Time()).Add(-time.Minute-2*s.Skew), s.Skew)
 		}
 	}
 	return max(0, min(total, rate))
@@ -134,7 +134,7 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 			list = []Bucket{{Waiting: n}}
 		}
 		lists = append(lists, list)
-		outstanding = append(outstanding, o.outstanding(m, s.Skew))
+		outstanding = append(outstanding, o.unspentGrants(m, s.Skew))
 		users := 0
 		for _, share := range traffic.Shares {
 			if share.DataCentre == id.DataCentre {
@@ -181,7 +181,7 @@ func (g *Global) forNew(r *reporter, m Minute, free int, traffic *Traffic) (own,
 			had += given.Own
 		}
 	}
-	share, rest := traffic.share(all, r.DataCentre)
+	share, rest := traffic.slotsOf(all, r.DataCentre)
 	own = min(free, max(0, share-had))
 	return own, max(0, min(free-own, rest-drawn))
 }
@@ -206,18 +206,18 @@ type given struct {
 	Own, Drawn int
 }
 
-// outstanding is how many of the minute's grants may still be charged, as far as the
-// last report tells; none once it was sent after the minute was over everywhere.
-func (r *reporter) outstanding(m Minute, skew time.Duration) int {
+// unspentGrants returns how many of the minute's grants may still be charged, according to the last report; none if the data centre sent it
+// after the minute was over everywhere.
+func (r *reporter) unspentGrants(m Minute, skew time.Duration) int {
 	if !r.At.Before(m.end().Add(skew)) {
 		return 0
 	}
 	return max(0, r.Granted[m].Total-r.Counts[m].Charged)
 }
 
-// recent is how many of a minute's grants were or may still be charged after a time.
-func (r *reporter) recent(m Minute, after time.Time, skew time.Duration) int {
-	n := r.outstanding(m, skew)
+// recentGrants returns how many of a minute's grants were charged after a time, or may still be.
+func (r *reporter) recentGrants(m Minute, after time.Time, skew time.Duration) int {
+	n := r.unspentGrants(m, skew)
 	for i, charged := range r.Counts[m].Slices {
 		if m.Time().Add(time.Duration(i+1) * slice).After(after) {
 			n += charged
@@ -226,18 +226,18 @@ func (r *reporter) recent(m Minute, after time.Time, skew time.Duration) int {
 	return n
 }
 
-// bound is the most sessions that there are or may yet be without another grant:
+// maxSessions returns the most sessions that the data centre has, or may have without another grant:
 //
 //	reported active + Σ over the minutes still open when it was sent (granted - charged)
 //
 // The package documentation says why.
-func (r *reporter) bound(now time.Time, skew time.Duration) int {
+func (r *reporter) maxSessions(now time.Time, skew time.Duration) int {
 	if !now.Before(r.Horizon) {
 		return 0
 	}
 	n := r.Active
 	for m := range r.Granted {
-		n += r.outstanding(m, skew)
+		n += r.unspentGrants(m, skew)
 	}
 	return n
 }
@@ -268,8 +268,9 @@ func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report)
 	}
 }
 
-// lease promises that sessions may be renewed until then, for at most d.
-func (r *reporter) lease(until time.Time, d, skew time.Duration) {
+// extendLease records that the data centre may renew sessions until a time, each for at most d, and moves the time at which all of them have
+// ended everywhere.
+func (r *reporter) extendLease(until time.Time, d, skew time.Duration) {
 	if r.Ended {
 		return
 	}
@@ -282,7 +283,7 @@ func (r *reporter) lease(until time.Time, d, skew time.Duration) {
 // forgetGrants drops the grants that no report can mention any more.
 func (r *reporter) forgetGrants(now time.Time, skew time.Duration) {
 	for m := range r.Granted {
-		if m < MinuteOf(now)-keptMinutes && r.outstanding(m, skew) == 0 {
+		if m < MinuteOf(now)-keptMinutes && r.unspentGrants(m, skew) == 0 {
 			delete(r.Granted, m)
 		}
 	}

@@ -107,7 +107,7 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 	d.StartJournal()
 	d.continued++
 	d.seq = uint64(d.continued) << 32 // above those of the life before
-	d.rng = generator(seed, name, d.incarnation+d.continued)
+	d.rng = newRandom(seed, name, d.incarnation+d.continued)
 	for id, data := range rows {
 		var r row
 		p := readPack(data)

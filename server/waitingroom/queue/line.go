@@ -24,8 +24,8 @@ const (
 // placeOf returns where a ticket queues.
 func (s *Settings) placeOf(t *Ticket) place {
 	bucket := t.Bucket()
-	if at := s.Shuffle.bucketOf(t.ID, bucket); s.Shuffle.shuffles(bucket) {
-		return place{at, uint16(mix(t.ID, ^s.Shuffle.Salt) % uint64(ticks))}
+	if at := s.Shuffle.bucketOf(t.ID, bucket); s.Shuffle.contains(bucket) {
+		return place{at, uint16(mixBits(t.ID, ^s.Shuffle.Salt) % uint64(ticks))}
 	}
 	return place{bucket, uint16(t.Since.Sub(bucket.Time()) / tick)}
 }
@@ -77,8 +77,8 @@ func (l *line) enter(id TicketID, r *row) {
 	l.ready++
 }
 
-// leave takes a visitor out of line.
-func (l *line) leave(r *row) {
+// remove takes a visitor out of line.
+func (l *line) remove(r *row) {
 	switch b := l.ticks[r.place.bucket]; {
 	case b == nil:
 	case r.back:

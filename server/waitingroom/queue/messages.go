@@ -39,7 +39,7 @@ type Report struct {
 
 // Account is what a data centre owes to the global objects that there have been.
 type Account struct {
-	// First says that no life of this data centre came before this one.
+	// First says that this data centre has no earlier incarnation.
 	First bool
 	// Grants are all that it has and may still charge.
 	Grants []Grant
@@ -251,7 +251,7 @@ func RandomWait(p, perMinute float64, waiting int) float64 {
 	return math.Log1p(-p) / math.Log1p(-chance)
 }
 
-// estimate is for a visitor of the bucket.
+// estimate returns the estimated wait of a visitor in a bucket.
 func (r *Room) estimate(m Method, bucket Minute) Estimate {
 	e := Estimate{Known: r.PerMinute > 0}
 	for _, b := range r.Waiting {

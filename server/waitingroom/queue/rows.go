@@ -94,7 +94,7 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 			switch {
 			case !ok || r.kind != waiting || r.wheel != t.turned:
 			case wheelSlotOf(r.gone) <= t.turned:
-				t.leave(&r)
+				t.remove(&r)
 				delete(t.rows, id)
 			default: // the visitor has come back since
 				t.scheduleRemoval(id, &r)
@@ -147,7 +147,7 @@ func (t *tickets) joinLine(id TicketID, r row) {
 	r.number, r.wheel = old.number, old.wheel
 	if old.kind != waiting || old.place != r.place || old.back != r.back {
 		if old.kind == waiting {
-			t.leave(&old)
+			t.remove(&old)
 		}
 		t.pruneEntries(r.place.bucket)
 		t.enter(id, &r)
@@ -185,13 +185,14 @@ func (t *tickets) isInLine(e entry) bool {
 	return r.kind == waiting && r.back && r.number == e.number
 }
 
-// A ledger is one minute's grants and what became of them.
+// A ledger is one minute's grants and their charges.
 type ledger struct {
 	MinuteCounts
 	granted int
 }
 
-func (d *DataCentre) ledger(m Minute) *ledger {
+// ledgerOf returns the ledger of a minute, and adds it if it is missing.
+func (d *DataCentre) ledgerOf(m Minute) *ledger {
 	l := d.minutes[m]
 	if l == nil {
 		l = &ledger{MinuteCounts: MinuteCounts{Minute: m}}
@@ -200,17 +201,17 @@ func (d *DataCentre) ledger(m Minute) *ledger {
 	return l
 }
 
-// chargeable are the minutes that an admission now may be in by the global object's
-// clock: this one, and near its turn the neighbour.
-func (s *Settings) chargeable(now time.Time) (first, last Minute) {
+// chargeableMinutes returns the minutes in which an admission now may be by the global object's
+// clock: this minute and, near its start or end, the neighbour.
+func (s *Settings) chargeableMinutes(now time.Time) (first, last Minute) {
 	return MinuteOf(now.Add(-s.Skew)), MinuteOf(now.Add(s.Skew))
 }
 
 // charge takes a slot from the grants, for an admission at used, which is now or, for a reserved slot, when that lapses at last.
 func (d *DataCentre) charge(used time.Time) {
-	first, last := d.settings.chargeable(d.now)
+	first, last := d.settings.chargeableMinutes(d.now)
 	for m := first; m <= last; m++ {
-		l := d.ledger(m)
+		l := d.ledgerOf(m)
 		l.Charged++
 		l.Slices[sliceOf(m, used)]++
 	}
@@ -218,9 +219,9 @@ func (d *DataCentre) charge(used time.Time) {
 
 // moveCharge records that a slot that was charged at a time, for an admission at from at last, is used at to at last.
 func (d *DataCentre) moveCharge(charged, from, to time.Time) {
-	first, last := d.settings.chargeable(charged)
+	first, last := d.settings.chargeableMinutes(charged)
 	for m := first; m <= last; m++ {
-		l := d.ledger(m)
+		l := d.ledgerOf(m)
 		l.Slices[sliceOf(m, from)]--
 		l.Slices[sliceOf(m, to)]++
 	}
@@ -228,7 +229,7 @@ func (d *DataCentre) moveCharge(charged, from, to time.Time) {
 
 // refund returns the reserved slot of a ticket that has not used it to the grants of the minutes that are not over.
 func (d *DataCentre) refund(r *row) {
-	first, last := d.settings.chargeable(time.Unix(0, r.accepted))
+	first, last := d.settings.chargeableMinutes(time.Unix(0, r.accepted))
 	for m := first; m <= last; m++ {
 		if l := d.minutes[m]; l != nil && m >= MinuteOf(d.now.Add(-d.settings.Skew)) {
 			l.Charged--
@@ -239,7 +240,7 @@ func (d *DataCentre) refund(r *row) {
 
 // unused returns how many more visitors the grants allow to be admitted now.
 func (d *DataCentre) unused() int {
-	first, last := d.settings.chargeable(d.now)
+	first, last := d.settings.chargeableMinutes(d.now)
 	least := MaxUsers
 	for m := first; m <= last; m++ {
 		l := d.minutes[m]
@@ -254,7 +255,7 @@ func (d *DataCentre) unused() int {
 // hasGrants reports whether there have been grants for the minutes that an admission now
 // would be charged to.
 func (d *DataCentre) hasGrants() bool {
-	first, last := d.settings.chargeable(d.now)
+	first, last := d.settings.chargeableMinutes(d.now)
 	for m := first; m <= last; m++ {
 		if l := d.minutes[m]; l == nil || l.granted == 0 {
 			return false

@@ -237,14 +237,14 @@ type Shuffle struct {
 
 // bucketOf returns the bucket in which a ticket queues, of the bucket of its first request.
 func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
-	if !s.shuffles(bucket) {
+	if !s.contains(bucket) {
 		return bucket
 	}
-	return s.From + Minute(mix(id, s.Salt)%uint64(s.Until-s.From))
+	return s.From + Minute(mixBits(id, s.Salt)%uint64(s.Until-s.From))
 }
 
-// shuffles reports whether a bucket is one of them.
-func (s Shuffle) shuffles(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
+// contains reports whether a bucket is one of them.
+func (s Shuffle) contains(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
 // WithDefaults fills in the zero fields, and reports settings that no room can work with.
 func (s Settings) WithDefaults() (Settings, error) {

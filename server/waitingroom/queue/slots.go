@@ -101,10 +101,9 @@ type Traffic struct {
 	Of int
 }
 
-// divide divides slots by the shares of the traffic: of is the part of each data
-// centre, in the order of the shares, and anywhere the part that is not reserved, which
-// is everything where there is no history.
-func (t Traffic) divide(slots int) (of []int, anywhere int) {
+// divideSlots divides slots by the shares of the traffic: of is the slots of each data centre, in the order of the shares, and anywhere the
+// slots that are not reserved: all of them without a history.
+func (t Traffic) divideSlots(slots int) (of []int, anywhere int) {
 	weights := make([]int, len(t.Shares)+1)
 	sum := 0
 	for i, s := range t.Shares {
@@ -119,9 +118,9 @@ func (t Traffic) divide(slots int) (of []int, anywhere int) {
 	return parts[:len(t.Shares)], parts[len(t.Shares)]
 }
 
-// share is the part of one data centre, and the part of Anywhere.
-func (t Traffic) share(slots int, dataCentre string) (own, anywhere int) {
-	of, anywhere := t.divide(slots)
+// slotsOf returns the slots of one data centre, and those that no data centre has reserved.
+func (t Traffic) slotsOf(slots int, dataCentre string) (own, anywhere int) {
+	of, anywhere := t.divideSlots(slots)
 	for i, s := range t.Shares {
 		if s.DataCentre == dataCentre {
 			return of[i], anywhere

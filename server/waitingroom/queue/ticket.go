@@ -64,15 +64,15 @@ func (t *Ticket) Waiting() bool { return t.AcceptedAt.IsZero() }
 // First reports whether this is the first request of the visitor.
 func (t *Ticket) First() bool { return t.LastCheckIn.IsZero() && t.Waiting() }
 
-// misplaced reports whether a waiting ticket has lost its place by staying away, or says
-// what no data centre writes.
-func (s *Settings) misplaced(now time.Time, t *Ticket) bool {
+// hasLostPlace reports whether a waiting ticket has lost its place because the visitor stayed away too long, or has values that no data
+// centre writes.
+func (s *Settings) hasLostPlace(now time.Time, t *Ticket) bool {
 	ahead := now.Add(s.Skew)
 	return !t.First() && (now.Sub(t.LastCheckIn) > s.PlaceKept || t.LastCheckIn.After(ahead) || t.Bucket() > MinuteOf(ahead))
 }
 
-// counts reports whether a ticket still counts as active or waiting.
-func (t *Ticket) counts(now time.Time) bool {
+// isCounted reports whether a ticket still counts as active or waiting.
+func (t *Ticket) isCounted(now time.Time) bool {
 	if t.Waiting() {
 		return t.next().Add(absence).After(now)
 	}
@@ -163,9 +163,9 @@ func (s *Settings) sessionEnd(now time.Time, longest time.Duration) time.Time {
 	return MinuteOf(now).end().Add(d)
 }
 
-// mix spreads the bits of a ticket's id and a salt over 64 bits (the finaliser of
+// mixBits spreads the bits of a ticket's id and a salt over 64 bits (the finaliser of
 // SplitMix64, Steele, Lea and Flood 2014).
-func mix(id TicketID, salt uint64) uint64 {
+func mixBits(id TicketID, salt uint64) uint64 {
 	step := func(x uint64) uint64 {
 		x += 0x9e3779b97f4a7c15
 		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -175,9 +175,9 @@ func mix(id TicketID, salt uint64) uint64 {
 	return step(step(step(salt)^binary.LittleEndian.Uint64(id[:8])) ^ binary.LittleEndian.Uint64(id[8:]))
 }
 
-// generator returns the random numbers of one machine: the same for the same seed and
-// name, and unlike those of any other.
-func generator(seed uint64, name string, incarnation int64) *rand.Rand {
+// newRandom returns the random generator of one machine. Its numbers depend on seed, name and
+// incarnation only.
+func newRandom(seed uint64, name string, incarnation int64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(incarnation)))

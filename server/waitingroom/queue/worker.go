@@ -34,7 +34,7 @@ type sentTicket struct {
 // NewWorker returns a worker that knows of no visitors yet. The settings must have come
 // from [Settings.WithDefaults].
 func NewWorker(name string, s Settings, seed uint64) *Worker {
-	return &Worker{name: name, settings: s, rng: generator(seed, "worker "+name, 0), covered: map[Minute]int{}}
+	return &Worker{name: name, settings: s, rng: newRandom(seed, "worker "+name, 0), covered: map[Minute]int{}}
 }
 
 // Configure changes the settings.
@@ -66,7 +66,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 		return Decision{Outcome: Wait, Ticket: t, Estimate: w.estimate(&t)}
 	case s.Allocator == Counter:
 		return Decision{Outcome: Ask, Ticket: t}
-	case s.misplaced(w.now, &t):
+	case s.hasLostPlace(w.now, &t):
 		return Decision{Outcome: Reissue}
 	}
 	first := t.First()
@@ -145,7 +145,7 @@ func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool)
 // has reserved.
 func (w *Worker) slotBudget(slots int) int {
 	s, room := &w.settings, &w.state.Room
-	own, anywhere := room.Traffic.share(slots, w.state.DataCentre)
+	own, anywhere := room.Traffic.slotsOf(slots, w.state.DataCentre)
 	utilisation := float64(room.Active) / float64(s.TotalActiveUsers)
 	return s.perWorker(own, w.state.Workers, utilisation) + s.perWorker(anywhere, room.Workers, utilisation)
 }
@@ -155,7 +155,7 @@ func (w *Worker) slotBudget(slots int) int {
 func (w *Worker) Report(now time.Time) WorkerReport {
 	w.now = later(w.now, now)
 	w.seq++
-	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return !t.counts(w.now) })
+	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return !t.isCounted(w.now) })
 	r := WorkerReport{Worker: w.name, Seq: w.seq}
 	for _, t := range w.sent {
 		r.Tickets = append(r.Tickets, t.Ticket)
@@ -186,7 +186,7 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 	d.advance(now)
 	d.workers[report.Worker] = d.now
 	for i := range report.Tickets {
-		if t := &report.Tickets[i]; t.counts(d.now) {
+		if t := &report.Tickets[i]; t.isCounted(d.now) {
 			d.mergeTicket(t)
 		}
 	}
@@ -218,7 +218,7 @@ func (d *DataCentre) mergeTicket(t *Ticket) {
 	d.countUser(&r)
 	d.beyond = true
 	if known && r.kind == waiting {
-		d.leave(&r)
+		d.remove(&r)
 	}
 	if r.kind == spent {
 		r.ends = 0
@@ -226,7 +226,7 @@ func (d *DataCentre) mergeTicket(t *Ticket) {
 	if !known || r.kind == waiting || r.kind == spent {
 		d.tickets.active++
 		if t.AcceptedAt.Equal(t.LastCheckIn) {
-			d.ledger(MinuteOf(t.LastCheckIn)).Admitted++
+			d.ledgerOf(MinuteOf(t.LastCheckIn)).Admitted++
 		}
 	}
 	d.countSession(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
