@@ -202,10 +202,7 @@ func TestRunbook(t *testing.T) {
 		"Cache not purged": func(d *drill) {
 			d.up("--purge-hook", "http://127.0.0.1:1/", "--asset-base", "https://cdn.example.com")
 			d.shell(0, "larder withdraw demo 1.0.0 --reason 'a test'")
-			waitFor(d.T, "that the purge fails", func() bool {
-				said, _ := d.command("larder doctor").CombinedOutput()
-				return bytes.Contains(said, []byte("purge hook"))
-			})
+			d.waitForDoctor("", "purge hook")
 			d.run(0, 0, "purge hook: demo 1.0.0 is withdrawn, but a cache in front may still have it", "larder reload")
 		},
 		"Catalogue unreadable": func(d *drill) {
@@ -214,10 +211,7 @@ func TestRunbook(t *testing.T) {
 			d.until(200, "1.0.0")
 			d.write("catalogue/demo.json", "{")
 			d.shell(0, "larder reload")
-			waitFor(d.T, "that the file is refused", func() bool {
-				said, _ := d.command("larder doctor").CombinedOutput()
-				return bytes.Contains(said, []byte("catalogue: "))
-			})
+			d.waitForDoctor("", "catalogue: ")
 			d.run(0, 1, "a file of the catalogue is refused", "larder lint ")
 			d.write("catalogue/demo.json", string(text))
 			d.run(1, 0)
@@ -237,12 +231,18 @@ func TestRunbook(t *testing.T) {
 		},
 		"Mirror behind": func(d *drill) {
 			d.up()
-			d.shell(0, "larder mirror http://127.0.0.1:8080 --data mirror --once", "Caught up")
-			d.run(0, 0, "deep fsck: there was none yet")
+			mirror := d.command("exec larder mirror http://127.0.0.1:8080 --data mirror --listen 127.0.0.1:0 --private-listen off --ready-file mirror-ready")
+			startSaying(d.T, mirror, "Larder serves ")
+			d.waitForDoctor("--data mirror", "deep fsck: there was none yet")
+			d.end()
+			d.waitForDoctor("--data mirror", "source: following ")
+			d.run(0, 0, "source: following ", "larder doctor # at the source")
 		},
 		"Log not pushed": func(d *drill) {
+			d.env = []string{"LARDER_LOG_REPOSITORY=example/logs", "GITHUB_TOKEN=ghp_token", "LARDER_GITHUB_URL=http://127.0.0.1:1"}
 			d.up()
-			d.run(0, 0, "releases published")
+			d.waitForDoctor("", "log push: ")
+			d.run(0, 0, "log push: pushing the log to example/logs@main fails: ", "releases published")
 		},
 		"Node behind": func(d *drill) {
 			d.up("--bucket", "file://"+d.in("bucket"))
@@ -465,6 +465,15 @@ func (d *drill) up(more ...string) {
 func (d *drill) end() {
 	d.Helper()
 	d.stop()
+}
+
+// waitForDoctor returns when larder doctor with these flags says this.
+func (d *drill) waitForDoctor(flags, says string) {
+	d.Helper()
+	waitFor(d.T, "that larder doctor says "+says, func() bool {
+		said, _ := d.command("larder doctor " + flags).CombinedOutput()
+		return bytes.Contains(said, []byte(says))
+	})
 }
 
 // said wants the log of the process to have this.

@@ -178,7 +178,7 @@ func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	if l == nil {
 		return
 	}
-	has := "not known yet how many"
+	has := "an unknown number"
 	if l.Entries >= 0 {
 		has = humanize.Comma(l.Entries)
 	}
