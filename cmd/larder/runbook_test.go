@@ -247,7 +247,11 @@ func TestRunbook(t *testing.T) {
 		"Node behind": func(d *drill) {
 			d.up("--bucket", "file://"+d.in("bucket"))
 			d.until(200, "1.0.0")
-			d.run(0, 0, "ROLE")
+			d.shell(0, "mkdir -p two/keys; cp keys/log.pub keys/checkpoint keys/cluster.key two/keys")
+			follower := d.command("exec larder serve --data two/data --bucket file://" + d.in("bucket") + " --node-url https://127.0.0.1:0 --asset-base https://cdn.example.com")
+			startSaying(d.T, follower, "Larder serves ")
+			d.waitForDoctor("", "node settings: ")
+			d.run(0, 0, "has other settings: asset-base", "ROLE", "follower")
 		},
 		"Clock wrong": func(d *drill) {
 			d.write("bin/timedatectl", "#!/bin/sh\n") // a clock cannot be wrong for one process
