@@ -27,7 +27,7 @@ import (
 // TestAgainstBrowser opens generated pages in Chromium and compares its requests with the report of each page: every script that
 // Chromium requests has to be in it. LARDER_TEST_WHOLE=1 has 2,000 pages, and LARDER_TEST_SEED chooses others.
 func TestAgainstBrowser(t *testing.T) {
-	seed, pages := uint64(1), 200
+	seed, pages := uint64(1), 60
 	if os.Getenv("LARDER_TEST_WHOLE") != "" {
 		pages = 2000
 	}
