@@ -91,7 +91,7 @@ func TestUpgradesOnPage(t *testing.T) {
 	}
 	index := shelf.Index(library.Options{Dictionaries: true})
 	s := newSite(t, shelf, func(o *Options) { o.Library = index })
-	want := fmt.Sprintf("<dt>Upgrade</dt><dd>from 1.1.0: %d B, from 1.0.0: %d B</dd>", deltas["1.1.0"], deltas["1.0.0"])
+	want := fmt.Sprintf("<dt>Upgrade</dt><dd>%d B <span class=\"hint\">from 1.1.0</span> %d B <span class=\"hint\">from 1.0.0</span></dd>", deltas["1.1.0"], deltas["1.0.0"])
 	if body := get(t, s, "/library/lib/1.1.1").Body.String(); !strings.Contains(body, want) {
 		t.Errorf("the page lacks %s", want)
 	}
