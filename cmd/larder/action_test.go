@@ -217,7 +217,7 @@ func TestAction(t *testing.T) {
 	if !ok || strings.Contains(output, "::") {
 		t.Errorf("good: %t\n%s", ok, output)
 	}
-	for _, want := range []string{"### `demo` `1.0.0`", " made  demo.min.js\n", "18 B  demo.js\n",
+	for _, want := range []string{"### `demo` `1.0.0`", "minified  demo.min.js\n", "18 B  demo.js\n",
 		`<script src="https://cdn.example.com/ajax/libs/demo/1.0.0/demo.min.js" integrity="sha512-…" crossorigin="anonymous"></script>`} {
 		if !strings.Contains(summary, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, summary)
