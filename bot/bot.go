@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -89,6 +89,9 @@ type Limits struct {
 	MemoryBytes int64
 	// Workers is how many files are processed at once; default: one for each processor.
 	Workers int
+	// Encoders is how many contents of new releases are encoded at once, and how many are recompressed; default: one for each processor. A
+	// process that serves leaves one processor to requests.
+	Encoders int
 }
 
 // A Clock is what the bot knows of time; default the real one.
@@ -126,7 +129,8 @@ func (o *Options) setDefaults() error {
 	o.Interval = cmp.Or(o.Interval, time.Hour)
 	o.Downloads = cmp.Or(o.Downloads, DownloadsAtOnce)
 	o.MemoryBytes = cmp.Or(o.MemoryBytes, 512<<20)
-	o.Workers = cmp.Or(o.Workers, runtime.GOMAXPROCS(0))
+	o.Workers = cmp.Or(o.Workers, priority.Processors())
+	o.Encoders = cmp.Or(o.Encoders, priority.Processors())
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
@@ -177,12 +181,12 @@ func New(o Options) (*Bot, error) {
 
 // open opens the parts of the bot, each from those below it.
 func (b *Bot) open(o Options) (err error) {
-	budget := worker.NewBudget(o.Workers, o.MemoryBytes)
+	budget := worker.NewBudget(o.Encoders, o.MemoryBytes)
 	upstreams := &sources.Sources{Npm: o.Npm, Git: o.Git, Provenance: o.Provenance}
 	records := sources.NewRecords(sources.RecordsOptions{Store: o.Store, Logger: o.Logger, Interval: o.Interval, Changed: o.Changed, Now: o.Now})
 	b.breakers = sources.NewBreakers(o.Now, o.ClockCheck, o.Logger)
 	b.Recompressor, err = recompression.New(recompression.Options{
-		Store: o.Store, Logger: o.Logger, Program: o.Worker, Workers: o.Workers, Budget: budget, Squeezed: o.Squeezed, Events: o.Events, Now: o.Now,
+		Store: o.Store, Logger: o.Logger, Program: o.Worker, Workers: o.Encoders, Budget: budget, Squeezed: o.Squeezed, Events: o.Events, Now: o.Now,
 		Dictionaries: o.Dictionaries, DeltaStored: o.DeltaStored,
 	})
 	if err != nil {
@@ -190,7 +194,7 @@ func (b *Bot) open(o Options) (err error) {
 	}
 	b.Publisher, err = ingest.New(ingest.Options{
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Sources: upstreams, Records: records, Breakers: b.breakers,
-		Recompressor: b.Recompressor, Budget: budget, Downloads: o.Downloads, Workers: o.Workers, MemoryBytes: o.MemoryBytes,
+		Recompressor: b.Recompressor, Budget: budget, Downloads: o.Downloads, Workers: o.Workers, Encoders: o.Encoders, MemoryBytes: o.MemoryBytes,
 		TempDir: o.TempDir, Program: o.Worker, Changed: o.Changed, Events: o.Events, Now: o.Now, Sleep: o.Sleep,
 		Reschedule: func(ctx context.Context, pkg string, at time.Time) { b.Scheduler.Reschedule(ctx, pkg, at) },
 	})

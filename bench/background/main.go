@@ -5,10 +5,12 @@
 //
 // Each round has a data folder of its own, and measures the undisturbed process first. Requests are sent at a fixed rate, and
 // each is timed from the moment at which it was due, so a server that stalls cannot hide it (Gil Tene, "How NOT to Measure
-// Latency"). The load generator is on the same processors, too: its own delays are in every figure.
+// Latency"). The load generator is on the same processors, in a process of its own that runs as soon as it wakes up, since the clients of
+// a real site do not wait for its processors. What it waits nevertheless is in every figure.
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -32,13 +34,14 @@ import (
 
 	"github.com/larder-cdn/larder/bench/internal/stage"
 	"github.com/larder-cdn/larder/internal/chart"
+	"github.com/larder-cdn/larder/internal/priority"
 )
 
 const (
 	hotFiles    = 20
 	connections = 32
-	// Releases to publish are written before anything is measured; each has so many files.
-	releases, filesOfRelease = 40, 200
+	// Releases to publish are written before anything is measured: as many as one process can publish in a second, each with so many files.
+	releasesPerSecond, filesOfRelease = 6, 200
 )
 
 type options struct {
@@ -50,6 +53,13 @@ type options struct {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == loadArgument {
+		if err := runLoad(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "background:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.StringVar(&o.larder, "larder", "bin/larder", "the `program` to measure")
 	flag.IntVar(&o.rounds, "rounds", 5, "`N` rounds, each with a new data folder")
@@ -143,21 +153,19 @@ type site struct {
 	larder, folder, address string
 	env                     []string
 	stops                   []func()
-	client                  *http.Client
-	releases                int
+	releases, published     int // to publish, and started
 
 	mu  sync.Mutex
 	err error
 }
 
-// startSite publishes the hot files, compresses them as well as it goes, and starts the process. It returns when each file is in
-// memory.
+// startSite publishes the hot files, compresses them as well as it goes, and starts the process.
 func (o options) startSite(ctx context.Context) (s *site, err error) {
 	folder, err := os.MkdirTemp("", "larder-background-")
 	if err != nil {
 		return nil, err
 	}
-	s = &site{larder: o.larder, folder: folder, client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}}
+	s = &site{larder: o.larder, folder: folder}
 	s.stops = append(s.stops, func() { os.RemoveAll(folder) })
 	defer func() {
 		if err != nil {
@@ -178,7 +186,8 @@ func (o options) startSite(ctx context.Context) (s *site, err error) {
 			return nil, err
 		}
 	}
-	for n := range releases {
+	s.releases = max(2, 2*releasesPerSecond*int(o.duration.Seconds())) // for both kinds of work that publish
+	for n := range s.releases {
 		for i := range filesOfRelease {
 			if err := writeScript(filepath.Join(s.release(n+1), fmt.Sprintf("%d.js", i)), 20_000); err != nil {
 				return nil, err
@@ -197,15 +206,8 @@ func (o options) startSite(ctx context.Context) (s *site, err error) {
 		return nil, err
 	}
 	s.stops = append(s.stops, stop)
-	if s.address, err = stage.AwaitURL(ctx, up.Process, ready); err != nil {
-		return nil, err
-	}
-	for i := range hotFiles {
-		if err := s.get(ctx, i); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	s.address, err = stage.AwaitURL(ctx, up.Process, ready)
+	return s, err
 }
 
 func (s *site) data() string      { return filepath.Join(s.folder, "data") }
@@ -257,11 +259,11 @@ func (s *site) checkAll(ctx context.Context) {
 // publishAll publishes one release after the other. The process recompresses their files meanwhile.
 func (s *site) publishAll(ctx context.Context) {
 	s.repeat(ctx, func() error {
-		s.releases++
-		if s.releases > releases {
-			return fmt.Errorf("all %d releases are published; choose a shorter -duration", releases)
+		s.published++
+		if s.published > s.releases {
+			return fmt.Errorf("all %d releases are published", s.releases)
 		}
-		return s.command(ctx, "import", "other", fmt.Sprintf("1.0.%d", s.releases), s.release(s.releases))
+		return s.command(ctx, "import", "other", fmt.Sprintf("1.0.%d", s.published), s.release(s.published))
 	})
 }
 
@@ -274,14 +276,75 @@ func (s *site) doAll(ctx context.Context) {
 	all.Wait()
 }
 
+// loadArgument is the only argument of a process that generates load.
+const loadArgument = "generate-load"
+
+// A load is what a process that generates load reads, in JSON.
+type load struct {
+	Address  string
+	Rate     int // requests per second
+	Duration time.Duration
+}
+
+// measure has another process request hot files at a rate. It returns how long each took from the moment at which it was due.
+func (s *site) measure(ctx context.Context, rate int, duration time.Duration) (latencies []time.Duration, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	input, err := json.Marshal(load{s.address, rate, duration})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, loadArgument)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
+	output, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	return latencies, json.Unmarshal(output, &latencies)
+}
+
+// runLoad generates load as in says, and writes the latencies to out.
+func runLoad(in io.Reader, out io.Writer) error {
+	var l load
+	if err := json.NewDecoder(in).Decode(&l); err != nil {
+		return err
+	}
+	if err := priority.RaiseForRequests(); err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
+	for i := range hotFiles { // open connections, and have each file in memory
+		if err := l.get(client, i); err != nil {
+			return err
+		}
+	}
+	step := time.Second * connections / time.Duration(l.Rate)
+	latencies, errs := make([][]time.Duration, connections), make([]error, connections)
+	var all sync.WaitGroup
+	start := time.Now()
+	for c := range connections {
+		all.Go(func() {
+			for due := start.Add(step * time.Duration(c) / connections); due.Sub(start) < l.Duration && errs[c] == nil; due = due.Add(step) {
+				time.Sleep(time.Until(due))
+				errs[c] = l.get(client, rand.IntN(hotFiles))
+				latencies[c] = append(latencies[c], time.Since(due))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errors.Join(errs...), json.NewEncoder(out).Encode(slices.Concat(latencies...)))
+}
+
 // get requests a hot file.
-func (s *site) get(ctx context.Context, file int) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/ajax/libs/hot/1.0.0/%d.js", s.address, file), nil)
+func (l load) get(client *http.Client, file int) error {
+	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s/ajax/libs/hot/1.0.0/%d.js", l.Address, file), nil)
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Accept-Encoding", "br")
-	response, err := s.client.Do(r)
+	response, err := client.Do(r)
 	if err != nil {
 		return err
 	}
@@ -293,25 +356,6 @@ func (s *site) get(ctx context.Context, file int) error {
 		return fmt.Errorf("%s answers %s with the encoding %q", r.URL, response.Status, response.Header.Get("Content-Encoding"))
 	}
 	return nil
-}
-
-// measure requests hot files at a rate, and returns how long each took from the moment at which it was due.
-func (s *site) measure(ctx context.Context, rate int, duration time.Duration) ([]time.Duration, error) {
-	step := time.Second * connections / time.Duration(rate)
-	latencies, errs := make([][]time.Duration, connections), make([]error, connections)
-	var all sync.WaitGroup
-	begun := time.Now()
-	for c := range connections {
-		all.Go(func() {
-			for due := begun.Add(step * time.Duration(c) / connections); due.Sub(begun) < duration && errs[c] == nil; due = due.Add(step) {
-				time.Sleep(time.Until(due))
-				errs[c] = s.get(ctx, rand.IntN(hotFiles))
-				latencies[c] = append(latencies[c], time.Since(due))
-			}
-		})
-	}
-	all.Wait()
-	return slices.Concat(latencies...), errors.Join(errs...)
 }
 
 // writePackage adds a package to the catalogue that takes all scripts as they are.

@@ -12,6 +12,15 @@ import (
 	"github.com/larder-cdn/larder/bench/internal/stage"
 )
 
+// TestMain is the load generator where run starts this program again.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == loadArgument {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // Each kind of work goes on beside the requests, all of which are answered, and the chart is drawn.
 func TestRun(t *testing.T) {
 	if testing.Short() {

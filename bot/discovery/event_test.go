@@ -76,7 +76,7 @@ func openScheduler(t *testing.T, sink events.Sink, names ...string) (*Scheduler,
 	breakers := sources.NewBreakers(now, time.Minute, logger)
 	publisher, err := ingest.New(ingest.Options{
 		Store: store, Log: log, Logger: logger, Sources: upstreams, Records: records, Breakers: breakers, Budget: worker.NewBudget(1, 1<<20),
-		Downloads: 1, Workers: 1, TempDir: filepath.Join(dir, "tmp"), Changed: changed, Events: sink, Now: now,
+		Downloads: 1, Workers: 1, Encoders: 1, TempDir: filepath.Join(dir, "tmp"), Changed: changed, Events: sink, Now: now,
 	})
 	if err != nil {
 		t.Fatal(err)

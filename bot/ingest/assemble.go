@@ -289,6 +289,8 @@ func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash
 		if there, err := pins.Has(hash); err != nil || there {
 			return nil, err
 		}
+		pb.encoders <- struct{}{}
+		defer func() { <-pb.encoders }()
 		var coded []kvstore.Coded
 		for _, c := range recompression.Compressed {
 			quick, err := coding.Encode(c, coding.Quick, data)

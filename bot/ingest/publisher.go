@@ -42,7 +42,8 @@ type Options struct {
 	// Budget decides when a file may be processed.
 	Budget *worker.Budget
 	// Downloads bounds the releases that are fetched and processed at once, besides fresh ones; Workers bounds the files.
-	Downloads, Workers int
+	// Encoders bounds the contents that are encoded at once.
+	Downloads, Workers, Encoders int
 	// MemoryBytes bounds the memory of the budget and of child processes, in bytes.
 	MemoryBytes int64
 	// TempDir is a folder of the publisher's own. New removes old downloads in it.
@@ -68,6 +69,7 @@ type Publisher struct {
 	// Fresh releases have a pipeline of their own, so that they wait for no other.
 	backlog, fresh *pipeline
 	encoding       singleflight.Group // by content, so that equal ones are compressed once
+	encoders       chan struct{}      // has a value for each goroutine that encodes a content
 
 	current atomic.Pointer[packages.Catalogue] // nil while none is known
 	claims  Claims                             // versions that a goroutine is publishing
@@ -88,6 +90,7 @@ func New(o Options) (*Publisher, error) {
 		backlog:   newPipeline(o, o.Workers, max(o.Workers, o.Downloads)),
 		fresh:     newPipeline(o, freshWorkers(o.Workers), max(freshWorkers(o.Workers), FreshDownloads)),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
+		encoders:  make(chan struct{}, o.Encoders),
 	}
 	o.Budget.Minifiers, o.Budget.Fresh = p.backlog.minifiers, p.fresh.minifiers
 	if err := p.markUnclean(); err != nil {

@@ -12,7 +12,6 @@ import (
 	landlocksys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
-	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
 var system = protections{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
@@ -157,14 +156,6 @@ func installFilter() error {
 		return errno
 	case thread != 0:
 		return errors.New("a thread has another filter")
-	}
-	return nil
-}
-
-// lowerPriority gives all threads of the process the lowest priority. On Linux a priority belongs to a thread.
-func lowerPriority() error {
-	if _, _, errno := psx.Syscall3(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 19); errno != 0 {
-		return errno
 	}
 	return nil
 }

@@ -5,8 +5,5 @@ package worker
 // limitResources does nothing.
 func limitResources() error { return nil }
 
-// lowerPriority does nothing.
-func lowerPriority() error { return nil }
-
 // closeInheritedDescriptors does nothing.
 func closeInheritedDescriptors() {}

@@ -34,6 +34,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/worker/esm"
 	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
@@ -290,9 +291,11 @@ func runChild(k protections) {
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the
 	// parent decides what they mean, and its end closes the input.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	setPriority := priority.Restore // the parent may have raised its own
 	if len(os.Args) > 2 && os.Args[2] == niceArgument {
-		_ = lowerPriority() // if it fails, the work goes on at the usual priority
+		setPriority = priority.LowerForBackground
 	}
+	_ = setPriority() // if it fails, the work goes on at the parent's priority
 	closeInheritedDescriptors()
 	out := bufio.NewWriter(os.Stdout)
 	send := func(message interface{ write(io.Writer) error }) error {

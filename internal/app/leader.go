@@ -9,6 +9,7 @@ import (
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
@@ -54,10 +55,14 @@ func (standalone) localCommands(all operations, schedule http.Handler) (operatio
 
 // writerConfig returns how a role that publishes opens the data folder.
 func (s Server) writerConfig(r *roleRun) writerConfig {
-	return writerConfig{
+	c := writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
 		follow: s.Fill, events: events.Count(r.metrics, s.Events),
 	}
+	if s.Serve {
+		c.encoders = max(1, priority.Processors()-1)
+	}
+	return c
 }
 
 // startPublishing opens the parts of a role that publishes and signs, and adds them to the run. open opens the data folder and

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -91,7 +91,7 @@ func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	if err != nil {
 		return nil, openingError(s, errors.Join(err, store.Close()))
 	}
-	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, pages: new(pageSources), workers: runtime.GOMAXPROCS(0)}
+	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, pages: new(pageSources), workers: priority.Processors()}
 	if o.address != "" {
 		r.workers = max(1, r.workers/2)
 	}

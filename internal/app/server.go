@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
 )
@@ -77,6 +78,11 @@ func (s Server) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.close(err)) }()
+	if s.Serve {
+		if err := priority.RaiseForRequests(); err != nil {
+			s.Logger.Debug("requests wait for other processes", "err", err)
+		}
+	}
 	v.signals.handleSignals(ctx)
 	for next := s.planRun(s.Settings, takeoverBackoff{}); next != nil; {
 		r, p := s.newRun(ctx, v, next), next

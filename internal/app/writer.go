@@ -45,6 +45,7 @@ type writerConfig struct {
 	squeezed func(kvstore.Hash)
 	// deltaStored is called with each content that has a delta against a dictionary; it may be nil.
 	deltaStored func(h, dictionary kvstore.Hash)
+	encoders    int // see [bot.Limits]
 }
 
 // Signing says whether the log is signed by a [Writer].
@@ -213,7 +214,7 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 		Log:       w.folder.log,
 		Catalogue: d.first,
 		Upstreams: bot.Upstreams{Npm: d.clients.Npm, Git: d.clients.Git, Provenance: d.attestations, Feed: s.Feed, CountDownloads: d.downloads},
-		Limits:    bot.Limits{Releases: s.Releases, Interval: s.Interval, MemoryBytes: s.Memory},
+		Limits:    bot.Limits{Releases: s.Releases, Interval: s.Interval, MemoryBytes: s.Memory, Encoders: o.encoders},
 		TempDir:   filepath.Join(tmpDir(s.Data), "bot"),
 		Logger:    logger,
 		Events:    o.events,

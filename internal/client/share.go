@@ -5,10 +5,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/priority"
 )
 
 // Shares are places that clients share, such as archives being made, streams of the log, and processors for pages. While places are free, a
@@ -61,7 +62,7 @@ func NewTurns(places int) *Shares {
 }
 
 // PageProcessors returns how many of the machine's processors may produce pages and API responses at once. The others are for files.
-func PageProcessors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+func PageProcessors() int { return max(1, priority.Processors()/2) }
 
 type scarcityKey struct{}
 

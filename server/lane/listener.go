@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/priority"
 )
 
 // A Handler answers requests. Answer sends a response to x and returns true, or sends
@@ -154,7 +154,7 @@ func (l *Listener) startLoops() {
 		return
 	}
 	err := l.source.prepareListener()
-	for n := 0; n < runtime.GOMAXPROCS(0) && err == nil; n++ {
+	for n := 0; n < priority.Processors() && err == nil; n++ {
 		var loop *loop
 		if loop, err = newLoop(); err == nil {
 			l.loops = append(l.loops, loop)

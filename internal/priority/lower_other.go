@@ -1,0 +1,6 @@
+//go:build !unix
+
+package priority
+
+// LowerForBackground does nothing.
+func LowerForBackground() error { return nil }

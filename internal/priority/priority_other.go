@@ -1,0 +1,12 @@
+//go:build !linux
+
+package priority
+
+// RaiseForRequests lets more goroutines run at once than there are processors.
+func RaiseForRequests() error {
+	addThreads()
+	return nil
+}
+
+// Restore does nothing.
+func Restore() error { return nil }
