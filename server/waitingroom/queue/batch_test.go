@@ -75,6 +75,24 @@ func TestSlotsOfTheAbsent(t *testing.T) {
 	}
 }
 
+// TestFirstRequestsAfterTheAbsent has slots granted for visitors from before a restart who do not come back: no first request takes them
+// while visitors wait who came before it, here and at other data centres.
+func TestFirstRequestsAfterTheAbsent(t *testing.T) {
+	w := newWorld(t, settings(t, 1000, 10), "one")
+	d := w.sites[0]
+	w.exchange(d)
+	m := MinuteOf(w.now)
+	d.leaseUntil, d.ledgerOf(m).granted, d.absentUntil = w.now.Add(time.Minute), 10, w.now
+	d.calls.batch = Batch{w.now, 10, []Bucket{{m - 1, 10, 0}}}
+	if got := d.Settle(w.now, w.newcomer()).Outcome; got != Wait {
+		t.Errorf("a first request: %v", got)
+	}
+	d.absentUntil = w.now.Add(-time.Minute)
+	if got := d.Settle(w.now, w.newcomer()).Outcome; got != Pass {
+		t.Errorf("a first request in a later minute: %v", got)
+	}
+}
+
 // TestReportedLine has the next visitors reported by the second in which they came.
 func TestReportedLine(t *testing.T) {
 	m := minuteOf(t, "15:54")

@@ -257,9 +257,10 @@ func (d *DataCentre) longestSession() time.Duration {
 	return d.leaseDuration
 }
 
-// isFree reports whether there are slots beyond those that all waiting visitors could take.
+// isFree reports whether there are slots beyond those that all waiting visitors could take, here and at the data centres to which they
+// may have gone.
 func (d *DataCentre) isFree() bool {
-	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting
+	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting && !d.isBeyondBatch(MinuteOf(d.now))
 }
 
 // returnToLine puts the ticket of a visitor who has come back in line, and reserves the slots that are free. It returns the ticket's row.
