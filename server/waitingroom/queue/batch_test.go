@@ -44,6 +44,7 @@ func TestCallTime(t *testing.T) {
 		{100, place{m - 1, 10}, 100 * callGap},
 		{100, place{m - 1, 599}, 100 * callGap},
 		{100, place{m, 0}, 100 * callGap},
+		{60, place{m, 30}, 60 * callGap}, // if others do not come for whom there would be no slot
 		{1000, place{m, 30}, 1000 * 5 * time.Millisecond},
 	} {
 		d.calls.batch = Batch{start, c.slots, []Bucket{{m - 1, 100, 0}, {m, 900, 20}}}

@@ -60,7 +60,8 @@ func (d *DataCentre) reserveFreeSlots() {
 
 // callTime returns when to call the visitor at a place, for whom a slot is reserved now.
 func (d *DataCentre) callTime(p place) time.Time {
-	gap := min(callGap, callsWithin/time.Duration(max(1, d.calls.batch.Slots)))
+	slots := max(1, d.calls.batch.Slots)
+	gap := min(callGap, callsWithin/time.Duration(slots))
 	if d.settings.Method == Random {
 		return later(d.now, d.calls.last.Add(gap))
 	}
@@ -72,6 +73,7 @@ func (d *DataCentre) callTime(p place) time.Time {
 			before += float64(b.Waiting) * min(1, float64(p.tick-b.Tick)/float64(fineTicks))
 		}
 	}
+	before = min(before, float64(slots)) // many of the line may have left, or not come back
 	return later(d.now, d.calls.batch.Start.Add(time.Duration(before*float64(gap))))
 }
 
