@@ -45,7 +45,7 @@ type Options struct {
 	Clock
 	// TempDir is a folder of the bot's own, which it empties when it starts. Default: a new one in the system's.
 	TempDir string
-	// Worker is the program of the child processes of package worker. Default: this one, whose main must call worker.Main.
+	// Worker is the program of the child processes of package worker. Default: this one, whose main must call worker.RunChild.
 	Worker string
 	// Runtime has the poll schedule. Default: one of the bot's own.
 	Runtime *durable.Runtime

@@ -37,7 +37,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
 		dieIfTold()
-		worker.Main()
+		worker.RunChild()
 	}
 	isolateNpm()
 	useMemory()

@@ -204,15 +204,15 @@ func (c *check) checkFilename(p *Package) {
 		c.add(Warning, "filename", c.root.at, location, describeMissing("filename", schemaAt(location)))
 		return
 	}
-	if !isPublishable(p.Filename) {
+	if !isValidFilePath(p.Filename) {
 		c.add(Error, "filename", c.root.find(location...).at, location, fmt.Sprintf(
 			"\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
 			quote(p.Filename)))
 	}
 }
 
-// isPublishable reports whether a file can be published at the path.
-func isPublishable(name string) bool {
+// isValidFilePath reports whether name is a relative path with slashes, without "..", backslashes and control characters.
+func isValidFilePath(name string) bool {
 	return name != "." && fs.ValidPath(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '\\' || unicode.IsControl(r)
 	})

@@ -224,7 +224,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("accepted an incomplete package: %+v", p)
 			}
 			for _, s := range p.Select(release) {
-				if !isPublishable(s.Path) || !strings.HasSuffix(s.Source, s.Path) {
+				if !isValidFilePath(s.Path) || !strings.HasSuffix(s.Source, s.Path) {
 					t.Errorf("selected %+v", s)
 				}
 			}

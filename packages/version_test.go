@@ -167,7 +167,7 @@ func FuzzCompareVersions(f *testing.F) {
 			t.Errorf("%q ≥ %q ≥ %q, but the first is older than the last", a, b, c)
 		}
 		for _, v := range []string{a, b, c} {
-			if ValidVersion(v) && !isPublishable(v) {
+			if ValidVersion(v) && !isValidFilePath(v) {
 				t.Errorf("%q is a valid version but no path element", v)
 			}
 		}

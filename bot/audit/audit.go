@@ -141,9 +141,10 @@ func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.F
 	return opened, asSignatureDifference(err)
 }
 
-// compareSignature compares the registry's signature in the log with what the registry states now of the version v. same
-// says whether the registry's integrity is the one in the log. A nil error also covers a release that is not signed, which a
-// note says. A wrong signature or integrity is a [verify.Difference].
+// compareSignature checks the registry's signature in the log, and then the one that the registry states now for the version v. same says
+// whether the registry's integrity is the one in the log. A wrong signature is a [verify.Difference]. If the integrity differs, the error
+// is a [verify.Difference], too, unless the signature in the log is valid: then the files cannot be compared. A release that is not signed
+// is no error; a note says so. compareSignature records the id of the key that signed.
 func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count

@@ -54,7 +54,8 @@ func (c *comparison) compareModules(ctx context.Context, src archive.Source) (fo
 	return found, nil
 }
 
-// recordedModules returns how the manifest says that modules were built, nil if it does not.
+// recordedModules returns the manifest's record of how modules were built. It returns nil if there is none or if it does not list the
+// inputs, without which modules cannot be built again.
 func (c *comparison) recordedModules() *logs.Modules {
 	if about := c.claim.Manifest.About; about != nil && about.Modules != nil && about.Modules.Inputs != nil {
 		return about.Modules

@@ -369,7 +369,7 @@ type local struct {
 // read implements [source].
 func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
 	if seen != "" {
-		head, err := git.LocalHead(l.dir, l.branch)
+		head, err := git.ReadLocalHead(l.dir, l.branch)
 		if err != nil || head.Commit == seen {
 			return nil, version{}, err
 		}

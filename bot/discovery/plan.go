@@ -72,7 +72,7 @@ func planPackage(s planInput) planned {
 			p.planKnown(r, state)
 			delete(states, r.name)
 		} else {
-			p.planNew(r)
+			p.planUnknownVersion(r)
 		}
 	}
 	p.out.filled, p.out.examined = !p.pending && len(p.out.seen) > 0, p.first.Examined()
@@ -129,8 +129,9 @@ func (p *planning) canRetry(r release, state views.State) bool {
 	return again || state.Reason == sources.Gone || state.Imported || p.hashChanged(r)
 }
 
-// planNew plans for a version without a state.
-func (p *planning) planNew(r release) {
+// planUnknownVersion plans to publish a version that has no state yet, if it should be published. It refuses an invalid version number, for
+// mostUnusable versions at most. It records nothing about a version that should not be published.
+func (p *planning) planUnknownVersion(r release) {
 	switch {
 	case !p.shouldPublish(r):
 	case r.valid:

@@ -200,7 +200,7 @@ func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 	return base, nil
 }
 
-// A larder is another Larder, whose log proves what it has.
+// A larder is an origin that is another Larder, whose log proves what it has.
 type larder struct {
 	host
 	options  verify.Options
@@ -292,7 +292,8 @@ func (o *larder) findInLog(ctx context.Context, pkg, version string) (*offer, er
 	}, nil
 }
 
-// openLog opens the origin's log and verifies that it continues what was seen of it before.
+// openLog opens the log of another Larder, and verifies that it continues the state recorded before. It records the log's state. If no key
+// is known, it trusts the key that the server states, and logs a warning.
 func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	o.opening.Lock()
 	defer o.opening.Unlock()

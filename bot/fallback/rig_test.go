@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
-		worker.Main()
+		worker.RunChild()
 	}
 	os.Exit(m.Run())
 }

@@ -368,9 +368,9 @@ func IsRepository(dir string) bool {
 	return true
 }
 
-// LocalHead returns the last commit of a branch, "" for the default one, of a bare repository on this
-// machine.
-func LocalHead(dir, branch string) (Head, error) {
+// ReadLocalHead returns the name of a branch and the hash of its last commit. It reads the bare repository in the folder dir. An empty
+// branch means the default one.
+func ReadLocalHead(dir, branch string) (Head, error) {
 	_, head, err := openLocalBranch(dir, branch)
 	return head, err
 }

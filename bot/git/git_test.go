@@ -376,10 +376,10 @@ func TestSnapshot(t *testing.T) {
 	if got := contents(t, release.Archive); local != head || got["packages/a/a.json"] != "{}" {
 		t.Errorf("%+v, %q", local, got)
 	}
-	if now, err := git.LocalHead(dir, "main"); err != nil || now != head {
+	if now, err := git.ReadLocalHead(dir, "main"); err != nil || now != head {
 		t.Errorf("%+v, %v", now, err)
 	}
-	if _, err := git.LocalHead(dir, "none"); err == nil {
+	if _, err := git.ReadLocalHead(dir, "none"); err == nil {
 		t.Error("no such branch")
 	}
 }

@@ -317,15 +317,16 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because its origin has withdrawn it, at the time at or, if that is not known, when the bot was notified. A release
-// that an operator has restored here since then stays.
-func (pb *Publisher) WithdrawMirrored(name, version string, at time.Time, reason string) error {
+// WithdrawMirrored withdraws a release because its origin has withdrawn it. withdrawnAt is when the origin did so or, if that is not known,
+// when the bot was notified. WithdrawMirrored does nothing if an operator has restored the release here at that time or later. The log
+// entry has the current time.
+func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {
 		return err
 	}
 	last, err := logs.ReadEntry(pb.store, v.Entry)
-	if err != nil || last.Kind == logs.Restored && last.Actor != ActorBot && !at.After(last.Time) {
+	if err != nil || last.Kind == logs.Restored && last.Actor != ActorBot && !withdrawnAt.After(last.Time) {
 		return err
 	}
 	return pb.followOrigin(v, logs.Withdrawn, reason, nil)
@@ -334,8 +335,9 @@ func (pb *Publisher) WithdrawMirrored(name, version string, at time.Time, reason
 // errErased says that files of a release are not here any more.
 var errErased = errors.New("its files were erased here")
 
-// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest again. It does not restore a
-// release that an operator has withdrawn, whose files were erased, or that lacks a required attestation.
+// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest again. It does
+// nothing if an operator has withdrawn the release, if the manifest differs, if files of it were erased, or if the package JSON requires an
+// attestation.
 func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {

@@ -209,7 +209,7 @@ func (t *treeImport) scan() error {
 	return nil
 }
 
-// listFolders returns the names of the folders in a folder, sorted. It does not follow links.
+// listFolders returns the names of the folders in dir, sorted. It adds all other entries, links included, to the summary's Beside.
 func (t *treeImport) listFolders(dir string) ([]string, error) {
 	f, err := t.root.Open(dir)
 	if err != nil {

@@ -29,7 +29,7 @@ const printBuild = "print-build"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
-		worker.Main()
+		worker.RunChild()
 	}
 	if len(os.Args) > 1 && os.Args[1] == printBuild {
 		fmt.Println(hashBuild(len(os.Args) > 2))

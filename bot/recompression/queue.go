@@ -62,7 +62,7 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 		}
 		switch _, err := r.store.Get(kvstore.Queue, queuedKey(f.SHA256)); {
 		case errors.Is(err, kvstore.ErrNotFound):
-			batch.Set(kvstore.Queue, turnKey(m.Released, f.SHA256), turnRow{size: content.Size}.encode())
+			batch.Set(kvstore.Queue, releaseOrderKey(m.Released, f.SHA256), turnRow{size: content.Size}.encode())
 			batch.Delete(kvstore.Queue, givenUpKey(f.SHA256))
 			batch.Set(kvstore.Queue, queuedKey(f.SHA256), nil)
 			added++
@@ -129,8 +129,8 @@ var inTurn = []struct {
 	{turns, 1 + 8 + len(kvstore.Hash{})},
 }
 
-// turnKey returns the key of a content's row in the order of the queue, by the time of its release.
-func turnKey(released time.Time, h kvstore.Hash) []byte {
+// releaseOrderKey returns the key of a content's row in the queue. Contents of newer releases come first.
+func releaseOrderKey(released time.Time, h kvstore.Hash) []byte {
 	newestFirst := ^uint64(max(0, released.Unix()))
 	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
 }
@@ -246,7 +246,8 @@ func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows 
 	return rows, nil
 }
 
-// finishRows deletes the rows that are done, and releases the others for other goroutines.
+// finishRows deletes the rows that are done. Of these, it queues those to try again at the end, and records those that are given up. Then
+// it releases all rows and wakes the waiting goroutines.
 func (r *Recompressor) finishRows(rows []*queueRow) error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
@@ -309,7 +310,7 @@ func (r *Recompressor) requeueGivenUp() error {
 }
 
 // lastKey returns the key of a content's row after all others.
-func lastKey(h kvstore.Hash) []byte { return turnKey(time.Unix(0, 0), h) }
+func lastKey(h kvstore.Hash) []byte { return releaseOrderKey(time.Unix(0, 0), h) }
 
 // acquireRequested acquires the content that clients requested last and that no goroutine works on; ok is false if there is none.
 func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {

@@ -93,7 +93,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Run recompresses contents as they come into the queue, until ctx ends.
+// Run recompresses the contents in the queue until ctx ends. Whenever the queue is empty, it makes the pending deltas.
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
 		wake := r.queue.changes()

@@ -114,7 +114,8 @@ func addFields(fields map[string]string, name string, value any) {
 	fields[name] = strings.TrimSpace(b.String())
 }
 
-// describe returns a sentence that counts the files of the release latest that are added and removed.
+// describe returns a text that counts the files which a change of the package JSON adds to and removes from the release latest, or that
+// says why they are unknown. It names the other release if the published version has another latest one.
 func (c *Change) describe(latest string) string {
 	switch {
 	case c.Problem != "":

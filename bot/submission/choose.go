@@ -141,13 +141,13 @@ func isHidden(name string) bool { return strings.HasPrefix(name, ".") || strings
 // chooseMain returns the default file of a draft, minified if possible: the one that package.json names for content delivery networks or pages, else
 // the one that is named like the library.
 func chooseMain(target string, m *packageJSON, base string, published []string) string {
-	for _, entry := range []anyText{m.Unpkg, m.JSDelivr} {
+	for _, entry := range []rawText{m.Unpkg, m.JSDelivr} {
 		if name := findEntry(entry.text(), base, published); name != "" {
 			return minifiedName(name)
 		}
 	}
 	var wanted []string
-	for _, entry := range []anyText{m.Browser, m.Main, m.Style, m.Module} {
+	for _, entry := range []rawText{m.Browser, m.Main, m.Style, m.Module} {
 		if name := findEntry(entry.text(), base, published); name != "" {
 			wanted = append(wanted, name)
 		}

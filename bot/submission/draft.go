@@ -139,7 +139,7 @@ func (d *Draft) encodePackage(name, target string, m *packageJSON, files []strin
 	} else {
 		return nil, errors.New(`its package.json names no repository that can be reached; a package JSON needs one`)
 	}
-	for _, author := range append([]anyText{m.Author}, m.Authors...) {
+	for _, author := range append([]rawText{m.Author}, m.Authors...) {
 		if a, ok := author.parseAuthor(); ok && len(p.Authors) < maxAuthors {
 			p.Authors = append(p.Authors, a)
 		}

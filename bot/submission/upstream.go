@@ -17,32 +17,32 @@ import (
 
 // A packageJSON has the fields that a draft takes from npm's package.json. Authors write most fields in several ways.
 type packageJSON struct {
-	Description anyText   `json:"description"`
-	License     anyText   `json:"license"`
-	Homepage    anyText   `json:"homepage"`
-	Keywords    anyText   `json:"keywords"`
-	Repository  anyText   `json:"repository"`
-	Author      anyText   `json:"author"`
-	Authors     []anyText `json:"contributors"`
-	Unpkg       anyText   `json:"unpkg"`
-	JSDelivr    anyText   `json:"jsdelivr"`
-	Browser     anyText   `json:"browser"`
-	Main        anyText   `json:"main"`
-	Module      anyText   `json:"module"`
-	Style       anyText   `json:"style"`
+	Description rawText   `json:"description"`
+	License     rawText   `json:"license"`
+	Homepage    rawText   `json:"homepage"`
+	Keywords    rawText   `json:"keywords"`
+	Repository  rawText   `json:"repository"`
+	Author      rawText   `json:"author"`
+	Authors     []rawText `json:"contributors"`
+	Unpkg       rawText   `json:"unpkg"`
+	JSDelivr    rawText   `json:"jsdelivr"`
+	Browser     rawText   `json:"browser"`
+	Main        rawText   `json:"main"`
+	Module      rawText   `json:"module"`
+	Style       rawText   `json:"style"`
 }
 
-// anyText is a JSON value that should be a string, but may also be an object that has one, or a list.
-type anyText struct{ raw json.RawMessage }
+// rawText is a JSON value that should be a string, but may also be an object that has one, or a list.
+type rawText struct{ raw json.RawMessage }
 
-// UnmarshalJSON stores any value.
-func (t *anyText) UnmarshalJSON(data []byte) error {
+// UnmarshalJSON stores a copy of the JSON value without decoding it, so that a value of another type is no error.
+func (t *rawText) UnmarshalJSON(data []byte) error {
 	t.raw = append([]byte(nil), data...)
 	return nil
 }
 
 // text returns the string, or the url or type of an object, or "".
-func (t anyText) text() string {
+func (t rawText) text() string {
 	var s string
 	if json.Unmarshal(t.raw, &s) == nil {
 		return s
@@ -58,14 +58,14 @@ func (t anyText) text() string {
 }
 
 // list returns the elements of a list, or the parts between the commas of a string.
-func (t anyText) list() []anyText {
-	var list []anyText
+func (t rawText) list() []rawText {
+	var list []rawText
 	if json.Unmarshal(t.raw, &list) == nil {
 		return list
 	}
 	for part := range strings.SplitSeq(t.text(), ",") {
 		if raw, err := json.Marshal(part); err == nil {
-			list = append(list, anyText{raw})
+			list = append(list, rawText{raw})
 		}
 	}
 	return list
@@ -75,7 +75,7 @@ func (t anyText) list() []anyText {
 var person = lazyregexp.New(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
 
 // parseAuthor parses a person without the mail address, which is not published unasked; false if the person has no name.
-func (t anyText) parseAuthor() (packages.Author, bool) {
+func (t rawText) parseAuthor() (packages.Author, bool) {
 	var object struct{ Name, URL string }
 	if json.Unmarshal(t.raw, &object) != nil {
 		m := person.FindStringSubmatch(t.text())

@@ -275,17 +275,18 @@ func newParseError(m api.Message) error {
 }
 
 // Argument is the first argument of a process that is to become a child. The
-// program that uses a Pool calls Main when it finds it there.
+// program that uses a Pool calls RunChild when it finds it there.
 const Argument = "worker-process"
 
 // maxStack bounds a child's stack in bytes: enough for any honest file, and
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
-// Main runs jobs from standard input in this process, a child, until the input is closed. Then it ends the process.
-func Main() { runChild(system) }
+// RunChild confines this process, greets the parent on standard output, and runs the jobs that it reads from standard input. It ends the
+// process when the input is closed.
+func RunChild() { runChild(system) }
 
-// runChild confines this process, greets the parent on standard output, and runs the jobs that the parent sends on standard input.
+// runChild is [RunChild] with the given protections.
 func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the

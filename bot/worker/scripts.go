@@ -21,7 +21,7 @@ const (
 
 // checkScriptCost refuses a script that no tool or person writes and that would take esbuild long to parse or minify.
 func checkScriptCost(data []byte) error {
-	s := scriptCost{open: []scope{{}}}
+	s := scriptCost{open: []bracketCost{{}}}
 	for t, text := range render.ScriptTokens(data) {
 		s.addToken(t, len(text))
 		switch inner := s.open[len(s.open)-1]; {
@@ -43,10 +43,10 @@ func checkScriptCost(data []byte) error {
 // A scriptCost estimates what a script costs the minifier while it reads the script's tokens. If it cannot know what a token means, it assumes the
 // more expensive meaning.
 type scriptCost struct {
-	open   []scope // the script itself and its open brackets
-	blocks int     // open braces
-	read   int     // bytes, with the current token
-	work   int     // of joining; see maxJoining
+	open   []bracketCost // the script itself and its open brackets
+	blocks int           // open braces
+	read   int           // bytes, with the current token
+	work   int           // of joining; see maxJoining
 
 	last           js.TokenType // the last token with a meaning; ErrorToken at the start
 	newLine        bool         // since that
@@ -55,8 +55,8 @@ type scriptCost struct {
 	isLet          bool         // it is a "let" at the start of a statement
 }
 
-// A scope is an open bracket, or the script itself.
-type scope struct {
+// A bracketCost has the counts for an open bracket, or for the script itself, from which the cost of minifying is estimated.
+type bracketCost struct {
 	isList      bool // commas separate items; elsewhere they join expressions, unless they separate declarations
 	isCondition bool // of a statement
 	isBare      bool // a block that is no statement's
@@ -125,9 +125,9 @@ func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.last, s.newLine = t, false
 }
 
-// addToken updates the scope for a token that may separate what the minifier joins (a semicolon, comma, plus, question mark, colon or if), and
+// addToken updates the counts for a token that may separate what the minifier joins (a semicolon, comma, plus, question mark, colon or if), and
 // adds the cost of joining it to the total s. Other tokens change nothing.
-func (o *scope) addToken(s *scriptCost, t js.TokenType) {
+func (o *bracketCost) addToken(s *scriptCost, t js.TokenType) {
 	switch t {
 	case js.SemicolonToken:
 		o.joinPart(s)
@@ -185,11 +185,11 @@ func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	return isValue, isValue
 }
 
-// openBracket starts the scope of an opening bracket. What could be either a block or an object counts as a block, whose commas join
+// openBracket starts the counts of an opening bracket. What could be either a block or an object counts as a block, whose commas join
 // expressions.
 func (s *scriptCost) openBracket(t js.TokenType) {
 	outer := s.open[len(s.open)-1]
-	inner := scope{questions: outer.questions, outerQuestions: outer.questions, operand: s.read}
+	inner := bracketCost{questions: outer.questions, outerQuestions: outer.questions, operand: s.read}
 	startsObject := render.StartsObject(s.last, s.newLine)
 	switch t {
 	case js.OpenParenToken:
@@ -212,7 +212,7 @@ func (s *scriptCost) openBracket(t js.TokenType) {
 	s.open = append(s.open, inner)
 }
 
-// closeBracket ends the innermost scope. Its content is part of the expression or the sequence of statements around it, unless it is the
+// closeBracket ends the counts of the innermost bracket. Its content is part of the expression or the sequence of statements around it, unless it is the
 // block of a statement.
 func (s *scriptCost) closeBracket(t js.TokenType) {
 	if t == js.CloseBraceToken {
@@ -244,21 +244,25 @@ func (s *scriptCost) closeBracket(t js.TokenType) {
 
 // joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with those before it, and adds the cost to
 // the total s: the minifier visits each part before it again.
-func (o *scope) joinPart(s *scriptCost) {
+func (o *bracketCost) joinPart(s *scriptCost) {
 	o.parts++
 	s.work += partWork * o.parts
 }
 
-// endStatement forgets what the next statement, which starts at the byte start, does not continue.
-func (o *scope) endStatement(start int) {
+// endStatement resets the counts of the current statement, and keeps those of the sequence that the minifier joins. The next statement
+// starts at the byte start.
+func (o *bracketCost) endStatement(start int) {
 	o.tokens, o.ifs, o.pending, o.questions, o.declares, o.operand = 0, 0, 0, o.outerQuestions, false, start
 }
 
 // startSequence starts a statement, at the byte start, that the minifier does not join with those before it.
-func (o *scope) startSequence(start int) { o.parts, o.conditions, o.tokens, o.operand = 0, 0, 0, start }
+func (o *bracketCost) startSequence(start int) {
+	o.parts, o.conditions, o.tokens, o.operand = 0, 0, 0, start
+}
 
-// startDeclaration starts a statement, at the byte start, that declares variables.
-func (o *scope) startDeclaration(start int) {
+// startDeclaration starts a statement that declares variables, at the byte start. The minifier does not join it with the statements before
+// it. Commas in it separate declarations.
+func (o *bracketCost) startDeclaration(start int) {
 	o.startSequence(start)
 	o.declares = true
 }

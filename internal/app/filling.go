@@ -170,6 +170,6 @@ func Child(args []string) bool {
 	if len(args) < 2 || args[1] != worker.Argument {
 		return false
 	}
-	worker.Main()
+	worker.RunChild()
 	return true
 }

@@ -346,14 +346,14 @@ type decoder interface {
 }
 
 var (
-	brotliReaders = sync.Pool{New: func() any { return &brotliReader{in: lumpReader{bufio.NewReaderSize(nil, 64<<10)}} }}
+	brotliReaders = sync.Pool{New: func() any { return &brotliReader{in: tailReader{bufio.NewReaderSize(nil, 64<<10)}} }}
 	gzipReaders   = sync.Pool{New: func() any { return new(gzip.Reader) }}
 )
 
 // A brotliReader hands the library its input in lumps.
 type brotliReader struct {
 	brotli.Reader
-	in lumpReader
+	in tailReader
 }
 
 func (r *brotliReader) Reset(coded io.Reader) error {
@@ -361,18 +361,19 @@ func (r *brotliReader) Reset(coded io.Reader) error {
 	return r.Reader.Reset(r.in)
 }
 
-// lumpReader is a reader that never delivers less than lump bytes as its last
+// tailReader is a reader that never delivers less than lump bytes as its last
 // piece, unless the whole is less.
 //
 // brotli.Reader needs that: where a symbol spans its last two pieces of input
 // and the last is just enough to complete it, it reports "excessive input" for
 // a good stream. With a last piece of one byte it does for 9 in 239 files, and
 // it reads 32 KiB at a time, so one length in 32768 has such a piece.
-type lumpReader struct{ buffer *bufio.Reader }
+type tailReader struct{ buffer *bufio.Reader }
 
 const lump = 16
 
-func (l lumpReader) Read(p []byte) (int, error) {
+// Read reads up to len(p) bytes. It reads fewer if less than lump bytes would remain as the last piece.
+func (l tailReader) Read(p []byte) (int, error) {
 	ahead, err := l.buffer.Peek(min(len(p)+lump, l.buffer.Size()))
 	n := min(len(p), len(ahead))
 	if rest := len(ahead) - n; rest > 0 && rest < lump && n > lump {
@@ -397,6 +398,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.decoder.Read(p)
 }
 
+// Close returns the decoder to its pool. It does not close the source.
 func (r *reader) Close() error {
 	if r.decoder != nil {
 		r.pool.Put(r.decoder)

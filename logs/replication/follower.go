@@ -235,7 +235,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// failureLevel returns the level at which a failure is logged that is the failures-th in a row.
+// failureLevel returns the level at which to log the given number of failures in a row: a warning up to transientFailures, an error after
+// that or if there is evidence that the log has forked.
 func (f *Follower) failureLevel(failures int) slog.Level {
 	if failures > transientFailures || f.State().Evidence != "" {
 		return slog.LevelError

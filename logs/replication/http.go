@@ -85,8 +85,8 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	}
 }
 
-// retryRequest calls do with a time limit for a response of size bytes, and repeats it after a transient error. It calls it no more after
-// [Server.MaxFailures] failures in a row.
+// retryRequest calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently. After [Server.MaxFailures]
+// failures in a row, of any requests to the server, this call and later ones return an error without a request.
 func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.Context) error) error {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
 	return retryTransient(ctx, final, func(ctx context.Context) error {

@@ -142,10 +142,10 @@ func Build(q Request, check func(file string, data []byte) error) (Result, error
 		if err := json.Unmarshal([]byte(first.Metafile), &m); err != nil {
 			return Result{}, err
 		}
-		b.skipOnDemand(m)
+		b.skipLargeEntries(m)
 	}
 	if len(b.entries) == 0 {
-		return b.result(first)
+		return b.makeResult(first)
 	}
 	if err := b.rewriteCommonJSEntries(m); err != nil {
 		return Result{}, err
@@ -154,7 +154,7 @@ func Build(q Request, check func(file string, data []byte) error) (Result, error
 	if err != nil {
 		return Result{}, err
 	}
-	return b.result(out)
+	return b.makeResult(out)
 }
 
 // A builder builds the modules of one release.
@@ -267,8 +267,9 @@ func (b *builder) skipFailed(all []api.Message) error {
 	return nil
 }
 
-// skipOnDemand skips the entry points that load most files on demand, if a build would have more than MaxFiles, each of which has a source map.
-func (b *builder) skipOnDemand(m metafile) {
+// skipLargeEntries skips each entry point that loads more than maxOnDemand files by import(). It does nothing if the build has at most
+// MaxFiles files, source maps included.
+func (b *builder) skipLargeEntries(m metafile) {
 	if 2*len(m.Outputs) <= MaxFiles {
 		return
 	}
@@ -475,8 +476,9 @@ func quote(s string) string {
 	return string(literal)
 }
 
-// result returns the files of a build.
-func (b *builder) result(out api.BuildResult) (Result, error) {
+// makeResult returns the result of a build from esbuild's: the files and their imports, the modules, the skipped subpaths, the inputs and
+// the globals. It returns an error if the files exceed MaxOutput.
+func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
 	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
 	if len(b.entries) == 0 {

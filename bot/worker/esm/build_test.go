@@ -189,7 +189,7 @@ func TestBuildRefuses(t *testing.T) {
 		t.Errorf("a ring of files: %v", err)
 	}
 	large := api.BuildResult{Metafile: "{}", OutputFiles: []api.OutputFile{{Path: "/esm/index.mjs"}, {Path: "/esm/index.mjs.map", Contents: make([]byte, MaxOutput+1)}}}
-	if _, err := (&builder{entries: []*entry{{}}}).result(large); err == nil || !strings.Contains(err.Error(), "the modules have over 67108864 bytes") {
+	if _, err := (&builder{entries: []*entry{{}}}).makeResult(large); err == nil || !strings.Contains(err.Error(), "the modules have over 67108864 bytes") {
 		t.Errorf("a large result: %v", err)
 	}
 	q := Request{Package: "jar", Files: map[string][]byte{"package.json": []byte(`{"exports":{".":"./a.js","./b":"./b.js"}}`), "a.js": []byte(`import "./c.js"`), "b.js": {}, "c.js": []byte("costly")}}

@@ -22,7 +22,8 @@ type commonJS struct {
 	Reexports []string // the specifiers of modules whose exports it exports, too
 }
 
-// readExports returns the exports of a CommonJS module.
+// readExports returns the names that a CommonJS module exports, and the modules whose exports it exports, too. If the module chooses these
+// by NODE_ENV, it returns those for production.
 func readExports(source []byte) commonJS {
 	found := scanExports(source)
 	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
@@ -106,7 +107,7 @@ func (s *exportScanner) matches(at int, expected ...string) bool {
 	return true
 }
 
-// scanAt records the export that starts at a token, if any does.
+// scanAt records what starts at a token: an export, a re-export, or the assignment of a required module to a variable.
 func (s *exportScanner) scanAt(at int) {
 	switch s.text(at) {
 	case "exports", "module":

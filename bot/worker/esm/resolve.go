@@ -213,7 +213,8 @@ func (r *release) selectSubpaths() (selected []string, others int) {
 	return selected, all - len(selected)
 }
 
-// exportedSubpaths returns all subpaths that the package exports as scripts, sorted. Patterns are replaced by what they match, or left out.
+// exportedSubpaths returns the subpaths that the package JSON exports as scripts, sorted. If its exports have no subpaths, it returns ".".
+// If patterns is true, it replaces each pattern by the subpaths that match files; otherwise it leaves patterns out.
 func (r *release) exportedSubpaths(patterns bool) []string {
 	p := r.packages["."]
 	if p.Exports == nil || !p.Exports.isSubpaths() {

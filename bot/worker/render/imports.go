@@ -31,7 +31,7 @@ func findImports(source string) []document.Import {
 		at += i
 		rest := source[at:]
 		switch {
-		case at > 0 && isNameByte(source[at-1]):
+		case at > 0 && isNameOrDot(source[at-1]):
 			at++
 		case (strings.HasPrefix(rest, "from") || strings.HasPrefix(rest, "import")) && endsInComment(source[:at]):
 			at += len("from")
@@ -63,8 +63,8 @@ func endsInComment(text string) bool {
 	return strings.HasPrefix(line, "//") || (strings.HasPrefix(line, "*") || strings.HasPrefix(line, "/*")) && !strings.Contains(line, "*/")
 }
 
-// isNameByte reports whether a byte can be part of a name in a script.
-func isNameByte(c byte) bool {
+// isNameOrDot reports whether a byte can be part of a name in a script, or is the dot before a member's name.
+func isNameOrDot(c byte) bool {
 	return c == '_' || c == '$' || c == '.' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c >= 0x80
 }
 

@@ -86,7 +86,7 @@ func renderReadme(r document.Request) (document.Result, error) {
 	for _, n := range nodes {
 		body.AppendChild(n)
 	}
-	(&readmeFitter{Request: r}).fitChildren(body, 0)
+	(&readmeFitter{Request: r}).sanitizeChildren(body, 0)
 	removeBrokenLinks(body)
 	for n := body.FirstChild; n != nil; n = n.NextSibling {
 		if err := html.Render(&fitted, n); err != nil {
@@ -147,9 +147,10 @@ const firstHeading = '3'
 // deepestMarkup limits the nesting of elements. Deeper ones are replaced by their text.
 const deepestMarkup = 60
 
-// fitChildren changes the children of a node so that they fit the page: headings go below the page's own, images become their descriptions,
-// links lead where they meant from the page, and keys can scroll what scrolls.
-func (f *readmeFitter) fitChildren(parent *html.Node, depth int) {
+// sanitizeChildren makes the children of a node fit the page. It removes comments and the elements in dropped, replaces markup below
+// deepestMarkup by its text, and replaces other elements that a README may not have by their children. It changes the remaining elements
+// with fitElement.
+func (f *readmeFitter) sanitizeChildren(parent *html.Node, depth int) {
 	for n := parent.FirstChild; n != nil; {
 		next := n.NextSibling
 		switch {
@@ -161,7 +162,7 @@ func (f *readmeFitter) fitChildren(parent *html.Node, depth int) {
 			parent.RemoveChild(n)
 		case n.Type == html.ElementNode:
 			f.fitElement(parent, n)
-			f.fitChildren(n, depth+1)
+			f.sanitizeChildren(n, depth+1)
 			switch {
 			case n.Data == "a" && strings.TrimSpace(textOf(n)) == "": // nothing can be pressed
 				parent.RemoveChild(n)
