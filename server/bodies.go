@@ -11,7 +11,6 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/server/lane"
 )
 
 // errBusy is returned where the bytes being sent leave no room for more.
@@ -29,9 +28,6 @@ type body struct {
 	owner netip.Prefix // the client whose request read it
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
-
-	sends  atomic.Int32 // how often a sealed file of it was requested, up to sealAfter
-	sealed atomic.Pointer[lane.SealedFile]
 }
 
 const isCached = 1 << 40
@@ -55,9 +51,8 @@ func (b *body) memorySize() int64 { return int64(len(b.bytes)) + bodyOverhead }
 // half of the limit, as the dynamic thresholds of shared-memory switches do it (Choudhury and Hahne, 1998). So a client
 // that has nothing finds room, whatever one other holds. What evictions add beyond a half is not held against others.
 type bodies struct {
-	memory  any          // see bodyCache
-	largest atomic.Int64 // weight of the heaviest body that goes into the cache
-	sealed  sealedFiles
+	memory  any           // see bodyCache
+	largest atomic.Int64  // weight of the heaviest body that goes into the cache
 	wait    time.Duration // how long a load waits for room
 	metrics *cacheMetrics
 
@@ -81,14 +76,6 @@ type flight struct {
 const (
 	// cacheShare is the part of the cache that one body may take.
 	cacheShare = 8
-	// sealedShare is the part of the memory that sealed files may take.
-	sealedShare = 8
-	// leastSealed and mostSealed are the lengths of bodies between which sending from a sealed file costs less processor time.
-	leastSealed, mostSealed = 32 << 10, 2 << 20
-	// sealAfter is how often a body is sent before it gets a sealed file.
-	sealAfter = 16
-	// mostSealedFiles bounds the descriptors of sealed files.
-	mostSealedFiles = 256
 )
 
 // newBodies returns an empty cache of up to cacheBytes, and sendBytes for bodies that are sent and not in the cache. A client waits
@@ -104,22 +91,20 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 		freed:   make(chan struct{}),
 	}
 	cache, err := otter.New(&otter.Options[kvstore.Hash, *body]{
-		MaximumWeight:    uint64(cacheBytes - cacheBytes/sealedShare),
+		MaximumWeight:    uint64(cacheBytes),
 		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.memorySize()) },
 		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.onEviction(e.Value) },
 		StatsRecorder:    m,
 	})
 	b.memory = cache
 	b.largest.Store(cacheBytes / cacheShare)
-	b.sealed.limit.Store(cacheBytes / sealedShare)
 	return b, err
 }
 
 // setLimits changes the limits of memory. Bodies beyond a lower one are evicted from the cache. Bodies that are being sent stay.
 func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.largest.Store(cacheBytes / cacheShare)
-	b.sealed.limit.Store(cacheBytes / sealedShare)
-	bodyCache(b).SetMaximum(uint64(cacheBytes - cacheBytes/sealedShare))
+	bodyCache(b).SetMaximum(uint64(cacheBytes))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limit, b.over = sendBytes, 0
@@ -219,38 +204,6 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 	x.state.Store(1 + isCached)
 	bodyCache(b).Set(sum, x)
 	return x, nil
-}
-
-// sealedFiles bounds the sealed files: their bytes and their number.
-type sealedFiles struct{ limit, bytes, files atomic.Int64 }
-
-// getOrCreate returns the sealed file of a body, which it creates if the body is sent often. It returns nil if the body is too small, too large or not
-// sent often, or if there are enough sealed files. The file is closed when the body is no longer in memory.
-func (s *sealedFiles) getOrCreate(x *body) *lane.SealedFile {
-	size := int64(len(x.bytes))
-	if size < leastSealed || size > mostSealed {
-		return nil
-	}
-	if x.sends.Load() > sealAfter { // the usual case changes nothing that another processor reads
-		return x.sealed.Load()
-	}
-	if x.sends.Add(1) != sealAfter {
-		return nil
-	}
-	bytes, files := s.bytes.Add(size), s.files.Add(1)
-	free := func() { s.bytes.Add(-size); s.files.Add(-1) }
-	if isLoose(x.state.Load()) || bytes > s.limit.Load() || files > mostSealedFiles {
-		free()
-		x.sends.Store(0) // there may be memory for it later
-		return nil
-	}
-	file, err := lane.NewSealedFile(x.bytes, free)
-	if err != nil { // the system has none: the body is sent from the heap
-		free()
-		return nil
-	}
-	x.sealed.Store(file)
-	return file
 }
 
 // addHolder adds a holder to a body, whose bytes stay in memory until as many holders release it.

@@ -3,7 +3,6 @@ package server
 import (
 	"errors"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -326,43 +325,5 @@ func TestBodiesAccountForAll(t *testing.T) {
 	wantSending(t, b, 0)
 	if len(b.loose) != 0 {
 		t.Errorf("%d loose bodies are left", len(b.loose))
-	}
-}
-
-// TestSealedFilesAreBounded has a body sent often get a sealed file, until there are enough of them. What is evicted makes room.
-func TestSealedFilesAreBounded(t *testing.T) {
-	const size = 64 << 10
-	b := newTestBodies(t, 8*sealedShare*size, 1<<20) // the cache has 56 of them, and 8 may be sealed
-	sealed := 0
-	for i := range byte(10) {
-		sum, n, read := sized(size, i)
-		x := b.mustAcquire(t, sum, n, read)
-		for range sealAfter - 1 {
-			if b.sealed.getOrCreate(x) != nil {
-				t.Fatal("a body that is sent seldom is sealed")
-			}
-		}
-		if b.sealed.getOrCreate(x) != nil {
-			sealed++
-		}
-		b.release(x)
-	}
-	if sealed != 8 || b.sealed.bytes.Load() != 8*size || b.sealed.files.Load() != 8 {
-		t.Errorf("%d bodies of 8 are sealed; %d bytes in %d files", sealed, b.sealed.bytes.Load(), b.sealed.files.Load())
-	}
-	for _, n := range []int{leastSealed - 1, mostSealed + 1} {
-		x := &body{bytes: make([]byte, n)}
-		for range 2 * sealAfter {
-			if b.sealed.getOrCreate(x) != nil {
-				t.Errorf("a body of %d bytes is sealed", n)
-			}
-		}
-	}
-	b.setLimits(0, 1<<20)
-	for bodyCache(b).CleanUp(); b.sealed.files.Load() > 0; runtime.GC() { // until the files are closed
-		runtime.Gosched()
-	}
-	if b.sealed.bytes.Load() != 0 {
-		t.Errorf("%d bytes in no file", b.sealed.bytes.Load())
 	}
 }

@@ -128,9 +128,9 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 		"cache", s.Cache, "sending", s.Sending, "store-cache", s.StoreCache, "memory", s.Memory)
 }
 
-// reservedFiles returns how many open files are not for public connections but for the store's tables (up to 1000), sealed files, downloads,
+// reservedFiles returns how many open files are not for public connections but for the store's tables (up to 1000), downloads,
 // child processes and the other listeners. most is how many the process may have open.
-func reservedFiles(most uint64) uint64 { return min(most/2, 1792) }
+func reservedFiles(most uint64) uint64 { return min(most/2, 1536) }
 
 // FitConnections reduces the default number of public connections to what the limit of open files of the process allows, and logs
 // that. It returns a [Mistake] if the operator has set a greater number.

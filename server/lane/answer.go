@@ -86,10 +86,7 @@ func (x *Exchange) Held() h2.Held { return x.held }
 // Send sends a response: a head, over HTTP/2 a header block, and a body. The body is released by held, which may be nil, when it has been
 // sent or sending has failed, which may be after the handler has returned; without held it must not change. Each 64 KiB of the body have their own deadline; it is earlier
 // if held reports memory pressure.
-func (x *Exchange) Send(head Head, body []byte, held h2.Held) { x.SendSealed(head, body, nil, held) }
-
-// SendSealed sends a response like Send. A connection on a loop without TLS sends the body from a sealed copy of it, if file is not nil.
-func (x *Exchange) SendSealed(head Head, body []byte, file *SealedFile, held h2.Held) {
+func (x *Exchange) Send(head Head, body []byte, held h2.Held) {
 	x.held = held
 	if x.stream != nil {
 		x.stream.Send(head, x.c.listener.clock.dateField(x.c.now), body, held)
@@ -100,7 +97,6 @@ func (x *Exchange) SendSealed(head Head, body []byte, file *SealedFile, held h2.
 	c.parts = [3][]byte{head, c.listener.clock.headEnd(c.now, x.closes), body}
 	x.size, x.missing, x.begun, x.chunkEnd = len(body), 0, c.now, 0
 	if c.loop != nil && c.secure == nil {
-		c.sealed = file
 		x.err = c.sendNow() // the loop sends the rest when the client takes more
 		c.parts[0] = bytes.Clone(c.parts[0])
 		return
@@ -323,7 +319,7 @@ func (c *conn) removeSent(n int) {
 // clearParts removes all parts, and returns how many bytes of the last one, the body, were not sent.
 func (c *conn) clearParts() int {
 	left := len(c.parts[2])
-	c.parts, c.sealed = [3][]byte{}, nil
+	c.parts = [3][]byte{}
 	return left
 }
 

@@ -48,7 +48,6 @@ type conn struct {
 	writeBy    time.Time
 	exchange   Exchange
 	parts      [3][]byte   // not sent yet
-	sealed     *SealedFile // with the body of parts, or nil
 	left       net.Buffers // of parts
 
 	multiplexed atomic.Pointer[multiplexer] // nil where it is HTTP/1.1

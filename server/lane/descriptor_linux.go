@@ -315,9 +315,6 @@ const mostUntold = 256 << 10
 
 // sendNow writes as much of the parts as the system takes without waiting.
 func (c *conn) sendNow() error {
-	if c.sealed != nil {
-		return c.sendSealed()
-	}
 	var vectors [len(c.parts)]unix.Iovec
 	n, size := 0, 0
 	for _, p := range c.parts {

@@ -14,12 +14,6 @@ type loop struct{}
 
 type arrival struct{}
 
-// A SealedFile is a stub for systems that cannot seal files in memory.
-type SealedFile struct{}
-
-// NewSealedFile returns an error: only Linux has sealed files.
-func NewSealedFile([]byte, func()) (*SealedFile, error) { return nil, errors.ErrUnsupported }
-
 // newLoop returns an error: only Linux has event loops.
 func newLoop() (*loop, error) { return nil, errors.ErrUnsupported }
 
