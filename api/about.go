@@ -68,8 +68,8 @@ func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	})
 }
 
-// serveRobots handles /robots.txt. It keeps crawlers out of the API, and out of the site's search results, whose pages
-// they find by links.
+// serveRobots handles /robots.txt. On the API's host it keeps crawlers out. On others it keeps them out of search results, whose pages they
+// find by links, and names the sitemap if there is a site.
 func (p *public) serveRobots(c *gin.Context) {
 	if isHost(c.Request.Host, p.APIHost) {
 		sendText(c, cachedForGood, "User-agent: *\nDisallow: /")

@@ -21,7 +21,7 @@ func (c *Changes) Now() uint64 {
 	return c.count
 }
 
-// Note records that the libraries with these names have changed. Their new data must be readable already.
+// Note records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable first.
 func (c *Changes) Note(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -152,8 +152,8 @@ func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
-// refresh reads the libraries that log entries from seen on have changed, or all libraries if seen is negative, and
-// publishes them. It returns how many entries it has read now.
+// refresh reads the libraries that log entries from seen on have changed, or all libraries if seen is negative. It publishes them, updates
+// the search index, and records the changes in [Changes]. It returns how many log entries it has read now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	c, err := x.readChanges(ctx, seen)
 	if err != nil {
@@ -171,7 +171,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// notifyChanges notifies the subscribers of Changes about the libraries that were read, once others can read them.
+// notifyChanges records in Changes which libraries were read. The caller publishes them first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.noteAll()

@@ -314,8 +314,8 @@ func (l *lookup) addMistypedWord(w string, to matches) {
 	}
 }
 
-// addNameMatches adds the libraries whose name is, starts with or contains the complete
-// query, however it is written.
+// addNameMatches adds the libraries whose name is, starts with or contains the complete query, however it is written. It also adds those
+// that have it as an alternative name, and those whose name is the query without a number at its end (vue3).
 func (l *lookup) addNameMatches(text string, to matches) {
 	names, others := l.searchesNames(), l.searchesField("alternativeNames")
 	joined, stem := joinWords(text), bareName(withoutAddedWords(text))

@@ -111,7 +111,8 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// addExamples returns the operations with an example of each, about the most popular library that is here.
+// addExamples returns a copy of operations, each with a curl command as its example. The commands are about the most popular library here,
+// or jquery if there is none.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)

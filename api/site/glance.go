@@ -74,7 +74,8 @@ func companionOf(r *library.Release, chosen views.PublishedFile) (found views.Pu
 	return found, ok
 }
 
-// companionName returns a file's name without folder, extension and ".min".
+// companionName returns a file's name in lower case, without folder, extension and ".min". Files with the same companionName belong
+// together.
 func companionName(p string) string {
 	base := strings.ToLower(path.Base(p))
 	base = strings.TrimSuffix(base, path.Ext(base))

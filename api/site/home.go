@@ -38,7 +38,7 @@ func (c card) Label() string {
 	return c.FileType()
 }
 
-// newCard returns a library as the front page displays it.
+// newCard returns a library as the front page and the search results display it, with the snippet that loads its file if it has one.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	if l.HasFile() {

@@ -67,7 +67,8 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	return nil
 }
 
-// addPlainLines adds lines as plain text, starting at the line with index first.
+// addPlainLines adds the lines of source from index first on as plain text, document.MaxLines at most. If it shortens a line, it sets
+// p.Long.
 func (p *filePage) addPlainLines(source string, first int) {
 	n, room := 0, document.MaxMarkup
 	for line := range strings.Lines(source) {

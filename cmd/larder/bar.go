@@ -25,8 +25,8 @@ func newCountBar(stderr io.Writer, name, unit string) *progressBar {
 	return &progressBar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
 }
 
-// newBars makes room for bars.
-func newBars(stderr io.Writer) *mpb.Progress {
+// newProgressBars returns a container of progress bars that draws on stderr, whatever that is: the caller has decided whether to draw.
+func newProgressBars(stderr io.Writer) *mpb.Progress {
 	return mpb.New(mpb.WithOutput(stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48),
 		mpb.WithAutoRefresh()) // whatever stderr is: whether to draw was decided before
 }
@@ -42,7 +42,7 @@ func (b *progressBar) ShowWith(done, of int64, text string) {
 	b.text.Store(&text)
 	if b.bar == nil {
 		if b.bars = b.group; b.bars == nil {
-			b.bars = newBars(b.stderr)
+			b.bars = newProgressBars(b.stderr)
 		}
 		b.bar = b.bars.AddBar(0, mpb.PrependDecorators(decor.Name(b.name+" "), b.counters),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + *b.text.Load() })))

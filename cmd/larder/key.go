@@ -54,6 +54,7 @@ hide a fork. Bring DIR to another machine, and protect it: who has log.key can s
 	return cmd
 }
 
+// newKeyInit returns the command `larder key init`, which creates a root key.
 func newKeyInit(a *cli) *cobra.Command {
 	var dir, name string
 	cmd := &cobra.Command{
@@ -175,8 +176,9 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	return signed, err
 }
 
-// readPreviousList returns the list in the root key's folder, an empty one for none.
-func (s keySigning) readPreviousList(root string) (*signing.KeyList, error) {
+// readPreviousList reads the list in the root key's folder, and verifies that rootKey signed it. If there is no file, it returns an empty
+// list.
+func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	before, err := signing.ReadKeyList(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &signing.KeyList{}, nil
@@ -184,7 +186,7 @@ func (s keySigning) readPreviousList(root string) (*signing.KeyList, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the list before: %w", err)
 	}
-	return signing.OpenKeyList(before, root)
+	return signing.OpenKeyList(before, rootKey)
 }
 
 func (s keySigning) endKey(list *signing.KeyList) error {

@@ -25,7 +25,7 @@ const (
 )
 
 func main() {
-	if app.Child(os.Args) {
+	if app.RunIfWorker(os.Args) {
 		return
 	}
 	os.Exit(mainWith(app.ClusterIntervals{}))

@@ -85,7 +85,7 @@ func (p *botProgress) draw() {
 		return
 	}
 	if p.bars == nil {
-		p.bars = newBars(p.terminal.stderr)
+		p.bars = newProgressBars(p.terminal.stderr)
 		p.terminal.redirect(p.bars)
 	}
 	p.releases.draw(p.bars, "releases ", fmt.Sprintf("%s files, %s", humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes))))
@@ -100,8 +100,8 @@ func (p *botProgress) end() {
 	if done := p.releases.done; done > 0 {
 		fmt.Fprintf(p.terminal, "%s done: %s files, %s.\n", text.Count(done, "release", "releases"), humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes)))
 	}
-	p.releases.remove()
-	p.squeezed.remove()
+	p.releases.reset()
+	p.squeezed.reset()
 	p.terminal.redirect(p.terminal.stderr)
 	p.bars.Wait() // for the last frame, without them
 	p.bars, p.files, p.bytes = nil, 0, 0
@@ -129,7 +129,8 @@ func (m *meter) draw(bars *mpb.Progress, name, text string) {
 	m.bar.ShowWith(int64(m.done), int64(m.done+m.waiting), text)
 }
 
-func (m *meter) remove() {
+// reset removes the bar and sets the counts to zero.
+func (m *meter) reset() {
 	m.bar.Close()
 	m.done, m.waiting = 0, 0
 }

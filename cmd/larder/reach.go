@@ -17,7 +17,7 @@ func (a *cli) quietLogger() *slog.Logger { return a.settings.NewLogger(a.stderr,
 // An opener opens the data folder for a command if no process has it open.
 type opener func() (interface{ Client() *app.Client }, error)
 
-// openForReading opens the data folder for a command that changes nothing.
+// openForReading opens the data folder read-only, for a short command. It is an [opener].
 func (a *cli) openForReading() (interface{ Client() *app.Client }, error) {
 	return app.OpenReader(a.settings, false, a.quietLogger())
 }

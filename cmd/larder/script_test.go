@@ -40,7 +40,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if app.Child(os.Args) { // of a larder that a script runs
+	if app.RunIfWorker(os.Args) { // of a larder that a script runs
 		return
 	}
 	runMoreTestsAtOnce()

@@ -112,11 +112,11 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 		return nil, false, err
 	}
 	o := openOptions{store: kvstore.Options{ReadOnly: true}, address: r.self.Address}
-	folder, err = openReader(r.settings, o, r.logger)
+	folder, err = openFolder(r.settings, o, r.logger)
 	readable = err == nil
 	if err != nil && !errors.Is(err, kvstore.ErrLocked) {
 		o.store = kvstore.Options{FS: vfs.NewMem()}
-		folder, err = openReader(r.settings, o, r.logger)
+		folder, err = openFolder(r.settings, o, r.logger)
 	}
 	if err != nil {
 		return nil, false, err

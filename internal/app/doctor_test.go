@@ -128,7 +128,7 @@ func TestDoctorExaminesProcess(t *testing.T) {
 	s.Data, s.Keys = t.TempDir(), t.TempDir()
 	open := func(fs vfs.FS) *Reader {
 		s.Data = t.TempDir()
-		r, err := openReader(s, openOptions{store: kvstore.Options{FS: fs}}, slog.New(slog.DiscardHandler))
+		r, err := openFolder(s, openOptions{store: kvstore.Options{FS: fs}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,8 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// addFallback has the site serve releases that are missing here from the other origins of the settings, if there are any.
+// addFallback has the site request missing releases from the other origins in the settings, if there are any. It adds a part to the run
+// that fetches these releases into the store, and its status, readiness notes and metrics.
 func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
 	c := r.settings
 	if len(c.Fallback) == 0 {

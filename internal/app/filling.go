@@ -164,9 +164,9 @@ func (f *filler) describeCatalogue() site.Catalogue {
 	return shown
 }
 
-// Child reports whether args, those of this process, are those with which a bot starts a worker. If they are, it first does the
-// jobs that the bot sends. A program with a bot calls it before anything else.
-func Child(args []string) bool {
+// RunIfWorker runs a worker if args, those of this process, are those with which a bot starts one: it runs the jobs from standard input and
+// then ends the process. Otherwise it returns false. A program with a bot calls it before anything else.
+func RunIfWorker(args []string) bool {
 	if len(args) < 2 || args[1] != worker.Argument {
 		return false
 	}

@@ -11,7 +11,7 @@ func TestMain(m *testing.M) {
 		spin()
 		return
 	}
-	if Child(os.Args) { // of a test that minifies
+	if RunIfWorker(os.Args) { // of a test that minifies
 		return
 	}
 	os.Exit(m.Run())

@@ -68,16 +68,17 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 	if err := checkStoreExists(s); err != nil {
 		return nil, err
 	}
-	r, err := openReader(s, openOptions{store: kvstore.Options{ReadOnly: true}}, logger)
+	r, err := openFolder(s, openOptions{store: kvstore.Options{ReadOnly: true}}, logger)
 	if err == nil && long {
 		r.serveReaders(func(*Status) {})
 	}
 	return r, err
 }
 
-// openReader opens the store and the log of a data folder. The rest is opened on first use. The error is a [*lockedError] if
-// another process has the folder open, and a [*Shortfall] if the folder is damaged or lacks a store whose entries were signed.
-func openReader(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
+// openFolder opens the store and the log of a data folder, for reading only or for writing too, as o says. The rest is opened on first use.
+// The error is a [*lockedError] if another process has the folder open, and a [*Shortfall] if the folder is damaged or lacks a store whose
+// entries were signed.
+func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
 	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, s.MemTableBytes()
 	o.store.Program = ThisBuild().storeProgram()
 	store, err := kvstore.Open(storeDir(s.Data), o.store)

@@ -59,7 +59,9 @@ func (c *console) addExamination(examine func(context.Context, *examination)) {
 	c.examinations = append(c.examinations, examine)
 }
 
-// newRoleRun prepares a run of a role by the settings in force. again says that another run of the process came before.
+// newRoleRun prepares a run of a role with the settings in force. It removes the readiness checks of the run before, and has the private
+// address publish the new run's metrics. again says that a run of this process came before; then the process is not ready until this run
+// is.
 func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	r := &roleRun{
 		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: newMetricsRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
@@ -93,8 +95,9 @@ func (r *roleRun) runRole(what role) (*restart, error) {
 	return r.restarts.endRun(), err
 }
 
-// addServer adds a part that serves on listeners until the role ends, and then lets s complete its responses. When the part has
-// ended, no handler runs; if another run of the role follows, handlers may run that need only memory.
+// addServer adds a part that serves on listeners until the role ends. Then s completes its responses within --drain. If another run
+// follows, the part waits for relinquishTimeout at most; s completes the rest in the background, and passes later requests on its
+// connections to that run. s follows the setting MaxConnections.
 func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 	end := sync.OnceFunc(func() { r.stopServing(s) })
 	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {

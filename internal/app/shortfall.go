@@ -79,7 +79,7 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	if signed, _, err := signing.ReadFolder(keys); err != nil || signed.Size == 0 {
 		return mark, nil //nolint:nilerr // nothing is known to compare with; the signer says why
 	}
-	r, err := openReader(s, openOptions{store: kvstore.Options{ReadOnly: true}}, slog.New(slog.DiscardHandler))
+	r, err := openFolder(s, openOptions{store: kvstore.Options{ReadOnly: true}}, slog.New(slog.DiscardHandler))
 	switch {
 	case errors.As(err, new(*Shortfall)):
 		return "", err

@@ -250,7 +250,8 @@ type UpgradeStarted struct {
 	To   int `json:"to"`
 }
 
-// addProcessOperations adds the operations of `larder reload` and `larder upgrade`.
+// addProcessOperations adds the operations of `larder reload` and `larder upgrade`, and the one that describes this process. check refuses
+// settings that a reload has read.
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
 	addOperation(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
 	addOperation(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {

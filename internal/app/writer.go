@@ -112,7 +112,7 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
 	}
-	r, err := openReader(s, o.open, logger)
+	r, err := openFolder(s, o.open, logger)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (a *analytics) closeMinutes(now time.Time) {
 
 // closeMinute turns the counts of the present minute into a record, unless nothing happened, and starts new counts.
 func (a *analytics) closeMinute() {
-	r := record{a.presentMinute(time.Time{}), newHistogram(a.waits), newHistogram(a.stays)}
+	r := record{a.presentMinute(time.Time{}), countDurations(a.waits), countDurations(a.stays)}
 	if !r.isEmpty() && len(a.over) < keptMinutes {
 		a.over = append(a.over, r)
 	}
@@ -191,7 +191,7 @@ func (a *analytics) unstoredRecords(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	return append(slices.Clone(a.over), record{a.presentMinute(now), newHistogram(a.waits), newHistogram(a.stays)})
+	return append(slices.Clone(a.over), record{a.presentMinute(now), countDurations(a.waits), countDurations(a.stays)})
 }
 
 // presentMinute returns the minute that is not over. With a zero time its percentiles are exact; otherwise those of many waits may

@@ -180,8 +180,9 @@ func (c *centre) newOverview(now time.Time) *overview {
 	return o
 }
 
-// decideVisit decides about the request of a ticket. It replaces an invalid ticket by a new one. If the room has a challenge, it
-// returns queue.Reissue instead, because the visitor must pass the challenge before.
+// decideVisit decides about the request of a ticket. It may request grants from the leader. It replaces an invalid ticket by a new one. If
+// the room has a challenge, it returns queue.Reissue instead, because the visitor must pass the challenge before. After three tries it lets
+// the visitor wait.
 func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {

@@ -75,8 +75,8 @@ func (r record) startPeriod(t tier) record {
 // what it says is at most 10 % from the truth.
 type histogram map[int]int
 
-// newHistogram returns a histogram of durations in seconds.
-func newHistogram(seconds []float64) histogram {
+// countDurations returns a histogram of durations in seconds, nil for none.
+func countDurations(seconds []float64) histogram {
 	if len(seconds) == 0 {
 		return nil
 	}

@@ -148,14 +148,14 @@ func TestHistogram(t *testing.T) {
 		for i := range values {
 			values[i] = math.Exp(rng.Float64() * 13)
 		}
-		h := newHistogram(values[:len(values)/2]).plus(newHistogram(values[len(values)/2:]))
+		h := countDurations(values[:len(values)/2]).plus(countDurations(values[len(values)/2:]))
 		for _, p := range []int{50, 90} {
 			if got, want := h.percentile(p), percentile(values, p); math.Abs(got-want) > 0.1*want+0.1 {
 				t.Fatalf("%d values: p%d is %v, not %v", len(values), p, got, want)
 			}
 		}
 	}
-	if got := newHistogram([]float64{0, 0.5, 0.9}).percentile(90); got != 0 {
+	if got := countDurations([]float64{0, 0.5, 0.9}).percentile(90); got != 0 {
 		t.Errorf("of no time at all: %v", got)
 	}
 	if got := (histogram)(nil).percentile(50); got != 0 {

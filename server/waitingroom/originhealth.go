@@ -55,7 +55,7 @@ func (h *originHealth) countResponse(now time.Time, status int, remote string) {
 	if status >= http.StatusInternalServerError {
 		h.counts[1][1]++
 		from, _ := client.Of(remote)
-		h.failed[1] = nodes.AddClient(h.failed[1], from)
+		h.failed[1] = nodes.AddFailedClient(h.failed[1], from)
 	}
 }
 
@@ -156,7 +156,7 @@ func (b *balancer) canConnect() bool {
 	defer cancel()
 	accepted := make(chan bool, len(b.servers))
 	for _, s := range b.servers {
-		go func() { accepted <- !s.ill.Load() && s.canConnect(ctx) }()
+		go func() { accepted <- !s.ill.Load() && s.tryConnect(ctx) }()
 	}
 	for range b.servers {
 		if <-accepted {
@@ -166,8 +166,8 @@ func (b *balancer) canConnect() bool {
 	return false
 }
 
-// canConnect reports whether the server accepts a connection, which it closes.
-func (s *server) canConnect(ctx context.Context) bool {
+// tryConnect connects to the server and closes the connection. If it succeeds, the balancer uses the server again.
+func (s *server) tryConnect(ctx context.Context) bool {
 	at := s.url.Host
 	if s.url.Port() == "" {
 		at = net.JoinHostPort(s.url.Hostname(), map[string]string{"http": "80", "https": "443"}[s.url.Scheme])

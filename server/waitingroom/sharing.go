@@ -123,7 +123,8 @@ func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, 
 	return a, err
 }
 
-// ServeHTTP serves the other nodes, which send reports and request grants.
+// ServeHTTP handles the reports and grant requests of the other nodes. If this node is not the leader, it refuses them with
+// [nodes.NotLeader].
 func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var q nodes.Request
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxMessage)).Decode(&q); r.Method != http.MethodPost || err != nil {

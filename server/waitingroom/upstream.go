@@ -82,9 +82,9 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = c.SetWriteDeadline(time.Time{})
 	defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &movingReader{req.Body, c}
+		req.Body = &deadlineReader{req.Body, c}
 	}
-	u.proxy.ServeHTTP(&movingWriter{w, c}, req)
+	u.proxy.ServeHTTP(&deadlineWriter{w, c}, req)
 }
 
 // discardBody reads a little more of a request body that the upstream did not read, so that the client receives the response. Then
@@ -117,27 +117,26 @@ func requestTarget(in *http.Request) *url.URL {
 	return out
 }
 
-// movingReader gives a client more time for each part of its body. At its end net/http
-// removes the deadline.
-type movingReader struct {
+// A deadlineReader sets a new deadline for each read of a request body. At its end net/http removes the deadline.
+type deadlineReader struct {
 	io.ReadCloser
 	c *http.ResponseController
 }
 
 // Read implements io.Reader. Each read extends the deadline of the connection.
-func (m *movingReader) Read(p []byte) (int, error) {
+func (m *deadlineReader) Read(p []byte) (int, error) {
 	_ = m.c.SetReadDeadline(time.Now().Add(stall))
 	return m.ReadCloser.Read(p)
 }
 
-// movingWriter gives a client time for each part of the response.
-type movingWriter struct {
+// A deadlineWriter sets a deadline for each write of a response.
+type deadlineWriter struct {
 	http.ResponseWriter
 	c *http.ResponseController
 }
 
 // WriteHeader implements http.ResponseWriter. If the upstream sent no Content-Type, it prevents net/http from guessing one.
-func (m *movingWriter) WriteHeader(status int) {
+func (m *deadlineWriter) WriteHeader(status int) {
 	if h := m.Header(); h["Content-Type"] == nil && status >= http.StatusOK {
 		h["Content-Type"] = nil
 	}
@@ -145,24 +144,25 @@ func (m *movingWriter) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter, with a deadline.
-func (m *movingWriter) Write(p []byte) (int, error) {
+func (m *deadlineWriter) Write(p []byte) (int, error) {
 	defer m.setDeadline()()
 	return m.ResponseWriter.Write(p)
 }
 
 // Flush implements http.Flusher.
-func (m *movingWriter) Flush() {
+func (m *deadlineWriter) Flush() {
 	defer m.setDeadline()()
 	_ = m.c.Flush() // a writer that cannot flush has nothing to flush
 }
 
 // setDeadline sets a write deadline, and returns a function that removes it.
-func (m *movingWriter) setDeadline() func() {
+func (m *deadlineWriter) setDeadline() func() {
 	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
 	return func() { _ = m.c.SetWriteDeadline(time.Time{}) }
 }
 
-func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+// Unwrap returns the wrapped writer, for [http.ResponseController].
+func (m *deadlineWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
 // removeTickets removes the tickets of all rooms from a request's cookies, and changes nothing else of them.
 func removeTickets(h http.Header) {

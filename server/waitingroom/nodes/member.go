@@ -66,8 +66,9 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// AcceptResponse returns the response to a request, if it counts. The caller applies the state in it before it sends another request about
-// the room. A nil state without an error means that the leader needs another report.
+// AcceptResponse checks a response: it must come in time, be of the present epoch and be no refusal. It sets this node's clock by the
+// leader's, and returns the state in the response. The caller applies that before it sends another request about the room. A nil state
+// without an error means that the leader needs another report.
 func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

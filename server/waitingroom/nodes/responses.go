@@ -44,16 +44,16 @@ func (r *Responses) Count(took time.Duration, status int, remote string) {
 	if status >= http.StatusInternalServerError {
 		r.Errors++
 		from, _ := client.Of(remote)
-		r.Failed = AddClient(r.Failed, from)
+		r.Failed = AddFailedClient(r.Failed, from)
 	}
 }
 
-// AddClient returns clients with another one, unless that is among them or they are MostFailed already.
-func AddClient(clients []netip.Prefix, from netip.Prefix) []netip.Prefix {
-	if len(clients) < MostFailed && !slices.Contains(clients, from) {
-		clients = append(clients, from)
+// AddFailedClient adds a client that received an error to failed, unless it is there or failed has MostFailed clients already.
+func AddFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
+	if len(failed) < MostFailed && !slices.Contains(failed, from) {
+		failed = append(failed, from)
 	}
-	return clients
+	return failed
 }
 
 // Add adds the responses that another node has measured. Those that no node measures are ignored.
@@ -71,7 +71,7 @@ func (r *Responses) Add(other *Responses) {
 		}
 	}
 	for _, from := range other.Failed[:min(len(other.Failed), MostFailed)] {
-		r.Failed = AddClient(r.Failed, from)
+		r.Failed = AddFailedClient(r.Failed, from)
 	}
 }
 

@@ -430,9 +430,9 @@ func (d *DataCentre) AddAccount(r *Report, first bool) {
 	r.Account = a
 }
 
-// NextReport is when the next report is due after the one sent at last: after the
-// interval that the global object has named, and soon after each turn of a minute, when
-// sessions have ended and grants have expired.
+// NextReport is when the next report is due after the one sent at last: after the interval that the global object has named, and soon after
+// each turn of a minute, when sessions have ended and grants have expired. While a report is unacknowledged, the interval is fastestReport
+// at most.
 func (d *DataCentre) NextReport(last time.Time) time.Time {
 	turn := MinuteOf(last.Add(-d.settings.Skew)).end().Add(d.settings.Skew)
 	every := d.reportEvery

@@ -15,8 +15,8 @@ import (
 //   - welcome: an incarnation equal to a known one never comes there, because Receive has found its reporter.
 //   - give, with n < 0 for n <= 0, and grant, with own+drawn >= 0: they note a minute with no grants, which counts as none.
 //   - grant, with anywhere >= 0: it gives the lesser of anywhere and what is wanted, which is 0 then.
-//   - forWaiting, with total >= left: divideCapped gives each its need where the needs sum to the slots.
-//   - forWaiting, with left >= 0: buckets after the last slot get none.
+//   - divideAmongWaiting, with total >= left: divideCapped gives each its need where the needs sum to the slots.
+//   - divideAmongWaiting, with left >= 0: buckets after the last slot get none.
 //   - Continue, with another seed: one is as good as the other.
 //   - eachBucket, with Minute <= oldest: it is the same minute.
 //   - Less, with <=: of two equal times each may be the first.
@@ -361,7 +361,7 @@ func TestForWaiting(t *testing.T) {
 		g, all := known(t, settings(t, 1000, 1000, func(s *Settings) { s.Method = c.method }), "one", "two")
 		all[0].Waiting, all[1].Waiting = c.one, c.two
 		for i, r := range all {
-			if mine, left := g.forWaiting(r, MinuteOf(g.now), c.free, traffic); mine != c.mine[i] || left != c.left {
+			if mine, left := g.divideAmongWaiting(r, MinuteOf(g.now), c.free, traffic); mine != c.mine[i] || left != c.left {
 				t.Errorf("%s: %d for data centre %d, and %d left; want %d and %d", name, mine, i, left, c.mine[i], c.left)
 			}
 		}

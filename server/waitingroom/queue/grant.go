@@ -16,7 +16,7 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	if free == 0 {
 		return 0
 	}
-	mine, left := g.forWaiting(r, now, free, traffic)
+	mine, left := g.divideAmongWaiting(r, now, free, traffic)
 	if g.grantMore(r, now, mine) > 0 {
 		g.updateBatch(free - mine)
 	}
@@ -110,9 +110,10 @@ func (g *Global) updateBatch(left int) {
 	})
 }
 
-// forWaiting is how many of the free slots are for visitors who wait at r, and how many
-// are left when every waiting visitor has one.
-func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
+// divideAmongWaiting divides free slots among the visitors who wait at any present reporter, longest waiting first unless the queue is
+// random. It first covers visitors by the grants of minute m that their reporter has not used; these are not in the parts. mine is the part
+// of r. left is what remains when every waiting visitor has a slot.
+func (g *Global) divideAmongWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
 	s := &g.settings
 	var lists [][]Bucket
 	var outstanding, weights []int

@@ -72,7 +72,7 @@ func TestReserve(t *testing.T) {
 				t.Fatalf("%+v", r.Granted)
 			}
 			var mine int
-			if mine, left = g.forWaiting(r, MinuteOf(now), c.slots, &Traffic{}); i > 0 {
+			if mine, left = g.divideAmongWaiting(r, MinuteOf(now), c.slots, &Traffic{}); i > 0 {
 				got = append(got, mine-sum)
 			}
 			sum = mine

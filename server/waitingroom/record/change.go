@@ -54,7 +54,8 @@ func (r *Record) Set(ctx context.Context, q SetRequest) (waitingroom.Version, er
 	return r.awaitInForce(ctx, v, err)
 }
 
-// Apply creates a version from a file of rooms.
+// Apply has the changer (the leader in a cluster) create a version from a file of rooms, and brings it into force on this node. An error
+// may mean that only this node cannot use it.
 func (r *Record) Apply(ctx context.Context, q ApplyRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Apply(ctx, q)
 	return r.awaitInForce(ctx, v, err)

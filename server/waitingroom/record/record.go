@@ -237,7 +237,8 @@ func (r *Record) Rooms() ([]config.Room, error) {
 	return r.document.Rooms()
 }
 
-// Revision returns which version applies here.
+// Revision returns which version of the rooms is in force on this node, its problem if it has one, and whether a newer one may be in force
+// elsewhere.
 func (r *Record) Revision() waitingroom.Revision {
 	state := r.store.State()
 	r.mu.Lock()
