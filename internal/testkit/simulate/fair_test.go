@@ -194,17 +194,24 @@ func TestEstimatesUnderAFlood(t *testing.T) {
 }
 
 // TestOrderAcrossDataCentres has visitors hold event streams at three data centres: without failures, and with lost messages and a data
-// centre that is killed, whose visitors open other streams. The order is that of one data centre.
+// centre that is killed, whose visitors open other streams, and with clocks that may differ. The order is that of one data centre.
 func TestOrderAcrossDataCentres(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		loss     float64
 		failures []Failure
-	}{{0, nil}, {0.1, []Failure{{Kind: Killed, DataCentre: 1, From: 5 * time.Minute, Until: 5*time.Minute + 10*time.Second}}}} {
+		skew     time.Duration
+		total    int
+	}{
+		{total: 400},
+		{loss: 0.1, failures: []Failure{{Kind: Killed, DataCentre: 1, From: 5 * time.Minute, Until: 5*time.Minute + 10*time.Second}}, total: 400},
+		{skew: 5 * time.Second, total: 2000}, // no slot is free before the minute has begun by all clocks
+	} {
 		o := experiment(queue.FIFO, Uniform)
 		o.DataCentres, o.Over, o.Visitors, o.Streams, o.Loss, o.Failures = 3, 10*time.Minute, 5000, 1, c.loss, c.failures
+		o.Settings.Skew, o.Settings.TotalActiveUsers, o.Clocks = c.skew, c.total, c.skew/20 // the nodes of a cluster differ by far less
 		mean, least := correlations(simulated(t, o), func(v *Visitor) (time.Duration, bool) { return v.Called, v.Called > 0 })
-		t.Logf("%.0f %% of the messages lost, %d killed: rank correlation of arrival with being called %.4f on average, %.4f at least", 100*c.loss, len(c.failures), mean, least)
+		t.Logf("%.0f %% of the messages lost, %d killed, clocks may differ by %v: rank correlation of arrival with being called %.4f on average, %.4f at least", 100*c.loss, len(c.failures), c.skew, mean, least)
 		if mean < 0.99 {
 			t.Errorf("rank correlation %.4f, want 0.99", mean)
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestBatch has slots become free by and by: they belong to one batch, until that is over.
+// TestBatch has slots become free by and by: they belong to one batch, until that or its minute is over.
 func TestBatch(t *testing.T) {
 	g, all := known(t, settings(t, 1000, 10), "one", "two")
 	m := MinuteOf(g.now)
@@ -26,6 +26,14 @@ func TestBatch(t *testing.T) {
 	g.now, all[1].Granted[m] = g.now.Add(1), given{Total: 2}
 	if g.updateBatch(0); g.batch.Start != g.now || g.batch.Slots != 7 || !slices.Equal(g.batch.Line, []Bucket{{m - 1, 3, 0}, {m, 10, 0}}) {
 		t.Errorf("after it: %+v", g.batch)
+	}
+	turn := (m + 1).Time()
+	g.settings.Skew, g.batch.Start, g.now = 5*time.Second, turn.Add(-time.Second), turn.Add(300*time.Millisecond)
+	for range 2 {
+		if g.updateBatch(0); !g.batch.Start.Equal(turn.Add(g.settings.Skew)) {
+			t.Errorf("the batch of the next minute starts %v after its turn", g.batch.Start.Sub(turn))
+		}
+		g.now = g.now.Add(7 * time.Second)
 	}
 }
 

@@ -79,25 +79,28 @@ func (g *Global) grantableIn(m Minute) int {
 	return max(0, min(total, rate))
 }
 
-// updateBatch counts what is granted in this minute, and what is left, towards the present batch. It starts a batch if the last one is over.
+// updateBatch counts what is granted in this minute, and what is left, towards the present batch. It starts a batch if the last one is over,
+// or of the minute before. A batch does not start before the minute has begun by all clocks:
+// a slot is charged to both minutes until then.
 func (g *Global) updateBatch(left int) {
+	m := MinuteOf(g.now)
 	granted, lists := left, make([][]Bucket, 0, len(g.order))
 	for _, id := range g.order {
 		r := g.reporters[id]
-		granted += r.Granted[MinuteOf(g.now)].Total
+		granted += r.Granted[m].Total
 		if g.isPresent(r) {
 			lists = append(lists, r.Waiting)
 		}
 	}
 	g.batch.Slots = max(g.batch.Slots, granted)
-	if g.now.Sub(g.batch.Start) < batchDuration {
+	if MinuteOf(g.batch.Start) == m && g.now.Sub(g.batch.Start) < batchDuration {
 		return
 	}
 	expected := int(g.room().PerMinute) // data centres that have yet to report may have slots
 	if expected == 0 {
 		expected = g.settings.NewUsersPerMinute
 	}
-	g.batch = Batch{Start: g.now, Slots: max(expected, granted)}
+	g.batch = Batch{Start: later(g.now, m.Time().Add(g.settings.Skew)), Slots: max(expected, granted)}
 	total := 0
 	eachBucket(lists, func(at place, counts []int) bool {
 		n := 0
