@@ -165,7 +165,7 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 	return files, err
 }
 
-// runBuild runs a build in a child.
+// runBuild runs a build in a child process. The pool reuses an idle child only for the same owner, which is the release.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {

@@ -124,7 +124,7 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	return nil, ctx.Err()
 }
 
-// reservedFrom returns the memory that a turn must leave to fresh releases.
+// reservedFrom returns the memory that a turn must leave to files of fresh releases: none if it is a turn of such a file itself.
 func (l *Budget) reservedFrom(t *turn) int64 {
 	if t.queue == &l.freshFiles {
 		return 0
@@ -145,8 +145,8 @@ func (l *Budget) update(do func()) {
 	}
 }
 
-// endIdleChildren ends the idle children that do not fit into the free memory after turns have started. A child that a turn is about to reuse counts
-// with the turn.
+// endIdleChildren ends the idle children that do not fit into the free memory, without the reserve for fresh releases, after turns have started. It
+// keeps children of the owners of those turns, which are about to be reused.
 func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	var owners []string
 	leave := int64(0)

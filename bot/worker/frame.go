@@ -54,7 +54,8 @@ func writeField(w io.Writer, data []byte) error {
 	return err
 }
 
-// readField reads a field of at most limit bytes. It allocates memory as the bytes arrive, not as the length says.
+// readField reads a field of at most limit bytes. Over 1 MiB, it allocates memory as the bytes arrive, whatever
+// length was announced.
 func readField(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

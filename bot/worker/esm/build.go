@@ -191,7 +191,8 @@ func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
 
-// buildEntries builds the entry points. It skips those that cannot be built.
+// buildEntries builds the entry points of the builder. Of more it uses the options to minify and the source map. If an entry point has errors, it
+// skips that one, or only its default export, and builds the others again, a limited number of times. If none is left, the result is empty.
 func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	for range maxSkipped {
 		if len(b.entries) == 0 {

@@ -51,7 +51,8 @@ type fileExports struct {
 	others     []resolved // the modules whose exports it exports, too
 }
 
-// esExports returns what an ES module exports.
+// esExports returns whether an ES module has a default export, and the modules whose exports it exports with `export *`. It does not collect
+// names.
 func (b *builder) esExports(file string) *fileExports {
 	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
 		m := readESModule(source)
@@ -59,7 +60,7 @@ func (b *builder) esExports(file string) *fileExports {
 	})
 }
 
-// commonJSExports returns what a CommonJS module exports.
+// commonJSExports returns the names that a CommonJS module exports, and the modules whose exports it exports, too.
 func (b *builder) commonJSExports(file string) *fileExports {
 	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
 		m := readExports(source)

@@ -27,7 +27,8 @@ type packageJSON struct {
 	sideEffects   []*glob.Glob // the files with side effects if sideEffects is a list
 }
 
-// parsePackageJSON parses a package.json.
+// parsePackageJSON parses the members of a package.json that decide which files are modules. It ignores members of wrong types, but malformed
+// exports and imports are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {

@@ -88,7 +88,9 @@ func (r *release) resolve(importer, specifier string, conditions []string) resol
 	return r.resolveBare(p, dir, specifier, conditions)
 }
 
-// resolveBare resolves the name of a package, maybe with a subpath, that a file of the package p in the folder dir imports.
+// resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It applies the browser
+// field of p, the package.json for that file. The result is a file if the specifier names the release itself, else a module of Node.js or another
+// package.
 func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions []string) resolved {
 	if p.disabled[specifier] {
 		return resolved{disabled: true}

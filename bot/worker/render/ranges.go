@@ -12,7 +12,7 @@ import (
 // This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
 // as alternatives of plain comparisons.
 
-// renderVersionRanges parses the version ranges of a request.
+// renderVersionRanges parses the version ranges of a request. A text that is no range has no alternatives in the result.
 func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0

@@ -212,7 +212,8 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// resolveLink returns the address of a link's target for use on the page, "" for none.
+// resolveLink returns the address of a link's target for use on the page, "" for none. A relative path starts at the root of the release: it leads to
+// the page of that file, or to the repository if the release lacks it. A fragment gets the prefix of the README's headings.
 func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {
