@@ -437,7 +437,7 @@ func (d *DataCentre) NextReport(last time.Time) time.Time {
 	turn := MinuteOf(last.Add(-d.settings.Skew)).end().Add(d.settings.Skew)
 	every := d.reportEvery
 	if d.acked < d.seq {
-		every = min(every, fastestReport)
+		every = fastestReport
 	}
 	return earlier(turn, last.Add(every))
 }

@@ -128,9 +128,12 @@ func TestNextReportAtTheTurn(t *testing.T) {
 			t.Errorf("after a report %v after the turn the next one is %v after it, not %v", after, got.Sub(turn), want)
 		}
 	}
-	d.Report(w.now) // to which no response comes
-	if got := d.NextReport(turn.Add(20 * time.Second)); !got.Equal(turn.Add(21 * time.Second)) {
-		t.Errorf("without a response the next report is %v later", got.Sub(turn.Add(20*time.Second)))
+	d.Report(w.now)                                                                 // to which no response comes
+	for _, every := range []time.Duration{soonReport, usualReport, slowestReport} { // that the last response has named
+		d.reportEvery = every
+		if got := d.NextReport(turn.Add(20 * time.Second)); !got.Equal(turn.Add(21 * time.Second)) {
+			t.Errorf("without a response the next report is %v later", got.Sub(turn.Add(20*time.Second)))
+		}
 	}
 }
 
