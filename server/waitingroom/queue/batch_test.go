@@ -37,6 +37,18 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestLongLine has a data centre report buckets without visitors, and more buckets than a batch has.
+func TestLongLine(t *testing.T) {
+	g, all := known(t, settings(t, 10000, 10000), "one")
+	for m := range Minute(longestLine + 1) {
+		all[0].Waiting = append(all[0].Waiting, Bucket{m, 0, 0}, Bucket{m, 1, 10})
+	}
+	g.updateBatch(1)
+	if line := g.batch.Line; len(line) != longestLine || line[longestLine-1] != (Bucket{longestLine - 1, 1, 10}) {
+		t.Errorf("%d buckets, the last one %+v", len(line), line[len(line)-1])
+	}
+}
+
 // TestCallTime has visitors of a batch called in their order, those of all data centres within callsWithin.
 func TestCallTime(t *testing.T) {
 	w := newWorld(t, settings(t, 1000, 1000), "one")

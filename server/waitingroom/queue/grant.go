@@ -79,6 +79,9 @@ func (g *Global) grantableIn(m Minute) int {
 	return max(0, min(total, rate))
 }
 
+// longestLine is how many buckets a batch has at most: each response carries them, and a data centre reports as many as it likes.
+const longestLine = 1024
+
 // updateBatch counts what is granted in this minute, and what is left, towards the present batch. It starts a batch if the last one is over,
 // or of the minute before. A batch does not start before the minute has begun by all clocks:
 // a slot is charged to both minutes until then.
@@ -107,9 +110,11 @@ func (g *Global) updateBatch(left int) {
 		for _, c := range counts {
 			n += c
 		}
-		g.batch.Line = append(g.batch.Line, Bucket{at.bucket, n, at.tick})
+		if n > 0 {
+			g.batch.Line = append(g.batch.Line, Bucket{at.bucket, n, at.tick})
+		}
 		total += n
-		return total < g.settings.NewUsersPerMinute
+		return total < g.settings.NewUsersPerMinute && len(g.batch.Line) < longestLine
 	})
 }
 
