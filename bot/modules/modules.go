@@ -125,7 +125,8 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 	return record, result.Files, nil
 }
 
-// RequestedSubpaths returns the subpaths that have been requested of a build, for building the same again.
+// RequestedSubpaths returns the subpaths with which a build makes the same modules again: all that the record has, built or skipped, whether the
+// package JSON named them or not.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)

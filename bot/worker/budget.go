@@ -92,7 +92,7 @@ func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, siz
 }
 
 // AcquireFile waits until a file of a release may take so much memory here, and the release's child so much if
-// that is not 0. The caller leaves afterwards.
+// that is not 0. A file that needs more than there is waits until it is alone. The only error is that of ctx. The caller leaves afterwards.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
 	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
@@ -186,7 +186,7 @@ func (l *Budget) releaseTurn(t *turn) {
 	}
 }
 
-// startNext starts the turns that may start, and reports each.
+// startNext starts the turns that may start, in the order of each queue, and reports each. A file that does not fit holds up the queues behind its own.
 func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
@@ -214,7 +214,8 @@ func (l *Budget) startNext(started func(*turn)) {
 	}
 }
 
-// leavesEnough reports whether a huge content leaves enough memory to those of ordinary size.
+// leavesEnough reports whether the turn t of a huge content leaves enough memory to contents of ordinary size. It always does if none of these waits or
+// is encoded, and t is the only huge one.
 func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none

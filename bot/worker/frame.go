@@ -78,7 +78,7 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// write sends the greeting of a child.
+// write sends the greeting of a child: which address space it has mapped without using it, and why it runs no jobs, if so.
 func (h hello) write(w io.Writer) error {
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
@@ -106,7 +106,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	return h, nil
 }
 
-// write sends a request to a child.
+// write sends a request to a child: the task, the limit of memory, and the data.
 func (q request) write(w io.Writer) error {
 	if err := writeField(w, []byte(q.Task)); err != nil {
 		return err

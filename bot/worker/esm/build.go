@@ -354,8 +354,8 @@ func (b *builder) setUp(p api.PluginBuild) {
 	}
 }
 
-// resolve returns what an import leads to. With an empty result esbuild reports an error, except for a call of require in a try statement: that
-// throws in browsers.
+// resolve returns what an import leads to: a file of the release, or the bare specifier as external. It records external imports and those that lead
+// nowhere in the builder. With an empty result esbuild reports an error, except for a call of require in a try statement: that throws in browsers.
 func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	isRequire := a.Kind == api.ResolveJSRequireCall || a.Kind == api.ResolveJSRequireResolve
 	switch {

@@ -11,9 +11,9 @@ func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findImports(r.Text)}, nil
 }
 
-// findImports returns the imports that the text of a module seems to have. It looks for the keywords and knows no syntax. It may report an
-// import that stands in a string or in a comment behind code, which costs a line in a list. It misses none but those with a computed
-// specifier.
+// findImports returns the imports that the text of a module seems to have, up to document.MaxImports. It looks for the keywords and knows no
+// syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list. It misses imports with a
+// computed specifier or a template, with a comment before the specifier, and on lines that start with *.
 func findImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}

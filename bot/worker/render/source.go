@@ -149,7 +149,8 @@ func (r *slashReader) addToken(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// meaningAfter returns what a slash will mean right after the bracket that closes opening. r has read the tokens before opening.
+// meaningAfter returns what a slash will mean right after the bracket that closes opening: a division, the start of a regular expression, or unclear
+// after the body of a function or class. r has read the tokens before opening.
 func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
 	case js.OpenBracketToken:
