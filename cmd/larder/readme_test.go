@@ -50,6 +50,10 @@ func TestReadme(t *testing.T) {
 		found, err := d.command("curl -fsS http://127.0.0.1:8080/libraries/jquery?fields=versions").Output()
 		return err == nil && bytes.Contains(found, []byte(`"3.7.1"`)) && bytes.Contains(found, []byte(`"4.0.0"`))
 	})
+	waitFor(t, "both releases in the signed log", func() bool {
+		const files = "http://127.0.0.1:8080/ajax/libs/jquery/"
+		return d.command("larder verify "+files+"3.7.1/jquery.min.js "+files+"4.0.0/jquery.min.js").Run() == nil
+	})
 
 	d.blocks = readme["What users do"]
 	d.run(0, 0, `integrity="sha512-`, "index.html: changed 1 tag.", "var jquery='3.7.1'", `"version":"4.0.0"`)
