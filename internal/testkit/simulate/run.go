@@ -510,54 +510,6 @@ func (r *run) staysInLine(i int32, d queue.Decision) {
 	r.events.push(event{r.now + next, userVisits, i, 0})
 }
 
-// streamLasts is how long an event stream lasts, after which the user opens another one.
-const streamLasts = 2 * time.Minute
-
-// openStream has a waiting user open an event stream. If that is refused or fails, the user requests the page.
-func (r *run) openStream(i int32) {
-	u := &r.users[i]
-	if u.state != waiting {
-		return
-	}
-	s := r.nearest(u.site)
-	ok := !s.down && r.now < u.gives
-	if ok {
-		delete(r.streams, u.ticket.ID)
-		renewed, standing := s.dc.OpenStream(s.clock(r), u.ticket, 2*streamLasts)
-		u.ticket, ok = renewed, standing == queue.InLine
-		s.note()
-	}
-	if !ok {
-		r.events.push(event{r.now + time.Second, userVisits, i, 0})
-		return
-	}
-	u.site = int(r.index(s))
-	r.streams[u.ticket.ID] = i
-	r.events.push(event{min(u.gives, r.now+streamLasts), streamOpens, i, 0})
-}
-
-// endStreams has the users open other streams who held theirs at a data centre.
-func (r *run) endStreams(site int) {
-	for i := range r.users {
-		if u := &r.users[i]; u.state == waiting && u.site == site && r.streams[u.ticket.ID] == int32(i) {
-			r.events.push(event{r.now + time.Second + time.Duration(r.rng.Int64N(int64(500*time.Millisecond))), streamOpens, int32(i), 0})
-		}
-	}
-}
-
-// deliverCalls has the users come who were called.
-func (r *run) deliverCalls() {
-	for k := range r.sites {
-		for _, c := range r.sites[k].dc.TakeCalls() {
-			i, ok := r.streams[c.ID]
-			if u := &r.users[i]; ok && u.state == waiting && u.ticket.ID == c.ID {
-				u.Called = max(r.now, c.At.Sub(begin)-r.sites[k].offset)
-				r.events.push(event{u.Called + 100*time.Millisecond + time.Duration(r.rng.Int64N(int64(time.Second))), userVisits, i, 0})
-			}
-		}
-	}
-}
-
 // arrive makes the users and their first requests.
 func (r *run) arrive() {
 	weights := make([]float64, r.DataCentres)
