@@ -190,6 +190,16 @@ func TestRegistryIsAway(t *testing.T) {
 	if first > discovery.PollsAtOnce+3 {
 		t.Errorf("%d requests to a registry that is down", first)
 	}
+	r.awaitRecovery(all)
+	stop()
+	if len(r.entries(logs.Refused)) > 0 {
+		t.Errorf("the log is\n%s", r.kinds())
+	}
+	r.sound()
+}
+
+// awaitRecovery has the registry respond again, and waits until that many releases are published. Two minutes pass meanwhile at most.
+func (r *rig) awaitRecovery(releases int) {
 	r.registry.ClearFaults()
 	back := r.clock()
 	r.wait(func() (int, bool) {
@@ -198,13 +208,8 @@ func TestRegistryIsAway(t *testing.T) {
 		}
 		r.bot.WakeAlarms()
 		n := strings.Count(r.states(""), "published")
-		return n, n == all
+		return n, n == releases
 	})
-	stop()
-	if len(r.entries(logs.Refused)) > 0 {
-		t.Errorf("the log is\n%s", r.kinds())
-	}
-	r.sound()
 }
 
 // advance moves the clock by d, unless a poll or a release is under way: no time passes meanwhile, however busy the machine is.

@@ -141,16 +141,7 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 					return n, n > before
 				})
 			}
-			r.registry.ClearFaults()
-			back := r.clock()
-			r.wait(func() (int, bool) {
-				if r.clock().Before(back.Add(2 * time.Minute)) {
-					r.advance(10 * time.Second)
-				}
-				r.bot.WakeAlarms()
-				n := strings.Count(r.states(""), "published")
-				return n, n == all
-			})
+			r.awaitRecovery(all)
 			stop()
 			if refused := r.entries(logs.Refused); len(refused) > 0 {
 				t.Errorf("%d releases were refused", len(refused))
