@@ -292,7 +292,7 @@ func runChild(k protections) {
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the
 	// parent decides what they mean, and its end closes the input.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
-	setPriority := priority.Restore // the parent may have raised its own
+	setPriority := priority.RestoreTimeSlices // the parent may have raised its own
 	if len(os.Args) > 2 && os.Args[2] == niceArgument {
 		setPriority = priority.LowerForBackground
 	}

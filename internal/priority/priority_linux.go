@@ -15,8 +15,8 @@ func RaiseForRequests() error {
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime = uint64(servingSlice) })
 }
 
-// Restore gives all threads of this process the time slices of other processes.
-func Restore() error {
+// RestoreTimeSlices gives all threads of this process the time slices of other processes.
+func RestoreTimeSlices() error {
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime = 0 })
 }
 

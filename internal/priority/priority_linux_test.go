@@ -12,7 +12,7 @@ import (
 
 // TestPriority runs in processes of its own, since a process without privileges cannot take back the lowest priority.
 func TestPriority(t *testing.T) {
-	functions := map[string]func() error{"raise": RaiseForRequests, "restore": Restore, "lower": LowerForBackground}
+	functions := map[string]func() error{"raise": RaiseForRequests, "restore": RestoreTimeSlices, "lower": LowerForBackground}
 	if calls := os.Getenv("PRIORITY_CALLS"); calls != "" {
 		before, err := unix.SchedGetAttr(0, 0)
 		if err != nil {

@@ -8,5 +8,5 @@ func RaiseForRequests() error {
 	return nil
 }
 
-// Restore does nothing.
-func Restore() error { return nil }
+// RestoreTimeSlices does nothing.
+func RestoreTimeSlices() error { return nil }
