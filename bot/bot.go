@@ -50,12 +50,7 @@ type Options struct {
 	// Runtime has the poll schedule. Default: one of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
-	// Dictionaries has the bot store deltas between the versions of a file.
-	Dictionaries bool
-	// Squeezed, if set, is called for each content that has smaller encodings, from several goroutines.
-	Squeezed func(kvstore.Hash)
-	// DeltaStored, if set, is called for each content that has a delta against a dictionary, from several goroutines.
-	DeltaStored func(h, dictionary kvstore.Hash)
+	Recompression
 	// Changed is notified of each package of which something changed that is in no log: a release's state, what upstream has. It is called
 	// from several goroutines. Default: nothing is notified.
 	Changed func(pkg string)
@@ -92,6 +87,16 @@ type Limits struct {
 	// Encoders is how many contents of new releases are encoded at once, and how many are recompressed; default: one for each processor. A
 	// process that serves leaves one processor to requests.
 	Encoders int
+}
+
+// Recompression says what the bot makes of contents that are published.
+type Recompression struct {
+	// Dictionaries has the bot store deltas between the versions of a file.
+	Dictionaries bool
+	// Squeezed, if set, is called for each content that has smaller encodings, from several goroutines.
+	Squeezed func(kvstore.Hash)
+	// DeltaStored, if set, is called for each content that has a delta against a dictionary, from several goroutines.
+	DeltaStored func(h, dictionary kvstore.Hash)
 }
 
 // A Clock is what the bot knows of time; default the real one.

@@ -194,7 +194,7 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		TempDir:   filepath.Join(r.data, "tmp"),
 		Worker:    r.worker,
 
-		Dictionaries: r.dictionaries,
+		Recompression: bot.Recompression{Dictionaries: r.dictionaries},
 		Clock: bot.Clock{Now: r.clock, ClockCheck: r.clockCheck, Sleep: func(context.Context, time.Duration) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

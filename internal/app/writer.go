@@ -219,10 +219,8 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 		Logger:    logger,
 		Events:    o.events,
 		Changed:   func(name string) { w.folder.pages.changes.Note(name) },
-		Squeezed:  o.squeezed,
 
-		Dictionaries: s.Dictionaries,
-		DeltaStored:  o.deltaStored,
+		Recompression: bot.Recompression{Dictionaries: s.Dictionaries, Squeezed: o.squeezed, DeltaStored: o.deltaStored},
 	})
 	if err != nil {
 		return nil, err
