@@ -120,7 +120,7 @@ func (s *bareServer) watch(fd int, events uint32) error {
 	return unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// serve sends what is left of a response, and responds to requests until there are no more. Each comes in one piece.
+// serve sends the rest of a response, and responds to requests until there are no more. Each request arrives in one piece.
 func (s *bareServer) serve(fd int) {
 	c := &s.clients[fd]
 	for {

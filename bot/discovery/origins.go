@@ -132,9 +132,9 @@ func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (s
 	return o, nil
 }
 
-// updateOrigin stores in o what the poll found for a version, and reports whether that is to be logged: it differs from what the log last said, and has
-// for the duration lasting.
-func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Time, lasting time.Duration) bool {
+// updateOrigin stores in o what the poll found for a version, and reports whether the caller should log it: it differs from what the log last said, and has
+// for the duration minimum.
+func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Time, minimum time.Duration) bool {
 	if o.Published == "" {
 		return false
 	}
@@ -148,7 +148,7 @@ func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Ti
 	case o.Since.IsZero() || seen != o.Seen || o.Since.After(now):
 		o.Seen, o.Since = seen, now
 		return false
-	case now.Sub(o.Since) < lasting:
+	case now.Sub(o.Since) < minimum:
 		return false
 	}
 	o.Listed, o.Changed = seen, now

@@ -86,8 +86,8 @@ func (sc *Scheduler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Polls returns a function that polls a package of the catalogue as the schedule does, and returns when it is due next. What is to be fetched stays
-// in a queue of all calls.
+// Polls returns a function that polls a package of the catalogue as the schedule does, and returns when it is due next. All calls share one queue
+// of versions to fetch.
 func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.Time, err error) {
 	q := newQueue()
 	return func(ctx context.Context, name string) (next time.Time, err error) {

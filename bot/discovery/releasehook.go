@@ -50,7 +50,7 @@ func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message str
 	case d.Event != "":
 		addresses, ok := git.ParseReleaseEvent(d.Event, d.Payload)
 		if !ok {
-			return http.StatusOK, "nothing to do: it is no push of a tag, and no release"
+			return http.StatusOK, "nothing to do: neither a push of a tag nor a release"
 		}
 		for _, address := range addresses {
 			found = append(found, sc.PackagesFromRepository(address)...)

@@ -130,7 +130,7 @@ func (a *cli) runServer(s app.Server) func(context.Context, []string) error {
 			return err
 		}
 		if s.Once && !a.settings.IsSet("private-listen") {
-			a.settings.PrivateListen = settings.Off // nobody watches a command that ends
+			a.settings.PrivateListen = settings.Off // no monitoring requests a command that ends
 		}
 		out := newTerminal(a.stderr)
 		least := slog.LevelInfo

@@ -77,7 +77,7 @@ func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handl
 		return c, c.loadRevoked(ctx, s)
 	}
 	if room.cluster != nil {
-		c.remote = &remote{Cluster: room.cluster, landed: make(chan struct{})}
+		c.remote = &remote{Cluster: room.cluster, reported: make(chan struct{})}
 	} else if c.global, err = openGlobal(ctx, s, o, c.moment, []string{room.name}, now); err != nil {
 		return nil, err
 	}

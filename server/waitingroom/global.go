@@ -85,17 +85,17 @@ const globalTimeout = nodes.Within
 type remote struct {
 	*Cluster
 
-	asked       uint64 // visits that drew
-	built       uint64 // of them, those before the last report was made
-	settled     uint64 // of them, those before the last report that came back
-	flying      bool
-	landed      chan struct{} // closed when the report comes back
-	unreachable bool          // and logged
+	draws         uint64        // visits that wait for slots, since the start
+	reportedDraws uint64        // of them, those before the last report was made
+	answeredDraws uint64        // of them, those before the last report with a response
+	reporting     bool          // a report waits for its response
+	reported      chan struct{} // closed when the response arrives
+	unreachable   bool          // and logged
 
-	epoch   int64              // that the following two are of
-	told    int                // of the node's revocations the leader knows so many
-	known   int                // of the leader's revocations the node knows so many
-	revoked []nodes.Revocation // of this node
+	epoch            int64              // of the leader that the next two fields are about
+	sentRevocations  int                // how many of the node's revocations the leader knows
+	knownRevocations int                // how many of the leader's revocations the node knows
+	revoked          []nodes.Revocation // of this node
 
 	redemptions nodes.Redemptions
 }
@@ -138,10 +138,10 @@ func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queu
 }
 
 // reportForGrants reports the data centre c to the room's global object on another node, and waits until a report that started after
-// the call is settled. If the other node does not respond, there are no new grants, and no error.
+// the call has its response, or failed. If the other node does not respond, there are no new grants, and no error.
 func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centre) error {
-	r.asked++
-	for mine := r.asked; r.settled < mine && !c.stopped; {
+	r.draws++
+	for mine := r.draws; r.answeredDraws < mine && !c.stopped; {
 		if err := r.report(ctx, s, c); err != nil {
 			return err
 		}
@@ -152,11 +152,11 @@ func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centr
 // report sends a report and applies the response, or waits for the report that is under way. It does not fail if the leader does
 // not respond: then no new visitor is admitted.
 func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error {
-	if r.flying {
-		landed := r.landed
+	if r.reporting {
+		reported := r.reported
 		return s.Call(ctx, func(ctx context.Context) error {
 			select {
-			case <-landed:
+			case <-reported:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -178,10 +178,10 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 			c.room.kept.limit.restoreMeasured(asked.Responses)
 		}
 	}()
-	if err := c.updateJournal(ctx, s); err != nil { // what it tells must not be lost
+	if err := c.updateJournal(ctx, s); err != nil { // what the report contains must not be lost
 		return err
 	}
-	r.flying, r.built = true, r.asked
+	r.reporting, r.reportedDraws = true, r.draws
 	var a nodes.Response
 	var lost error
 	err := s.Call(ctx, func(ctx context.Context) error {
@@ -190,9 +190,9 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 		a, lost = r.Carry(ctx, asked.Request)
 		return nil
 	})
-	r.flying = false
-	close(r.landed)
-	r.landed = make(chan struct{})
+	r.reporting = false
+	close(r.reported)
+	r.reported = make(chan struct{})
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	if again {
 		c.machine.RestoreWant(&report)
 	} else {
-		r.settled = r.built
+		r.answeredDraws = r.reportedDraws
 	}
 	delivered = lost == nil
 	if lost != nil && !r.unreachable {
@@ -228,7 +228,7 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 		c.room.reportAtOnce()
 	}
 	if r.epoch == a.Epoch {
-		r.told += len(asked.Revoked)
+		r.sentRevocations += len(asked.Revoked)
 	}
 	for _, one := range a.Revoked {
 		if c.room.revoked.contains(one.ID) {
@@ -239,7 +239,7 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 		}
 	}
 	if r.epoch == a.Epoch { // not before: what could not be noted is asked for again
-		r.known = a.Next
+		r.knownRevocations = a.Next
 	}
 	return st == nil, nil
 }
@@ -254,15 +254,15 @@ func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 // addRevocations adds to a request the revocations that the leader does not know yet. A new leader knows none.
 func (r *remote) addRevocations(asked *nodes.SentRequest) {
 	if r.epoch != asked.Epoch {
-		r.epoch, r.told, r.known = asked.Epoch, 0, 0
+		r.epoch, r.sentRevocations, r.knownRevocations = asked.Epoch, 0, 0
 	}
-	if r.told == 0 || r.told == len(r.revoked) && len(r.revoked) > nodes.MostRevoked {
-		told := r.told > 0
+	if r.sentRevocations == 0 || r.sentRevocations == len(r.revoked) && len(r.revoked) > nodes.MostRevoked {
+		hadSent := r.sentRevocations > 0
 		r.revoked = slices.DeleteFunc(r.revoked, func(one nodes.Revocation) bool { return !one.Until.After(r.Member.Clock.Now()) })
-		if told {
-			r.told = len(r.revoked)
+		if hadSent {
+			r.sentRevocations = len(r.revoked)
 		}
 	}
-	asked.Revoked = r.revoked[r.told:min(len(r.revoked), r.told+nodes.MostRevoked)]
-	asked.After = r.known
+	asked.Revoked = r.revoked[r.sentRevocations:min(len(r.revoked), r.sentRevocations+nodes.MostRevoked)]
+	asked.After = r.knownRevocations
 }

@@ -142,7 +142,7 @@ func (m *machine) vie() {
 	if sign := fmt.Sprint(latest, m.beats[latest]); sign != m.sign {
 		m.sign, m.heard = sign, m.now
 	}
-	hasty := m.now < modelQuiet && m.rng.IntN(200) == 0 // as a writer that is told to end, or a candidate that has seen too little
+	hasty := m.now < modelQuiet && m.rng.IntN(200) == 0 // like a leader that is asked to end, or a candidate that has read too little
 	if latest > 0 && m.now-m.heard < 6*time.Second && !hasty {
 		return
 	}
@@ -150,7 +150,7 @@ func (m *machine) vie() {
 	m.takeovers++
 	epoch := latest + 1
 	m.beats[epoch], m.beat = m.now, m.now
-	// The process begins anew: its data centre continues.
+	// The process restarts; its data centre continues.
 	m.dc, m.flying, m.pending, m.late, m.owner, m.calls = nil, nil, nil, nil, nil, Redemptions{}
 	m.life++
 	heap.Push(&m.mail, letter{m.now + m.span(0, 2*time.Second), m.index, m.life, func(m *machine) {

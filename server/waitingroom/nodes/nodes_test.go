@@ -93,8 +93,8 @@ func (n *bencher) come() {
 	}
 }
 
-// TestEarlierEpoch has an answer of a leader come after its node has told the next leader what it has: if it counted, both
-// nodes would let in as many as the room takes.
+// TestEarlierEpoch has the response of a leader arrive after its node has reported to the next leader. If the node accepted it, both
+// nodes would admit as many visitors as the room takes.
 func TestEarlierEpoch(t *testing.T) {
 	b := newBench(t)
 	one := b.owner(1, 0)
@@ -225,7 +225,7 @@ func TestOwnerRefuses(t *testing.T) {
 	refused(NotLeader)
 }
 
-// TestRevoked has one node end a session: the other hears of it with its next answer, from each leader.
+// TestRevoked has one node end a session. The other receives that with its next response, from each leader.
 func TestRevoked(t *testing.T) {
 	b := newBench(t)
 	x, y := b.nodes[0], b.nodes[1]
