@@ -32,7 +32,7 @@ const OpDoctor Operation[struct{}, any, []Finding] = "doctor"
 // An examination collects findings.
 type examination struct {
 	settings *settings.Settings
-	data     string // the absolute path of the data folder: commands are run in another working directory than the process's
+	data     string // the absolute path of the data folder, for a shell: commands are run in another working directory than the process's
 	now      time.Time
 	findings []Finding
 }
@@ -49,7 +49,16 @@ func newExamination(s *settings.Settings) *examination {
 	if err != nil {
 		data = s.Data // the working directory is gone
 	}
-	return &examination{settings: s, data: data, now: time.Now()}
+	return &examination{settings: s, data: quoteForShell(data), now: time.Now()}
+}
+
+// quoteForShell returns a word of a shell command that means text.
+func quoteForShell(text string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%,="
+	if text != "" && strings.Trim(text, plain) == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // command returns a command of larder for the examined data folder.
@@ -78,7 +87,7 @@ func Doctor(ctx context.Context, s *settings.Settings, logger *slog.Logger) ([]F
 
 // repairCommand returns the command that repairs the store from a source that the settings name, or else from SOURCE.
 func (e *examination) repairCommand() string {
-	source := cmp.Or(e.settings.Backup, "SOURCE")
+	source := quoteForShell(cmp.Or(e.settings.Backup, "SOURCE"))
 	if e.settings.Bucket != "" {
 		source = FromBucket
 	}
@@ -139,7 +148,7 @@ func (e *examination) examineStatus(s *Status) {
 	if s.Degraded != "" {
 		fix := e.repairCommand()
 		if strings.Contains(s.Degraded, "publishing is off") { // because of the key, as checkLogKey says
-			fix = "cp /PATH/TO/COPY/log.key " + e.keyFolder()
+			fix = "cp /PATH/TO/COPY/log.key " + quoteForShell(e.keyFolder())
 		}
 		e.report("store", fix, s.Degraded)
 	}
@@ -150,7 +159,7 @@ func (e *examination) examineStatus(s *Status) {
 		e.report("configuration", e.command("reload"), "the last upgrade or reload failed: "+p.Failed)
 	}
 	if s.Unsigned != "" {
-		fix := "cp /PATH/TO/COPY/log.key " + e.keyFolder() + " # if it is lost: larder log rotate-key"
+		fix := "cp /PATH/TO/COPY/log.key " + quoteForShell(e.keyFolder()) + " # if it is lost: larder log rotate-key"
 		if strings.Contains(s.Unsigned, "witness") {
 			fix = e.command("reload") + " # after correcting witness"
 		}
@@ -193,7 +202,7 @@ func (e *examination) examineUpstreamStatus(s *Status) {
 			if _, missing := os.Stat(path); err == nil && missing == nil { // not in a repository or an archive
 				file = path
 			}
-			e.report("catalogue", "larder lint "+file+" && "+e.command("reload"), "a file of the catalogue is refused: "+refused.Reason)
+			e.report("catalogue", "larder lint "+quoteForShell(file)+" && "+e.command("reload"), "a file of the catalogue is refused: "+refused.Reason)
 		}
 	}
 	if f := s.Feed; f != nil && f.Problem != "" {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -179,4 +180,23 @@ func TestDoctorProbesUpstreams(t *testing.T) {
 	upstream.Close()
 	s.Token = ""
 	checkFindings(t, "unreachable", examine(), []string{"registry", "connection refused", "npm config set registry URL"})
+}
+
+// TestQuoteForShell has a shell print each text.
+func TestQuoteForShell(t *testing.T) {
+	for text, want := range map[string]string{
+		"/srv/larder/data":      "/srv/larder/data",
+		"s3://bucket/a?b=c":     "'s3://bucket/a?b=c'",
+		"/srv/my data":          "'/srv/my data'",
+		"/srv/it's $HOME; `ls`": `'/srv/it'\''s $HOME; ` + "`ls`'",
+		"":                      "''",
+	} {
+		got := quoteForShell(text)
+		if got != want {
+			t.Errorf("%q is quoted as %s, want %s", text, got, want)
+		}
+		if said, err := exec.Command("sh", "-c", "printf %s "+got).Output(); err != nil || string(said) != text {
+			t.Errorf("a shell reads %s as %q, %v", got, said, err)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func (e *examination) examineUpkeep() {
 	if e.settings.Backup == "" && !signing.HasKey(e.keyFolder()) {
 		return // a mirror or a follower, which fetches everything again
 	}
-	backUp := e.command("backup") + " " + cmp.Or(e.settings.Backup, "DIR")
+	backUp := e.command("backup") + " " + quoteForShell(cmp.Or(e.settings.Backup, "DIR"))
 	e.examineJob(upkeepBackup, "backup", backUp, backupMaxAge)
 	if e.settings.Backup != "" {
 		e.examineJob(upkeepRestore, "restore test", backUp, restoreMaxAge)
@@ -84,13 +84,13 @@ func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Du
 func (e *examination) examineFolders() {
 	keys := e.keyFolder()
 	if err := signing.CheckKey(keys); err != nil {
-		e.report("key", "cp /PATH/TO/COPY/log.key "+keys, err.Error())
+		e.report("key", "cp /PATH/TO/COPY/log.key "+quoteForShell(keys), err.Error())
 	}
 	owner, ok := ownerOf(e.settings.Data)
 	if !ok {
 		return
 	}
-	fix := fmt.Sprintf("chown -R --reference=%s %s %s", e.data, e.data, keys)
+	fix := fmt.Sprintf("chown -R --reference=%s %s %s", e.data, e.data, quoteForShell(keys))
 	if user := os.Geteuid(); user != 0 && user != owner {
 		e.report("owner", fix, fmt.Sprintf("%s belongs to the user %d, and Larder runs as %d", e.settings.Data, owner, user))
 		return
