@@ -395,10 +395,15 @@ func TestClusterLost(t *testing.T) {
 	}
 	publishes()
 
-	// The bucket's newest objects are lost, because an old copy of it was restored.
+	// The bucket's newest objects are lost, because an old copy of it was restored. It is copied while no node writes: files that
+	// are written have temporary names.
+	stop()
 	old := filepath.Join(c.dir, "old")
 	if err := os.CopyFS(old, os.DirFS(c.bucket)); err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range all {
+		m.start()
 	}
 	publishes()
 	stop()
