@@ -71,8 +71,9 @@ const OpBackup Operation[BackupRequest, BackupProgress, BackupResult] = "backup"
 // errUnsigned is why a log without a signed checkpoint is neither backed up nor put into a bundle.
 var errUnsigned = errors.New("the log is not signed, so a copy of it would prove nothing; start `larder up` once, which signs it")
 
-// backUpToBucket brings the backup in b up to the signed log of the folder, adds a record, and keeps the newest records, as many as the
-// settings say, and the contents of releases that were withdrawn since. It returns the size of the log in the backup.
+// backUpToBucket copies what the backup in b lacks of the folder's signed log and its contents, and adds a record with the data
+// that does not follow from the log. Then it deletes old records, and the contents of releases that were withdrawn before the
+// oldest record that stays. It returns how many log entries the backup has. The error is errUnsigned if the log is not signed.
 func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *backupKeys, report func(BackupProgress)) (size int64, err error) {
 	note, key, err := signing.PublishedNote(r.store, keys.dir)
 	if err != nil {
@@ -103,7 +104,8 @@ func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *back
 	return signed.Size, pruneBackup(ctx, target, r.settings.BackupKeep)
 }
 
-// readBackupRecord returns what the folder has now that does not follow from its log.
+// readBackupRecord reads the record for a backup that is made now: the rows of the store and the settings of waiting rooms that
+// cannot be derived from the log.
 func (r *Reader) readBackupRecord(ctx context.Context) (content backupRecord, err error) {
 	snapshot := r.store.Snapshot()
 	defer snapshot.Close()
@@ -117,8 +119,8 @@ func (r *Reader) readBackupRecord(ctx context.Context) (content backupRecord, er
 	return content, err
 }
 
-// backedUpSize returns how many entries of the folder's log, which has size signed ones, the backup in b has. A backup of another log is
-// an error.
+// backedUpSize returns how many log entries the backup in b has, 0 for a new backup. size is how many entries of the folder's log
+// are signed. The checkpoint of another log, or of more than size entries, is an error.
 func (r *Reader) backedUpSize(ctx context.Context, b bucket.Bucket, size int64) (int64, error) {
 	note, _, err := b.Get(ctx, tiles.PublicPrefix+tiles.Prefix+"checkpoint", 64<<10)
 	if errors.Is(err, bucket.ErrNotFound) {
@@ -142,8 +144,9 @@ func (r *Reader) backedUpSize(ctx context.Context, b bucket.Bucket, size int64) 
 	return have, nil
 }
 
-// testRestore restores the backup in b to a temporary folder as a mirror does, which verifies every byte, and removes that. size is how many
-// log entries the backup has to have, and key the key that signs the log.
+// testRestore restores the backup in b to a new folder in temp as a mirror does, which verifies every byte, and removes that
+// folder. It returns an error if that fails, or if the backup has fewer than size log entries. key is the public key that signed
+// the log, and keys open the backup's newest record.
 func testRestore(ctx context.Context, b bucket.Bucket, keys *backupKeys, key string, size int64, temp string, logger *slog.Logger) (err error) {
 	if err := os.MkdirAll(temp, 0o700); err != nil {
 		return err
@@ -181,18 +184,19 @@ func testRestore(ctx context.Context, b bucket.Bucket, keys *backupKeys, key str
 	return err
 }
 
-// isBackup reports whether a folder has a backup, and not a data folder.
+// isBackup reports whether the folder dir has a backup, which is in a subfolder that a data folder does not have.
 func isBackup(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(tiles.PublicPrefix)))
 	return err == nil && info.IsDir()
 }
 
-// folderURL returns the URL of a folder as a target of backups.
+// folderURL returns the file: URL of the folder dir, which names it as the target of a backup.
 func folderURL(dir string) string {
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(dir)}).String()
 }
 
-// backUp makes a backup in the target of q.
+// backUp makes a backup as [Reader.backUpNow] does, and returns how many log entries it has, how many are missing because they
+// are not signed, and when it was last restored as a test.
 func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(BackupProgress)) (result BackupResult, err error) {
 	if filepath.IsAbs(q.Target) {
 		q.Target = folderURL(q.Target)
@@ -210,8 +214,9 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(Backup
 	return result, err
 }
 
-// backUpNow makes a backup in the target of q, and records how that ended. If the backup there was not restored as a test within a month, it also
-// does that.
+// backUpNow makes a backup in the target of q, and returns how many log entries it has. If no backup in that target was restored
+// as a test within a month, it also does that. It stores the outcomes for `larder doctor`. Only one backup of a data folder is
+// made at a time.
 func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(BackupProgress)) (size int64, err error) {
 	target := q.Target
 	if q.Endpoint == "" {
@@ -264,8 +269,9 @@ func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(Bac
 	return size, nil
 }
 
-// checkBackupTarget returns an error unless the target is a bucket, or a folder outside of the data folder that is missing, empty, or has
-// a backup. It creates nothing.
+// checkBackupTarget returns an error unless the URL target is that of a bucket, or of a folder outside of the data folder that is
+// missing, empty, or has a backup. The parent of a missing folder must exist. checkBackupTarget creates nothing, and does not
+// open a bucket.
 func (r *Reader) checkBackupTarget(target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "file" {
@@ -343,7 +349,7 @@ func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	}
 }
 
-// lockBackups waits until no other backup of the data folder is being made in a bucket. The caller calls unlock afterwards.
+// lockBackups waits until no process makes a backup of the data folder, and locks out others until the caller calls unlock.
 func lockBackups(data string) (unlock func(), err error) {
 	file := upkeepFile(data, upkeepBackup) + ".lock"
 	if err := disk.MakeFolder(vfs.Default, filepath.Dir(file)); err != nil {
@@ -352,7 +358,8 @@ func lockBackups(data string) (unlock func(), err error) {
 	return lockedfile.MutexAt(file).Lock()
 }
 
-// backupPart returns the part that makes backups on schedule, the first once the log has an entry.
+// backupPart returns the part that makes a backup in the target of the settings at the interval of the settings, the first once
+// the log has an entry. It signs the newest entries before. After a failure it logs the error and tries again after backupRetry.
 func (r *roleRun) backupPart(w *Writer) parts.Part {
 	return parts.Part{Name: "backups", Run: parts.RunUntilDone(func(ctx context.Context) {
 		logger := r.logger.With("part", "backup")

@@ -43,7 +43,7 @@ type backupRecord struct {
 	Rooms map[string][]byte // versions of the waiting rooms' settings, by file name
 }
 
-// backupRecordName returns the name of a record that is made now, with the size of the log.
+// backupRecordName returns the object key of the record of a backup that has size log entries and was made at the time now.
 func backupRecordName(size int64, now time.Time) string {
 	return fmt.Sprintf("%s%020d-%s", backupRecords, size, now.UTC().Format(backupTime))
 }
@@ -54,8 +54,9 @@ type backupKeys struct {
 	keys []cipher.AEAD // the first one seals
 }
 
-// openBackupKeys derives the keys of records from the private keys in a key folder: the log's, its old ones, and [backupKeyFile], which
-// it makes if that is the only one and create is true.
+// openBackupKeys derives the keys that encrypt backup records from the private keys (*.key) in the key folder dir. New records
+// are encrypted with that of the log's key or, without one, of [backupKeyFile]. If that file is needed and missing,
+// openBackupKeys makes it if create is true, and otherwise goes without.
 func openBackupKeys(dir string, create bool) (*backupKeys, error) {
 	k := &backupKeys{dir: dir}
 	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*.key"))
@@ -96,7 +97,8 @@ func openBackupKeys(dir string, create bool) (*backupKeys, error) {
 	return k, nil
 }
 
-// putRecord puts a record into a backup: compressed, encrypted, and authenticated with its name.
+// putRecord writes the record content to the backup in b as the object name. It is compressed, encrypted with the first key, and
+// authenticated together with its name.
 func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string, content backupRecord) error {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -110,7 +112,8 @@ func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string
 	return b.Put(ctx, name, sealed)
 }
 
-// readRecord reads a record of a backup. A record that was changed or renamed, or sealed with a key that the key folder lacks, is an error.
+// readRecord reads the record of a backup that is the object name in b. A record that was changed or renamed, or encrypted with a
+// key that the key folder lacks, is an error.
 func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name string) (content backupRecord, err error) {
 	sealed, _, err := b.Get(ctx, name, maxBackupRecord)
 	if err != nil {
@@ -130,8 +133,8 @@ func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name strin
 	return content, fmt.Errorf("%s: the record %s was not sealed with a key in %s, or was changed: name the key folder of the backed-up Larder with --keys, or delete the record to go on with the one before", b, name, k.dir)
 }
 
-// pruneBackup deletes all records of a backup but the newest, keep of them, and the contents of releases that were withdrawn before the
-// oldest of these.
+// pruneBackup deletes all records of the backup target except the keep newest, and the contents of releases that were withdrawn
+// before the oldest record that stays. It does nothing if there are at most keep records.
 func pruneBackup(ctx context.Context, target cluster.PublicCopy, keep int) error {
 	names, err := listBackupRecords(ctx, target.Bucket)
 	if err != nil || len(names) <= keep {
@@ -157,7 +160,7 @@ func pruneBackup(ctx context.Context, target cluster.PublicCopy, keep int) error
 	return nil
 }
 
-// listBackupRecords returns the keys of the records in a backup, the oldest first.
+// listBackupRecords returns the object keys of the records of the backup in b, oldest first.
 func listBackupRecords(ctx context.Context, b bucket.Bucket) (names []string, err error) {
 	for o, err := range b.List(ctx, backupRecords, "") {
 		if err != nil {
@@ -177,7 +180,8 @@ type backupSource struct {
 	newest func() (backupRecord, error)
 }
 
-// newBackupSource returns the backup in b as a source, whose records the keys open.
+// newBackupSource returns the backup in b as a source of log, contents and carried rows. keys decrypt its newest record, which is
+// read on first use.
 func newBackupSource(b bucket.Bucket, keys *backupKeys) *backupSource {
 	s := &backupSource{Source: &replication.Bucket{Bucket: b}, bucket: b, keys: keys}
 	s.newest = sync.OnceValues(func() (content backupRecord, err error) {
@@ -191,13 +195,15 @@ func newBackupSource(b bucket.Bucket, keys *backupKeys) *backupSource {
 	return s
 }
 
-// CarriedRows implements [check.RowSource] with the newest record.
+// CarriedRows implements [check.RowSource]: it returns the rows of the backup's newest record, which cannot be derived from the
+// log. The record is read once, without the context.
 func (s *backupSource) CarriedRows(context.Context) ([]check.CarriedRow, error) {
 	content, err := s.newest()
 	return content.Rows, err
 }
 
-// restoreRooms writes the settings of waiting rooms that the first backup among the sources has, unless the data folder has some.
+// restoreRooms writes the settings of waiting rooms from the first backup among the sources to the data folder. It does nothing
+// if the data folder has such settings, or if the newest record of that backup has none.
 func restoreRooms(data string, sources []check.Source) error {
 	for _, source := range sources {
 		backup, ok := source.(*backupSource)

@@ -26,8 +26,8 @@ type BundleProgress struct {
 // OpBundle writes the log and its contents into one file.
 const OpBundle Operation[BundleRequest, BundleProgress, replication.BundleResult] = "bundle"
 
-// writeBundle writes the signed log and the contents of its entries into the file of q, only those that q selects. It returns an
-// error if the log is not signed.
+// writeBundle writes the signed log, and the contents of the entries that q selects, into the file of q, from which another
+// Larder can read them. It calls report with the number of entries done. The error is errUnsigned if the log is not signed.
 func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // openCertificates opens the ACME client for the domains of the settings, with the certificates that are in the data folder. It
-// requests none yet. It returns nil and no error if the settings name no domain.
+// adds its part and its status to the run, and requests no certificate yet. It returns nil and no error if the settings name no
+// domain.
 func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
@@ -36,7 +37,8 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 }
 
 // openPlainServer serves plain HTTP on the socket for it, if there is one: it redirects to HTTPS and responds to ACME challenges.
-// It also starts the renewal of certificates, which is nil for none. It is called once the site serves.
+// It also adds the part that renews certificates. certificates is the ACME client, nil without one. The role calls it once the
+// site serves.
 func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		l, err := plain.newListener()
@@ -59,13 +61,16 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 	return nil
 }
 
-// addCertificates adds the states of certificates to the metrics and to the status.
+// addCertificates adds the states of certificates to the metrics and to the status of the process. states is called for each
+// report.
 func (r *roleRun) addCertificates(states func() []acme.State) {
 	r.metrics.MustRegister(acme.Collector(states))
 	r.console.addStatus(func(status *Status) { status.Certificates = states() })
 }
 
-// certificateState returns the state of a certificate that is read from the file at path; leaf is nil if it cannot be read.
+// certificateState returns the state of the certificate in the file at path, as a list of one. problem is the error of reading
+// the file; leaf is nil after such an error. The state has a Problem after an error, and if the certificate has expired or
+// expires soon.
 func certificateState(path string, leaf *x509.Certificate, problem error) []acme.State {
 	s := acme.State{Domain: path}
 	if leaf != nil {

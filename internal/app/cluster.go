@@ -153,8 +153,9 @@ func (r *roleRun) openNodeFolder(ctx context.Context, config writerConfig) (*Wri
 	return w, b, err
 }
 
-// openClusterNode opens the key folder of a node, finds the log of its cluster in the bucket, and returns the node, and what it
-// has seen of the signed log, whose record the caller closes. After an error everything is closed except w.
+// openClusterNode opens the key folder of a node, finds the log of its cluster in the bucket b, and listens for other nodes if
+// the settings say so. It returns the node, and its view of the signed log, whose record the caller closes. After an error it
+// closes what it has opened, but not w.
 func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket) (_ *clusterNode, view signedView, err error) {
 	n := &clusterNode{settings: r.settings, logger: r.logger, memory: &r.supervisor.node, folder: w.folder, bucket: b, since: time.Now().UTC()}
 	folder, err := n.settings.KeyFolder()
@@ -221,9 +222,9 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 }
 
 // findLog returns the name of the log in the bucket; "" if the bucket has none, or does not respond to a node that has joined the
-// cluster before. bootstraps reports that the bucket has no log, so that this node brings its own. A node that has not joined yet
-// then creates the log's key if it is missing. The error is that of the bucket, for a node that has not joined or that is to bring
-// its log there.
+// cluster before. bootstraps reports that the bucket has no log, so that this node brings its own. Then findLog has w create the
+// log's key if the node has not joined before and the key is missing. The error is that of the bucket if the node has not joined
+// or is to bring its log there, or why the key cannot be created.
 func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
@@ -265,9 +266,9 @@ func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, k
 	return last, key, err
 }
 
-// openClusterKey sets n.key to the cluster's key, by which nodes authenticate each other. A node that bootstraps the log and has
-// the log's key creates it. A missing key is an error if the node has the log's key or a node URL; other nodes only serve, and go
-// without.
+// openClusterKey sets n.key to the cluster's key from the key folder, by which nodes authenticate each other. A node that
+// bootstraps the log and has the log's key, as record says, creates a missing key. Otherwise a missing key is an error if the
+// node has the log's key or a node URL; other nodes only serve, and go without.
 func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *signing.Record) (err error) {
 	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.OwnKey() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
@@ -281,7 +282,8 @@ func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *sig
 	return err
 }
 
-// addStatusOutputs adds the status of the node to metrics, readiness, commands and pages.
+// addStatusOutputs adds the status of the node to the metrics, the readiness checks, the commands `larder status`, `doctor` and
+// `nodes`, and the operator's page of the site.
 func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
 	cluster.RegisterMetrics(r.metrics, n.ownStatus)
 	r.supervisor.readiness.addCheck(n.checkReadiness)
@@ -291,7 +293,8 @@ func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
 	site.pages.Nodes = n.listNodes
 }
 
-// addExchangeParts adds the parts that exchange data with the other nodes: status, smaller encodings and request counts.
+// addExchangeParts adds to the run r the parts that exchange data with the other nodes over the bucket: status, smaller encodings
+// and request counts.
 func (n *clusterNode) addExchangeParts(r *roleRun) {
 	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.RunUntilDone(n.reportStatus)})
 	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.RunUntilDone(n.exchangeEncodings)})
@@ -310,8 +313,8 @@ func (n *clusterNode) mayServe() bool {
 	return n.memory.caughtUp.Load()
 }
 
-// exchangeEncodings shares the smaller encodings and deltas that were made here with the other nodes, and applies theirs, until ctx ends. It
-// logs errors, and tries again.
+// exchangeEncodings shares the smaller encodings and deltas that were made here with the other nodes over the bucket, and applies
+// theirs, at intervals until ctx ends. It logs errors, and tries again.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
 		shared, err := n.cluster.ShareEncodings(ctx)

@@ -28,7 +28,8 @@ type followerRole struct {
 	takeover takeoverBackoff
 }
 
-// start opens the parts of a follower, and adds them to the run.
+// start implements [role] for a follower: it opens the parts that follow the bucket, serve the site and forward changes to the
+// leader, and adds them to the run.
 func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	s := o.server
 	if err := r.removeReadyFile(); err != nil {
@@ -66,8 +67,8 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openClusterFollower opens the node as a follower, adds its status to the outputs, and adds the part that closes it. It returns a
-// [*readOnlyError] if the bucket does not respond and the node has entries to serve.
+// openClusterFollower opens the node as a follower, adds its status to the outputs of the process and the site, and adds the part
+// that closes it. It returns a [*readOnlyError] if the bucket does not respond and the node has entries to serve.
 func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -89,7 +90,8 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 // behind is the response to clients until the node has caught up.
 var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
 
-// gateUntilCaughtUp returns a handler that responds 503, nil once the node may serve. It is the node's [gate].
+// gateUntilCaughtUp returns a handler that responds 503 to every request in place of the site, or nil once the node may serve.
+// The site calls it for each request, as a [gate].
 func (n *clusterNode) gateUntilCaughtUp() http.Handler {
 	if n.mayServe() {
 		return nil
@@ -99,8 +101,9 @@ func (n *clusterNode) gateUntilCaughtUp() http.Handler {
 	})
 }
 
-// follow follows the log in the bucket until ctx ends. If no node leads and this one may, it requests a restart of the run as the
-// leader. If this one must not lead, it logs why, and tries again after a backoff.
+// follow copies new entries from the log in the bucket until ctx ends. Once caught up, it deletes the outbox of an earlier time
+// as the leader. If no node leads and this one may, it requests a restart of the run as the leader. If this one must not lead, it
+// logs why, and tries again after a backoff.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there

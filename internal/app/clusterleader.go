@@ -22,7 +22,8 @@ type leaderRole struct {
 	takeover takeoverBackoff
 }
 
-// start opens the parts of the leader, and adds them to the run.
+// start implements [role] for the leader: it opens the parts that publish, sign and share the log with the cluster, and adds them
+// to the run.
 func (o leaderRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
 		var l *clusterLeader
@@ -111,7 +112,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	return l, nil
 }
 
-// logUnshared logs the error after which an encoding of the content h is not shared with the other nodes, unless it is nil.
+// logUnshared logs err, because of which the other nodes do not receive an encoding of the content h. It does nothing for nil.
 func (l *clusterLeader) logUnshared(h kvstore.Hash, err error) {
 	if err != nil {
 		l.run.logger.Warn("couldn't queue an encoding for the other nodes", "content", h, "err", err)
@@ -131,9 +132,9 @@ func (l *clusterLeader) stepDown() {
 	l.node.cluster.Leave(ctx)
 }
 
-// addClusterParts adds the parts that publish the signed log in the bucket, reconcile it there, send heartbeats, save the outbox,
-// and exchange data with other nodes. When the node no longer leads, it requests a restart as a follower. The signer must be open;
-// the error says why it does not sign.
+// addClusterParts implements [publisher]: it adds the parts that publish the signed log in the bucket, reconcile it there, send
+// heartbeats, save the outbox, and exchange data with other nodes. It has the site delay requests that name a log size. When the
+// node no longer leads, a part requests a restart as a follower. The signer must be open; the error says why it does not sign.
 func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	n, signer := l.node, l.writer.signature.signer
 	n.addStatusOutputs(r, site)
@@ -220,18 +221,20 @@ func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 	}
 }
 
-// rooms returns the node: the cluster shares its waiting rooms.
+// rooms implements [publisher]: it returns the node, because the nodes of the cluster share the state of waiting rooms.
 func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
-// localCommands returns the operations and the schedule for commands on this machine, and leaves all unchanged. Changes of the
-// outbox return once the bucket has them, and operations that publish report the size of the log.
+// localCommands implements [publisher]: it returns the operations and the schedule's handler for commands on this machine, and
+// leaves all unchanged. Changes of schedules and webhooks return once the bucket has them, and operations that publish report the
+// size of the log.
 func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	all = l.saveBeforeReturn(maps.Clone(all))
 	reportLogSize(all)
 	return all, l.saveBeforeResponse(schedule)
 }
 
-// serveOtherNodes serves the other nodes the operations that they forward, and contents of f to recompress; f is nil without a bot.
+// serveOtherNodes implements [publisher]: it serves the other nodes those operations in all that followers forward, and the
+// contents that f has to recompress; f is nil without a bot.
 func (l *clusterLeader) serveOtherNodes(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
 	all = l.saveBeforeReturn(maps.Clone(all))

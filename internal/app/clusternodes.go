@@ -35,7 +35,7 @@ type Node = cluster.Member
 // OpNodes lists the nodes.
 const OpNodes Operation[struct{}, any, []Node] = "nodes"
 
-// refuseNodes is [OpNodes] of a process that is not a node of a cluster: it returns an error.
+// refuseNodes carries out [OpNodes] in a process that is not a node of a cluster: it always returns an error.
 func refuseNodes(context.Context, struct{}, func(any)) ([]Node, error) {
 	return nil, errors.New("the process on this data folder is not a node of a cluster; `larder up --bucket` makes it one")
 }
@@ -94,8 +94,9 @@ func (n *clusterNode) notLeaderError() error {
 	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
 }
 
-// operations returns what commands can request from a follower. What changes the log, the outbox or the rooms it forwards to the
-// leader, and then waits until served has the result. What only the leader's machine can do returns an error that names it.
+// operations returns the operations that commands can request from a follower. It forwards those that change the log, the outbox
+// or the waiting rooms to the leader, and then waits until the site in served has the new entries. Operations that only the
+// leader's machine can do return an error that names the leader.
 func (f *clusterFollower) operations(served *published) operations {
 	n := f.node
 	all := refuseWrites(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
@@ -115,8 +116,8 @@ func (f *clusterFollower) operations(served *published) operations {
 	return f.run.addConsole(all, n.folder)
 }
 
-// awaitArrival waits until this node serves a log of size entries, which the leader has reported after an operation, 0 for nothing
-// to wait for. If that takes longer than arrivalTimeout, it logs that and returns.
+// awaitArrival waits until the site in served has the first size entries of the log; the leader has reported that size after an
+// operation. It does nothing if size is 0. If the wait takes longer than arrivalTimeout, it logs that and returns.
 func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, served *published) {
 	if size == 0 {
 		return
@@ -144,8 +145,8 @@ func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 	}
 }
 
-// forwardToLeader has the leader do the operation name, and returns its result. The result, and the events that report receives,
-// are JSON (json.RawMessage). The error is the operation's, or says why the leader cannot be reached.
+// forwardToLeader requests the operation name from the leader, and returns its result. The result, and the events that report
+// receives, are JSON (json.RawMessage). The error is the operation's, or says why the leader cannot be reached.
 func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
@@ -159,8 +160,8 @@ func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request 
 	return result, nil
 }
 
-// explainUnreachable adds to the error of a connection that failed what the operator can do. leader is the leader's URL. It
-// returns other errors unchanged.
+// explainUnreachable adds to the error of a connection that could not be opened what the operator can do. leader is the leader's
+// URL. It returns other errors, and nil, unchanged.
 func explainUnreachable(leader string, err error) error {
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
@@ -177,7 +178,7 @@ func (n *clusterNode) addStatus(s *Status) {
 	s.Node = &m
 }
 
-// defaultName returns the name of a node without a URL: its machine and data folder.
+// defaultName returns the name of a node that has no URL: MACHINE:FOLDER, with its data folder.
 func (n *clusterNode) defaultName() string {
 	host, _ := os.Hostname()
 	data, err := filepath.Abs(n.settings.Data)
@@ -232,8 +233,8 @@ func (n *clusterNode) reportStatus(ctx context.Context) {
 	}
 }
 
-// checkReadiness reports to probes that the node cannot serve if it has yet to catch up, that it cannot publish if its cluster has
-// a problem, and otherwise a note with its status.
+// checkReadiness is the node's readiness check: it reports that the node cannot serve if it has yet to catch up, that it cannot
+// publish if its status has a problem, and otherwise a note with its status.
 func (n *clusterNode) checkReadiness(report *readinessReport) {
 	m := n.ownStatus()
 	note := fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)
@@ -250,8 +251,8 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 	}
 }
 
-// listNodes returns the status of all nodes for the operator's page. If the bucket does not respond, it returns this node and the
-// error.
+// listNodes returns the status of all nodes in the bucket for the operator's page, that of this node up to date. If the bucket
+// does not respond in time, it returns only this node, and the error.
 func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
 	own := n.ownStatus()
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
@@ -273,7 +274,8 @@ func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
 	return nodes, err
 }
 
-// addNodesOperation adds the operation that lists all nodes, this one with its present status.
+// addNodesOperation adds to all the operation that lists the status of all nodes. It first writes the present status of this node
+// to the bucket.
 func (n *clusterNode) addNodesOperation(all operations) {
 	addOperation(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
 		if err := n.cluster.PutMember(ctx, n.ownStatus()); err != nil {

@@ -37,7 +37,7 @@ type outboxSaved struct {
 	readAt time.Time
 }
 
-// readDownloadCounts returns the rows with the download counts of packages.
+// readDownloadCounts returns the rows of the store with npm's download counts of packages, in the form of a saved outbox.
 func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	for item, err := range store.Scan(kvstore.Upstreams, kvstore.Range{}) {
 		if err != nil {
@@ -50,8 +50,8 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// deleteOutbox deletes the outbox of a follower from its store if the store is marked to have the cluster's. A node that has just
-// joined is not marked: it keeps its own outbox, for when it leads.
+// deleteOutbox deletes the outbox (schedules, webhooks and unsent messages) from the store of a follower if the store is marked
+// to have the cluster's. A node that has just joined is not marked: it keeps its own outbox, for when it leads.
 func deleteOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
@@ -62,8 +62,9 @@ func deleteOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox replaces the outbox in the store by the one that the previous leader saved in the bucket, and marks it as the
-// cluster's. The first leader of a cluster keeps its own, and saves it.
+// loadOutbox replaces the outbox (schedules, webhooks and unsent messages) in the store by the one that the previous leader saved
+// in the bucket, and marks it as the cluster's. The first leader of a cluster keeps its own, marks it, and saves it in the
+// bucket.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
@@ -88,8 +89,8 @@ func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutbox saves the outbox in the bucket if it has changed since it was saved last. The download counts in it may be an hour
-// old.
+// saveOutbox saves the outbox (schedules, webhooks and unsent messages) encrypted in the bucket if it has changed since it was
+// saved last. The download counts in it may be an hour old.
 func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	l.saved.Lock()
 	defer l.saved.Unlock()
@@ -132,7 +133,8 @@ func explainNotShared(err error) error {
 	return fmt.Errorf("the change is made on this node, and is lost if another node takes over before it is saved in the bucket; saving is tried again: %w", err)
 }
 
-// saveBeforeReturn makes the operations in all that change the outbox return only once it is saved in the bucket. It returns all.
+// saveBeforeReturn replaces the operations in all that add or remove schedules and webhooks by ones that return only once the
+// outbox is saved in the bucket. It returns all.
 func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
 		all[name] = l.thenSaveOutbox(all[name])
@@ -140,7 +142,7 @@ func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 	return all
 }
 
-// thenSaveOutbox returns an operation that does do and, if that succeeds, saves the outbox in the bucket before it returns. If
+// thenSaveOutbox returns an operation that runs do and, if that succeeds, saves the outbox in the bucket before it returns. If
 // saving fails, the operation fails, although its change is made on this node.
 func (l *clusterLeader) thenSaveOutbox(do admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
@@ -178,13 +180,14 @@ type bufferedResponse struct {
 	body   bytes.Buffer
 }
 
-// WriteHeader keeps the status, and sends nothing.
+// WriteHeader implements [http.ResponseWriter]: it stores the status, and sends nothing.
 func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
 
-// Write keeps a part of the body, and sends nothing.
+// Write implements [http.ResponseWriter]: it appends to the body in memory, and sends nothing.
 func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
 
-// refuseSchedule returns a handler that responds 503 to requests for the schedule, which only the leader has.
+// refuseSchedule returns the handler of the schedule on a follower: it responds 503 and names the leader, because only the leader
+// has the schedule.
 func (n *clusterNode) refuseSchedule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.notLeaderError().Error()}).SendJSON(w, r)

@@ -28,8 +28,9 @@ const (
 	maxConcurrent = 2                // responses that are decoded at a time, which may be large
 )
 
-// serveRecompression returns the handler for followers that recompress: it stores the encodings that they send, and responds with
-// the hash of the next content to recompress, or 204 if no content waits. Encodings that it cannot use are a 400.
+// serveRecompression returns the leader's handler for followers that recompress: it stores the encodings in a request's body, and
+// responds with the hash of the next content to recompress, or 204 if the bot b has none. It responds 400 to encodings that it
+// cannot use.
 func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +88,8 @@ func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Durati
 }
 
 // recompressContents recompresses the contents that the leader at the URL to offers, one after the other, until ctx ends or
-// requests or the encoders fail. It always returns an error. It leaves a content that it cannot recompress to the leader.
+// requests or the encoders fail. It always returns an error. It leaves a content that it cannot recompress to the leader. every
+// is the interval between requests while the leader has no content, and after a failure.
 func (n *clusterNode) recompressContents(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
@@ -142,8 +144,8 @@ func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h k
 	return n.cluster.PackContent(h)
 }
 
-// requestRecompression sends packed encodings of the content before, nil for none, to the leader at the URL to, and returns the
-// next content to recompress. ok is false if the leader has none, or after an error.
+// requestRecompression sends the leader at the URL to the packed encodings of the content that this node has recompressed, nil
+// for none, and returns the hash of the next content to recompress. ok is false if the leader has none, or after an error.
 func requestRecompression(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, squeezeAsk)
 	defer cancel()

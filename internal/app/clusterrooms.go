@@ -12,8 +12,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
-// recordBackends returns where the versions of the rooms' settings are stored: in the bucket, with a copy in folder. Without the
-// cluster's key the node has its own versions in folder.
+// recordBackends implements [roomsCluster]: it returns where the versions of the waiting rooms' settings are stored: encrypted in
+// the cluster's bucket, with a copy in folder. Without the cluster's key the node has its own versions, in folder only.
 func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
 	if n.key == nil {
 		return record.Isolated(folder)
@@ -21,7 +21,8 @@ func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
 	return record.Shared(folder, n.bucket, cluster.RecordSealer{Key: n.key, Record: "rooms"})
 }
 
-// recordLeader returns what has the leader change the rooms' settings, nil if this node leads.
+// recordLeader implements [roomsCluster]: it returns a Changer that forwards changes of the waiting rooms' settings to the
+// leader, nil if this node leads.
 func (n *clusterNode) recordLeader() record.Changer {
 	if n.cluster.Leads() {
 		return nil
@@ -29,8 +30,9 @@ func (n *clusterNode) recordLeader() record.Changer {
 	return remoteRooms{n}
 }
 
-// shareState returns the options of waiting rooms whose state the cluster shares, and what runs beside the rooms. alone are the
-// options of rooms that share nothing, and known the rooms of which the process has had state.
+// shareState implements [roomsCluster]: it returns the options of waiting rooms whose state the nodes share, and the function
+// that exchanges the state while the rooms are open. alone are the options of rooms that share nothing, and known the names of
+// the rooms whose state this process has had before.
 func (n *clusterNode) shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
 	keys, err := n.ticketKeys(alone.Keys)
 	if err != nil {
@@ -42,7 +44,8 @@ func (n *clusterNode) shareState(ctx context.Context, alone waitingroom.Options,
 	return shared, n.rooms.Run, nil
 }
 
-// newRoomSharing returns what exchanges the state of the waiting rooms with the other nodes.
+// newRoomSharing returns the exchange of the waiting rooms' state with the other nodes, by requests to the leader. It sends
+// nothing yet.
 func (n *clusterNode) newRoomSharing() *waitingroom.Sharing {
 	return waitingroom.NewSharing(waitingroom.SharingOptions{
 		Name: n.nodeName(), Memory: n.memory.rooms, Node: n.cluster, Logger: n.logger,

@@ -15,8 +15,8 @@ const (
 	usageRetention = (usage.MostDays + 31) * 24 * time.Hour
 )
 
-// shareUsage exchanges counts of requests with the other nodes until ctx ends, so that each node has the counts of all. The leader
-// also removes old counts from the bucket. It logs errors, and tries again.
+// shareUsage exchanges the counts of requests with the other nodes over the bucket until ctx ends, so that each node has the
+// counts of all. The leader also deletes old counts from the bucket. shareUsage logs errors, and tries again.
 func (n *clusterNode) shareUsage(ctx context.Context) {
 	counts := n.folder.usage()
 	var reader cluster.CountsReader

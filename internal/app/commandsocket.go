@@ -14,8 +14,9 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// serveReaders opens the admin socket and serves other commands that only read, until the folder is closed. If the socket cannot
-// be opened, it logs that, and other commands get the error that the folder is in use. addStatus completes the status.
+// serveReaders opens the admin socket, and serves the read-only operations to other commands until the folder is closed: this
+// command has it open, so they cannot open it. addStatus adds to a status what this command knows. If the socket cannot be
+// opened, serveReaders only logs that, and other commands get the error that the folder is in use.
 func (r *Reader) serveReaders(addStatus func(*Status)) {
 	l, err := admin.Listen(r.settings.Data)
 	if err != nil {
@@ -34,8 +35,8 @@ func (r *Reader) serveReaders(addStatus func(*Status)) {
 	}
 }
 
-// readersOperations returns the operations for other commands while this command works. Those that run when ctx ends return the
-// error that this command has ended.
+// readersOperations returns the operations for other commands while this command has the folder open; those that write return an
+// error. addStatus completes a status. Operations that fail after ctx has ended return the error that this command has ended.
 func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status)) operations {
 	self := Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()}
 	all := refuseWrites(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))

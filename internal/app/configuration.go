@@ -38,8 +38,8 @@ type configuration struct {
 	reading sync.Mutex                        // held by a reload, which ends before its run of the role does
 }
 
-// restoreWorking puts the last version that worked into force in place of failed. If there is no such version, or that is failed
-// itself, it changes nothing and returns false.
+// restoreWorking puts the last version of the settings that worked into force in place of failed, and applies its log level. If
+// there is no such version, or it is failed itself, it changes nothing and returns false.
 func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 	working := c.working.Load()
 	if working == nil || working == failed {
@@ -94,9 +94,9 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 	return done, err
 }
 
-// replaceConfiguration reads and checks the configuration, notifies the subscribers, and puts it into force. If a changed setting
-// needs it, it requests a restart of the role; errUpgrading says that an upgrade prevents that. After any error the old
-// configuration stays in force.
+// replaceConfiguration reads the configuration again, checks it, notifies the subscribers, and puts it into force. If a changed
+// setting needs it, it requests a restart of the role; errUpgrading says that an upgrade prevents that. It returns which settings
+// changed. After any error the old configuration stays in force.
 func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c, changing := &r.supervisor.configuration, &r.supervisor.changing
 	old := c.inForce.Get()
@@ -151,8 +151,8 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	return done, before.awaitNextRun(ctx, data)
 }
 
-// awaitNextRun waits until the process on a data folder, whose state was p, has restarted its role, or returns the error why the
-// process does not run its role again: at once if the new run failed, and at the latest after upgradeTimeout.
+// awaitNextRun waits until the process on the data folder data has restarted its role since p, an earlier state of the process,
+// was read. It returns the error with which the new run failed, or an error after upgradeTimeout.
 func (p Process) awaitNextRun(ctx context.Context, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()

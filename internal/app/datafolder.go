@@ -14,8 +14,8 @@ import (
 )
 
 // openDataFolder opens the data folder for writing until the run ends. If the store is damaged or lacks signed entries, it calls
-// replace, which makes room for a new store and returns nil, or returns the error of openDataFolder. A [*readOnlyError] says that
-// the folder may still be served read-only.
+// replace: once that has moved the store away and returned nil, openDataFolder makes a new store; it returns an error of replace.
+// A [*readOnlyError] says that the folder may still be served read-only.
 func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace func(*Shortfall) error) (*Writer, error) {
 	if err := kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)); err != nil {
 		return nil, r.asReadOnly(err)
@@ -64,7 +64,8 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 	r.parts.Add(store.SpacePart(r.logger, func() bool { return r.requestQuietRestart(restart{before: r.supervisor.replaceProcess}) }))
 }
 
-// refuseReplacement returns the error short, never nil: the store must not be replaced.
+// refuseReplacement is the replace function of [roleRun.openDataFolder] where a damaged store must not be replaced: it returns
+// the error short, never nil.
 func refuseReplacement(short *Shortfall) error { return short }
 
 // commandTimeout is how long a process that starts waits for a command to close the data folder.

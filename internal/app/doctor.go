@@ -37,13 +37,14 @@ type examination struct {
 	findings []Finding
 }
 
-// report adds a finding. The cause is cut to one line.
+// report adds a finding: check names what was checked, fix is a shell command that repairs it, and cause says what is wrong. The
+// cause is cut to one line.
 func (e *examination) report(check, fix, cause string) {
 	cause, _, _ = strings.Cut(cause, "\n")
 	e.findings = append(e.findings, Finding{check, cause, fix})
 }
 
-// newExamination returns an examination without findings.
+// newExamination returns an examination, without findings, of the data folder of the settings.
 func newExamination(s *settings.Settings) *examination {
 	data, err := filepath.Abs(s.Data)
 	if err != nil {
@@ -52,7 +53,7 @@ func newExamination(s *settings.Settings) *examination {
 	return &examination{settings: s, data: quoteForShell(data), now: time.Now()}
 }
 
-// quoteForShell returns a word of a shell command that means text.
+// quoteForShell returns text as one word of a shell command, in single quotes if necessary.
 func quoteForShell(text string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%,="
 	if text != "" && strings.Trim(text, plain) == "" {
@@ -61,7 +62,7 @@ func quoteForShell(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// command returns a command of larder for the examined data folder.
+// command returns a shell command: larder, the subcommand name with its arguments, and --data with the examined data folder.
 func (e *examination) command(name string) string { return "larder " + name + " --data " + e.data }
 
 // Doctor examines the process that runs on the data folder of the settings, or if none runs the folder. It returns what is wrong, nil
@@ -85,7 +86,8 @@ func Doctor(ctx context.Context, s *settings.Settings, logger *slog.Logger) ([]F
 	return findings, errors.Join(err, client.Close())
 }
 
-// repairCommand returns the command that repairs the store from a source that the settings name, or else from SOURCE.
+// repairCommand returns the larder repair command for the store, with the source that the settings name (bucket or backup), or
+// else the word SOURCE.
 func (e *examination) repairCommand() string {
 	source := quoteForShell(cmp.Or(e.settings.Backup, "SOURCE"))
 	if e.settings.Bucket != "" {
@@ -94,7 +96,7 @@ func (e *examination) repairCommand() string {
 	return e.command("repair") + " --from " + source
 }
 
-// reportUnopened reports that the data folder, or the process that has it open, cannot be reached because of err.
+// reportUnopened adds a finding with err, because of which the data folder, or the process that has it open, cannot be reached.
 func (e *examination) reportUnopened(err error) {
 	fix := e.command("up")
 	switch {
@@ -108,7 +110,8 @@ func (e *examination) reportUnopened(err error) {
 	e.report("data folder", fix, err.Error())
 }
 
-// examineFolder examines an open data folder without a process.
+// examineFolder examines an open data folder that no process serves, with its bucket and upstreams. It returns what is wrong, nil
+// for nothing.
 func (r *Reader) examineFolder(ctx context.Context) ([]Finding, error) {
 	e := newExamination(r.settings)
 	status, err := r.readStatus("")
@@ -124,8 +127,8 @@ func (r *Reader) examineFolder(ctx context.Context) ([]Finding, error) {
 	return e.findings, nil
 }
 
-// examineProcess examines this process and its data folder. status is that of the process, and others are the checks that the parts of
-// its role have registered.
+// examineProcess examines this process and its data folder, and runs the examinations that the parts of its role have registered.
+// status is that of the process. It returns what is wrong, nil for nothing.
 func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *Status) []Finding {
 	e := newExamination(r.settings)
 	e.examineStatus(status)
@@ -143,7 +146,7 @@ func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *St
 	return e.findings
 }
 
-// examineStatus reports what the status says is wrong.
+// examineStatus adds a finding for each problem that the status of a process or folder has.
 func (e *examination) examineStatus(s *Status) {
 	if s.Degraded != "" {
 		fix := e.repairCommand()
@@ -190,7 +193,8 @@ func (e *examination) examineStatus(s *Status) {
 	}
 }
 
-// examineUpstreamStatus reports what the bot has recorded of upstreams and of the catalogue.
+// examineUpstreamStatus adds a finding for each problem that the status has of upstreams, the catalogue, the change feed and
+// fallback origins. It sends no requests.
 func (e *examination) examineUpstreamStatus(s *Status) {
 	if c := s.Catalogue; c != nil {
 		if c.Problem != "" {
@@ -225,7 +229,8 @@ func (e *examination) examineUpstreamStatus(s *Status) {
 	}
 }
 
-// examineStore reports what is wrong with the disk and the time of the last entry of an open data folder, and with its files.
+// examineStore adds findings about an open data folder: a disk that is almost full, a last log entry in the future, the owners of
+// files, the log's key, and for a log with entries backups and checks.
 func (e *examination) examineStore(r *Reader) {
 	if note, err := r.store.CheckSpace(); err != nil || note != "" {
 		if err != nil {

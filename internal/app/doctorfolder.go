@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// formatSize returns a number of bytes for people.
+// formatSize returns a number of bytes as text with a unit, such as 1.5 GiB; "0 B" for a negative number.
 func formatSize(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }
 
 // The age at which a backup, a restore test and a deep check are reported as old.
@@ -26,7 +26,7 @@ const (
 	fsckMaxAge    = 35 * 24 * time.Hour
 )
 
-// keyFolder returns the path of the key folder, "KEYS" if the settings have it wrong.
+// keyFolder returns the path of the key folder, or the placeholder "KEYS" if the settings do not yield one.
 func (e *examination) keyFolder() string {
 	keys, err := e.settings.KeyFolder()
 	if err != nil {
@@ -35,7 +35,8 @@ func (e *examination) keyFolder() string {
 	return keys
 }
 
-// examineUpkeep reports backups, deep checks and copies of the keys that failed, are old, or were never made.
+// examineUpkeep adds a finding for each deep check, backup, restore test and copy of the keys that failed, is old, or was never
+// made.
 func (e *examination) examineUpkeep() {
 	e.examineJob(upkeepFsck, "deep fsck", e.command("fsck --deep"), fsckMaxAge)
 	if e.settings.Backup == "" && !signing.HasKey(e.keyFolder()) {
@@ -61,7 +62,8 @@ func (e *examination) examineUpkeep() {
 	}
 }
 
-// examineJob reports a job whose last run failed, is older than maxAge, or never was.
+// examineJob adds a finding if the last run of the job failed, ended more than maxAge ago, or never was. name is the finding's
+// check, and fix the command that runs the job.
 func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Duration) {
 	record, err := readUpkeep(e.settings.Data, job)
 	switch age := e.now.Sub(record.Succeeded); {
@@ -79,8 +81,8 @@ func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Du
 	}
 }
 
-// examineFolders reports what is wrong with the owners of the data folder and the key folder, and with the log's key. Both folders may
-// be missing.
+// examineFolders adds findings about the log's key, and about the owners of the data folder, the key folder and the files in
+// them. The folders may be missing.
 func (e *examination) examineFolders() {
 	keys := e.keyFolder()
 	if err := signing.CheckKey(keys); err != nil {
@@ -106,7 +108,8 @@ func (e *examination) examineFolders() {
 	}
 }
 
-// ownerOf returns the number of the user that a file belongs to; false if the file cannot be found.
+// ownerOf returns the number of the user that the file at path belongs to. ok is false if the file cannot be found, or the system
+// does not say.
 func ownerOf(path string) (user int, ok bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -119,7 +122,8 @@ func ownerOf(path string) (user int, ok bool) {
 	return int(stat.Uid), true
 }
 
-// examineCertificateFiles reports what is wrong with the certificate that the settings name, if any.
+// examineCertificateFiles adds a finding if the certificate file that the settings name cannot be read, has expired or expires
+// soon. It does nothing if they name none.
 func (e *examination) examineCertificateFiles() {
 	s := e.settings
 	if s.TLSCert == "" {
@@ -129,7 +133,8 @@ func (e *examination) examineCertificateFiles() {
 	e.examineStatus(&Status{Certificates: certificateState(s.TLSCert, pair.Leaf, problem)})
 }
 
-// examineSigned reports entries that no process has signed yet, and a key folder that belongs to another log.
+// examineSigned adds a finding if entries of the folder's log are not signed yet, or if the log was signed and the key folder has
+// no key or cannot be read.
 func (e *examination) examineSigned(r *Reader) {
 	signed, key, err := signing.ReadFolder(e.keyFolder())
 	size := r.log.Checkpoint().Size

@@ -28,8 +28,9 @@ const (
 	probedRegistries = 8
 )
 
-// examineUpstreams requests each registry of the packages of the folder, and GitHub's API if the settings have a token or a package is
-// from there. It reports those that do not respond or refuse the credentials, and a clock that differs from theirs.
+// examineUpstreams requests each registry of the packages in status, at most probedRegistries, and GitHub's API if the settings
+// have a token or a package is from there. It adds findings for those that do not respond or refuse the credentials, and for a
+// clock that differs from theirs.
 func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, status *Status) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Tries = 1
@@ -71,7 +72,8 @@ func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, stat
 	}
 }
 
-// probeRegistry requests the package name from its registry, and reports if that fails or the clocks differ.
+// probeRegistry requests the npm package name from its registry, and adds a finding if that fails, or if the registry's clock
+// differs from this machine's. registry is the URL for the texts.
 func (e *examination) probeRegistry(ctx context.Context, c *bot.Clients, registry, name string) {
 	clock, err := c.Npm.Probe(ctx, name)
 	if err == nil {
@@ -91,7 +93,8 @@ func (e *examination) probeRegistry(ctx context.Context, c *bot.Clients, registr
 	e.report("registry", fix, registry+": "+err.Error())
 }
 
-// examineBucket reports if the bucket of a node that does not run does not respond.
+// examineBucket requests the bucket of the settings, if they name one, and adds a finding if it does not respond. It is for a
+// node whose process does not run.
 func (e *examination) examineBucket(ctx context.Context) {
 	if e.settings.Bucket == "" {
 		return
@@ -105,14 +108,15 @@ func (e *examination) examineBucket(ctx context.Context) {
 	e.reportBucket(err)
 }
 
-// reportBucket reports an error of the bucket, nil for none.
+// reportBucket adds a finding with err, an error of the bucket. It does nothing for nil.
 func (e *examination) reportBucket(err error) {
 	if err != nil {
 		e.report("bucket", e.command("up --bucket BUCKET")+" # after correcting bucket, bucket-endpoint or AWS's variables", err.Error())
 	}
 }
 
-// examineNodes reports what is wrong with the nodes of the cluster: silent ones, problems, other versions, other settings than here.
+// examineNodes adds findings to e about the nodes of the cluster, as the bucket lists them, and one if the bucket does not
+// respond.
 func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -121,7 +125,8 @@ func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
 	e.compareNodes(n.ownStatus(), all)
 }
 
-// compareNodes reports how other nodes differ from this one, and what they report themselves.
+// compareNodes adds findings about the nodes in all: the problem that own, this node, has, and of the others those that are
+// silent, have a problem, or differ in version or settings.
 func (e *examination) compareNodes(own Node, all []Node) {
 	if own.Problem != "" {
 		e.report("node", e.command("status"), own.Problem)

@@ -31,7 +31,8 @@ type documents struct {
 // renderTimeout ends a worker that gets no processor time, or whose processor time the system does not count.
 const renderTimeout = time.Minute
 
-// openDocuments returns what renders documents in worker processes. The processes start on first use.
+// openDocuments returns the renderer of documents from the folder's store. Its worker processes run this program, and start on
+// first use.
 func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -40,21 +41,22 @@ func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
 	return newDocuments(program, r.store, logger), nil
 }
 
-// newDocuments returns what renders the documents in a store by worker processes of program.
+// newDocuments returns a renderer of the documents in a store, with worker processes of the executable file program, which start
+// on first use.
 func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *documents {
 	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: renderTimeout})}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
 	return d
 }
 
-// close ends the worker processes.
+// close ends the worker processes. The error is always nil.
 func (d *documents) close() error {
 	d.workers.Close()
 	return nil
 }
 
-// render renders one document in a worker process. Only modules of the same owner, a release, share a process, to find their
-// imports. A [*document.RefusedError] says that the document would fail again.
+// render renders one document in a worker process. Only requests for the imports of modules with the same owner, a release, share
+// a process, so that it finds the modules that others import. A [*document.RefusedError] says that the document would fail again.
 func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
 	if r.Kind != document.Imports {
 		owner = "" // so that no other document is rendered in the process
@@ -84,8 +86,8 @@ func classifyRenderError(ctx context.Context, err error) error {
 	return &document.RefusedError{Reason: err.Error()}
 }
 
-// findImports returns what a JavaScript module of the release owner imports, for a command. module is the hash of source. pending
-// is always false: it waits for the worker process.
+// findImports returns what a JavaScript module of the release owner imports, for a command. source is the module's text and
+// module its hash. pending is always false: findImports waits for the worker process.
 func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.Hash, source []byte) (_ []document.Import, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {
@@ -94,8 +96,8 @@ func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.H
 	return d.renderer.DocumentsNow().Imports(ctx, owner, module, source)
 }
 
-// parseRanges returns which versions ranges such as ^1.2 stand for, for a command. pending is always false: it waits for the
-// worker process.
+// parseRanges parses version ranges of npm, such as ^1.2, in a worker process, for a command. owner is the release that has them.
+// pending is always false: parseRanges waits for the worker process.
 func (r *Reader) parseRanges(ctx context.Context, owner string, ranges []string) (_ []document.Range, pending bool, err error) {
 	d, err := r.pages.documents.get()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// checkFallback returns a mistake in the settings of other origins, nil for none. Only a process that serves and has a bot uses
-// these.
+// checkFallback returns a mistake in the settings of fallback origins, from which missing releases are fetched; nil for none.
+// Only a process that serves and has a bot uses these settings.
 func checkFallback(s *settings.Settings) error {
 	if err := fallback.CheckOrigins(s.Fallback); err != nil {
 		return settings.Mistakef("%s: %w", s.Origin("fallback"), err)
@@ -28,8 +28,8 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// addFallback has the site request missing releases from the other origins in the settings, if there are any. It adds a part to the run
-// that fetches these releases into the store, and its status, readiness notes and metrics.
+// addFallback has the site request missing releases from the fallback origins in the settings, if there are any. It adds a part
+// to the run that has the bot of f fetch these releases into the store, and its status, readiness notes and metrics.
 func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
 	c := r.settings
 	if len(c.Fallback) == 0 {

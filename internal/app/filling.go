@@ -21,7 +21,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// openFiller opens the bot and its catalogue, and adds their metrics and status to the run.
+// openFiller opens the bot and the watcher of its catalogue, without running them, and adds their metrics, status and
+// examinations to the run. After a reload of the configuration the catalogue is read again.
 func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	f, err := w.filler.get()
 	if err != nil {
@@ -52,8 +53,9 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	return f, nil
 }
 
-// addToSite adds to a site what the bot has for visitors: the catalogue, drafts of package JSONs, releases from other origins, and
-// incoming webhooks, unless secret, which authenticates them, is "". The bot is notified of files in demand.
+// addToSite adds to the options of a site what the bot has for visitors: the catalogue, drafts of package JSONs and releases from
+// fallback origins. It adds incoming webhooks, which secret authenticates, unless secret is "". The site notifies the bot of
+// files in demand.
 func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) (err error) {
 	site.hot = f.bot.Prioritize
 	logger := r.logger.With("part", "hook")
@@ -126,7 +128,8 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 	}
 }
 
-// newCatalogueWatcher returns what reads the catalogue named by the settings. dir is the folder for a copy of the last valid one.
+// newCatalogueWatcher returns the watcher that reads the catalogue named by the settings, with the git client of c. dir is the
+// folder for a copy of the last valid catalogue.
 func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Watcher, error) {
 	watcher, err := catalogue.New(catalogue.Options{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: min(s.Interval, 5*time.Minute), Logger: logger,

@@ -16,8 +16,9 @@ const (
 	opImport          Operation[ingest.ImportRequest, events.Event, Written] = "import" // with contents
 )
 
-// Importer returns the process of a client as the receiver of [ingest.SendRelease]. The command reads the source of the release; the
-// process receives a list of its files, and the contents that its store does not have.
+// Importer returns the process of a client as the receiver of [ingest.SendRelease]: the command reads the source of the release,
+// and the process receives a list of its files, and those contents that its store does not have. report is called with each event
+// of the process.
 func Importer(c *Client, report func(events.Event)) ingest.Importer { return importClient{c, report} }
 
 type importClient struct {
@@ -36,7 +37,8 @@ func (c importClient) Import(ctx context.Context, r ingest.ImportRequest, conten
 	return err
 }
 
-// addImportOperations adds the operations that receive the releases of an [Importer].
+// addImportOperations adds the operations by which the bot receives the releases of an [Importer]: what contents are missing, and
+// the import itself, which publishes.
 func (w *Writer) addImportOperations(all operations) {
 	addOperation(all, opMissingContents, func(ctx context.Context, q ingest.ImportRequest, _ func(any)) ([]kvstore.Hash, error) {
 		f, err := w.filler.get()

@@ -16,7 +16,7 @@ import (
 // A standaloneRole publishes and signs in a process that is not a node of a cluster.
 type standaloneRole struct{ server Server }
 
-// start opens the parts of the role, and adds them to the run.
+// start implements [role]: it opens the parts that publish and sign without a cluster, and adds them to the run.
 func (o standaloneRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
 		w, err := r.openDataFolder(ctx, o.server.writerConfig(r), refuseReplacement)
@@ -26,34 +26,38 @@ func (o standaloneRole) start(ctx context.Context, r *roleRun) error {
 
 // A publisher is the part of a publishing role that serves the other nodes of its cluster, if any.
 type publisher interface {
-	// addClusterParts adds the parts by which other nodes receive what the process signs. The site completes its options.
+	// addClusterParts adds to the run the parts by which other nodes receive what the process signs. It may add to the options of
+	// the site, which is opened afterwards. The log's signer is open.
 	addClusterParts(r *roleRun, site *siteOptions) error
-	// rooms returns what shares the waiting rooms.
+	// rooms returns how the nodes share the state and the settings of waiting rooms.
 	rooms() roomsCluster
-	// localCommands returns the operations and the schedule for commands on this machine.
+	// localCommands returns the operations, and the handler of the schedule, for commands on this machine. all and schedule are
+	// those of the process; all is not changed.
 	localCommands(all operations, schedule http.Handler) (operations, http.Handler)
-	// serveOtherNodes serves the other nodes some of the operations, and contents of f to recompress; f is nil without a bot.
+	// serveOtherNodes serves the other nodes some of the operations in all, and the contents of f to recompress; f is nil without
+	// a bot.
 	serveOtherNodes(r *roleRun, all operations, f *filler)
 }
 
 // standalone is the publisher of a process that is not a node of a cluster.
 type standalone struct{}
 
-// addClusterParts does nothing: there are no other nodes.
+// addClusterParts implements [publisher]. It does nothing: there are no other nodes.
 func (standalone) addClusterParts(*roleRun, *siteOptions) error { return nil }
 
-// rooms returns that waiting rooms are shared with no other node.
+// rooms implements [publisher] for waiting rooms that are shared with no other node.
 func (standalone) rooms() roomsCluster { return standaloneRooms{} }
 
-// serveOtherNodes does nothing: there are no other nodes.
+// serveOtherNodes implements [publisher]. It does nothing: there are no other nodes.
 func (standalone) serveOtherNodes(*roleRun, operations, *filler) {}
 
-// localCommands returns the operations and the schedule unchanged.
+// localCommands implements [publisher]: it returns its arguments.
 func (standalone) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	return all, schedule
 }
 
-// writerConfig returns how a role that publishes opens the data folder.
+// writerConfig returns how the run opens the data folder for writing: whether the catalogue is followed, who receives the bot's
+// events, which are also counted in the metrics, and how many processors recompression may use beside a site.
 func (s Server) writerConfig(r *roleRun) writerConfig {
 	c := writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
@@ -66,7 +70,7 @@ func (s Server) writerConfig(r *roleRun) writerConfig {
 }
 
 // startPublishing opens the parts of a role that publishes and signs, and adds them to the run. open opens the data folder and
-// joins the cluster, if any.
+// joins the cluster, if any; its publisher serves the other nodes.
 func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Writer, publisher, error)) error {
 	secret, repository, err := s.readPublishingSettings(r)
 	if err != nil {
@@ -135,8 +139,9 @@ func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *g
 	return secret, repository, err
 }
 
-// servePublished opens the public site, and has the run announce it once all parts work. f adds what the bot has for visitors; it is
-// nil without a bot. secret is that of incoming webhooks.
+// servePublished opens the public site with its waiting rooms, adds withdrawals and purges of caches, and has the run announce
+// the site once all parts work. f adds what the bot has for visitors; it is nil without a bot. secret authenticates incoming
+// webhooks, "" for none.
 func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *filler, site *siteOptions, rooms roomsCluster, secret string) error {
 	if f != nil {
 		if err := f.addToSite(r, w.folder, site, secret); err != nil {
@@ -155,7 +160,8 @@ func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *fi
 	return nil
 }
 
-// serveCommands serves the commands on this machine, and in a cluster the other nodes.
+// serveCommands serves operations to the commands on this machine, over the admin socket, and in a cluster to the other nodes. f
+// is nil without a bot.
 func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
 	e, err := w.folder.outbox.get()
 	if err != nil {
@@ -168,8 +174,8 @@ func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publ
 	return nil
 }
 
-// addBot adds the part that runs the bot of f, nil for none: for a single pass, or until the role ends. pusher, nil for none,
-// pushes the log.
+// addBot adds the part that runs the bot of f, nil for none: for a single pass if s.Once is set, else until the role ends. pusher
+// pushes the log to GitHub, after the single pass or all the time; it may be nil.
 func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) {
 	if s.Once {
 		push := func(ctx context.Context) error {

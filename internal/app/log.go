@@ -63,7 +63,7 @@ type LogDetails struct {
 	Documents gitlog.Documents `json:"documents,omitzero"`
 }
 
-// query returns the query in the form of package logs.
+// query converts the query to package logs's type.
 func (q LogQuery) query() logs.Query {
 	return logs.Query{Package: q.Package, Version: q.Version, Kinds: q.Kinds, Since: q.Since, Before: q.Before, Limit: q.Limit}
 }
@@ -90,7 +90,8 @@ func (r *Reader) addLogOperations(all operations) {
 	})
 }
 
-// listLog returns the entries that a query finds, newest first. Its errors name unknown packages and versions.
+// listLog returns a page of the entries that match a query, newest first. An unknown package or version is an error that names
+// it.
 func (r *Reader) listLog(q LogQuery) (LogPage, error) {
 	size := r.log.Checkpoint().Size
 	page, err := library.Entries(r.store, q.query())
@@ -103,7 +104,7 @@ func (r *Reader) listLog(q LogQuery) (LogPage, error) {
 	return LogPage{Entries: toLogEntries(page.Entries), Next: page.Next, Size: size}, err
 }
 
-// toLogEntries returns entries as the API has them.
+// toLogEntries converts entries to the type that operations return.
 func toLogEntries(entries []logs.Indexed) []LogEntry {
 	all := make([]LogEntry, len(entries))
 	for i, e := range entries {
@@ -140,8 +141,8 @@ func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(
 	}
 }
 
-// exportLog reports the changes of the log after a position, which a git repository is missing, each with the number of log
-// entries at the start.
+// exportLog reports the changes of the log after a position, which is that of a git repository, in the repository's form. Each
+// has the number of log entries at the start of the export.
 func (r *Reader) exportLog(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
 	size := r.log.Checkpoint().Size
 	for c, err := range gitlog.Changes(r.store, position, size) {
@@ -159,9 +160,9 @@ type ExportedChange struct {
 	Of int64 `json:"of"`
 }
 
-// ExportLog adds the missing entries of the log to a git repository, and returns how many. It calls report with how many entries
-// the repository has, and how many the log has. After an error of a request, the added entries stay; if the repository cannot
-// store them, added is 0.
+// ExportLog adds the entries of the log that a git repository lacks to it, and returns how many. It calls report with how many
+// entries the repository has, and how many the log has. After an error of a request, the added entries stay; if the repository
+// cannot store them, added is 0.
 func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, report func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -204,7 +205,8 @@ func newLogRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.Git
 	return client, nil
 }
 
-// newLogPusher returns what pushes the log to a repository on GitHub, and adds its state to the status of the process.
+// newLogPusher returns what pushes the signed log as git commits to the GitHub repository of the settings, without running it,
+// and adds its state to the status of the process.
 func (r *roleRun) newLogPusher(client *git.GitHubClient, w *Writer) *gitlog.Pusher {
 	remote, log := r.settings.LogRepository, w.folder.log
 	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}

@@ -32,8 +32,8 @@ type Written struct {
 	LogSize int64 `json:"log_size"`
 }
 
-// reportLogSize has operations that publish report the size of the log afterwards. A program sends it with its next request, which
-// may reach another node.
+// reportLogSize changes the operations in all that publish, so that they report the size of the log as an event afterwards. A
+// program sends that size with its next request, which may reach another node.
 func reportLogSize(all operations) {
 	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]
@@ -47,7 +47,8 @@ func reportLogSize(all operations) {
 	}
 }
 
-// logSizeOf returns the size of the log that the result of an operation reports, 0 for none. A result from another node is JSON.
+// logSizeOf returns the number of log entries that the result of an operation has, 0 for none. A result from another node is
+// JSON.
 func logSizeOf(result any) int64 {
 	switch result := result.(type) {
 	case Written:
@@ -65,7 +66,8 @@ func logSizeOf(result any) int64 {
 // newWritten returns the response to an operation that may have published entries: the size of the log.
 func (w *Writer) newWritten() Written { return Written{w.folder.log.Checkpoint().Size} }
 
-// delayForLogSize adds a handler that delays requests with a log size until the site serves that many entries.
+// delayForLogSize adds a handler in front of the site that delays a request with the header field [sizeField] until the site
+// serves that many log entries, or sends the error of [published.awaitLogSize].
 func (o *siteOptions) delayForLogSize() {
 	places := client.NewShares(maxWaiting)
 	o.inFront = append(o.inFront, func(what *published, next http.Handler) http.Handler {

@@ -34,8 +34,8 @@ type FollowState = replication.State
 // A mirrorRole follows another Larder: nothing in it publishes or signs.
 type mirrorRole struct{ server Server }
 
-// start opens the parts of a mirror, and adds them to the run. An error says why one cannot be opened, or is a mistake in the
-// settings.
+// start implements [role] for a mirror: it opens the parts that copy the log of another Larder and serve it, and adds them to the
+// run. The error says why a part cannot be opened, or is a mistake in the settings.
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
 	only, err := replication.ParseOnly(s.Mirror.Only)
@@ -115,8 +115,8 @@ func makeKeyFolder(s *settings.Settings) error {
 	return nil
 }
 
-// openMirrorFollower returns what copies the log and the releases from the source of a mirror, and adds its status, metrics and
-// readiness check. only reports which releases are copied.
+// openMirrorFollower returns the follower that copies the log and the releases from the source of a mirror, without running it,
+// and adds its status, metrics, readiness check and closing to the run. only reports whether the release of a package is copied.
 func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*replication.Follower, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	shortResponse = 8 << 10     // bytes of a response that is a few words, such as an error
 )
 
-// newNodeClient returns a client for requests to other nodes. With keep, requests share connections. Without, each opens its own
-// one, so that a lost machine is detected by dialing: the response of an operation may take long, so it has no timeout.
+// newNodeClient returns an HTTP client for requests to other nodes. If keep is true, its requests share connections. Otherwise
+// each opens its own, so that dialing detects a lost machine: a response has no timeout, because an operation may take long.
 func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: n.peers.clientTLS, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
@@ -52,7 +52,7 @@ func (n *clusterNode) checkLeaderURL(url string) error {
 }
 
 // postToLeader sends a POST request with a body to a URL of the leader, and returns the body of the response. A status other than
-// 2xx, or a body of more than most bytes, is an error.
+// 2xx, or a response's body of more than most bytes, is an error.
 func postToLeader(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {

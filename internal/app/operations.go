@@ -56,8 +56,9 @@ const (
 	OpRotateKey Operation[struct{}, any, Rotation] = "rotate-key"
 )
 
-// operations returns the operations on a folder that is open for reading. Those on the outbox write if the folder allows it. Those
-// on nodes and waiting rooms, which only a running process has, return errors.
+// operations returns the operations that an open folder has without a running process: reading, backups and bundles. Those on
+// schedules and webhooks also write if the folder is open for writing. Those on nodes and waiting rooms, which only a running
+// process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
 	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
@@ -88,7 +89,8 @@ func (r *Reader) operations() operations {
 	return all
 }
 
-// operations returns those of [Reader.operations], and those that write: publish, import, squeeze, sign, withdraw and restore.
+// operations returns the operations of [Reader.operations] and those that write: publish, import, squeeze, sign, withdraw and
+// restore.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
 	withBot := func(ctx context.Context, report func(events.Event), do func(context.Context, *bot.Bot) error) error {
@@ -137,8 +139,9 @@ func (w *Writer) operations() operations {
 	return all
 }
 
-// publishingOperations returns the operations of a process that publishes: those of the Writer, with the status, the keys and the
-// repair of the process.
+// publishingOperations returns the operations of a process that publishes: those of the Writer, the status of the process, and
+// backups, bundles and repair as this process makes them. It also adds the state of the log's signatures to the status and to
+// `larder doctor`.
 func (r *roleRun) publishingOperations(w *Writer) operations {
 	all := w.operations()
 	signature := &w.signature
@@ -193,7 +196,7 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 	return all
 }
 
-// refuseWrites replaces each operation that writes by one that returns the error why. It returns all.
+// refuseWrites replaces each operation in all that writes to the data folder by one that returns the error why. It returns all.
 func refuseWrites(all operations, why error) operations {
 	for _, name := range []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
 		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
@@ -215,14 +218,14 @@ func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, r
 // operations are what commands can request from a process, by name.
 type operations map[string]admin.Operation
 
-// addOperation adds an operation by its name, in place of another with that name.
+// addOperation adds to all the operation o, which do carries out, in place of another with that name.
 func addOperation[Request, Event, Answer any](all operations, o Operation[Request, Event, Answer], do func(context.Context, Request, func(Event)) (Answer, error)) {
 	all[string(o)] = admin.Typed(func(ctx context.Context, request Request, report func(any)) (any, error) {
 		return do(ctx, request, func(e Event) { report(e) })
 	})
 }
 
-// trackOperations returns the operations wrapped so that the folder is not closed while one of them runs.
+// trackOperations returns the operations in all, wrapped so that [Reader.Close] waits until none of them runs.
 func (r *Reader) trackOperations(all operations) map[string]admin.Operation {
 	counted := make(map[string]admin.Operation, len(all))
 	for name, operation := range all {
@@ -259,13 +262,13 @@ func (r *Reader) Client() *Client { return r.newClient(r.operations(), r.Close) 
 // Client returns a client of this writer. Closing the client closes the writer.
 func (w *Writer) Client() *Client { return w.folder.newClient(w.operations(), w.Close) }
 
-// newClient returns a client of operations in this process. Closing the client calls closeFolder.
+// newClient returns a client that runs the operations in all in this process. Closing the client calls closeFolder.
 func (r *Reader) newClient(all operations, closeFolder func() error) *Client {
 	client, stop := admin.InProcess(admin.Handler(r.trackOperations(all), r.logger))
 	return &Client{client, func() error { return errors.Join(stop(), closeFolder()) }}
 }
 
-// Close closes the client, and the folder if this process has opened it.
+// Close closes the client, and the folder if this process has opened it for the client.
 func (c *Client) Close() error { return c.stop() }
 
 // FsckRequest says what `larder fsck` compares the folder with.
@@ -288,7 +291,8 @@ const (
 	OpKeyFolder Operation[struct{}, any, string]                 = "key-folder" // "" if the process does not sign
 )
 
-// addFsckOperations adds the operations of `larder fsck`.
+// addFsckOperations adds the operations of `larder fsck`: the check, whose outcome is stored for `larder doctor` if it is deep or
+// finds something, and [OpKeyFolder], which returns "" here.
 func (r *Reader) addFsckOperations(all operations) {
 	addOperation(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (check.Summary, error) {
 		o := r.fsckOptions(report)
@@ -306,7 +310,7 @@ func (r *Reader) addFsckOperations(all operations) {
 	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return "", nil })
 }
 
-// fsckOptions returns the options of a check of the folder, which reports its progress.
+// fsckOptions returns options of a check of the folder, which calls report with its progress.
 func (r *Reader) fsckOptions(report func(FsckEvent)) check.Options {
 	return check.Options{Temp: tmpDir(r.settings.Data), Workers: r.workers, Progress: func(p check.Progress) { report(FsckEvent{Progress: &p}) }}
 }

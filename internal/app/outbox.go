@@ -11,14 +11,16 @@ import (
 // runtimeClose is far more than a write takes; what is being sent ends at once.
 const runtimeClose = 30 * time.Second
 
-// closeRuntime closes the durable objects. It returns an error if that takes longer than runtimeClose.
+// closeRuntime closes a runtime of durable objects, and waits for their writes. It returns an error if that takes longer than
+// runtimeClose.
 func closeRuntime(r *durable.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
 	defer cancel()
 	return r.Close(ctx)
 }
 
-// addOutbox adds the part that sends scheduled requests and webhooks when they are due.
+// addOutbox opens the outbox of the folder, and adds the part that sends scheduled requests and webhooks when they are due, and
+// its metrics.
 func (r *roleRun) addOutbox(folder *Reader) error {
 	o, err := folder.outbox.get()
 	if err != nil {
@@ -99,7 +101,7 @@ func (r *Reader) addOutboxOperations(all operations) {
 	})
 }
 
-// addOutboxOperation adds an operation that do carries out with the open outbox.
+// addOutboxOperation adds to all the operation op, which opens the outbox (schedules and webhooks) of r and calls do with it.
 func addOutboxOperation[Request, Answer any](r *Reader, all operations, op Operation[Request, any, Answer], do func(context.Context, *notify.Outbox, Request) (Answer, error)) {
 	addOperation(all, op, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
 		o, err := r.outbox.get()

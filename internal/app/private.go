@@ -53,13 +53,14 @@ func (p *privateListener) close() {
 	}
 }
 
-// setMetrics serves the metrics of a new run of a role, whose site is not open yet.
+// setMetrics has the private address publish the metrics of a new run of a role. It also has it serve no site until that of the
+// new run is open.
 func (p *privateListener) setMetrics(metrics *prometheus.Registry) {
 	p.metrics.Store(metrics)
 	p.site.Store(nil)
 }
 
-// gatherMetrics returns the metrics of the present run of a role, none before the first run.
+// gatherMetrics returns the metrics of the present run of a role, for /metrics; nil before the first run.
 func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if r := p.metrics.Load(); r != nil {
 		return r.Gather()
@@ -75,7 +76,7 @@ func (p *privateListener) currentSite() http.Handler {
 	return nil
 }
 
-// address returns host and port of the private address, "" for none.
+// address returns HOST:PORT of the private address, or the path of its Unix socket; "" for none.
 func (p *privateListener) address() string {
 	if p.socket == nil {
 		return ""

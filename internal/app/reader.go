@@ -62,8 +62,9 @@ type openOptions struct {
 	address string // where the process serves
 }
 
-// OpenReader opens a data folder read-only. With long, for a command that takes long, it serves other commands that only read
-// meanwhile; they wait for the end of a short one. It returns an error if the folder has no store or another process has it open.
+// OpenReader opens a data folder read-only. long says that the command takes long: then the Reader serves other commands that
+// only read, over the admin socket. During a short command they wait. OpenReader returns an error if the folder has no store or
+// another process has it open.
 func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, error) {
 	if err := checkStoreExists(s); err != nil {
 		return nil, err
@@ -121,8 +122,8 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	return r, nil
 }
 
-// prepareLibraries sets how the index of libraries is opened on first use. From then on the index follows the log until it is
-// closed.
+// prepareLibraries sets how the index of libraries is opened on first use and closed. An open index reads all libraries, and then
+// follows the log, in a goroutine until it is closed.
 func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -143,19 +144,20 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	}
 }
 
-// popularity returns how much a library is in demand; more is greater.
+// popularity returns a score by which libraries are ranked: a greater one is that of a more popular library.
 func (r *Reader) popularity(l *library.Library) float64 {
 	return r.popularityScores().Score(l.Name, l.NPM(), l.Downloads)
 }
 
-// npmDownloads returns how often a package was downloaded from npm in the month before asOf; ok is false if that is not known.
+// npmDownloads returns n, how often the package name was downloaded from npm in the month before asOf; ok is false if that is not
+// known.
 func (r *Reader) npmDownloads(name string) (n int64, asOf time.Time, ok bool) {
 	d := r.popularityScores().Counts(name)
 	return d.Downloads, d.AsOf, !d.AsOf.IsZero()
 }
 
-// gitHubCounts returns the stars, forks and subscribers of a package's repository as GitHub reported them last; false if they are
-// not known, or GitHub has no such repository.
+// gitHubCounts returns the stars, forks and subscribers of the repository of the package name, as GitHub reported them last. The
+// bool is false if they are not known, or GitHub has no such repository.
 func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 	g := r.popularityScores().Counts(name).GitHub
 	if g == nil || g.Missing {
@@ -167,8 +169,9 @@ func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 // Close waits for running operations, whose contexts must have ended, and closes the folder.
 func (r *Reader) Close() error { return r.closeAfter() }
 
-// closeAfter stops serving other commands, waits for running operations, calls others one after the other, and closes the folder.
-// Each step is done also after an error; it returns all errors. The index of libraries must not be in use any longer.
+// closeAfter stops serving other commands, waits for running operations, closes the index of libraries, calls others one after
+// the other, and closes the rest of the folder. Each step is done also after an error; it returns all errors. The contexts of
+// operations must have ended.
 func (r *Reader) closeAfter(others ...func() error) error {
 	var err error
 	if r.stopReaders != nil {
@@ -182,10 +185,10 @@ func (r *Reader) closeAfter(others ...func() error) error {
 	return errors.Join(err, r.pages.documents.closeIfOpen(), r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
 }
 
-// storeDir returns the path of the store in a data folder.
+// storeDir returns the path of the store's folder in the data folder data.
 func storeDir(data string) string { return filepath.Join(data, "store") }
 
-// tmpDir returns the path of the temporary files in a data folder.
+// tmpDir returns the path of the folder for temporary files in the data folder data.
 func tmpDir(data string) string { return filepath.Join(data, "tmp") }
 
 // A lazy value is opened on first use, and closed if it was opened.

@@ -41,7 +41,7 @@ func (r *readinessReport) cannotServe(err error) { r.Serve = errors.Join(r.Serve
 // cannotPublish reports that the process serves files and cannot publish; nil adds nothing.
 func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.Publish, err) }
 
-// addNote adds a line for the operator.
+// addNote adds a line of text for the operator, which does not change whether the process is ready.
 func (r *readinessReport) addNote(text string) { r.Notes = append(r.Notes, text) }
 
 // checkLibraries returns a readiness check of the index that search, pages and API read. The process is not ready before the index
@@ -57,7 +57,8 @@ func checkLibraries(index *library.Index) readinessCheck {
 	}
 }
 
-// registerMetrics registers metrics with the responses to probes, for alerts.
+// registerMetrics registers two gauges for alerts: whether the process can serve, and whether it can also publish. They call
+// [readiness.report].
 func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 	can := func(does func(api.Readiness) bool) func() float64 {
 		return func() float64 {
@@ -74,8 +75,8 @@ func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 			can(func(r api.Readiness) bool { return r.Serve == nil && r.Publish == nil })))
 }
 
-// setState sets why the process is not ready, nil if it is. After errStopping it has no effect: a process that was asked to stop
-// is never ready again.
+// setState sets why the process as a whole is not ready, nil if it is. After errStopping it has no effect: a process that was
+// asked to stop is never ready again.
 func (r *readiness) setState(state error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,21 +85,22 @@ func (r *readiness) setState(state error) {
 	}
 }
 
-// addCheck adds a check, by which probes learn what a part cannot do, for the rest of the run of the role.
+// addCheck adds a check that is called for each report, until the run of the role ends.
 func (r *readiness) addCheck(check readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.checks = append(r.checks, check)
 }
 
-// removeChecks removes the checks of the previous run of a role.
+// removeChecks removes all checks, which are those of the previous run of a role.
 func (r *readiness) removeChecks() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.checks = nil
 }
 
-// report returns what the process can do at the moment. While its state is an error, that is all; otherwise the checks report.
+// report returns for probes what the process can do at the moment. While its state is an error, it returns only that error, as
+// the reason why it cannot serve; otherwise it calls all checks.
 func (r *readiness) report() api.Readiness {
 	r.mu.Lock()
 	state, checks := r.state, slices.Clone(r.checks)
@@ -113,7 +115,8 @@ func (r *readiness) report() api.Readiness {
 	return report.Readiness
 }
 
-// notifyManager sends states to the service manager (systemd), if that has started the process.
+// notifyManager sends states, such as READY=1, to the service manager (systemd), if that has started the process. It ignores
+// errors.
 func notifyManager(states ...string) {
 	for _, state := range states {
 		_, _ = daemon.SdNotify(false, state) // it has gone, or never was

@@ -39,10 +39,10 @@ type readOnlyError struct {
 func (e *readOnlyError) Error() string { return e.err.Error() }
 func (e *readOnlyError) Unwrap() error { return e.err }
 
-// asReadOnly wraps an error of opening the data folder or the key folder in a [*readOnlyError], so that the process serves
-// read-only. It is resolved once the process can write again, if it cannot now. asReadOnly returns err unchanged if it is nil or a
-// [*Shortfall], if the settings are mistaken, the start was canceled, another process has the folder, a newer program wrote it, or
-// there is no store to serve.
+// asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process serves
+// read-only. If the process cannot write files now, the error is resolved once it can; otherwise only an operator can resolve it.
+// asReadOnly returns err unchanged if it is nil or a [*Shortfall], if the settings are mistaken, the start was canceled, another
+// process has the folder or the keys, a newer program wrote it, or there is no store to serve.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
@@ -77,7 +77,9 @@ type readOnlyRole struct {
 	instead role  // that could not open the folder
 }
 
-// start opens what can be read of the data folder, serves it, and adds the parts to the run.
+// start implements [role] for read-only mode: it opens what can be read of the data folder, serves it, and adds the parts to the
+// run. If the reason can be resolved without an operator, a part waits for that and restarts the role that could not open the
+// folder.
 func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	s, reason := o.server, o.reason
 	if err := r.removeReadyFile(); err != nil { // the disk may be read-only
@@ -141,8 +143,8 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing, until the run ends. It logs the
-// reason for that. lacking says that signed entries are missing or cannot be read.
+// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing, until the run ends. It logs
+// reason, the cause of read-only mode. lacking says that signed entries are missing or cannot be read.
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
@@ -164,8 +166,8 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 // resolvedEvery is the interval between two checks whether the reason for read-only mode is gone.
 const resolvedEvery = 10 * time.Second
 
-// awaitResolved checks at intervals whether the reason for read-only mode is gone, and then requests a restart with the role
-// wanted. It returns nil then, and when ctx ends.
+// awaitResolved checks at intervals whether the reason for read-only mode is gone, and then requests a restart of the run with
+// the role wanted. It always returns nil: then, or when ctx ends.
 func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
 	for retry.Sleep(ctx, resolvedEvery) == nil {
 		if reason.resolved(ctx) {
@@ -177,7 +179,8 @@ func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, want
 	return nil
 }
 
-// canWrite reports whether files can be written to the data folder and the key folder, and the disk has enough space for the store.
+// canWrite reports whether files can be written to the data folder and the key folder, and the disk has enough space for the
+// store. It writes a small file in each, and removes it.
 func (r *roleRun) canWrite() bool {
 	keys, err := r.settings.KeyFolder()
 	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), keys} {
@@ -193,7 +196,7 @@ func (r *roleRun) canWrite() bool {
 	return err == nil && kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
 }
 
-// registerDegraded registers the metric that is 1 if the process is in read-only mode.
+// registerDegraded registers a gauge that says for the whole run whether the process is in read-only mode: 1 if degraded is true.
 func registerDegraded(r prometheus.Registerer, degraded bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",

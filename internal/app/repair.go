@@ -52,9 +52,9 @@ type RepairResult = check.RepairResult
 // OpRepair repairs the folder of a running process, which restarts its role afterwards.
 const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repair"
 
-// Repair repairs a data folder, with the sources of q. If a process runs on the folder, that process repairs it, and Repair
-// returns when the role of the process has restarted. It retries for up to reachTimeout while a process that starts or ends has
-// the folder locked. report is called with findings and progress.
+// Repair repairs the data folder of the settings, with the sources of q. If a process runs on the folder, that process repairs
+// it, and Repair returns when the role of the process has restarted. Otherwise Repair does it itself, and retries for up to
+// reachTimeout while a process that starts or ends has the folder locked. report is called with findings and progress.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
 	for deadline := time.Now().Add(reachTimeout); ; {
 		switch client, err := Dial(ctx, s.Data); {
@@ -92,8 +92,8 @@ func repairByProcess(ctx context.Context, client *Client, data string, q RepairR
 	return result, err
 }
 
-// withSources opens the sources of a repair, calls do with the options, closes the sources, and returns the error of any of these
-// steps.
+// withSources opens the sources that q names for a repair of the data folder of the settings, calls do with them and the other
+// options, closes the sources, and returns the error of any of these steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o, err := repairOptions(s, report)
 	if err != nil {
@@ -118,8 +118,8 @@ var errAcceptLoss = errors.New("--accept-loss makes another log with another key
 // errRepairing is the error of a second repair at the same time.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
-// addRepair adds the operation that repairs the folder by do. A request to accept loss, and a second repair at the same time,
-// return an error without calling do.
+// addRepair adds to all the operation of `larder repair`, which do carries out. A request to accept loss, and a second repair at
+// the same time, return an error without calling do.
 func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (check.RepairResult, error)) {
 	var repairing sync.Mutex
 	addOperation(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
@@ -134,8 +134,8 @@ func addRepair(all operations, do func(context.Context, RepairRequest, func(Repa
 	})
 }
 
-// addRepairInPlace adds the operation that repairs the folder while the role runs. If the repair changed something, even if it
-// failed later, the role restarts.
+// addRepairInPlace adds to all the operation that repairs the open store of folder while the role runs. If the repair changed
+// something, even if it failed later, the role restarts.
 func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -149,8 +149,8 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	})
 }
 
-// addRebuild adds the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or lost.
-// If that succeeds, the role restarts, and the two are swapped between the two runs.
+// addRebuild adds to all the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or
+// lost. If that succeeds, the role restarts, and the new store replaces the damaged one between the two runs.
 func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -185,7 +185,8 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	return err
 }
 
-// removeReplaced removes the stores in the data folder that a repair replaced over a month ago. The present store must have been opened.
+// removeReplaced removes the stores in the data folder that a repair replaced over a month ago. The present store must have been
+// opened. It logs what it removes, and errors.
 func removeReplaced(data string, logger *slog.Logger) {
 	removed, err := check.RemoveReplaced(data, time.Now())
 	for _, path := range removed {
@@ -196,7 +197,8 @@ func removeReplaced(data string, logger *slog.Logger) {
 	}
 }
 
-// repairOptions returns the options of a repair by the settings, which sends findings and progress to report.
+// repairOptions returns the options of a repair of the data folder of the settings, without sources. The repair calls report with
+// findings and progress.
 func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.RepairOptions, error) {
 	keys, err := s.KeyFolder()
 	return check.RepairOptions{
@@ -243,7 +245,8 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 // repairFailures is how many requests in a row may fail before a repair gives up a server: a repair needs many requests.
 const repairFailures = 64
 
-// openSource opens a source that has a log. where is the URL of another Larder, a folder with a store, a bundle, or [FromBucket].
+// openSource opens a source of a log and its contents. where is the URL of another Larder or of a backup, a folder with a store
+// or a backup, a bundle file, or [FromBucket].
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {
 	case where == FromBucket && s.Bucket == "":
@@ -270,7 +273,8 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	return replication.OpenFolder(where, logger)
 }
 
-// openBackupSource returns the backup at a URL as a source.
+// openBackupSource returns the backup at the URL target as a source. The keys in the key folder of the settings decrypt its
+// records.
 func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
 	keyFolder, err := s.KeyFolder()
 	if err != nil {
@@ -287,8 +291,8 @@ func openBackupSource(s *settings.Settings, target string) (replication.Source, 
 	return newBackupSource(b, keys), nil
 }
 
-// openUpstreamSource returns what makes releases again from their registries and repositories. release closes its connections; it
-// is never nil, and is called after the source was closed.
+// openUpstreamSource returns a source that makes releases again from their registries and repositories. release closes its
+// connections; it is never nil, and is called after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Concurrency = bot.DownloadsAtOnce

@@ -48,13 +48,13 @@ type console struct {
 	examinations []func(context.Context, *examination)
 }
 
-// addOperations registers a function that adds the operations of a part to the command socket.
+// addOperations registers add, which is called with the operations for commands and adds those of a part.
 func (c *console) addOperations(add func(operations)) { c.operations = append(c.operations, add) }
 
-// addStatus registers a function that completes the status of the process.
+// addStatus registers add, which is called for each status of the process and completes it.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
-// addExamination registers a function that adds to an examination what is wrong with a part.
+// addExamination registers examine, which `larder doctor` calls to add findings about a part of the role.
 func (c *console) addExamination(examine func(context.Context, *examination)) {
 	c.examinations = append(c.examinations, examine)
 }
@@ -86,7 +86,8 @@ func newMetricsRegistry() *prometheus.Registry {
 }
 
 // runRole starts the role what, waits until one of its parts ends the run or the context of the run ends, and stops all parts. It
-// returns the restart that a part has requested, nil for none, and the error of the run, nil if it ended as it should.
+// returns the restart that a part has requested, nil for none, and the error of the run, nil if it ended as intended. It waits
+// for a reload that is under way.
 func (r *roleRun) runRole(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
 	reading := &r.supervisor.configuration.reading
@@ -95,9 +96,9 @@ func (r *roleRun) runRole(what role) (*restart, error) {
 	return r.restarts.endRun(), err
 }
 
-// addServer adds a part that serves on listeners until the role ends. Then s completes its responses within --drain. If another run
-// follows, the part waits for relinquishTimeout at most; s completes the rest in the background, and passes later requests on its
-// connections to that run. s follows the setting MaxConnections.
+// addServer adds the part name, with which s serves on the listeners in all until the role ends. Then s completes its responses
+// within --drain. If another run follows, the part waits for relinquishTimeout at most; s completes the rest in the background,
+// and passes later requests on its connections to that run. A reload changes the number of connections that s accepts.
 func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 	end := sync.OnceFunc(func() { r.stopServing(s) })
 	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
@@ -137,9 +138,9 @@ func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 // longer are answered by that run.
 const relinquishTimeout = 1200 * time.Millisecond
 
-// stopServing lets s complete its responses, and cuts off clients after --drain. If another run follows, it waits for
-// relinquishTimeout at most; s completes the rest later, and the next run handles the requests which come late on connections of
-// s.
+// stopServing has s accept no more connections and complete its responses, and cuts off clients after --drain. If another run
+// follows, it waits for relinquishTimeout at most; s completes the rest later, and the next run handles the requests that come
+// late on connections of s.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
@@ -203,8 +204,8 @@ func (r *roleRun) removeReadyFile() error {
 	return nil
 }
 
-// addReadyFile writes the URL of the site to the ready file, if the settings name one. The file appears complete, and is removed
-// when the role ends.
+// addReadyFile writes the URL of the site to the ready file, which tells other programs that the process serves, if the settings
+// name one. The file appears complete, and is removed when the role ends.
 func (r *roleRun) addReadyFile() error {
 	file := r.settings.ReadyFile
 	if file == "" {
@@ -225,8 +226,9 @@ func (r *roleRun) addReadyFile() error {
 	return nil
 }
 
-// markReady reports that the process is ready, after all parts of the role have started: to probes, the service manager and an
-// older process. From then on a requested restart ends the run, and stopping is called when the process is asked to stop.
+// markReady announces the site and reports that the process is ready, after all parts of the role have started: to probes, the
+// service manager and an older process. From then on a requested restart ends the run, and stopping is called when the process is
+// asked to stop.
 func (r *roleRun) markReady(stopping func()) error {
 	r.ready.Store(true) // those who read the announcement may reload or upgrade the process at once
 	for _, f := range r.announce {
@@ -260,7 +262,7 @@ type restart struct {
 	abandon func()       // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
 }
 
-// cancel calls abandon, since the restart will not happen. r may be nil.
+// cancel calls abandon, if any, because the restart will not happen. r may be nil.
 func (r *restart) cancel() {
 	if r != nil && r.abandon != nil {
 		r.abandon()
@@ -277,8 +279,8 @@ type restarts struct {
 	ended     bool     // the run has ended, so that no restart can follow it any more
 }
 
-// request records the restart by which the next run follows. Only the first one counts: it returns false, and records nothing, if
-// there was one before or the run has ended.
+// request records next as the restart by which the next run follows. Only the first one counts: it returns false, and records
+// nothing, if there was one before or the run has ended. It does not end the run.
 func (r *restarts) request(next restart) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,7 +298,7 @@ func (r *restarts) haveEnded() bool {
 	return r.ended
 }
 
-// endRun records that the run has ended, and returns the requested restart, nil for none. Later requests are refused.
+// endRun records that the run has ended, so that later requests are refused, and returns the requested restart, nil for none.
 func (r *restarts) endRun() *restart {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,8 +306,8 @@ func (r *restarts) endRun() *restart {
 	return r.requested
 }
 
-// requestRestart ends this run at once, so that another follows as next says. Only the first request counts: if there was one, or
-// the run has ended, next is cancelled.
+// requestRestart ends this run at once, so that another follows as next says. Only the first request counts: if there was one
+// before, or the run has ended, next is cancelled.
 func (r *roleRun) requestRestart(next restart) {
 	if !r.restarts.request(next) {
 		next.cancel()
@@ -314,8 +316,8 @@ func (r *roleRun) requestRestart(next restart) {
 	r.beginRestart()
 }
 
-// requestQuietRestart ends this run once clients have left, so that another follows as next says. It does not wait. Only the first
-// request counts: if there was one, or the run has ended, it returns false and does nothing.
+// requestQuietRestart ends this run once clients have left or --drain has passed, so that another follows as next says. It does
+// not wait. Only the first request counts: if there was one before, or the run has ended, it returns false and does nothing.
 func (r *roleRun) requestQuietRestart(next restart) bool {
 	if !r.restarts.request(next) {
 		return false
@@ -327,8 +329,8 @@ func (r *roleRun) requestQuietRestart(next restart) bool {
 	return true
 }
 
-// beginRestart ends the run for the restart that was requested. It is called once. If the process was asked to stop, it does
-// nothing: the run ends by itself.
+// beginRestart has the run end for the restart that was requested. It is called once. If the process was asked to stop, it does
+// nothing: the run ends for that.
 func (r *roleRun) beginRestart() {
 	if r.supervisor.ending.Err() != nil {
 		return
@@ -348,7 +350,8 @@ func (r *roleRun) awaitRestart(ctx context.Context) error {
 	}
 }
 
-// quiesce ends the parts that end early, has the servers refuse new requests, and waits until clients have left.
+// quiesce ends the parts that were added to end early, such as the bot, and calls r.leaving, which waits until the site's clients
+// have left or --drain has passed.
 func (r *roleRun) quiesce() {
 	r.parts.EndEarly()
 	for _, leave := range r.leaving {
@@ -356,8 +359,8 @@ func (r *roleRun) quiesce() {
 	}
 }
 
-// drainServer has s refuse new requests, and waits until it has responded to all others, --drain has passed, or the process is
-// asked to stop.
+// drainServer has s end event streams and close each connection after its next response; s still accepts connections. It waits
+// until s has completed the requests under way, --drain has passed, or the process is asked to stop.
 func (r *roleRun) drainServer(s *server.Server) {
 	s.Leave()
 	select {

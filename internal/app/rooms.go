@@ -28,14 +28,16 @@ type roomsOptions struct {
 
 // A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
 type roomsCluster interface {
-	// nodeName returns the name of this node in the rooms, and in the origin of a change.
+	// nodeName returns the name of this node, which identifies it to the other nodes and names it as the origin of a change of
+	// settings.
 	nodeName() string
-	// recordBackends returns where the versions of the rooms' settings are.
+	// recordBackends returns where the versions of the rooms' settings are stored. folder is a place for them in the data folder.
 	recordBackends(folder bucket.Bucket) record.Backends
-	// recordLeader returns the leader that changes the settings, nil if this process does.
+	// recordLeader returns what has the leader of the cluster change the rooms' settings, nil if this process changes them
+	// itself.
 	recordLeader() record.Changer
-	// shareState returns the options of rooms that share their state with other nodes, and what runs beside the rooms. alone are the
-	// options of rooms that do not, and known the rooms of which the process has had state.
+	// shareState returns the options of rooms that share their state with other nodes, and the function that exchanges it. alone
+	// are the options of rooms that share nothing, and known the names of the rooms whose state this process has had before.
 	shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
 }
 
@@ -45,27 +47,29 @@ type runRooms func(context.Context, *waitingroom.Rooms)
 // standaloneRooms is the roomsCluster of a process that shares its rooms with no other node.
 type standaloneRooms struct{}
 
-// nodeName returns the name of this machine.
+// nodeName implements [roomsCluster] with the host name of this machine.
 func (standaloneRooms) nodeName() string {
 	host, _ := os.Hostname()
 	return host
 }
 
-// recordBackends returns a folder as the only place of the versions of the rooms' settings.
+// recordBackends implements [roomsCluster]: the versions of the rooms' settings are stored in folder only.
 func (standaloneRooms) recordBackends(folder bucket.Bucket) record.Backends {
 	return record.Local(folder)
 }
 
-// recordLeader returns nil: this process changes the settings.
+// recordLeader implements [roomsCluster] with nil: this process changes the settings itself.
 func (standaloneRooms) recordLeader() record.Changer { return nil }
 
-// shareState returns the options unchanged, except that known rooms are known, and a function that does nothing.
+// shareState implements [roomsCluster]: it returns the options alone, to which it adds that the rooms in known have had state
+// here, and a function that does nothing.
 func (standaloneRooms) shareState(_ context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
 	alone.Known = func(name string) bool { return slices.Contains(known, name) }
 	return alone, func(context.Context, *waitingroom.Rooms) {}, nil
 }
 
-// openRooms opens the waiting rooms, puts them in front of a site, and adds their operations and parts to the run.
+// openRooms opens the waiting rooms, puts them in front of a site and its fast lane, and adds their operations and parts to the
+// run. It also subscribes the rooms to changes of their settings and to reloads.
 func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptions, o roomsOptions) error {
 	roomRecord, err := r.openRoomRecord(ctx, o)
 	if err != nil {
@@ -106,7 +110,8 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	return nil
 }
 
-// openRoomRecord opens the versioned record of the rooms' settings. It passes a mistake in the rooms file on to the record.
+// openRoomRecord opens the versioned record of the rooms' settings, which the rooms file seeds. A mistake in the file is passed
+// on to the record, which decides whether that matters.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return record.Open(ctx, record.Options{
@@ -115,8 +120,8 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.R
 	})
 }
 
-// applyRooms applies a version of their settings to the open rooms. If the rooms cannot change while they are open, it requests a
-// restart of the role and returns [record.ErrReopen]. Other errors say why the version could not be applied.
+// applyRooms applies the version configured of their settings to the open rooms. If the rooms cannot change while they are open,
+// it requests a restart of the role and returns [record.ErrReopen]. Other errors say why the version could not be applied.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	keyFolder, err := r.settings.KeyFolder()
 	if err == nil && !o.readOnly {
@@ -132,7 +137,8 @@ func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room,
 	return err
 }
 
-// newRooms creates the waiting rooms by the version of their settings in force, and returns what runs beside them.
+// newRooms creates the waiting rooms by the version of their settings in force, without running them, and returns the function
+// that exchanges their state with other nodes while they run.
 func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {
@@ -177,8 +183,9 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	return rooms, runBeside, err
 }
 
-// checkRooms returns a mistake in the rooms file if the process needs the file to start, else nil. If there may be a record of the
-// rooms' settings, it does not: the record stays in force, and a reload checks the file.
+// checkRooms returns a mistake in the rooms file if the process needs the file to start, else nil. A process that may have a
+// record of the rooms' settings does not: it has a bucket, or the record is in the data folder. Then the record stays in force,
+// and a reload checks the file.
 func checkRooms(s *settings.Settings) error {
 	if s.Bucket != "" || record.Exists(s.Data) {
 		return nil
@@ -241,7 +248,8 @@ func refuseRooms(all operations) {
 	}
 }
 
-// addRoomOperations adds the operations on waiting rooms.
+// addRoomOperations adds to all the operations that return the status of rooms and the history of their settings, and that change
+// these.
 func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
 	addOperation(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
 		if q.Room == "" {
@@ -268,7 +276,8 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 	})
 }
 
-// checkWebhookRooms changes the operation in all that adds webhooks, so that it refuses those for rooms that do not exist.
+// checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for rooms that do
+// not exist.
 func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {
@@ -288,22 +297,23 @@ func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 // remoteRooms has the leader of the cluster change the rooms' settings. It implements [record.Changer].
 type remoteRooms struct{ node *clusterNode }
 
-// Set has the leader change the settings of one room.
+// Set implements [record.Changer]: it has the leader change the settings of one room, and returns the new version.
 func (f remoteRooms) Set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpSetRoom, q)
 }
 
-// Apply has the leader replace the settings of all rooms.
+// Apply implements [record.Changer]: it has the leader replace the settings of all rooms, and returns the new version.
 func (f remoteRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpApplyRooms, q)
 }
 
-// Undo has the leader restore an older version of the rooms' settings.
+// Undo implements [record.Changer]: it has the leader restore an older version of the rooms' settings as a new one, which it
+// returns.
 func (f remoteRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpUndoRooms, q)
 }
 
-// forwardRoomChange has the leader do an operation that changes the rooms' settings, and returns the new version.
+// forwardRoomChange has the leader carry out the operation o, which changes the rooms' settings, and returns the new version.
 func forwardRoomChange[Request any](ctx context.Context, f remoteRooms, o Operation[Request, any, RoomVersion], q Request) (v RoomVersion, err error) {
 	request, err := json.Marshal(q)
 	if err != nil {

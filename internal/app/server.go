@@ -39,7 +39,8 @@ type Server struct {
 
 // A role is the work of a process during a run.
 type role interface {
-	// start opens the parts of the role one from another, and adds them to the run. They work until the run ends.
+	// start opens the parts of the role one from another, and adds them to the run. They work until the run ends. After an error
+	// the caller stops the parts that were added.
 	start(ctx context.Context, r *roleRun) error
 }
 
@@ -49,8 +50,8 @@ type plan struct {
 	role  role
 }
 
-// planRun returns the plan of a run by the settings c: which role it has. A node of a cluster first follows; takeover says when it
-// may try to lead.
+// planRun returns the plan of a run by the settings c, whose role follows from s and c. A node of a cluster first follows;
+// takeover says when it may try to lead.
 func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
 	p := &plan{role: standaloneRole{s}}
 	switch {
@@ -62,15 +63,15 @@ func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
 	return p
 }
 
-// isClusterNode reports whether the process would be a node of a cluster with the settings c: it serves, is no mirror, and c has a
+// isClusterNode reports whether a process with the settings c is a node of a cluster: it serves, is no mirror, and c has a
 // bucket.
 func (s Server) isClusterNode(c *settings.Settings) bool {
 	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
-// Run runs one role after the other until ctx ends or another process has taken over, and returns nil then. It returns the error
-// of a run that no other run can follow. Each reload, repair, failed upgrade, change between leader and follower, and change to or
-// from read-only mode is a transition from one run to the next.
+// Run runs one role after the other until ctx ends, the work is done or another process has taken over, and returns nil then. It
+// returns the error of a run that no other run can follow. Each reload that needs it, repair, failed upgrade, change between
+// leader and follower, and change to or from read-only mode is a transition from one run to the next.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()
 	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.checkSettings(s.Settings) })
@@ -92,7 +93,8 @@ func (s Server) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// newRun prepares a run by a plan, and has signals reload the configuration and upgrade the process.
+// newRun prepares a run by the plan p, and sets what signals do during it: SIGHUP reloads the configuration, SIGUSR2 upgrades the
+// process.
 func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	r := newRoleRun(ctx, v, p.again)
 	if s.Serve {
@@ -105,9 +107,10 @@ func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	return r
 }
 
-// transition returns the plan of the run that follows the run r, which had the plan p. The plan is nil if the process ends; the
-// error says why, nil if it was asked to, or its work is done. requested is the restart that a part has requested, or nil; err is
-// why the run failed, or nil.
+// transition decides what follows the run r, which had the plan p. It returns the plan of the next run, or nil if the process
+// ends; the error says why it ends, nil if it was asked to, or its work is done. requested is the restart that a part has
+// requested, or nil; err is why the run failed, or nil. A store that cannot be written leads to read-only mode, a leader that
+// failed follows, and a new configuration that does not start is replaced by the last one that worked.
 func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
 	short, unwritable := (*Shortfall)(nil), (*readOnlyError)(nil)
 	stopgap, readOnly := p.role.(readOnlyRole)
@@ -171,8 +174,8 @@ func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBa
 	return next, nil
 }
 
-// checkSettings completes settings before they come into force: it reads the files that they name, and reduces default sizes to
-// what the system allows. It returns the mistakes in them, nil for none.
+// checkSettings completes settings before they come into force: it reads the files that they name, and changes c so that default
+// sizes fit into the memory and the open files that the system allows. It returns the mistakes in c, nil for none.
 func (s Server) checkSettings(c *settings.Settings) error {
 	c.ReadFiles()
 	if _, err := witnessPolicy(c); err != nil {

@@ -13,7 +13,8 @@ import (
 
 // The steps that roles with a data folder have in common, in the order in which a role takes them.
 
-// openBase opens the admin socket, which it returns, and adds the parts that limit memory and watch the disk.
+// openBase opens the admin socket, which it returns, and adds the parts that limit the memory of the process and watch the
+// store's disk.
 func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	socket, err := r.openAdminSocket()
 	if err != nil {
@@ -24,7 +25,7 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	return socket, nil
 }
 
-// addMemoryLimit adds the part that limits the memory of the process by the settings in force. serve says that it serves the site,
+// addMemoryLimit adds the part that sets Go's memory limit by the settings in force. serve says that the process serves the site,
 // which has caches.
 func (r *roleRun) addMemoryLimit(serve bool) {
 	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.RunUntilDone(func(ctx context.Context) {
@@ -32,7 +33,8 @@ func (r *roleRun) addMemoryLimit(serve bool) {
 	})})
 }
 
-// openSiteWithRooms opens the public site of a folder, behind waiting rooms unless the settings turn them off.
+// openSiteWithRooms opens the public site of a folder, with the handlers of site.beforeRooms and behind waiting rooms, unless the
+// settings turn rooms off.
 func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
 	if s.hasRooms(r.settings) {
 		if err := r.openRooms(ctx, folder, site, rooms); err != nil {
@@ -45,8 +47,8 @@ func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reade
 	return r.openSite(folder, site)
 }
 
-// announceSite has the run call Serving and write the ready file once all parts work. A node of a cluster calls Serving only in its
-// first run.
+// announceSite registers a function that the run calls once all parts work: it calls s.Serving and writes the ready file. For a
+// node of a cluster it calls s.Serving only in the first run.
 func (s Server) announceSite(r *roleRun, folder *Reader) {
 	r.announce = append(r.announce, func() error {
 		if !r.again || !s.isClusterNode(r.settings) {
@@ -59,8 +61,8 @@ func (s Server) announceSite(r *roleRun, folder *Reader) {
 // A gate returns the response to requests that must not reach the site at the moment, nil if they may.
 type gate func() http.Handler
 
-// addGate puts a gate in front of the site and of the fast lane. If refusal returns a handler, that responds to the request
-// instead; if it returns nil, the request passes.
+// addGate puts the gate refusal in front of the site and of the fast lane. If refusal returns a handler, that responds to the
+// request instead; if it returns nil, the request passes.
 func (o *siteOptions) addGate(refusal gate) {
 	o.putInFront(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,5 +82,6 @@ type gatedLane struct {
 	gate gate
 }
 
-// Answer returns false while the gate is closed, so that net/http handles the request. Otherwise the lane responds.
+// Answer overrides [lane.Handler]: it returns false while the gate is closed, so that net/http handles the request, which then
+// gets the gate's response. Otherwise the lane behind the gate decides.
 func (g gatedLane) Answer(x *lane.Exchange) bool { return g.gate() == nil && g.Handler.Answer(x) }

@@ -25,6 +25,7 @@ type Shortfall struct {
 	Damage error  // what is damaged; nil if there is no store, too little, or another log
 }
 
+// Error says what is damaged or missing, and which commands repair it.
 func (s *Shortfall) Error() string {
 	var what []string
 	switch {
@@ -67,9 +68,9 @@ func checkLogKey(s *settings.Settings) error {
 // markFile, in the key folder, records the last state of the store on its disk.
 const markFile = "store-mark"
 
-// checkFolder compares a data folder with the key folder before it is opened for writing, and changes nothing. It returns the path
-// of its store's mark, "" if the key folder belongs to another log, or a [*Shortfall] if the folder is damaged or lacks signed
-// entries. If it cannot compare the two, it returns no error.
+// checkFolder compares a data folder with the key folder before it is opened for writing, and changes nothing. It returns the
+// path of the file that marks the store's last state, "" if the key folder belongs to another log. The error is a [*Shortfall] if
+// the folder is damaged or lacks signed entries. If it cannot compare the two, it returns no error.
 func checkFolder(s *settings.Settings) (mark string, err error) {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -96,8 +97,9 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	return mark, errors.Join(err, r.Close())
 }
 
-// findShortfall compares the open folder with the last signed checkpoint in the key folder. It returns nil if nothing is damaged or
-// missing. same reports whether the key folder belongs to the same log.
+// findShortfall compares the open folder with the last signed checkpoint in the key folder. The Shortfall says what is damaged or
+// missing; it is nil if nothing is. same reports whether the key folder belongs to the same log. The error says why they could
+// not be compared.
 func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}
 	if damage := r.store.Damage(); damage != nil {
@@ -128,7 +130,7 @@ func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 	return s, same, nil
 }
 
-// originOf returns the name of the log that a verifier key signs.
+// originOf returns the name of a log from its verifier key, NAME+HASH+KEY; "" from "".
 func originOf(key string) string {
 	name, _, _ := strings.Cut(key, "+")
 	return name

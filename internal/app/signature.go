@@ -20,8 +20,8 @@ type signature struct {
 	unsigned string
 }
 
-// openSigner opens the signer of the log with the key folder of the settings, and creates the key if it is missing. registerer is
-// nil for no metrics.
+// openSigner opens the signer of the log with the key folder of the settings, sets it in w.signature, and creates the key if it
+// is missing. registerer is nil for no metrics.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
 	keys, err := s.KeyFolder()
@@ -42,7 +42,8 @@ func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registere
 	return nil
 }
 
-// witnessPolicy returns which witnesses must cosign the log by the settings, nil if they name none.
+// witnessPolicy returns which witnesses must cosign the log by the settings, nil if they name none. It reads the policy file that
+// they name. An error is a mistake in the settings.
 func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	switch {
 	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
@@ -118,7 +119,7 @@ func (s *signature) problem() string {
 	return ""
 }
 
-// disputes returns what witnesses have proved against the log, nil for nothing.
+// disputes returns, as sentences, what witnesses have proved against the log, such as a fork; nil for nothing.
 func (s *signature) disputes() []string {
 	if s.signer == nil {
 		return nil

@@ -42,19 +42,20 @@ type siteOptions struct {
 	lacking     bool                 // the data folder may be missing files that were published
 }
 
+// newSiteOptions returns options of a site without hooks, to which the parts of a role add.
 func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.Handler{}} }
 
 // A siteWrapper puts a handler in front of next, which serves what is published.
 type siteWrapper func(what *published, next http.Handler) http.Handler
 
-// putInFront puts a handler, which does not need to know what is published, in front of the site and of the handlers that were put
-// there before.
+// putInFront has openSite call wrap with the site's handler, and serve the handler that wrap returns. A later wrap is in front of
+// an earlier one.
 func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
 	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
 }
 
 // putInFrontOfRooms registers functions that put handlers in front of the site. They are called in order after the waiting rooms
-// were put there, so that requests reach these handlers first.
+// were put there, so that requests reach these handlers before the rooms.
 func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
 	o.beforeRooms = append(o.beforeRooms, add...)
 }
@@ -67,7 +68,8 @@ type published struct {
 	follower  *server.Follower
 }
 
-// openSite opens the public site, and adds its parts: access log, certificates, site server and plain server.
+// openSite opens the public site of a folder by the options o, and adds its parts to the run: access log, certificates, site
+// server and plain server. It returns the data that the site publishes.
 func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	accessLog, err := r.openAccessLog(o.readOnly)
 	if err != nil {
@@ -95,8 +97,9 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	return what, r.openPlainServer(certificates)
 }
 
-// newSite returns the server of the public site, which is not started, and what it publishes: assets, also on the fast lane, the
-// log, webhooks, API, pages and archives. certificates is nil if none come from an ACME server.
+// newSite returns the server of the public site, which is not started, and the data that it publishes. The site has assets, also
+// on the fast lane, contents by hash, the log, webhooks, API, pages and archives. accessLog may be nil. certificates is nil if
+// none come from an ACME server.
 func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.Log, certificates *acme.Manager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
 	const tags cachetags.Headers = true
@@ -170,7 +173,8 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	return made, what, nil
 }
 
-// newAPI returns the handler of API, pages and archives.
+// newAPI returns the handler of API, pages and archives, and adds the parts that render documents and pages. tags says whether
+// responses carry cache tags.
 func (r *roleRun) newAPI(what *published, o *siteOptions, tags cachetags.Headers) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
@@ -210,7 +214,8 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags cachetags.Headers
 	return api.Public(a), nil
 }
 
-// withHooks returns a handler that passes requests to the incoming webhooks by their paths, and all others to rest.
+// withHooks returns a handler that passes requests to the handlers of incoming webhooks in hooks by their exact paths, and all
+// others to rest.
 func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hook, ok := hooks[r.URL.Path]; ok {
@@ -224,8 +229,8 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 // operatorPages are the paths of pages that only the private address has, and the beginning of the message about each.
 var operatorPages = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
 
-// hideOperatorPages returns a handler that responds 404 to requests for operatorPages and for what is below them, and passes
-// others to next.
+// hideOperatorPages returns a handler for the public address that responds 404 to requests for operatorPages and for what is
+// below them, and passes others to next.
 func hideOperatorPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for path, what := range operatorPages {
@@ -266,8 +271,8 @@ func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 // withdrawn release is not served meanwhile, because releases are looked up.
 const indexTimeout = 10 * time.Second
 
-// awaitLog waits until the site serves all present entries of the log, in search and pages for up to indexTimeout. If these take
-// longer, it only logs that. It returns an error if ctx ends before.
+// awaitLog waits until the site serves all present entries of the log. It waits for search and pages up to indexTimeout: if they
+// take longer, it only logs that. It returns an error if ctx ends before.
 func (p *published) awaitLog(ctx context.Context) error {
 	entries := p.folder.log.Checkpoint().Size
 	if err := p.follower.Wait(ctx, entries); err != nil {

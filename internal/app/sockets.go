@@ -41,7 +41,7 @@ const (
 // fromSystemd is the address of sockets that the service manager has opened.
 const fromSystemd = "systemd"
 
-// newListener returns a listener on the socket. Closing the listener leaves the socket open.
+// newListener returns a listener on a duplicate of the socket. Closing the listener leaves the socket open.
 func (s *socket) newListener() (net.Listener, error) {
 	f, err := s.duplicate()
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *socket) newListener() (net.Listener, error) {
 	return server.Adopt(f)
 }
 
-// duplicate returns a duplicate of the socket's descriptor, for another process, which the caller closes. net.TCPListener.File is
-// not used because it makes the socket block for all that listen on it.
+// duplicate returns a duplicate of the socket's descriptor as a file, for another process; the caller closes it.
+// net.TCPListener.File is not used because it makes the socket block for all that listen on it.
 func (s *socket) duplicate() (*os.File, error) {
 	shared, ok := s.at.(syscall.Conn)
 	if !ok {
@@ -75,12 +75,12 @@ func (s *socket) duplicate() (*os.File, error) {
 // sockets are all sockets of a process.
 type sockets []*socket
 
-// public returns the sockets of the public addresses.
+// public returns the sockets of the public addresses, in order.
 func (all sockets) public() (public []*socket) {
 	return slices.DeleteFunc(slices.Clone(all), func(s *socket) bool { return s.For != forPublic })
 }
 
-// find returns the socket for a purpose, or nil.
+// find returns the first socket for a purpose, or nil.
 func (all sockets) find(p purpose) *socket {
 	if i := slices.IndexFunc(all, func(s *socket) bool { return s.For == p }); i >= 0 {
 		return all[i]
@@ -88,7 +88,7 @@ func (all sockets) find(p purpose) *socket {
 	return nil
 }
 
-// close closes all sockets.
+// close closes all sockets, also after an error, and returns all errors.
 func (all sockets) close() (err error) {
 	for _, s := range all {
 		err = errors.Join(err, s.at.Close())
@@ -96,7 +96,7 @@ func (all sockets) close() (err error) {
 	return err
 }
 
-// keepFiles makes the files of Unix sockets stay after the sockets are closed, since another process uses them.
+// keepFiles makes the files of Unix sockets stay when the sockets are closed, because another process uses them.
 func (all sockets) keepFiles() {
 	for _, s := range all {
 		if l, ok := s.at.(*net.UnixListener); ok {
@@ -105,10 +105,10 @@ func (all sockets) keepFiles() {
 	}
 }
 
-// openSockets opens the sockets of the settings: the private one, and with serve the public and the plain ones. It uses a socket
-// in handed if its purpose and address are the same, and closes the others. Sockets of the service manager replace the addresses
-// in the settings. warn receives the error of the default private address, without which the process starts. After any other error
-// all sockets are closed.
+// openSockets opens the sockets of the settings: the private one, and if serve is true the public and the plain ones. It uses a
+// socket in handed, from an older process or the service manager, if its purpose and address are the same, and closes the others.
+// Sockets of the service manager replace the addresses in the settings. warn receives the error of the default private address,
+// without which the process starts. After any other error all sockets are closed.
 func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed sockets, warn func(error)) (all sockets, err error) {
 	defer func() {
 		if err != nil {
@@ -195,7 +195,7 @@ func findLarder(ctx context.Context, address string) string {
 	return ""
 }
 
-// listenOn opens a socket on an address. Its errors name the setting that chooses another address.
+// listenOn opens a socket on an address. setting is the name of the setting that has the address; errors say to change it.
 func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
 	l, err := server.Open(ctx, address)
 	switch {
@@ -233,8 +233,9 @@ type handover struct {
 	CaughtUp bool `json:"caughtUp,omitempty"`
 }
 
-// receiveHandover returns what another larder process or the service manager gave to this process, and the socket to the older
-// process that waits for this one, nil for none. Without either, handed is empty. It can be called once.
+// receiveHandover returns the sockets that a larder process that this one replaces, or the service manager, gave to this process,
+// and the socket to that process if it waits for this one, nil otherwise. Without either, handed is empty. It can be called once:
+// it removes the environment variable with the handover.
 func receiveHandover() (handed handover, older *os.File, err error) {
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)

@@ -69,7 +69,8 @@ type Process struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// readStatus reads the status of the package name, or of all packages if name is "".
+// readStatus reads the status of the package name, or of all packages if name is "", from the store, with what is damaged or
+// missing. The caller adds what only a running process knows.
 func (r *Reader) readStatus(name string) (*Status, error) {
 	snapshot := r.store.Snapshot()
 	defer snapshot.Close()

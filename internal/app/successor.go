@@ -28,12 +28,13 @@ type successor struct {
 // newSuccessor returns a successor without a handler: requests wait for one.
 func newSuccessor() *successor { return &successor{changed: make(chan struct{})} }
 
-// set makes h the handler of late requests, also of those that wait. h must be comparable, such as a pointer.
+// set makes h the handler of late requests, which are passed to it, also those that wait. h must be comparable, such as a
+// pointer.
 func (s *successor) set(h http.Handler) {
 	s.update(func() { s.current = h })
 }
 
-// remove has late requests wait for the next handler if h is the present one.
+// remove has late requests wait for the next handler if h is the present one. Otherwise it does nothing.
 func (s *successor) remove(h http.Handler) {
 	s.update(func() {
 		if s.current == h {
@@ -42,7 +43,7 @@ func (s *successor) remove(h http.Handler) {
 	})
 }
 
-// end makes late requests get a 503 while there is no handler, rather than wait. A present handler stays.
+// end has late requests get a 503 when there is no handler, instead of waiting for one. A present handler stays.
 func (s *successor) end() {
 	s.update(func() { s.ended = true })
 }
@@ -59,8 +60,8 @@ func (s *successor) update(change func()) {
 // unservedResponse is the response to requests for which there is no successor.
 var unservedResponse = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
 
-// ServeHTTP passes a late request to the present handler, or waits for one. It responds 503 if there will be none, and nothing if
-// the client gives up.
+// ServeHTTP passes a late request to the present handler, or waits for one. It responds 503 if there will be none, and does not
+// respond if the client gives up.
 func (s *successor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		s.mu.Lock()
@@ -92,7 +93,8 @@ const (
 	forwardTLS    = "Larder-Forwarded-Tls"
 )
 
-// newForwarder returns a handler that forwards requests to the process which has a data folder open now.
+// newForwarder returns a handler that forwards requests over the admin socket to the process that has the data folder data open
+// now. It adds header fields with the request's target, host, client and TLS, which [acceptForwarded] reads.
 func newForwarder(data string, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return admin.Connect(ctx, data)
@@ -124,7 +126,8 @@ func newForwarder(data string, logger *slog.Logger) http.Handler {
 	}
 }
 
-// acceptForwarded returns a handler that restores requests which an earlier process forwarded, and passes them to next.
+// acceptForwarded returns a handler for the requests of [newForwarder]: it restores a request from the header fields, and passes
+// it to next. It responds 400 to a request without a valid target.
 func acceptForwarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		target, err := url.ParseRequestURI(r.Header.Get(forwardTarget))

@@ -35,10 +35,10 @@ type supervisor struct {
 	configuration configuration
 }
 
-// newSupervisor opens the sockets of the settings if check returns no error, and responds to probes from then on. serve says whether
-// they include the public ones. It waits for an older process to close the store, if any. The context that it returns is that of
-// the roles: it ends later than ctx by the lame-duck time. After an error everything is closed, and the older process knows the
-// error.
+// newSupervisor opens the sockets of the settings if check returns no error, and responds to probes from then on. serve says
+// whether they include the public ones. It waits for the older process that this one replaces, if any, to close the store. The
+// context that it returns is that of the roles: it ends later than ctx by the lame-duck time. After an error everything is
+// closed, and the older process has received the error.
 func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
 	handed, olderSocket, err := receiveHandover()
 	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccessor()}}
@@ -82,11 +82,12 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	return v, work, nil
 }
 
-// takesOver reports whether the run by p replaces an older process, which continues if the run fails.
+// takesOver reports whether the run by p is the first one of a process that replaces an older process. If it fails, the older one
+// continues.
 func (v *supervisor) takesOver(p *plan) bool { return v.older != nil && !p.again }
 
-// close closes what outlives the roles, and returns the error of that. err is that of the last run, nil for none; an older process
-// that still waits for this one receives it.
+// close waits for late responses, and closes the private listener and all sockets; it returns the error of that. err is that of
+// the last run, nil for none; an older process that still waits for this one receives it.
 func (v *supervisor) close(err error) error {
 	v.older.reportFailure(err)
 	v.late.end()
@@ -94,7 +95,8 @@ func (v *supervisor) close(err error) error {
 	return v.sockets.close()
 }
 
-// publicURL returns the URL at which a program on this machine reaches the public address: http, https, or unix: and a path.
+// publicURL returns the URL at which a program on this machine reaches the first public TCP address, with http or https as the
+// settings say; without one, unix: and the path of the first Unix socket.
 func (v *supervisor) publicURL(s *settings.Settings) string {
 	if at := v.publicTCPAddr(); at != nil {
 		return s.URLAt(at.IP.String(), fmt.Sprint(at.Port))
@@ -112,7 +114,8 @@ func (v *supervisor) publicTCPAddr() *net.TCPAddr {
 	return nil
 }
 
-// listenPublic returns listeners on the public sockets, for one run of a role, which together accept up to maxConnections.
+// listenPublic returns listeners on duplicates of the public sockets, for one run of a role, which together have up to
+// maxConnections open.
 func (v *supervisor) listenPublic(maxConnections int) (all []net.Listener, err error) {
 	for _, s := range v.sockets.public() {
 		made, err := s.newListener()
@@ -133,7 +136,7 @@ type lateRequests struct {
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end refuses late requests that no run serves, and waits for the servers of earlier runs to complete their responses.
+// end has late requests that no run serves refused, and waits for the servers of earlier runs to complete their responses.
 func (l *lateRequests) end() {
 	l.succession.end()
 	l.sending.Wait()
@@ -169,15 +172,16 @@ type signalHandlers struct {
 	by map[os.Signal]func(context.Context)
 }
 
-// set replaces the functions that are called for SIGHUP, SIGUSR1 and SIGUSR2. A signal without a function has no effect.
+// set replaces the functions that are called for SIGHUP, SIGUSR1 and SIGUSR2, by the signal. A signal without a function has no
+// effect.
 func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.by = by
 }
 
-// handleSignals calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2, one after the other, until ctx ends. It returns
-// at once. These signals and SIGPIPE do not end the process.
+// handleSignals starts a goroutine that calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2, one after the other,
+// until ctx ends. These signals and SIGPIPE no longer end the process.
 func (h *signalHandlers) handleSignals(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)

@@ -57,7 +57,8 @@ const (
 // An olderProcess is the process that this one replaces in an upgrade. The methods of nil do nothing.
 type olderProcess struct{ conn net.Conn }
 
-// newOlderProcess returns the older process at the other end of a socket, nil if f is no socket. It closes f.
+// newOlderProcess returns the older process, which this one replaces, at the other end of the socket f; nil if f is no socket. It
+// closes f.
 func newOlderProcess(f *os.File) *olderProcess {
 	defer f.Close()
 	conn, err := net.FileConn(f)
@@ -83,8 +84,8 @@ func (o *olderProcess) reportFailure(err error) {
 	}
 }
 
-// awaitStore reports that everything but the store was checked, and waits until the older process has closed the store. It returns
-// nil then, and at once without an older process. It returns an error if ctx ends or the older process gives up.
+// awaitStore reports to the older process that everything but the store was checked, and waits until it has closed the store. It
+// returns nil then, and at once without an older process. It returns an error if ctx ends or the older process gives up.
 func (o *olderProcess) awaitStore(ctx context.Context) error {
 	if o == nil {
 		return nil
@@ -126,7 +127,8 @@ func findProgram() string {
 	return path
 }
 
-// startNewerProcess starts the program that is to replace this process, with duplicates of all sockets, and does not wait for it.
+// startNewerProcess starts the program that is to replace this process, with duplicates of all sockets and a connection for
+// messages. It receives these in a goroutine, and does not wait for the process.
 func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -170,7 +172,8 @@ func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 	return n, nil
 }
 
-// receiveMessages receives the messages of the process until it is ready or has ended.
+// receiveMessages sends the messages of the newer process to n.messages until it is ready or has ended, and then closes the
+// channel. If it has ended, it sets n.died to the reason before.
 func (n *newerProcess) receiveMessages() {
 	defer close(n.messages)
 	var failure string
@@ -199,8 +202,8 @@ func (n *newerProcess) receiveMessages() {
 	}
 }
 
-// awaitStage waits until the process reports that it has reached a stage. It returns an error if the process ends, reports another
-// stage, or timeout passes, or if ctx ends. The process goes on then.
+// awaitStage waits until the newer process reports that it has reached the stage is. It returns an error if the process ends,
+// reports another stage, timeout passes or ctx ends. It does not end the process.
 func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -220,7 +223,7 @@ func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Du
 	}
 }
 
-// kill kills the process, and waits until it has ended.
+// kill kills the newer process, waits until it has ended, and closes the connection to it.
 func (n *newerProcess) kill() {
 	_ = n.cmd.Process.Kill()
 	for range n.messages { // until it has ended
@@ -250,8 +253,8 @@ type UpgradeStarted struct {
 	To   int `json:"to"`
 }
 
-// addProcessOperations adds the operations of `larder reload` and `larder upgrade`, and the one that describes this process. check refuses
-// settings that a reload has read.
+// addProcessOperations adds to all the operations of `larder reload` and `larder upgrade`, and the one that describes this
+// process. check returns an error for settings with which a reload must fail.
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
 	addOperation(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
 	addOperation(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
@@ -263,7 +266,7 @@ func (r *roleRun) addProcessOperations(all operations, check func(*settings.Sett
 	})
 }
 
-// process returns the state of this process.
+// process returns the description of this process, with the failure of its last upgrade or reload.
 func (r *roleRun) process() Process {
 	self := r.self
 	self.Failed = r.supervisor.changing.failure()
@@ -271,9 +274,9 @@ func (r *roleRun) process() Process {
 }
 
 // startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which it
-// takes over. It returns the id of the process. After an error the newer process is killed, and this one serves on: errUpgrading
-// says that another upgrade or reload is under way, errNotReady that no run serves yet, errRestarted that another restart came
-// first.
+// takes over. It does not wait for that. It returns the id of the newer process. After an error the newer process is killed, and
+// this one continues to serve: errUpgrading says that another upgrade or reload is under way, errNotReady that no run serves yet,
+// errRestarted that another restart came first.
 func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	changing := &r.supervisor.changing
 	if !changing.making.TryLock() {
@@ -313,9 +316,9 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	return n.cmd.Process.Pid, nil
 }
 
-// handOver lets a newer process take over, after this one has closed the store. It returns errTaken if that serves. Otherwise the
-// newer process failed or this one was asked to stop; the newer one is killed, and handOver returns nil, or why the private
-// address cannot be served again.
+// handOver has the newer process n take over, after the run of this one has closed the store in the folder data. It returns
+// errTaken once n serves. Otherwise n failed or this process was asked to stop; then handOver kills n, and returns nil, or why
+// the private address cannot be served again. It ends the upgrade: others may start.
 func (v *supervisor) handOver(n *newerProcess, data string) error {
 	defer v.changing.making.Unlock()
 	err := v.ending.Err()
@@ -349,8 +352,8 @@ const (
 	upgradePoll    = 50 * time.Millisecond
 )
 
-// Upgrade replaces the process on a data folder by a new process of the program that is now at its path, and returns both when the
-// new one serves. It returns an error if the old one serves on, or neither serves within upgradeTimeout.
+// Upgrade replaces the process that has the folder data open by a new process of the program that is now at its path, and returns
+// both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	from, started, err := requestUpgrade(ctx, data)
 	if err != nil {

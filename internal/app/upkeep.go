@@ -37,7 +37,8 @@ type upkeepRecord struct {
 	Problem string    `json:"problem,omitempty"`
 }
 
-// upkeepFile returns the path of the record of a job. It is in the data folder and not in the store: a backup does not contain it.
+// upkeepFile returns the path of the record of a job in the data folder data. It is not in the store, so a backup does not
+// contain it.
 func upkeepFile(data string, job upkeepJob) string {
 	return filepath.Join(data, "upkeep", string(job)+".json")
 }
@@ -54,7 +55,8 @@ func readUpkeep(data string, job upkeepJob) (record upkeepRecord, err error) {
 	return record, err
 }
 
-// recordUpkeep records that a job ended at now: with problem, or if that is nil, with success and what it made.
+// recordUpkeep records in the data folder data that a job ended at now: with problem, or if that is nil, with success and detail,
+// which says what it made, such as a backup's target. A failure leaves the record of the last success.
 func recordUpkeep(data string, job upkeepJob, now time.Time, detail string, problem error) error {
 	record := upkeepRecord{Succeeded: now.UTC(), Detail: detail}
 	if problem != nil {
@@ -72,7 +74,8 @@ func recordUpkeep(data string, job upkeepJob, now time.Time, detail string, prob
 	return disk.Replace(file, append(text, '\n'), 0o600)
 }
 
-// recordUpkeep records the end of a job on this data folder. If that fails, because the disk may be read-only, it logs the error.
+// recordUpkeep records that a job on this data folder ended now; problem is nil if it succeeded, and detail says what it made. If
+// that fails, because the disk may be read-only, it logs the error.
 func (r *Reader) recordUpkeep(job upkeepJob, detail string, problem error) {
 	if err := recordUpkeep(r.settings.Data, job, time.Now(), detail, problem); err != nil {
 		r.logger.Warn("couldn't record the end of a job, so `larder doctor` does not know of it", "job", job, "err", err)
@@ -126,7 +129,7 @@ func (upkeepCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- upkeepFailing
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It reads the record of each job from the data folder.
 func (c upkeepCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, job := range []upkeepJob{upkeepBackup, upkeepFsck, upkeepKeys, upkeepRestore} {
 		record, err := readUpkeep(c.data, job)

@@ -36,8 +36,8 @@ func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger)
 	return c, err
 }
 
-// newDownloadLookup returns a function that looks up the monthly downloads of an npm package; nil, without an error, if the
-// settings name no API for that.
+// newDownloadLookup returns a function that requests the monthly downloads of an npm package by its name; nil, without an error,
+// if the settings name no API for that. A wrong address of the API is a [settings.Mistake].
 func newDownloadLookup(s *settings.Settings, c *bot.Clients) (func(context.Context, string) (int64, error), error) {
 	if s.DownloadsURL == "" {
 		return nil, nil
@@ -56,7 +56,8 @@ type Upstreams struct {
 	minifiers *worker.Pool
 }
 
-// OpenUpstreams opens the upstreams for the commands that check submissions.
+// OpenUpstreams opens the clients and workers for the commands that check submissions, that is package JSONs. The caller closes
+// it.
 func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error) {
 	c, err := openClients(s, bot.ClientOptions{}, logger)
 	if err != nil {
@@ -83,7 +84,8 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	return u, nil
 }
 
-// OpenAuditor returns an auditor that compares releases with npm and with git repositories, and a function that closes it.
+// OpenAuditor returns an auditor that compares releases with npm and with git repositories, and a function that closes it, nil
+// after an error.
 func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, func(), error) {
 	attestations, err := newAttestationVerifier(s)
 	if err != nil {
@@ -100,8 +102,8 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 	return auditor, func() { c.Close(); stop() }, nil
 }
 
-// OpenImports returns a function that finds the imports of a JavaScript module in a worker process, and a function that ends the
-// process.
+// OpenImports returns a function that finds the imports of a JavaScript module, given its source text, in a worker process, and a
+// function that ends the process.
 func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func(), error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -117,8 +119,8 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	}, pool.Close, nil
 }
 
-// minify returns an error unless a file can be minified as the bot does it, in a worker process. It keeps no result. extension is
-// .js or .css.
+// minify returns an error unless the file data can be minified, in a worker process as by the bot. It discards the result.
+// extension is .js or .css.
 func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) error {
 	task := worker.MinifyJS
 	if extension == ".css" {
@@ -134,9 +136,9 @@ func (u *Upstreams) Close() {
 	u.minifiers.Close()
 }
 
-// Preview returns what the bot would publish of a package, with the HTML tags by which pages load it from assetBase ("" for the
-// server of the page), and with the differences from the published package JSON if that is not nil. older limits the number of
-// older releases that are checked.
+// Preview returns what the bot would publish of the package p, with the HTML tags by which pages load it from assetBase ("" for
+// the server of the page), and with the differences from the published package JSON if that is not nil. older limits the number
+// of older releases that are checked.
 func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
 	preview, err := u.Upstreams.Preview(ctx, p, older)
 	if err != nil {
@@ -154,7 +156,7 @@ func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package,
 	return preview, err
 }
 
-// Draft returns a package JSON for the npm package target, under a name ("" for that of npm).
+// Draft returns a new package JSON for the npm package target, with the library name name ("" for target's own).
 func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission.Draft, error) {
 	return submission.NewDraft(ctx, u.Sources["npm"], target, name)
 }
@@ -194,7 +196,7 @@ func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Con
 	}, nil
 }
 
-// toSiteDraft returns a draft as the site displays it.
+// toSiteDraft converts a draft for its page, which lists at most draftFiles files.
 func toSiteDraft(draft *submission.Draft) *site.Draft {
 	p, r := draft.Preview.Package, &draft.Preview.Latest
 	shown := &site.Draft{

@@ -48,6 +48,7 @@ var ThisBuild = sync.OnceValue(func() Build {
 	return b
 })
 
+// String returns a line for `larder version`: version, commit, date, Go version and platform.
 func (b Build) String() string {
 	from := ""
 	if b.Commit != "" {
@@ -56,7 +57,7 @@ func (b Build) String() string {
 	return fmt.Sprintf("larder %s%s (%s, %s)", b.Version, from, b.Go, b.Platform)
 }
 
-// storeProgram returns what a store records as the version of the program that wrote it.
+// storeProgram returns the text that a store records as the version of the program that wrote it.
 func (b Build) storeProgram() string {
 	if b.Version == unknownVersion {
 		return "of unknown version"
@@ -67,5 +68,5 @@ func (b Build) storeProgram() string {
 // Version returns the version of this build.
 func Version() string { return ThisBuild().Version }
 
-// userAgent returns the User-Agent of requests to other servers.
+// userAgent returns the User-Agent field of requests to other servers, larder/VERSION.
 func userAgent() string { return "larder/" + Version() }

@@ -34,8 +34,8 @@ const (
 	maxVulnerabilityFailures = 5 // packages in a row whose requests fail before the others wait, too
 )
 
-// storedAdvisories returns the known vulnerabilities for commands: those of the file in the settings, or those that a process stored in
-// the data folder. It requests none.
+// storedAdvisories returns the known vulnerabilities of npm packages for commands: those of the file in the settings, or those
+// that a process stored in the data folder. It sends no request. It returns nil if the settings turn them off.
 func (r *Reader) storedAdvisories() *library.Advisories {
 	source := r.settings.Vulnerabilities
 	switch {
@@ -51,10 +51,10 @@ func (r *Reader) storedAdvisories() *library.Advisories {
 	return library.FollowAdvisories(filepath.Join(r.settings.Data, vulnerabilityFile), r.logger)
 }
 
-// openAdvisories opens the known vulnerabilities for pages, by the settings: those of a file, or those of an OSV API, which a
-// part of the run requests. It returns nil if there are none. A process that fills the data folder requests OSV's own API by
-// default, unless npm is configured with another registry than its own or with credentials for it, because the network may be
-// closed then and the packages private.
+// openAdvisories opens the known vulnerabilities of npm packages for pages, by the settings: those of a file, or those of an OSV
+// API, which a part of the run polls. It returns nil if there are none. A process that fills the data folder polls OSV's own API
+// by default, unless npm is configured with another registry than its own or with credentials for it, because the network may be
+// closed then and the packages private. In read-only mode it returns those that were stored.
 func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*library.Advisories, error) {
 	source, logger := r.settings.Vulnerabilities, r.logger.With("part", "vulnerabilities")
 	switch {
@@ -104,7 +104,8 @@ type vulnerabilityPoll struct {
 	logger       *slog.Logger
 }
 
-// run polls until ctx ends. A network that does not allow the requests is no failure: run logs the first one.
+// run polls packages that are due, at intervals, until ctx ends, and returns nil. If the network does not allow the requests, run
+// logs the first error and waits longer.
 func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	level := slog.LevelInfo
 	for pause := time.Duration(0); retry.Sleep(ctx, pause) == nil; {
@@ -117,9 +118,10 @@ func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	return nil
 }
 
-// pollDue requests the packages that were not requested within a day, the most popular first, but those that failed last time
-// at the end. A failure concerns one package, unless [stopsRequests] says otherwise or maxVulnerabilityFailures packages in a
-// row fail. pollDue stores the responses every minute and at the end, and returns the last error.
+// pollDue requests the known vulnerabilities of the npm packages that were not requested within a day, the most popular first,
+// but those that failed last time at the end. A failure concerns one package, unless [stopsRequests] says otherwise or
+// maxVulnerabilityFailures packages in a row fail: then pollDue ends. It stores the responses every minute and at the end, and
+// returns the last error.
 func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 	ranking, err := p.ranking(ctx)
 	if err != nil {
@@ -180,7 +182,7 @@ func stopsRequests(err error) bool {
 	return errors.As(err, &failure) && (failure.Status == http.StatusTooManyRequests || failure.Status == 0 && !errors.Is(err, fetch.ErrTooLarge))
 }
 
-// store replaces what pages know by known.
+// store writes known, by npm package, to the file in the data folder in place of the former content, and has pages read it again.
 func (p *vulnerabilityPoll) store(known map[string]library.CheckedPackage) error {
 	if err := library.WriteCheckedPackages(p.file, known); err != nil {
 		return err

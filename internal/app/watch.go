@@ -16,7 +16,8 @@ type Watch struct {
 // A WatchEvent is an event that a Watch reports.
 type WatchEvent = verify.WatchEvent
 
-// Open returns a watcher of the server's log, which continues after the last poll.
+// Open returns a watcher of the server's log, which continues after the last poll. Without w.State it keeps its state in a file
+// in w.Folder.
 func (w Watch) Open() (*verify.Watcher, error) {
 	w.Verify = verify.Options{Trust: w.Trust, UserAgent: userAgent()}
 	if w.State == "" {

@@ -65,7 +65,7 @@ type withdrawals struct {
 	purging bool                            // whether this process calls the purge hook
 }
 
-// addOperations adds the operations that withdraw and restore releases.
+// addOperations adds to all the operations that withdraw and restore releases. They return when the site serves the change.
 func (w withdrawals) addOperations(all operations) {
 	addOperation(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
 		done, err := w.newResponse(q.Package, q.Version)
@@ -94,14 +94,14 @@ func (w withdrawals) addOperations(all operations) {
 	})
 }
 
-// newService returns what withdraws and restores releases in the store and the log of the Writer.
+// newService returns the service that withdraws and restores releases in the store and the log of the Writer.
 func (w withdrawals) newService() *withdrawal.Service {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
-// newResponse returns the part of the response to a withdrawal or restoration that is known before it: the release's URLs, its
-// cache tag, and whether the purge hook is called. It does not check that the release exists; the error is that of reading the
-// store.
+// newResponse returns the part of the response to a withdrawal or restoration of a package's version that is known before it: the
+// prefix of the release's URLs, its cache tag, and whether the purge hook is called. It does not check that the release exists;
+// the error is that of reading the store.
 func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: cachetags.VersionTag(name, version)}
 	known, err := notify.HasPurgeHook(w.writer.folder.store)
@@ -114,7 +114,8 @@ func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	return done, err
 }
 
-// checkPurgeHook returns an error if the purge hook needs --asset-base, which is not set.
+// checkPurgeHook returns a mistake if the purge hook, which purges withdrawn releases from caches, needs the setting --asset-base
+// and that is not set; nil otherwise.
 func checkPurgeHook(s *settings.Settings) error {
 	if s.PurgeHook != "" && s.Hook.NeedsHost() && s.AssetBase == "" {
 		return settings.Mistakef("%s needs --asset-base too: under which address the cache in front has the files", s.Origin("purge-hook"))
@@ -122,7 +123,8 @@ func checkPurgeHook(s *settings.Settings) error {
 	return nil
 }
 
-// addPurgeHook makes the outbox send withdrawals to the purge hook, if the settings name one.
+// addPurgeHook has the outbox send withdrawals from now on to the purge hook, if the settings name one, and registers its
+// metrics. If recording the start fails, it only logs that.
 func (r *roleRun) addPurgeHook(ctx context.Context, folder *Reader) error {
 	if r.settings.PurgeHook == "" {
 		return nil
@@ -138,15 +140,17 @@ func (r *roleRun) addPurgeHook(ctx context.Context, folder *Reader) error {
 	return nil
 }
 
-// purgeOptions returns what the outbox needs for the purge hook of the settings.
+// purgeOptions returns the options of the outbox for the purge hook of the settings: the hook, and the URLs and the cache tag of
+// a release.
 func purgeOptions(s *settings.Settings) notify.PurgeOptions {
 	return notify.PurgeOptions{Hook: s.Hook, URLs: func(name, version string, files []string) ([]string, string) {
 		return servedURLs(s, name, version, files), cachetags.VersionTag(name, version)
 	}}
 }
 
-// servedURLs returns the URLs of a release that caches may have: its files, its archives, and the API's responses about it. They
-// are under the asset base, and under the other addresses of this service. If no address is known, the host is larder.invalid.
+// servedURLs returns the URLs of the release version of the package name that caches may have: its files, its archives, and the
+// API's responses about it. They are under the asset base, and under the other addresses of this service. If the purge hook needs
+// no host or no address is known, the host is larder.invalid.
 func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",

@@ -25,7 +25,8 @@ type WitnessServer struct {
 	Serving func(address string, keys []string)
 }
 
-// Run serves the witness until ctx ends. It returns an error if a part cannot be opened or fails.
+// Run opens the sockets and serves the witness until ctx ends. It returns an error if a part cannot be opened or fails. SIGHUP
+// reloads nothing.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
 	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return c.FitConnections(s.Logger) })
@@ -43,7 +44,8 @@ func (s WitnessServer) Run(ctx context.Context) (err error) {
 // A witnessRole cosigns checkpoints.
 type witnessRole struct{ server WitnessServer }
 
-// start opens the parts of the witness, and adds them to the run.
+// start implements [role]: it opens the witness's keys and state, serves requests for cosignatures on the public address, and
+// adds the parts to the run.
 func (w witnessRole) start(_ context.Context, r *roleRun) error {
 	s := w.server
 	if err := r.removeReadyFile(); err != nil {

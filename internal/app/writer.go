@@ -140,8 +140,8 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	return w, nil
 }
 
-// acceptBehind accepts the present state of a store that lacks its last changes, which it logs; else it does nothing. No signed
-// entry is missing, but the waiting rooms may have admitted users since, so they recover.
+// acceptBehind accepts the present state of a store that lacks its last changes, as after restoring a copy, and logs them; else
+// it does nothing. No signed entry is missing, but the waiting rooms may have admitted users since, so it has them recover.
 func (r *Reader) acceptBehind() error {
 	behind := r.store.Behind()
 	if behind == nil {
@@ -156,7 +156,8 @@ func (r *Reader) acceptBehind() error {
 	return nil
 }
 
-// Close ends what works on the folder, signs the new entries of the log if w has a signer, and closes the folder.
+// Close closes the bot, if it was opened, signs the new entries of the log if w has a signer, and closes the folder. It waits for
+// running operations, whose contexts must have ended.
 func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
 
 // dependencies are the parts of a filler besides the folder: those that wrong settings, or a wrong catalogue, can make fail.
@@ -168,8 +169,8 @@ type dependencies struct {
 	first        *packages.Catalogue
 }
 
-// openDependencies opens what a filler needs besides the folder. With follow it may start without a catalogue that is remote. The
-// caller closes d.clients; after an error they are closed.
+// openDependencies opens what a filler needs besides the folder: clients of upstreams, verifier, catalogue. follow says that it
+// may start without the catalogue if that is remote. The caller closes d.clients; after an error they are closed.
 func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d dependencies, err error) {
 	if d.attestations, err = newAttestationVerifier(s); err != nil {
 		return d, err
@@ -192,7 +193,7 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 	return d, err
 }
 
-// newFiller opens the bot on the folder, with its catalogue and its clients.
+// newFiller opens the bot on the folder, with its catalogue and its clients of upstreams. It does not run it.
 func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err error) {
 	s := w.folder.settings
 	d, err := openDependencies(s, o.follow, logger)
@@ -228,8 +229,8 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 	return &filler{made, d.watcher}, nil
 }
 
-// newAttestationVerifier returns what verifies npm's attestations, by the Sigstore root of the settings or the built-in one. Its
-// errors are mistakes in the settings.
+// newAttestationVerifier returns the verifier of npm's build attestations, with the Sigstore root of the settings or the built-in
+// one. An error is a mistake in the settings.
 func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
@@ -248,8 +249,9 @@ func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error)
 // openTime is how long a process waits for a catalogue from elsewhere.
 const openTime = time.Minute
 
-// openCatalogue returns the first catalogue: the one that was stored before, if it is remote, else it reads it. A process that
-// follows a remote catalogue may start with none: it gets nil, without an error.
+// openCatalogue returns the first catalogue of the bot: the copy that was stored before, if the catalogue is remote and there is
+// one, else it reads the catalogue for up to openTime. If follow is true and a remote catalogue has no copy, it returns nil
+// without an error.
 func openCatalogue(watcher *catalogue.Watcher, follow bool) (*packages.Catalogue, error) {
 	c, ok := watcher.Cached()
 	if ok || follow && watcher.Remote() {
