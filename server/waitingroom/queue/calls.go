@@ -39,7 +39,9 @@ type Call struct {
 	At time.Time // when to call
 }
 
-// reserveFreeSlots reserves the slots that are free for the visitors who are next.
+// reserveFreeSlots reserves all free slots for the visitors who are next in line, and calls those of them who hold an event
+// stream. It does nothing without a lease, if all visitors have to queue, or so shortly before the end of a minute that a
+// reservation would lapse at once.
 func (d *DataCentre) reserveFreeSlots() {
 	s := &d.settings
 	if d.ready+len(d.calls.returned) == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {
@@ -58,7 +60,8 @@ func (d *DataCentre) reserveFreeSlots() {
 	}
 }
 
-// callTime returns when to call the visitor at a place, for whom a slot is reserved now.
+// callTime returns when to call the visitor who waits at place p and for whom a slot is reserved now. Visitors of all data
+// centres who get slots at about the same time are called one after the other, in the order of their places.
 func (d *DataCentre) callTime(p place) time.Time {
 	slots := max(1, d.calls.batch.Slots)
 	gap := min(callGap, callsWithin/time.Duration(slots))
@@ -77,9 +80,9 @@ func (d *DataCentre) callTime(p place) time.Time {
 	return later(d.now, d.calls.batch.Start.Add(time.Duration(before*float64(gap))))
 }
 
-// isBeyondBatch reports whether slots are not for a bucket, because as many visitors as may be admitted in a minute wait before it, in all
-// data centres. It matters in the minute in which visitors from before a restart are given up, for whom slots were granted: they may
-// wait at other data centres by now.
+// isBeyondBatch reports whether visitors of a bucket must not get slots now, because as many visitors as may be admitted in a
+// minute wait before it, in all data centres. It is false except in the minute in which this data centre stops counting visitors
+// from before a restart as waiting: slots were granted for these, who may wait at other data centres by now.
 func (d *DataCentre) isBeyondBatch(bucket Minute) bool {
 	if m := MinuteOf(d.now); m != MinuteOf(d.absentUntil) || m != MinuteOf(d.calls.batch.Start) {
 		return false
@@ -93,8 +96,9 @@ func (d *DataCentre) isBeyondBatch(bucket Minute) bool {
 	return most <= 0
 }
 
-// mayResume reports whether a visitor with a session may enter with the old waiting ticket. A session that was redeemed for another
-// data centre may not have arrived there. Then the visitor enters only now, and takes a slot of this minute, before those in line.
+// mayResume reports whether a visitor with a session may enter with the old waiting ticket. r is the ticket's row. It is false
+// for a session that was given for another data centre and not charged to this minute. Such a visitor may not have arrived there,
+// so it first needs a slot of this minute: mayResume puts it before those in line, and tries to charge a slot at once.
 func (d *DataCentre) mayResume(id TicketID, r row) bool {
 	if !r.elsewhere || d.now.UnixNano() < r.gone || d.settings.unlimited() {
 		return true
@@ -106,7 +110,8 @@ func (d *DataCentre) mayResume(id TicketID, r row) bool {
 	return d.now.UnixNano() < d.rows[id].gone
 }
 
-// chargeReturned charges this minute for the sessions that were not passed in the minute in which they were charged.
+// chargeReturned charges free slots of this minute for the sessions that mayResume has put on the list: they were given for
+// another data centre, and their visitors have come here instead, after the charged time.
 func (d *DataCentre) chargeReturned() {
 	for len(d.calls.returned) > 0 && d.unused() > 0 {
 		id := d.calls.returned[0]
@@ -124,8 +129,9 @@ func (d *DataCentre) chargeReturned() {
 	}
 }
 
-// takeNext takes the visitor who is next out of the ranks. ok is false if no visitor waits, or if all slots belong to visitors from before
-// a restart, who have yet to come back.
+// takeNext takes the visitor who is next out of the ranks, and returns the ticket's id. slots is how many are free. ok is false
+// if no visitor waits for whom a slot may be reserved, or if all slots belong to visitors from before a restart who have yet to
+// come back.
 func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	if d.ready == 0 {
 		return id, false
@@ -163,7 +169,8 @@ func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	return id, false
 }
 
-// takeNextAtRandom takes one of the visitors for whom a slot may be reserved out of the ranks, each with the same chance.
+// takeNextAtRandom takes one of the visitors for whom a slot may be reserved out of the ranks, each with the same chance. There
+// must be one.
 func (d *DataCentre) takeNextAtRandom() TicketID {
 	for {
 		at := d.rng.IntN(d.ready)
@@ -183,7 +190,8 @@ func (d *DataCentre) takeNextAtRandom() TicketID {
 	}
 }
 
-// takeAtRandom takes an entry out of the ranks of a bucket; false if its visitor has left the line.
+// takeAtRandom takes a random entry out of the ranks of a bucket, which must have one. ok is false if its visitor has left the
+// line.
 func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
 	all := 0
 	for tick := range &ranks.entries {
@@ -204,18 +212,20 @@ func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
 	return id, false
 }
 
-// endOfCharge returns until when a slot that is charged at a time may be used: then another minute begins by some clock.
+// endOfCharge returns the time until which a slot that is charged at a time may be used. Later it may be another minute, which
+// the slot is not charged to, by some clock.
 func (s *Settings) endOfCharge(at time.Time) time.Time {
 	_, last := s.chargeableMinutes(at)
 	return last.end().Add(-s.Skew)
 }
 
-// lapseTime returns when the reserved slot of a ticket lapses.
+// lapseTime returns when the reserved slot of row r lapses: when its visitor is given up, or when the charge ends.
 func (s *Settings) lapseTime(r *row) time.Time {
 	return earlier(time.Unix(0, r.gone), s.endOfCharge(time.Unix(0, r.accepted)))
 }
 
-// reserve reserves a slot for a waiting ticket, and calls its visitor if it holds an event stream.
+// reserve takes the visitor of a waiting ticket out of line and reserves a slot for it, which is charged and counts as active
+// from now on. If the visitor holds an event stream, it adds a [Call] to those that TakeCalls returns.
 func (d *DataCentre) reserve(id TicketID) {
 	r := d.rows[id]
 	d.remove(&r)
@@ -236,7 +246,8 @@ func (d *DataCentre) reserve(id TicketID) {
 	d.calls.lapses[second] = append(d.calls.lapses[second], id)
 }
 
-// endLapsedReservations ends the reservations that are over by now, and reserves their slots for others.
+// endLapsedReservations ends the reservations that have lapsed by now. If there were any, it reserves free slots for the visitors
+// who are next.
 func (d *DataCentre) endLapsedReservations() {
 	any := false
 	for second := d.now.Unix(); d.calls.turned <= second; d.calls.turned++ {
@@ -253,8 +264,9 @@ func (d *DataCentre) endLapsedReservations() {
 	}
 }
 
-// endReservation takes the reserved slot from a ticket. A visitor who had not the time to come is in line again. One who did not come is
-// forgotten, or with an event stream waits for the next contact.
+// endReservation takes back the reserved slot of a ticket, whose row is r. If the slot lapsed with its minute before the visitor
+// had to come, the visitor is in line again. A visitor who did not come in time is forgotten or, with an event stream, gets no
+// slot before the next contact.
 func (d *DataCentre) endReservation(id TicketID, r row) {
 	d.tickets.active--
 	d.refund(&r)
@@ -281,8 +293,10 @@ const (
 	Called                 // its visitor may come now
 )
 
-// OpenStream notes that a ticket which waits holds an event stream, so that it comes as soon as it is called, and counts as present
-// until CloseStream, for at most a time. It returns the ticket with the time of this contact.
+// OpenStream records that the visitor of a waiting ticket holds an event stream. The visitor is called as soon as a slot is
+// reserved, and counts as waiting until [DataCentre.CloseStream], for the time longest at most. For InLine, renewed is the ticket
+// with the time of this contact. Otherwise it is the ticket unchanged, and standing says whether the visitor may come now or has
+// to go on requesting the page.
 func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) (renewed Ticket, standing Standing) {
 	d.advance(now)
 	s := &d.settings
@@ -307,13 +321,14 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 	t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.chooseRefresh(s.placeOf(&t)), true
 	d.joinLine(t.ID, row{
 		kind: waiting, place: s.placeOf(&t), back: true, stream: true, counted: r.counted,
-		at: t.next().UnixNano(), gone: d.now.Add(longest).UnixNano(),
+		at: t.nextCheckIn().UnixNano(), gone: d.now.Add(longest).UnixNano(),
 	})
 	d.reserveFreeSlots() // if a slot is free, it is called like all others
 	return t, InLine
 }
 
-// CloseStream notes that a ticket holds no event stream any more. It keeps its place until the next check-in is due.
+// CloseStream records that the visitor of a ticket holds no event stream any more. It waits on until shortly after the next
+// check-in is due.
 func (d *DataCentre) CloseStream(now time.Time, id TicketID) {
 	d.advance(now)
 	r := d.rows[id]
@@ -329,10 +344,11 @@ func (d *DataCentre) CloseStream(now time.Time, id TicketID) {
 	d.rows[id] = r
 }
 
-// HasCalled reports whether visitors were called so lately that they may come now.
+// HasCalled reports whether some visitor has been called within the last 30 seconds, and so may come now.
 func (d *DataCentre) HasCalled(now time.Time) bool { return now.Before(d.calls.last.Add(CallDuration)) }
 
-// MayBeCalledElsewhere reports whether another data centre may have called a ticket, and this one has not.
+// MayBeCalledElsewhere reports whether another data centre may have called the visitor of a waiting ticket: the visitor has held
+// an event stream, and no slot is reserved for it here.
 func (d *DataCentre) MayBeCalledElsewhere(t *Ticket) bool {
 	kind := d.rows[t.ID].kind
 	return t.Waiting() && t.Stream && (kind == 0 || kind == waiting)
@@ -345,7 +361,8 @@ const redeemMargin = 3 * time.Second
 // redeemWithin is how long after its admission a redeemed session may pass at the other data centre, if the limit holds for any 60 seconds.
 const redeemWithin = 3 * time.Second
 
-// passDeadline returns until when another data centre may pass a session that was admitted at a time.
+// passDeadline returns the time until which another data centre may pass the visitor of a session that was admitted here at a
+// time.
 func (s *Settings) passDeadline(admitted time.Time) time.Time {
 	end := s.endOfCharge(admitted)
 	if s.RollingMinute {
@@ -354,8 +371,9 @@ func (s *Settings) passDeadline(admitted time.Time) time.Time {
 	return end
 }
 
-// Redeem admits a ticket that was called here, because its visitor has come to another data centre, and returns it with its session. It
-// returns the ticket unchanged if no slot is reserved for it for long enough, and it has no session.
+// Redeem admits the visitor of a waiting ticket for whom a slot is reserved here, because it has come to another data centre, and
+// returns the ticket with its session. It returns the ticket unchanged if it has no session, and no slot that is reserved for
+// long enough. It can be called again within the charged time, and returns the same session.
 func (d *DataCentre) Redeem(now time.Time, t Ticket) Ticket {
 	d.advance(now)
 	r := d.rows[t.ID]
@@ -382,9 +400,9 @@ func (d *DataCentre) Redeem(now time.Time, t Ticket) Ticket {
 	return decision.Ticket
 }
 
-// PassRedeemed passes a visitor with the session that another data centre has given to the ticket. ok is false if the time is over for
-// which that data centre has charged the admission, because the visitor would be one more in another minute, and if every new visitor
-// has to wait here.
+// PassRedeemed passes a visitor with the session that the [DataCentre.Redeem] of another data centre has given to the ticket. ok
+// is false if the time is over for which that data centre has charged the admission, if every new visitor has to wait here, or if
+// the session does not pass.
 func (d *DataCentre) PassRedeemed(now time.Time, session Ticket) (decision Decision, ok bool) {
 	d.advance(now)
 	if d.settings.QueueAll || !d.now.Before(d.settings.passDeadline(session.AcceptedAt)) {
@@ -395,14 +413,15 @@ func (d *DataCentre) PassRedeemed(now time.Time, session Ticket) (decision Decis
 	return decision, decision.Outcome == Pass
 }
 
-// TakeCalls returns the calls that were made since the last call of it.
+// TakeCalls returns the calls that were made since it was last called, for the caller to deliver over the visitors' event
+// streams.
 func (d *DataCentre) TakeCalls() []Call {
 	made := d.calls.made
 	d.calls.made = nil
 	return made
 }
 
-// EstimateOf returns the estimate for a ticket that waits here; false if it does not wait.
+// EstimateOf returns the estimated wait for a ticket that waits here. The bool is false if the ticket does not wait here.
 func (d *DataCentre) EstimateOf(id TicketID) (Estimate, bool) {
 	r := d.rows[id]
 	if r.kind != waiting {
@@ -411,9 +430,10 @@ func (d *DataCentre) EstimateOf(id TicketID) (Estimate, bool) {
 	return d.estimateAt(r.place), true
 }
 
-// chooseRefresh draws an interval until the next check-in of a visitor who waits at a place. Slots become free when a minute begins, and
-// visitors without event streams take theirs at their next check-in. So in each interval the visitors of a bucket check in by and by
-// in their order: of some intervals that it draws, chooseRefresh returns the one that comes closest to that.
+// chooseRefresh returns a random interval until the next check-in of a visitor who waits at place p. Slots become free when a
+// minute begins, and visitors without event streams take theirs at their next check-in. Under FIFO the visitors of a bucket
+// should therefore check in in their order within each interval: of three random intervals it returns the one that comes closest
+// to that.
 func (d *DataCentre) chooseRefresh(p place) time.Duration {
 	s := &d.settings
 	interval := s.drawRefresh(d.rng)

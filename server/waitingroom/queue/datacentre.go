@@ -38,9 +38,9 @@ type DataCentre struct {
 	beyond    bool  // the head of the journal is not what it was
 }
 
-// NewDataCentre returns a data centre without visitors. At most one with this name may
-// be alive at a time, and incarnation has to rise with every life; the time of its start
-// in nanoseconds will do. The settings must have come from [Settings.WithDefaults].
+// NewDataCentre returns a data centre without visitors. At most one with this name may run at a time, and each run needs a higher
+// incarnation, such as its start in nanoseconds. seed determines its random numbers. The settings must have come from
+// [Settings.WithDefaults].
 func NewDataCentre(name string, incarnation int64, s Settings, seed uint64, now time.Time) *DataCentre {
 	return &DataCentre{
 		name: name, incarnation: incarnation, settings: s, rng: newRandom(seed, name, incarnation), started: now, now: now,
@@ -49,7 +49,7 @@ func NewDataCentre(name string, incarnation int64, s Settings, seed uint64, now 
 	}
 }
 
-// Configure changes the settings. Sessions keep the end that they were promised.
+// Configure replaces the settings. Existing sessions keep the end that they were promised.
 func (d *DataCentre) Configure(now time.Time, s Settings) {
 	d.advance(now)
 	d.settings = s
@@ -58,17 +58,19 @@ func (d *DataCentre) Configure(now time.Time, s Settings) {
 // Incarnation distinguishes this run of the data centre from others.
 func (d *DataCentre) Incarnation() int64 { return d.incarnation }
 
-// Active is how many sessions there are.
+// Active returns how many sessions this data centre counts, with the slots reserved for waiting visitors. It first advances the
+// clock to now.
 func (d *DataCentre) Active(now time.Time) int { d.advance(now); return d.tickets.active }
 
-// Queued is how many visitors wait here.
+// Queued returns how many visitors wait at this data centre. It first advances the clock to now.
 func (d *DataCentre) Queued(now time.Time) int { d.advance(now); return d.waiting }
 
-// Room returns the room as the global object described it last. The caller must not change its
-// lists.
+// Room returns the totals of the room over all data centres, as of the last response of the global object. The caller must not
+// change the lists in it.
 func (d *DataCentre) Room() Room { return d.room }
 
-// advance moves the data centre's time to now, and ends what has expired.
+// advance moves the data centre's clock to now, never back. It ends sessions and reservations that have expired, removes waiting
+// visitors who stayed away, and deletes old counts and silent workers. Slots of ended reservations go to other visitors at once.
 func (d *DataCentre) advance(now time.Time) {
 	if !now.After(d.now) {
 		return
@@ -108,28 +110,31 @@ const (
 	absence = 10 * time.Second
 )
 
-// Visit decides about a request. The outcome is Draw where the grants are used up but
-// the global object may have more; nothing has changed then, and [DataCentre.Settle] has
-// to follow.
+// Visit decides about a request with ticket t: it admits the visitor, renews the session, or has the visitor wait. The outcome is
+// Draw if the grants are used up but the global object may have more. Then the visitor's place has not changed, and the caller
+// must report to the global object and call [DataCentre.Settle].
 func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true, false) }
 
-// Settle decides about a request whose [DataCentre.Visit] said Draw, with the grants that
-// have come in since. It never says Draw.
+// Settle decides about a request for which [DataCentre.Visit] returned Draw, with the grants that have come in since. It never
+// returns Draw.
 func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false, false) }
 
-// VisitGuest decides about a request of a client that carries no ticket: id always stands for
-// the same one. A guest passes with the session that it has, or takes a slot as a first
-// request does; it never waits in line, but gets Refuse. After Draw, [DataCentre.SettleGuest] has to follow.
+// VisitGuest decides about a request of a client that carries no ticket, such as a program: id is always the same for the same
+// client. A guest passes with the session that it has, or takes a free slot as a first request does. It never waits in line:
+// without a slot the outcome is Refuse. After Draw the caller must call [DataCentre.SettleGuest].
 func (d *DataCentre) VisitGuest(now time.Time, id TicketID) Decision {
 	return d.decide(now, Ticket{ID: id}, true, true)
 }
 
-// SettleGuest is [DataCentre.Settle] for a guest.
+// SettleGuest decides about a guest's request for which [DataCentre.VisitGuest] returned Draw, with the grants that have come in
+// since. It never returns Draw.
 func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
 	return d.decide(now, Ticket{ID: id}, false, true)
 }
 
-// decide decides about a visit. If draw is set, it may return Draw in place of a decision to wait.
+// decide decides about a request with ticket t and records the outcome: see [DataCentre.Visit]. Only if draw is set, it may
+// return Draw instead of having the visitor wait. If guest is set, the client carries no ticket: it gets Refuse instead of a
+// place in line, and may take a new session under the same id when the last one is over.
 func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
@@ -164,7 +169,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 		return Decision{Outcome: Refuse, Ticket: t}
 	case s.hasLostPlace(d.now, &t), known && t.First(): // the latter has sent its new ticket already
 		return Decision{Outcome: Reissue}
-	case known && d.now.UnixNano() < r.at, !known && !t.First() && d.now.Before(t.next()):
+	case known && d.now.UnixNano() < r.at, !known && !t.First() && d.now.Before(t.nextCheckIn()):
 		return Decision{Outcome: Wait, Ticket: t, Estimate: d.estimate(&t)} // too early
 	}
 	if t.First() {
@@ -180,7 +185,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	case !t.First() && r.kind != called:
 		r = d.returnToLine(&t, r)
 	}
-	if r.kind == called || t.First() && d.isFree() {
+	if r.kind == called || t.First() && d.mayAdmitAtOnce() {
 		return d.admit(t, r)
 	}
 	if draw && d.mayDraw(r.kind == waiting) {
@@ -193,7 +198,8 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	return d.keepWaiting(t, r)
 }
 
-// resumeSession passes a waiting ticket that was admitted since, with its session.
+// resumeSession passes a visitor who still sends a waiting ticket although it was admitted meanwhile. The decision has the ticket
+// with the session from its row r, which it marks as not elsewhere.
 func (d *DataCentre) resumeSession(t Ticket, r row) Decision {
 	t.AcceptedAt, t.LastCheckIn, t.Ends, t.RefreshInterval, t.Stream = time.Unix(0, r.accepted).UTC(), time.Unix(0, r.at).UTC(), r.ends.Time(), 0, false
 	if d.settings.FixedSessions { // the row knows only the minute
@@ -207,7 +213,9 @@ func (d *DataCentre) resumeSession(t Ticket, r row) Decision {
 	return decision
 }
 
-// passSession passes an accepted ticket, and renews it where that is safe.
+// passSession decides about an admitted ticket. It passes a valid session and renews it if this data centre counts the session
+// and has a lease. A session from another data centre is counted here from now on, but not renewed before the global object knows
+// of that. The outcome is Reissue if the session is over or revoked.
 func (d *DataCentre) passSession(t Ticket) Decision {
 	s := &d.settings
 	r, known := d.rows[t.ID]
@@ -249,7 +257,8 @@ func (d *DataCentre) passSession(t Ticket) Decision {
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// longestSession returns the longest session that may be promised.
+// longestSession returns the longest session that this data centre may promise now: what the lease allows, or maxSession without
+// the Counter allocator.
 func (d *DataCentre) longestSession() time.Duration {
 	if d.settings.Allocator != Counter {
 		return maxSession
@@ -257,13 +266,14 @@ func (d *DataCentre) longestSession() time.Duration {
 	return d.leaseDuration
 }
 
-// isFree reports whether there are slots beyond those that all waiting visitors could take, here and at the data centres to which they
-// may have gone.
-func (d *DataCentre) isFree() bool {
+// mayAdmitAtOnce reports whether a first request may be admitted without waiting: the lease holds, not all visitors have to
+// queue, and there are more unused grants than waiting visitors, here and at the data centres to which they may have gone.
+func (d *DataCentre) mayAdmitAtOnce() bool {
 	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting && !d.isBeyondBatch(MinuteOf(d.now))
 }
 
-// returnToLine puts the ticket of a visitor who has come back in line, and reserves the slots that are free. It returns the ticket's row.
+// returnToLine records that the visitor of a waiting ticket has come back: from now on a slot may be reserved for it. It then
+// reserves the free slots for those who are next, which may include this ticket. It returns the ticket's row after that.
 func (d *DataCentre) returnToLine(t *Ticket, r row) row {
 	if r.kind != waiting {
 		d.countReturn(d.settings.placeOf(t).bucket)
@@ -277,7 +287,8 @@ func (d *DataCentre) returnToLine(t *Ticket, r row) row {
 	return d.rows[t.ID]
 }
 
-// mayDraw reports whether it is worthwhile to request slots from the global object for a visitor, who is in line or not.
+// mayDraw reports whether it is worthwhile to request slots from the global object for one visitor. inLine says whether the
+// visitor is one of those counted as waiting.
 func (d *DataCentre) mayDraw(inLine bool) bool {
 	s := &d.settings
 	if s.QueueAll || s.Allocator != Counter || d.room.Holding {
@@ -290,7 +301,9 @@ func (d *DataCentre) mayDraw(inLine bool) bool {
 	return (d.waiting == 0 || inLine && d.waiting == 1) && (d.now.Sub(d.stated) >= fastestReport || !d.hasGrants())
 }
 
-// admit admits a ticket. It charges a grant, unless a slot was reserved and charged for the ticket before.
+// admit starts the session of a ticket and returns Pass with the changed ticket. r is the ticket's row, empty for an unknown one.
+// The admission is charged to the grants of this minute, unless a slot was reserved for the ticket, which was charged then. It
+// does not check that there is a grant.
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
 		d.remove(&r)
@@ -317,7 +330,8 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// keepWaiting counts a visitor as waiting.
+// keepWaiting counts a visitor as waiting until shortly after the next check-in is due, and returns Wait. r is the ticket's row,
+// empty for an unknown one.
 func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	d.countUser(&r)
 	decision := d.checkIn(t)
@@ -333,18 +347,20 @@ func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	return decision
 }
 
-// checkIn returns the decision about a check-in that counts and gets no slot.
+// checkIn returns the decision Wait for a check-in that counts and gets no slot: with a ticket that names the time and a newly
+// drawn refresh interval. It records nothing.
 func (d *DataCentre) checkIn(t Ticket) Decision {
 	t.LastCheckIn, t.RefreshInterval, t.Stream = d.now, d.chooseRefresh(d.settings.placeOf(&t)), false
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: d.estimate(&t)}
 }
 
-// estimate returns the estimated wait of a ticket.
+// estimate returns the estimated wait of a waiting ticket.
 func (d *DataCentre) estimate(t *Ticket) Estimate {
 	return d.estimateAt(d.settings.placeOf(t))
 }
 
-// estimateAt returns the estimate for a visitor who waits at a place.
+// estimateAt returns the estimated wait of a visitor who is at a place in line. Under FIFO it counts the visitors ahead here, and
+// scales them to all data centres.
 func (d *DataCentre) estimateAt(p place) Estimate {
 	if d.settings.Method != FIFO {
 		return d.room.estimate(d.settings.Method, p.bucket)
@@ -357,7 +373,8 @@ func (d *DataCentre) estimateAt(p place) Estimate {
 	return e
 }
 
-// countUser counts a ticket once a minute.
+// countUser counts the ticket of r as a user of this minute, unless r says that it was counted. It changes r, which the caller
+// stores.
 func (d *DataCentre) countUser(r *row) {
 	if m := MinuteOf(d.now); r.counted != m {
 		r.counted = m
@@ -365,9 +382,9 @@ func (d *DataCentre) countUser(r *row) {
 	}
 }
 
-// Revoke ends the session of a ticket: it does not pass here any more. With everywhere,
-// its slot is free at once, and the caller has to make sure that no other node lets it
-// pass either; otherwise the slot is free when the session would have ended.
+// Revoke ends the session, or the wait, of a ticket: it does not pass here any more. With everywhere its slot is free at once,
+// and the caller has to make sure that no other node lets the ticket pass. Otherwise the slot is free when the session would have
+// ended. Unknown tickets are ignored.
 func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	d.advance(now)
 	r, known := d.rows[id]
@@ -391,8 +408,8 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	d.endSession(id, r, d.now, &d.settings)
 }
 
-// Report is what the global object has to hear. Every report has to be sent, or lost;
-// the next one says the same and more.
+// Report returns the next report for the global object, and starts to count Want anew. Reports are cumulative, so the caller may
+// send each one or lose it, but not keep one back to send it in place of a later one.
 func (d *DataCentre) Report(now time.Time) Report {
 	d.advance(now)
 	d.seq++
@@ -411,11 +428,12 @@ func (d *DataCentre) Report(now time.Time) Report {
 	return r
 }
 
-// RestoreWant says that a report has not been answered, and for how many visitors it had asked.
+// RestoreWant adds the Want of a report that has not been answered to the next report: the number of visitors for whom slots were
+// requested.
 func (d *DataCentre) RestoreWant(r *Report) { d.want += r.Want }
 
-// AddAccount completes a report for a global object that may not be the one which has given the grants.
-// first says that this data centre has no earlier incarnation.
+// AddAccount adds an [Account] to a report for a global object that may not be the one that gave the grants: all grants that may
+// still be charged, and when every promised session is over. first says that this data centre has no earlier incarnation.
 func (d *DataCentre) AddAccount(r *Report, first bool) {
 	a := &Account{First: first}
 	for _, c := range r.Minutes {
@@ -430,9 +448,9 @@ func (d *DataCentre) AddAccount(r *Report, first bool) {
 	r.Account = a
 }
 
-// NextReport is when the next report is due after the one sent at last: after the interval that the global object has named, and soon after
-// each turn of a minute, when sessions have ended and grants have expired. While a report is unacknowledged, the interval is fastestReport
-// at most.
+// NextReport returns when the next report is due, after one that was sent at last: after the interval that the global object has
+// named, or soon after a minute begins, when sessions have ended and grants have expired. While a report is unacknowledged, the
+// interval is fastestReport.
 func (d *DataCentre) NextReport(last time.Time) time.Time {
 	turn := MinuteOf(last.Add(-d.settings.Skew)).end().Add(d.settings.Skew)
 	every := d.reportEvery
@@ -442,8 +460,8 @@ func (d *DataCentre) NextReport(last time.Time) time.Time {
 	return earlier(turn, last.Add(every))
 }
 
-// Apply takes what the global object has answered. States that come late or twice do no
-// harm, those of another incarnation are ignored.
+// Apply takes over the global object's response to a report: lease, grants and totals of the room. Then it reserves free slots
+// for waiting visitors. A response that comes late or twice does no harm. One for another data centre or incarnation is ignored.
 func (d *DataCentre) Apply(now time.Time, st State) {
 	d.advance(now)
 	if st.DataCentre != d.name || st.Incarnation != d.incarnation {
@@ -470,6 +488,7 @@ func (d *DataCentre) Apply(now time.Time, st State) {
 	d.reserveFreeSlots()
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -477,6 +496,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
+// earlier returns the earlier of two times.
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a

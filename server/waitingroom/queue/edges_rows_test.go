@@ -115,7 +115,7 @@ func TestRollingSlices(t *testing.T) {
 		t.Errorf("%d may be granted: by a clock that differs by 10 s, ten were in the last minute", n)
 	}
 	next := &reporter{Counts: r.Counts, Horizon: r.Horizon}
-	g.add(reporterID{"one", 2}, next)
+	g.insertReporter(reporterID{"one", 2}, next)
 	if shares := g.traffic(m - 1).Shares; len(shares) != 1 || shares[0].Users != 4 {
 		t.Errorf("two lives of a data centre have the shares %v", shares)
 	}

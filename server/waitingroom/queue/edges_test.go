@@ -217,7 +217,7 @@ func TestBoundsOfReports(t *testing.T) {
 		"more grants":      {Report{Account: &Account{Grants: make([]Grant, mostMinutes+1)}}, false},
 		"too many minutes": {Report{Minutes: minutes(mostMinutes, 1), Account: &Account{Grants: []Grant{{Minute: 1000}}}}, false},
 	} {
-		if ok := w.global.isBounded(nil, &c.r); ok != c.ok {
+		if ok := w.global.isWithinBounds(nil, &c.r); ok != c.ok {
 			t.Errorf("%s: %v", name, ok)
 		}
 	}
@@ -230,7 +230,7 @@ func known(t *testing.T, s Settings, names ...string) (*Global, []*reporter) {
 	var all []*reporter
 	for _, name := range names {
 		r := &reporter{Granted: map[Minute]given{}, Counts: map[Minute]MinuteCounts{}, Heard: g.now, Horizon: g.now.Add(time.Hour), Report: Report{DataCentre: name, At: g.now}}
-		g.add(reporterID{name, 1}, r)
+		g.insertReporter(reporterID{name, 1}, r)
 		all = append(all, r)
 	}
 	return g, all
@@ -245,18 +245,18 @@ func TestQueueingAndAverage(t *testing.T) {
 		}
 	}
 	g.updateQueueStart()
-	if room := g.room(); g.queueing != 0 || room.PerMinute != 0 || room.Admitted != 2 {
+	if room := g.sumReports(); g.queueing != 0 || room.PerMinute != 0 || room.Admitted != 2 {
 		t.Errorf("while none waits: since %v, %+v", g.queueing, room)
 	}
 	all[1].Waiting = []Bucket{{m, 1, 0}}
 	g.updateQueueStart()
-	if room := g.room(); g.queueing != m+1 || room.PerMinute != 0 {
+	if room := g.sumReports(); g.queueing != m+1 || room.PerMinute != 0 {
 		t.Errorf("when the queue begins: since %v, %+v", g.queueing, room)
 	}
 	for of, want := range map[Minute]float64{0: 0, 1: 2 * 2, 2: 2 * (2 + 4) / 2., 5: 2 * (2 + 4 + 8 + 16 + 32) / 5., 7: 2 * (2 + 4 + 8 + 16 + 32) / 5.} {
 		g.queueing = m - of
 		g.updateQueueStart()
-		if room := g.room(); g.queueing != m-of || room.PerMinute != want {
+		if room := g.sumReports(); g.queueing != m-of || room.PerMinute != want {
 			t.Errorf("%d minutes later: since %v, %v a minute, not %v", of, g.queueing, room.PerMinute, want)
 		}
 	}
@@ -385,7 +385,7 @@ func TestForNew(t *testing.T) {
 		g, all := known(t, settings(t, 1000, 1000), "one", "two")
 		m := MinuteOf(g.now)
 		all[1].Granted[m] = c.given
-		if own, anywhere := g.forNew(all[0], m, c.free, &c.traffic); own != c.own || anywhere != c.anywhere {
+		if own, anywhere := g.splitForNewVisitors(all[0], m, c.free, &c.traffic); own != c.own || anywhere != c.anywhere {
 			t.Errorf("%s: %d and %d; want %d and %d", name, own, anywhere, c.own, c.anywhere)
 		}
 	}
@@ -420,7 +420,7 @@ func TestReporter(t *testing.T) {
 	if want := now.Add(6*time.Minute + 10*time.Second); !r.Horizon.Equal(want) {
 		t.Errorf("its sessions are over %v later, not %v", r.Horizon.Sub(now), want.Sub(now))
 	}
-	r.end(now, skew)
+	r.markEnded(now, skew)
 	if want := now.Add(4*time.Minute + 10*time.Second); !r.Horizon.Equal(want) {
 		t.Errorf("the sessions of an earlier life are over %v later, not %v", r.Horizon.Sub(now), want.Sub(now))
 	}
@@ -523,7 +523,7 @@ func TestSmallSums(t *testing.T) {
 	written := writePack()
 	written.string(&name)
 	p := readPack(written.bytes)
-	if p.string(&read); p.end() != nil || read != name {
+	if p.string(&read); p.checkEnd() != nil || read != name {
 		t.Errorf("the last string of a snapshot is read as %q", read)
 	}
 }

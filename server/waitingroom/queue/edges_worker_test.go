@@ -119,7 +119,7 @@ func TestMergeWaiting(t *testing.T) {
 	}
 	v := Ticket{ID: id, Since: w.now, LastCheckIn: w.now, RefreshInterval: 20 * time.Second}
 	first := merge(v)
-	if first.kind != waiting || first.back || first.at != v.next().UnixNano() || first.gone != v.next().Add(absence).UnixNano() {
+	if first.kind != waiting || first.back || first.at != v.nextCheckIn().UnixNano() || first.gone != v.nextCheckIn().Add(absence).UnixNano() {
 		t.Errorf("%+v", first)
 	}
 	if again := merge(v); again != first {
@@ -127,7 +127,7 @@ func TestMergeWaiting(t *testing.T) {
 	}
 	w.now = w.now.Add(20 * time.Second)
 	v.LastCheckIn = w.now
-	if next := merge(v); !next.back || next.at != v.next().UnixNano() {
+	if next := merge(v); !next.back || next.at != v.nextCheckIn().UnixNano() {
 		t.Errorf("the next check-in: %+v", next)
 	}
 	in := v

@@ -37,6 +37,8 @@ type reporterID struct {
 	Incarnation int64
 }
 
+// compare orders reporters by the name of the data centre, then by incarnation. It returns a negative number, 0 or a positive
+// number.
 func (a reporterID) compare(b reporterID) int {
 	return cmp.Or(cmp.Compare(a.DataCentre, b.DataCentre), cmp.Compare(a.Incarnation, b.Incarnation))
 }
@@ -56,17 +58,16 @@ const (
 	silent = 45 * time.Second
 )
 
-// NewGlobal returns the global object of a room that has never had a visitor: all slots
-// are free. The settings must have come from [Settings.WithDefaults].
+// NewGlobal returns the global object of a room that has never had a visitor: all slots are free. A global object receives the
+// reports of all data centres and grants them slots. The settings must have come from [Settings.WithDefaults].
 func NewGlobal(s Settings, now time.Time) *Global {
 	return &Global{settings: s, now: now, reporters: map[reporterID]*reporter{}}
 }
 
-// RecoverGlobal returns the global object of a room whose state was lost. It admits no new
-// visitor until each of the data centres in expected has reported, after the expiry of
-// all grants from before. If one of them does not report, or expected is empty, it waits
-// until every session that a data centre may have promised is over: a lease and a session
-// duration.
+// RecoverGlobal returns the global object of a room whose state was lost. It admits no new visitor until all grants from before
+// have expired and then each data centre named in expected has sent a complete report. If one of them does not report, or
+// expected is empty, it waits until every session that a data centre may have promised is over: a lease plus a session duration,
+// and some minutes.
 func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
 	g := NewGlobal(s, now)
 	g.holding = true
@@ -77,21 +78,22 @@ func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
 	return g
 }
 
-// SucceedGlobal returns the global object that takes the place of another one, whose state is not
-// known, when no data centre that reports takes grants of that any more. It admits no new visitor until
-// each of the data centres in expected has reported; their reports must have accounts. Where one of them does
-// not report, it waits until holdUntil, when every session is over that this one may have promised, each of
-// them for longest at most.
+// SucceedGlobal returns the global object that replaces another one, whose state is not known. The caller guarantees that no data
+// centre that reports takes grants from the old one any more. The new one admits no visitor until each data centre named in
+// expected has reported; their reports must have accounts ([DataCentre.AddAccount]). If one of them does not report, it waits
+// until holdUntil, when all sessions promised under the old one are over. No such session lasts longer than longest.
 func SucceedGlobal(s Settings, expected []string, now, holdUntil time.Time, longest time.Duration) *Global {
 	g := NewGlobal(s, now)
 	g.holding, g.holdUntil, g.expected, g.longest = true, holdUntil, slices.Clone(expected), longest
 	return g
 }
 
-// Holding reports whether no new visitor is admitted because it is not known how many are inside.
+// Holding reports whether the global object gives no grants to anyone because it has lost its state, or replaces another global
+// object, and does not know yet how many visitors are inside.
 func (g *Global) Holding() bool { return g.holding }
 
-// Configure changes the settings. A lower limit holds for what is granted from now on.
+// Configure replaces the settings. A lower limit holds for later grants only. If limits come back into force after [Passthrough]
+// or Suspended, nothing is granted until every data centre has sent a newer report.
 func (g *Global) Configure(now time.Time, s Settings) {
 	g.advance(now)
 	if g.settings.unlimited() && !s.unlimited() {
@@ -103,7 +105,8 @@ func (g *Global) Configure(now time.Time, s Settings) {
 	g.settings = s
 }
 
-// advance moves the global object's time to now, and removes expired grants and the data centres without any promise.
+// advance moves the global object's clock to now, never back. It deletes expired grants, and the data centres whose promised
+// sessions are all over. It ends the hold once mustHold allows it.
 func (g *Global) advance(now time.Time) {
 	if now.After(g.now) {
 		g.now = now
@@ -116,7 +119,8 @@ func (g *Global) advance(now time.Time) {
 	g.holding = g.holding && g.mustHold()
 }
 
-// mustHold reports whether it is still unknown how many are inside.
+// mustHold reports whether the global object, while it holds, must still give no grants: holdUntil has not come, and an expected
+// data centre has not sent a complete report. With no expected data centres, only holdUntil ends the hold.
 func (g *Global) mustHold() bool {
 	if !g.now.Before(g.holdUntil) {
 		return false
@@ -129,8 +133,9 @@ func (g *Global) mustHold() bool {
 	return len(g.expected) == 0
 }
 
-// isComplete reports whether a data centre's report counts all users who are inside: the data centre sent it after earlier grants had
-// expired, and everything has expired that an earlier incarnation of it had promised.
+// isComplete reports whether the last report of r counts all users who are inside through its data centre: it was sent after
+// earlier grants had expired, and either the data centre has no earlier incarnation, or everything has expired that an earlier
+// one promised.
 func (g *Global) isComplete(r *reporter) bool {
 	s := &g.settings
 	if r.At.Before(g.closed) {
@@ -139,18 +144,21 @@ func (g *Global) isComplete(r *reporter) bool {
 	return r.Account != nil && r.Account.First || !g.now.Before(r.Started.Add(time.Minute+max(s.SessionDuration, g.longest)+2*s.Skew))
 }
 
-// Receive takes a report and answers it.
+// Receive stores a data centre's report, renews the data centre's lease (until when it may admit visitors and renew sessions)
+// and, within the limits, grants it more slots. The returned State is the response for the data centre. An old or repeated report
+// renews the lease but gets no new grants. A report with numbers out of bounds, or from an incarnation that a newer one has
+// replaced, changes nothing and gets a response without lease and grants.
 func (g *Global) Receive(now time.Time, report Report) State {
 	g.advance(now)
 	s := &g.settings
 	id := reporterID{report.DataCentre, report.Incarnation}
 	r := g.reporters[id]
-	if !g.isBounded(r, &report) {
-		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
+	if !g.isWithinBounds(r, &report) {
+		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.sumReports()}
 	}
 	if r == nil {
 		if r = g.addReporter(id, report.Started); r == nil { // it is dead, and its successor known
-			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
+			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.sumReports()}
 		}
 	}
 	r.applyReport(g.now, s.Skew, report)
@@ -161,7 +169,7 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		LeaseUntil: r.LeaseUntil, LeaseDuration: s.SessionDuration,
 		ReportEvery: g.reportEvery(),
 	}
-	st.Room = g.room()
+	st.Room = g.sumReports()
 	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.hasUncounted() {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
 		st.Batch = g.batch
@@ -183,8 +191,9 @@ const (
 	mostCount   = 1 << 30
 )
 
-// isBounded reports whether a report of r, nil where there was none, is within the bounds.
-func (g *Global) isBounded(r *reporter, report *Report) bool {
+// isWithinBounds reports whether all counts and lists of a report are within the bounds above. r is what the global object knows
+// about the sender. For a new sender r is nil, and the data centre must have fewer than mostLives incarnations.
+func (g *Global) isWithinBounds(r *reporter, report *Report) bool {
 	minutes := map[Minute]bool{}
 	if r != nil {
 		for m := range r.Granted {
@@ -231,8 +240,9 @@ func (g *Global) isBounded(r *reporter, report *Report) bool {
 	return ok && len(minutes) <= mostMinutes
 }
 
-// updateQueueStart notes since when visitors wait: how many come in while none do says nothing of
-// how many will.
+// updateQueueStart sets g.queueing to the next minute if visitors have started to wait at any data centre that is present, and to
+// 0 if none wait. The average admissions per minute count only from then on: with nobody waiting, admissions do not show how many
+// are possible.
 func (g *Global) updateQueueStart() {
 	for _, r := range g.reporters {
 		if len(r.Waiting) > 0 && g.isPresent(r) {
@@ -245,8 +255,8 @@ func (g *Global) updateQueueStart() {
 	g.queueing = 0
 }
 
-// addReporter begins to count a data centre that has not reported before, and ends all
-// renewals of its earlier lives.
+// addReporter adds a data centre's incarnation, which began at started, and marks the earlier incarnations of that data centre as
+// ended. It returns nil, and changes nothing, if a later incarnation is known.
 func (g *Global) addReporter(id reporterID, started time.Time) *reporter {
 	for _, other := range g.order {
 		if other.DataCentre == id.DataCentre && other.Incarnation > id.Incarnation {
@@ -255,21 +265,23 @@ func (g *Global) addReporter(id reporterID, started time.Time) *reporter {
 	}
 	for _, other := range g.order {
 		if o := g.reporters[other]; other.DataCentre == id.DataCentre {
-			o.end(started, g.settings.Skew)
+			o.markEnded(started, g.settings.Skew)
 		}
 	}
 	r := &reporter{Granted: map[Minute]given{}, Counts: map[Minute]MinuteCounts{}}
-	g.add(id, r)
+	g.insertReporter(id, r)
 	return r
 }
 
-func (g *Global) add(id reporterID, r *reporter) {
+// insertReporter inserts r into the reporters, and its id into their sorted order.
+func (g *Global) insertReporter(id reporterID, r *reporter) {
 	g.reporters[id] = r
 	i, _ := slices.BinarySearchFunc(g.order, id, reporterID.compare)
 	g.order = slices.Insert(g.order, i, id)
 }
 
-// hasUncounted reports whether there may be visitors inside whom no report counts.
+// hasUncounted reports whether visitors may be inside whom no report counts: the global object holds, or a data centre admits
+// without limits or has not reported since limits came back into force. Nothing may be granted then.
 func (g *Global) hasUncounted() bool {
 	if g.holding {
 		return true
@@ -282,8 +294,9 @@ func (g *Global) hasUncounted() bool {
 	return false
 }
 
-// reportEvery returns when a data centre should report again. After the turn of a minute not all slots are known to be free before all
-// data centres have reported: until then those that have do it again soon, so that all call their visitors at the same time.
+// reportEvery returns the interval after which a data centre should report again: between usualReport and slowestReport, the more
+// data centres the longer. It is soonReport shortly after a minute has begun, while visitors wait and another data centre has not
+// reported since then: not all free slots are known before, and all data centres should call their visitors at the same time.
 func (g *Global) reportEvery() time.Duration {
 	if turn := MinuteOf(g.now).Time(); g.queueing > 0 && g.now.Sub(turn) < usualReport+g.settings.Skew {
 		for _, r := range g.reporters {
@@ -295,8 +308,9 @@ func (g *Global) reportEvery() time.Duration {
 	return min(slowestReport, max(usualReport, time.Duration(len(g.order))*time.Second/reportsPerSecond))
 }
 
-// room is what is known about the room.
-func (g *Global) room() Room {
+// sumReports returns the totals of the room over the last reports of all data centres: sessions, admissions, waiting visitors,
+// workers and traffic. Only data centres that are present count with their waiting visitors and workers.
+func (g *Global) sumReports() Room {
 	m := MinuteOf(g.now)
 	room := Room{At: g.now, Holding: g.holding}
 	averaged := Minute(0)
@@ -325,10 +339,11 @@ func (g *Global) room() Room {
 	return room
 }
 
-// isPresent reports whether a data centre's visitors are still there, as far as is known.
+// isPresent reports whether the waiting visitors of r count: no later incarnation has replaced it, and it has reported within the
+// time silent.
 func (g *Global) isPresent(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
 
-// traffic is how many visitors tried to come in during a minute, by data centre.
+// traffic returns how many different visitors tried to come in during minute m, per data centre in ascending order.
 func (g *Global) traffic(m Minute) Traffic {
 	t := Traffic{}
 	if g.settings.HistoryMinutes == 1 {

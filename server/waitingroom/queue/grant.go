@@ -4,11 +4,11 @@ import (
 	"time"
 )
 
-// grant gives a data centre that has just reported what it may have now, and returns
-// how many slots are left to draw. First come waiting visitors, wherever they are, the
-// oldest first; the slots they leave are for new visitors, by the traffic's shares.
+// grant gives grants to r, whose data centre has just reported, within the limits. Waiting visitors of all data centres come
+// first, the oldest first; r gets the part of its own visitors. The remaining slots are for new visitors: r gets its share by the
+// traffic, and as many others as its report wants. anywhere is how many slots are left that any data centre may still draw.
 //
-// Every grant goes through grantMore, which is where the limits are kept.
+// Every grant goes through grantMore, which keeps the limits.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	s := &g.settings
 	now := MinuteOf(g.now)
@@ -25,7 +25,7 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	}
 
 	// new visitors: the share, then what was asked for
-	own, anywhere := g.forNew(r, now, left, traffic)
+	own, anywhere := g.splitForNewVisitors(r, now, left, traffic)
 	g.grantMore(r, now, own)
 	drawn := 0
 	if r.Want > own && anywhere > 0 {
@@ -47,13 +47,11 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	return anywhere - drawn
 }
 
-// grantMore grants up to n more charges of a minute, if the limits allow, and returns how
-// many. It is the only place where Granted grows:
+// grantMore raises the grant of r for minute m by n, or by less if the limits allow no more. It returns by how many. It is the
+// only place where Granted grows, so that these hold afterwards, if they held before or if it granted anything:
 //
 //	Σ granted(minute) ≤ new users per minute
 //	Σ bound           ≤ total active users
-//
-// hold after it, where they did before or where it gave anything.
 func (g *Global) grantMore(r *reporter, m Minute, n int) int {
 	n = min(n, g.grantableIn(m))
 	if n <= 0 {
@@ -65,7 +63,7 @@ func (g *Global) grantMore(r *reporter, m Minute, n int) int {
 	return n
 }
 
-// grantableIn returns how many more charges of a minute may be granted.
+// grantableIn returns how many more admissions may be granted for minute m, to all data centres together. It is 0 or more.
 func (g *Global) grantableIn(m Minute) int {
 	s := &g.settings
 	total, rate := s.TotalActiveUsers, s.NewUsersPerMinute
@@ -82,9 +80,10 @@ func (g *Global) grantableIn(m Minute) int {
 // longestLine is how many buckets a batch has at most: each response carries them, and a data centre reports as many as it likes.
 const longestLine = 1024
 
-// updateBatch counts what is granted in this minute, and what is left, towards the present batch. It starts a batch if the last one is over,
-// or of the minute before. A batch does not start before the minute has begun by all clocks:
-// a slot is charged to both minutes until then.
+// updateBatch adds to the current batch, which is the visitors of all data centres for whom slots become free at about the same
+// time. The batch's slots become at least what is granted in this minute plus left, the slots that remain free. It starts a new
+// batch, with the line of who is next everywhere, if the last one is over or of an earlier minute. A batch starts only when the
+// minute has begun by all clocks, because a slot is charged to both minutes until then.
 func (g *Global) updateBatch(left int) {
 	m := MinuteOf(g.now)
 	granted, lists := left, make([][]Bucket, 0, len(g.order))
@@ -99,7 +98,7 @@ func (g *Global) updateBatch(left int) {
 	if MinuteOf(g.batch.Start) == m && g.now.Sub(g.batch.Start) < batchDuration {
 		return
 	}
-	expected := int(g.room().PerMinute) // data centres that have yet to report may have slots
+	expected := int(g.sumReports().PerMinute) // data centres that have yet to report may have slots
 	if expected == 0 {
 		expected = g.settings.NewUsersPerMinute
 	}
@@ -118,9 +117,10 @@ func (g *Global) updateBatch(left int) {
 	})
 }
 
-// divideAmongWaiting divides free slots among the visitors who wait at any present reporter, longest waiting first unless the queue is
-// random. It first covers visitors by the grants of minute m that their reporter has not used; these are not in the parts. mine is the part
-// of r. left is what remains when every waiting visitor has a slot.
+// divideAmongWaiting divides free slots among the visitors who wait at all present data centres: longest waiting first or, if the
+// queue is random, all with the same chance. Visitors who can use grants of minute m that their data centre has not used yet need
+// no slot. mine is how many slots go to the data centre of r. left is how many remain when every waiting visitor has one. It
+// changes nothing.
 func (g *Global) divideAmongWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
 	s := &g.settings
 	var lists [][]Bucket
@@ -178,9 +178,10 @@ func (g *Global) divideAmongWaiting(r *reporter, m Minute, free int, traffic *Tr
 	return mine, left
 }
 
-// forNew is how many of the slots left for new visitors are r's own, by its share of the
-// traffic, and how many it may draw.
-func (g *Global) forNew(r *reporter, m Minute, free int, traffic *Traffic) (own, anywhere int) {
+// splitForNewVisitors divides free slots of minute m, which no waiting visitor needs. own is how many belong to the data centre
+// of r by its share of the traffic, less what it was granted before. anywhere is how many of the others r may draw. It changes
+// nothing.
+func (g *Global) splitForNewVisitors(r *reporter, m Minute, free int, traffic *Traffic) (own, anywhere int) {
 	had, drawn, all := 0, 0, free
 	for _, o := range g.reporters {
 		given := o.Granted[m]
@@ -215,8 +216,8 @@ type given struct {
 	Own, Drawn int
 }
 
-// unspentGrants returns how many of the minute's grants may still be charged, according to the last report; none if the data centre sent it
-// after the minute was over everywhere.
+// unspentGrants returns how many admissions r may still charge to minute m, by its last report. It is 0 if the report was sent
+// after the minute was over by all clocks.
 func (r *reporter) unspentGrants(m Minute, skew time.Duration) int {
 	if !r.At.Before(m.end().Add(skew)) {
 		return 0
@@ -224,7 +225,8 @@ func (r *reporter) unspentGrants(m Minute, skew time.Duration) int {
 	return max(0, r.Granted[m].Total-r.Counts[m].Charged)
 }
 
-// recentGrants returns how many of a minute's grants were charged after a time, or may still be.
+// recentGrants returns how many grants of minute m were charged later than after, or may still be charged. Charges are known to 5
+// seconds.
 func (r *reporter) recentGrants(m Minute, after time.Time, skew time.Duration) int {
 	n := r.unspentGrants(m, skew)
 	for i, charged := range r.Counts[m].Slices {
@@ -235,11 +237,11 @@ func (r *reporter) recentGrants(m Minute, after time.Time, skew time.Duration) i
 	return n
 }
 
-// maxSessions returns the most sessions that the data centre has, or may have without another grant:
+// maxSessions returns the highest number of sessions that the data centre of r has, or may reach without another grant:
 //
 //	reported active + Σ over the minutes still open when it was sent (granted - charged)
 //
-// The package documentation says why.
+// It is 0 once all sessions are over that r may have promised. The package documentation says why.
 func (r *reporter) maxSessions(now time.Time, skew time.Duration) int {
 	if !now.Before(r.Horizon) {
 		return 0
@@ -251,7 +253,8 @@ func (r *reporter) maxSessions(now time.Time, skew time.Duration) int {
 	return n
 }
 
-// applyReport takes a report, unless it is older than the last one.
+// applyReport stores a report that came in at now, unless it is older than the last one. An account in it can raise the grants
+// and the time at which all sessions of r are over. Counts of old minutes are deleted.
 func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report) {
 	if report.Seq <= r.Seq {
 		return
@@ -277,8 +280,8 @@ func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report)
 	}
 }
 
-// extendLease records that the data centre may renew sessions until a time, each for at most d, and moves the time at which all of them have
-// ended everywhere.
+// extendLease records that the data centre may renew sessions until a time, each for at most d, and moves the time at which all
+// of them have ended everywhere. It does nothing if a later incarnation has replaced r.
 func (r *reporter) extendLease(until time.Time, d, skew time.Duration) {
 	if r.Ended {
 		return
@@ -289,7 +292,7 @@ func (r *reporter) extendLease(until time.Time, d, skew time.Duration) {
 	r.Horizon = later(r.Horizon, r.LeaseUntil.Add(time.Minute+r.Longest+2*skew))
 }
 
-// forgetGrants drops the grants that no report can mention any more.
+// forgetGrants deletes the grants of minutes that reports do not mention any more, if none of them can still be charged.
 func (r *reporter) forgetGrants(now time.Time, skew time.Duration) {
 	for m := range r.Granted {
 		if m < MinuteOf(now)-keptMinutes && r.unspentGrants(m, skew) == 0 {
@@ -298,8 +301,9 @@ func (r *reporter) forgetGrants(now time.Time, skew time.Duration) {
 	}
 }
 
-// end notes that the data centre did nothing any more from then on.
-func (r *reporter) end(at time.Time, skew time.Duration) {
+// markEnded records that a later incarnation, started at a time, has replaced r. Visitors of r no longer wait, and its sessions
+// were last renewed before that time.
+func (r *reporter) markEnded(at time.Time, skew time.Duration) {
 	r.Ended, r.Waiting = true, nil
 	r.Horizon = earlier(r.Horizon, at.Add(time.Minute+r.Longest+2*skew))
 }

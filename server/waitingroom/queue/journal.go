@@ -22,15 +22,15 @@ type Change struct {
 	Row []byte // nil: the ticket is forgotten
 }
 
-// StartJournal has a new data centre keep a journal.
+// StartJournal makes a new data centre record its changes from now on, for [DataCentre.TakeChanges].
 func (d *DataCentre) StartJournal() {
 	d.tickets.changed = map[TicketID]struct{}{}
 	d.beyond = true
 }
 
-// TakeChanges returns what the journal lacks since the last call: rows, and the head, nil where it
-// has not changed. They must be stored together, before any client gets a decision that the
-// data centre made since then.
+// TakeChanges returns the changes since it was last called: rows of tickets, and the head, which has the rest of the state and is
+// nil if it has not changed. The caller must store both together before any client gets a decision that the data centre made
+// since then.
 func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	for id := range d.tickets.changed {
 		c := Change{ID: id}
@@ -51,6 +51,7 @@ func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	return rows, head
 }
 
+// pack writes a row of the journal to p, or reads it from p into r.
 func (r *row) pack(p *pack) {
 	kind := r.kind
 	if r.elsewhere {
@@ -67,6 +68,8 @@ func (r *row) pack(p *pack) {
 	packInt(p, &r.at)
 }
 
+// packHead writes the head of the journal to p, or reads it into d: the identity, times, counts of each minute, and how many
+// visitors wait in each bucket. The visitors that it reads go to d.absent.
 func (d *DataCentre) packHead(p *pack) {
 	p.string(&d.name)
 	packInt(p, &d.incarnation)
@@ -90,15 +93,16 @@ func (d *DataCentre) packHead(p *pack) {
 // still until then, and starts anew.
 const maxAhead = time.Hour
 
-// ContinueDataCentre returns the data centre that a journal is of, with random numbers from another seed.
-// Its first [DataCentre.TakeChanges] have to be stored before it decides anything.
+// ContinueDataCentre returns the data centre of an earlier run, from the head and the rows of its journal. seed determines its
+// random numbers and must be new. It fails if the journal is damaged, has another name, or is more than an hour ahead of now. The
+// caller must store the result of the first [DataCentre.TakeChanges] before the data centre decides anything.
 func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Settings, seed uint64, now time.Time) (*DataCentre, error) {
 	d := NewDataCentre(name, 0, s, seed, now)
 	p := readPack(head)
 	d.packHead(p)
 	p.fail(d.name != name)
 	p.fail(d.now.After(now.Add(maxAhead)))
-	if err := p.end(); err != nil {
+	if err := p.checkEnd(); err != nil {
 		return nil, err
 	}
 	d.now = later(d.now, now) // its clock does not go back
@@ -113,7 +117,7 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 		p := readPack(data)
 		r.pack(p)
 		d.restoreRow(p, id, r)
-		if err := p.end(); err != nil {
+		if err := p.checkEnd(); err != nil {
 			return nil, err
 		}
 	}
@@ -122,7 +126,7 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 	return d, nil
 }
 
-// restoreRow adds a row of the journal.
+// restoreRow adds the row r of the journal, of a session or of a ticket whose session is over. Any other kind makes p fail.
 func (d *DataCentre) restoreRow(p *pack, id TicketID, r row) {
 	t := &d.tickets
 	switch r.kind {
@@ -142,7 +146,7 @@ func (d *DataCentre) restoreRow(p *pack, id TicketID, r row) {
 	}
 }
 
-// expectReturns counts visitors as waiting until gone who may still come back.
+// expectReturns counts visitors from before a restart, by bucket, as waiting until gone, or until they come back.
 func (t *tickets) expectReturns(absent []Bucket, gone time.Time) {
 	for _, b := range absent {
 		if b.Waiting > 0 {
@@ -153,7 +157,8 @@ func (t *tickets) expectReturns(absent []Bucket, gone time.Time) {
 	t.absentUntil = gone
 }
 
-// countReturn removes a visitor from the absent visitors of a bucket, because the visitor has returned.
+// countReturn counts a visitor of a bucket who has come back out of the absent ones from before a restart, if there are any. The
+// caller counts it as waiting by its ticket.
 func (t *tickets) countReturn(bucket Minute) {
 	for i := range t.absent {
 		if g := &t.absent[i]; g.Minute == bucket && g.Waiting > 0 {

@@ -139,7 +139,7 @@ func TestKilledQueue(t *testing.T) {
 	for range 3 { // new visitors do not overtake, and add to the line
 		w.outcome(w.sites[0], w.newcomer(), Wait)
 	}
-	w.pass(young.next().Sub(w.now) + time.Second)
+	w.pass(young.nextCheckIn().Sub(w.now) + time.Second)
 	w.outcome(w.sites[0], young, Wait)
 	for _, v := range line {
 		w.outcome(w.sites[0], v, Wait)

@@ -12,6 +12,8 @@ type place struct {
 	tick   uint16
 }
 
+// compare orders places in line: by bucket (the minute of the first request), then by tick (a tenth of a second in it). It
+// returns a negative number, 0 or a positive number.
 func (p place) compare(o place) int {
 	return cmp.Or(cmp.Compare(p.bucket, o.bucket), cmp.Compare(p.tick, o.tick))
 }
@@ -21,7 +23,8 @@ const (
 	ticks = int(time.Minute / tick) // of a bucket
 )
 
-// placeOf returns where a ticket queues.
+// placeOf returns the place in line of a waiting ticket: by the time of the visitor's first request or, if that is within the
+// range of the shuffle, a place that depends on the ticket's id and the shuffle's secret.
 func (s *Settings) placeOf(t *Ticket) place {
 	bucket := t.Bucket()
 	if at := s.Shuffle.bucketOf(t.ID, bucket); s.Shuffle.contains(bucket) {
@@ -55,9 +58,11 @@ type entry struct {
 	number uint32
 }
 
+// newLine returns an empty line.
 func newLine() line { return line{ticks: map[Minute]*ranks{}} }
 
-// enter puts a visitor in line, and sets the number of its row.
+// enter puts a visitor in line at r.place. If the visitor has come back since the first request (r.back), a slot may be reserved
+// for it from now on, and enter sets r.number, by which later calls recognise this entry. The caller stores r.
 func (l *line) enter(id TicketID, r *row) {
 	l.addToBucket(r.place.bucket, 1)
 	b := l.ticks[r.place.bucket]
@@ -77,7 +82,8 @@ func (l *line) enter(id TicketID, r *row) {
 	l.ready++
 }
 
-// remove takes a visitor out of line.
+// remove takes the visitor of row r out of line and out of the counts. The visitor's entry stays in the ranks until it is skipped
+// or pruned.
 func (l *line) remove(r *row) {
 	switch b := l.ticks[r.place.bucket]; {
 	case b == nil:
@@ -92,7 +98,8 @@ func (l *line) remove(r *row) {
 	l.addToBucket(r.place.bucket, -1)
 }
 
-// addToBucket adds visitors to a bucket.
+// addToBucket adds n visitors, removes them if n is negative, to the count of those who wait and of one bucket. A bucket with
+// none is deleted.
 func (l *line) addToBucket(bucket Minute, n int) {
 	l.waiting += n
 	i, ok := slices.BinarySearchFunc(l.buckets, bucket, func(b Bucket, m Minute) int { return int(b.Minute - m) })
@@ -113,7 +120,9 @@ const (
 	mostFine  = 240
 )
 
-// report returns the buckets, with those in parts that have the next visitors. Visitors from before a restart come first in theirs.
+// report returns how many visitors wait, by bucket. The oldest buckets, as far as they contain the next visitors to enter (next
+// of them), are divided into parts of a second. Visitors from before a restart, whose second is not known, are in the first part
+// of their bucket.
 func (l *line) report(next int) (list []Bucket) {
 	for _, b := range l.buckets {
 		ranks := l.ticks[b.Minute]
@@ -138,7 +147,7 @@ func (l *line) report(next int) (list []Bucket) {
 	return list
 }
 
-// readyAhead is how many of the visitors for whom a slot may be reserved wait before a place in its own bucket.
+// readyAhead returns how many visitors wait in the same bucket before p and have come back since their first request.
 func (l *line) readyAhead(p place) (n int) {
 	if b := l.ticks[p.bucket]; b != nil {
 		for _, c := range b.counts[:p.tick] {
@@ -152,7 +161,7 @@ func (l *line) readyAhead(p place) (n int) {
 // stream in less.
 const freshTicks = int(4500 * time.Millisecond / tick)
 
-// freshAhead is how many visitors came shortly before a place and have yet to come back.
+// freshAhead returns how many visitors made their first request less than 4.5 seconds before p and have not come back since.
 func (l *line) freshAhead(p place) (n int) {
 	sum := func(bucket Minute, from, to int) {
 		if b := l.ticks[bucket]; b != nil {
@@ -166,7 +175,8 @@ func (l *line) freshAhead(p place) (n int) {
 	return n
 }
 
-// readyOf is how many visitors of a bucket a slot may be reserved for.
+// readyOf returns for how many visitors of a bucket a slot may be reserved: they wait and have come back since their first
+// request.
 func (l *line) readyOf(bucket Minute) int {
 	if b := l.ticks[bucket]; b != nil {
 		return b.ready
@@ -174,8 +184,9 @@ func (l *line) readyOf(bucket Minute) int {
 	return 0
 }
 
-// aheadOf estimates how many enter before a visitor who waits at p. room has the buckets of all data centres, as they were a
-// moment ago. Visitors who have not come back some seconds after their first request do not count here: a flood of them never does.
+// aheadOf estimates how many visitors enter before a visitor who waits at p. room has the buckets of all data centres, as they
+// were a moment ago: the numbers of this data centre are scaled up by them. Visitors who have not come back some seconds after
+// their first request do not count: a flood of them never does.
 func (l *line) aheadOf(p place, room []Bucket) int {
 	n := float64(l.freshAhead(p))
 	for _, b := range l.buckets {

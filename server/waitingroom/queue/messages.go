@@ -69,7 +69,7 @@ const (
 	slice    = time.Minute / slices60
 )
 
-// sliceOf is the slice of a minute that a time is in, or nearest to.
+// sliceOf returns the number of the slice of 5 seconds in minute m that a time is in, or nearest to if it is outside the minute.
 func sliceOf(m Minute, at time.Time) int {
 	return min(slices60-1, max(0, int(at.Sub(m.Time())/slice)))
 }
@@ -130,7 +130,7 @@ type Room struct {
 	Holding bool
 }
 
-// Queued is how many wait.
+// Queued returns how many visitors wait, in all data centres.
 func (r *Room) Queued() int {
 	n := 0
 	for _, b := range r.Waiting {
@@ -139,13 +139,12 @@ func (r *Room) Queued() int {
 	return n
 }
 
-// slotsOfMinute is how many visitors may be admitted in the minute of At, including those
-// that have been.
+// slotsOfMinute returns how many visitors may be admitted in the whole minute of r.At, including those who have been.
 func (r *Room) slotsOfMinute(s *Settings) int {
-	return s.available(r.Active-r.Admitted, 0)
+	return s.availableSlots(r.Active-r.Admitted, 0)
 }
 
-// sumBuckets adds up the buckets of several data centres, each ascending, to minutes.
+// sumBuckets adds up the waiting visitors of several data centres by minute. Each list must be ascending, and so is the result.
 func sumBuckets(lists ...[]Bucket) []Bucket {
 	var sum []Bucket
 	eachBucket(lists, func(p place, counts []int) bool {
@@ -160,8 +159,8 @@ func sumBuckets(lists ...[]Bucket) []Bucket {
 	return sum
 }
 
-// eachBucket walks the lists from the oldest bucket on and gives yield how many of it
-// are in each list, until yield returns false. The counts are valid during the call.
+// eachBucket walks several lists of buckets at once, in ascending order of places. For each place it calls yield with how many
+// visitors of each list wait there, until yield returns false. The counts are valid during the call, and yield may change them.
 func eachBucket(lists [][]Bucket, yield func(place, []int) bool) {
 	at := make([]int, len(lists))
 	counts := make([]int, len(lists))
@@ -228,8 +227,8 @@ type Estimate struct {
 	P25, P50, P75 float64
 }
 
-// FIFOWait is the minutes until the visitors ahead are in, at so many admissions a
-// minute. It is infinite where there are none.
+// FIFOWait returns the minutes until the visitors ahead are in, if perMinute visitors are admitted a minute. It is infinite if
+// perMinute is 0.
 func FIFOWait(ahead int, perMinute float64) float64 {
 	if ahead <= 0 {
 		return 0
@@ -237,9 +236,9 @@ func FIFOWait(ahead int, perMinute float64) float64 {
 	return float64(ahead) / perMinute
 }
 
-// RandomWait is the minutes until a visitor is in with probability p, where each waiting
-// visitor has the same chance in each minute: log(1-p) / log(1-P), where P is the part
-// of them that is admitted in a minute. It is 0 where P is 1, infinite where P is 0.
+// RandomWait returns the minutes until a visitor is in with probability p, if each of the waiting visitors has the same chance in
+// each minute: log(1-p) / log(1-P), where P is the part of them that is admitted in a minute. It is 0 if P is 1 or more, infinite
+// if P is 0.
 func RandomWait(p, perMinute float64, waiting int) float64 {
 	chance := perMinute / float64(waiting)
 	if waiting <= 0 || chance >= 1 {
@@ -251,7 +250,7 @@ func RandomWait(p, perMinute float64, waiting int) float64 {
 	return math.Log1p(-p) / math.Log1p(-chance)
 }
 
-// estimate returns the estimated wait of a visitor in a bucket.
+// estimate returns the estimated wait of a visitor in a bucket, under method m.
 func (r *Room) estimate(m Method, bucket Minute) Estimate {
 	e := Estimate{Known: r.PerMinute > 0}
 	for _, b := range r.Waiting {

@@ -11,7 +11,7 @@ import (
 // Room is what is known about the room at a time.
 func (g *Global) Room(now time.Time) Room {
 	g.advance(now)
-	return g.room()
+	return g.sumReports()
 }
 
 // A world is a room whose messages take no time and never get lost, unless a test carries

@@ -57,7 +57,8 @@ type tickets struct {
 	absentUntil time.Time             // until when
 }
 
-// note has the journal learn of a ticket.
+// recordChange marks a ticket as changed for the next [DataCentre.TakeChanges]. It does nothing if the data centre keeps no
+// journal.
 func (t *tickets) recordChange(id TicketID) {
 	if t.changed != nil {
 		t.changed[id] = struct{}{}
@@ -67,8 +68,10 @@ func (t *tickets) recordChange(id TicketID) {
 // wheelSlot is the duration of a slot of the wheel. wheelSlotOf returns the slot of a time in nanoseconds.
 const wheelSlot = int64(8 * time.Second)
 
+// wheelSlotOf returns the number of the wheel's slot that a time falls into. at is in nanoseconds since 1970.
 func wheelSlotOf(at int64) int32 { return int32(at / wheelSlot) }
 
+// newTickets returns an empty table of tickets. Nothing in it can expire before now.
 func newTickets(now time.Time) tickets {
 	return tickets{
 		line: newLine(), rows: map[TicketID]row{}, ends: map[Minute][]TicketID{}, wheel: map[int32][]TicketID{}, spent: map[Minute][]TicketID{},
@@ -76,7 +79,8 @@ func newTickets(now time.Time) tickets {
 	}
 }
 
-// advance ends what is over at now.
+// advance ends the sessions that are over at now, removes waiting visitors who have not come back in time, and deletes the rows
+// of tickets that no longer need to be remembered. Visitors from before a restart count as waiting until absentUntil.
 func (t *tickets) advance(now time.Time, s *Settings) {
 	for over := MinuteOf(now.Add(-s.Skew)); t.aged <= over; t.aged++ {
 		for _, id := range t.ends[t.aged] {
@@ -117,7 +121,8 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 	}
 }
 
-// endSession remembers a ticket for as long as a waiting ticket with its id may have a place.
+// endSession replaces the row of a ticket by one that says that its session is over. It keeps the row for as long as the old
+// waiting ticket would have a place in line, or the revoked ticket would pass. The caller has counted the session out.
 func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
 	until := MinuteOf(now.Add(s.PlaceKept+s.Skew)) + 1
 	if r.revoked { // or as long as its accepted ticket would pass
@@ -130,7 +135,8 @@ func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
 	t.spent[until] = append(t.spent[until], id)
 }
 
-// countSession has an active ticket counted until the session ends; it counts nothing itself.
+// countSession stores the row of a ticket with a session, and schedules its end for the first whole minute at or after ends. The
+// caller counts active sessions.
 func (t *tickets) countSession(id TicketID, r row, ends time.Time) {
 	minute := MinuteOf(ends.Add(time.Minute - 1))
 	if r.ends != minute {
@@ -141,7 +147,8 @@ func (t *tickets) countSession(id TicketID, r row, ends time.Time) {
 	t.recordChange(id)
 }
 
-// joinLine counts a ticket as waiting until gone.
+// joinLine stores the row r of a waiting ticket and puts its visitor in line, unless the visitor is there at the same place. The
+// visitor is removed at about r.gone.
 func (t *tickets) joinLine(id TicketID, r row) {
 	old := t.rows[id]
 	r.number, r.wheel = old.number, old.wheel
@@ -158,13 +165,14 @@ func (t *tickets) joinLine(id TicketID, r row) {
 	t.rows[id] = r
 }
 
-// scheduleRemoval puts a waiting ticket into the slot of the wheel in which its visitor is gone.
+// scheduleRemoval puts a waiting ticket into the slot of the wheel for the time r.gone, when advance checks whether the visitor
+// has come back. It sets r.wheel. The caller stores r.
 func (t *tickets) scheduleRemoval(id TicketID, r *row) {
 	r.wheel = wheelSlotOf(r.gone)
 	t.wheel[r.wheel] = append(t.wheel[r.wheel], id)
 }
 
-// pruneEntries removes the entries of visitors who have left a bucket, once they are more than the others.
+// pruneEntries deletes the entries of visitors who have left a bucket, if they are by pruneAbove more than the others.
 func (t *tickets) pruneEntries(bucket Minute) {
 	b := t.ticks[bucket]
 	if b == nil || b.left <= b.ready+pruneAbove {
@@ -179,7 +187,7 @@ func (t *tickets) pruneEntries(bucket Minute) {
 // pruneAbove is how many entries of visitors who have left a bucket are no reason to prune.
 const pruneAbove = 64
 
-// isInLine reports whether the visitor of an entry is still in line by it, and a slot may be reserved for it.
+// isInLine reports whether e is the current entry of a visitor who waits and for whom a slot may be reserved.
 func (t *tickets) isInLine(e entry) bool {
 	r := t.rows[e.id]
 	return r.kind == waiting && r.back && r.number == e.number
@@ -191,7 +199,7 @@ type ledger struct {
 	granted int
 }
 
-// ledgerOf returns the ledger of a minute, and adds it if it is missing.
+// ledgerOf returns the ledger of a minute: its grants, charges and counts. It adds an empty one if it is missing.
 func (d *DataCentre) ledgerOf(m Minute) *ledger {
 	l := d.minutes[m]
 	if l == nil {
@@ -201,13 +209,14 @@ func (d *DataCentre) ledgerOf(m Minute) *ledger {
 	return l
 }
 
-// chargeableMinutes returns the minutes in which an admission now may be by the global object's
-// clock: this minute and, near its start or end, the neighbour.
+// chargeableMinutes returns the first and last minute that it may be by the global object's clock when it is now here: this
+// minute and, near its start or end, the neighbour. An admission is charged to the grants of each of them.
 func (s *Settings) chargeableMinutes(now time.Time) (first, last Minute) {
 	return MinuteOf(now.Add(-s.Skew)), MinuteOf(now.Add(s.Skew))
 }
 
-// charge takes a slot from the grants, for an admission at used, which is now or, for a reserved slot, when that lapses at last.
+// charge takes a slot from the grants of each chargeable minute. used is when the visitor enters: now or, for a reserved slot,
+// the latest possible time.
 func (d *DataCentre) charge(used time.Time) {
 	first, last := d.settings.chargeableMinutes(d.now)
 	for m := first; m <= last; m++ {
@@ -217,7 +226,8 @@ func (d *DataCentre) charge(used time.Time) {
 	}
 }
 
-// moveCharge records that a slot that was charged at a time, for an admission at from at last, is used at to at last.
+// moveCharge moves a charge between the parts of its minutes, after a reserved slot is used. The slot was charged at the time
+// charged for an admission at from at the latest. It is used at to at the latest. The number of charges stays the same.
 func (d *DataCentre) moveCharge(charged, from, to time.Time) {
 	first, last := d.settings.chargeableMinutes(charged)
 	for m := first; m <= last; m++ {
@@ -227,7 +237,7 @@ func (d *DataCentre) moveCharge(charged, from, to time.Time) {
 	}
 }
 
-// refund returns the reserved slot of a ticket that has not used it to the grants of the minutes that are not over.
+// refund takes back the charge for the reserved slot of row r, which was not used, in those of its minutes that are not over.
 func (d *DataCentre) refund(r *row) {
 	first, last := d.settings.chargeableMinutes(time.Unix(0, r.accepted))
 	for m := first; m <= last; m++ {
@@ -238,7 +248,7 @@ func (d *DataCentre) refund(r *row) {
 	}
 }
 
-// unused returns how many more visitors the grants allow to be admitted now.
+// unused returns how many more visitors the grants allow to be admitted now. It may be negative.
 func (d *DataCentre) unused() int {
 	first, last := d.settings.chargeableMinutes(d.now)
 	least := MaxUsers
@@ -252,8 +262,7 @@ func (d *DataCentre) unused() int {
 	return least
 }
 
-// hasGrants reports whether there have been grants for the minutes that an admission now
-// would be charged to.
+// hasGrants reports whether there have been grants, used or not, for every minute that an admission now would be charged to.
 func (d *DataCentre) hasGrants() bool {
 	first, last := d.settings.chargeableMinutes(d.now)
 	for m := first; m <= last; m++ {

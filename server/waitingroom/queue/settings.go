@@ -235,7 +235,8 @@ type Shuffle struct {
 	Salt uint64
 }
 
-// bucketOf returns the bucket in which a ticket queues, of the bucket of its first request.
+// bucketOf returns the bucket in which a ticket queues: a random one for that ticket if bucket, that of its first request, is in
+// the range of the shuffle, otherwise bucket.
 func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
 	if !s.contains(bucket) {
 		return bucket
@@ -243,10 +244,11 @@ func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
 	return s.From + Minute(mixBits(id, s.Salt)%uint64(s.Until-s.From))
 }
 
-// contains reports whether a bucket is one of them.
+// contains reports whether a bucket is in the shuffle's range.
 func (s Shuffle) contains(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
-// WithDefaults fills in the zero fields, and reports settings that no room can work with.
+// WithDefaults returns the settings with defaults in place of zero fields. It returns an error for a setting that is out of
+// range.
 func (s Settings) WithDefaults() (Settings, error) {
 	s.SessionDuration = cmp.Or(s.SessionDuration, 5*time.Minute)
 	s.Method = cmp.Or(s.Method, FIFO)
@@ -285,5 +287,5 @@ func (s Settings) WithDefaults() (Settings, error) {
 	return s, nil
 }
 
-// unlimited reports whether visitors are admitted without grants.
+// unlimited reports whether visitors are admitted without limits: the room is suspended, or its method is Passthrough.
 func (s *Settings) unlimited() bool { return s.Suspended || s.Method == Passthrough }

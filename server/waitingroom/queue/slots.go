@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// available is how many visitors may be admitted now.
-func (s *Settings) available(active, admittedThisMinute int) int {
+// availableSlots returns how many visitors the limits allow to be admitted now, if active sessions exist and admittedThisMinute
+// visitors have been admitted in this minute.
+func (s *Settings) availableSlots(active, admittedThisMinute int) int {
 	return max(0, min(s.TotalActiveUsers-active, s.NewUsersPerMinute-admittedThisMinute))
 }
 
@@ -20,11 +21,12 @@ type Bucket struct {
 	Tick    uint16 `json:",omitempty"`
 }
 
+// place returns the place in line at which the bucket, or the part of it, begins.
 func (b Bucket) place() place { return place{b.Minute, b.Tick} }
 
-// divide shares whole out in proportion to the weights, by largest remainder, so that
-// the parts sum to the whole. Among equal remainders the larger weight comes first,
-// then the earlier one. Where all weights are zero, so are the parts.
+// divide divides a whole number in proportion to the weights, by largest remainder, so that the parts sum to the whole. Among
+// equal remainders the larger weight comes first, then the earlier one. If all weights are zero, so are the parts. Negative
+// weights count as zero.
 func divide(whole int, weights []int) []int {
 	parts := make([]int, len(weights))
 	total := uint64(0)
@@ -54,8 +56,8 @@ func divide(whole int, weights []int) []int {
 	return parts
 }
 
-// divideCapped is divide where no part may exceed its cap; the rest goes to the other
-// parts. Those without weight come last, by their caps.
+// divideCapped divides a whole number in proportion to the weights, but no part exceeds its cap. The excess goes to the other
+// parts, and finally to those without weight, by their caps. What exceeds all caps is not assigned.
 func divideCapped(whole int, weights, caps []int) []int {
 	parts := make([]int, len(weights))
 	room := slices.Clone(caps)
@@ -101,8 +103,8 @@ type Traffic struct {
 	Of int
 }
 
-// divideSlots divides slots by the shares of the traffic: of is the slots of each data centre, in the order of the shares, and anywhere the
-// slots that are not reserved: all of them without a history.
+// divideSlots divides slots by the data centres' shares of the traffic. of has the slots of each data centre, in the order of
+// t.Shares. anywhere is how many slots are reserved for no data centre: all of them if there was no traffic.
 func (t Traffic) divideSlots(slots int) (of []int, anywhere int) {
 	weights := make([]int, len(t.Shares)+1)
 	sum := 0
@@ -118,7 +120,8 @@ func (t Traffic) divideSlots(slots int) (of []int, anywhere int) {
 	return parts[:len(t.Shares)], parts[len(t.Shares)]
 }
 
-// slotsOf returns the slots of one data centre, and those that no data centre has reserved.
+// slotsOf returns how many of the slots belong to one data centre by its share of the traffic, and how many are reserved for no
+// data centre.
 func (t Traffic) slotsOf(slots int, dataCentre string) (own, anywhere int) {
 	of, anywhere := t.divideSlots(slots)
 	for i, s := range t.Shares {
@@ -129,10 +132,10 @@ func (t Traffic) slotsOf(slots int, dataCentre string) (own, anywhere int) {
 	return 0, anywhere
 }
 
-// perWorker is how many of the slots each worker may use under Even and Adaptive.
-// Utilisation is the part of the active users in their limit. It is rounded down;
-// under Even the parts of all workers never sum to more than the slots.
-func (s *Settings) perWorker(slots, workers int, utilisation float64) int {
+// slotsPerWorker returns how many of the slots each worker may use under the allocators Even and Adaptive, rounded down.
+// Utilisation is the active users in proportion to their limit, from 0 to 1. Under Even the parts of all workers never sum to
+// more than the slots. Under Adaptive they may.
+func (s *Settings) slotsPerWorker(slots, workers int, utilisation float64) int {
 	workers = max(1, workers)
 	if s.Allocator != Adaptive {
 		return slots / workers

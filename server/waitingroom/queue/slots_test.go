@@ -40,7 +40,7 @@ func TestAvailable(t *testing.T) {
 		{200, 100, 0, 170, 0},
 	} {
 		s := settings(t, c.total, c.perMinute)
-		if got := s.available(c.active, c.admitted); got != c.want {
+		if got := s.availableSlots(c.active, c.admitted); got != c.want {
 			t.Errorf("%d of %d active, %d of %d admitted: %d slots, want %d", c.active, c.total, c.admitted, c.perMinute, got, c.want)
 		}
 	}
@@ -222,7 +222,7 @@ func TestPerWorker(t *testing.T) {
 		{"the diagram", Adaptive, 10, 2, 0.1, diagram, 8},
 	} {
 		s := settings(t, 200, 200, func(s *Settings) { s.Allocator, s.CurveFactor = c.allocator, c.curve })
-		if got := s.perWorker(c.slots, c.workers, c.utilisation); got != c.want {
+		if got := s.slotsPerWorker(c.slots, c.workers, c.utilisation); got != c.want {
 			t.Errorf("%s: %d for each worker, want %d", c.name, got, c.want)
 		}
 	}
@@ -244,7 +244,7 @@ func TestWorkerBudget(t *testing.T) {
 	} {
 		w := NewWorker("w", settings(t, 200, 200, func(s *Settings) { s.Allocator = c.allocator }), 1)
 		w.Apply(WorkerState{Worker: "w", DataCentre: c.dataCentre, Workers: c.workers, Room: room})
-		slots := w.settings.available(room.Active, 0)
+		slots := w.settings.availableSlots(room.Active, 0)
 		if got := w.slotBudget(slots); slots != 150 || got != c.want {
 			t.Errorf("%v in %s: %d of %d slots, want %d of 150", c.allocator, c.dataCentre, got, slots, c.want)
 		}

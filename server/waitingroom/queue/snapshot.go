@@ -19,10 +19,10 @@ type pack struct {
 // version is the first number of every snapshot.
 const version = 2
 
-// writePack returns a pack to write a snapshot.
+// writePack returns a pack that writes a snapshot.
 func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
-// readPack returns a pack to read a snapshot. It fails for a snapshot of another version.
+// readPack returns a pack that reads data, a snapshot. The pack has failed if the snapshot is of another version.
 func readPack(data []byte) *pack {
 	p := &pack{bytes: data, reading: true}
 	if len(data) == 0 || data[0] != version {
@@ -33,22 +33,23 @@ func readPack(data []byte) *pack {
 	return p
 }
 
-// end returns an error if the pack has read anything but one complete snapshot.
-func (p *pack) end() error {
+// checkEnd returns an error if reading has failed, or if bytes follow after what was read.
+func (p *pack) checkEnd() error {
 	if p.failed || len(p.bytes) > 0 {
 		return errors.New("snapshot of the waiting room: damaged, or of another version")
 	}
 	return nil
 }
 
-// fail stops reading a snapshot if it is wrong: it has a value that no machine writes.
+// fail stops reading, for good, if wrong is true: the snapshot has a value that cannot have been written. It does nothing in a
+// pack that writes.
 func (p *pack) fail(wrong bool) {
 	if p.reading && wrong {
 		p.failed, p.bytes = true, nil
 	}
 }
 
-// packInt writes or reads an integer.
+// packInt writes the integer at n as a variable-length number, or reads it into n. On failure n stays.
 func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	if !p.reading {
 		p.bytes = binary.AppendVarint(p.bytes, int64(*n))
@@ -61,6 +62,7 @@ func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	}
 }
 
+// bool writes the value at b, or reads it into b.
 func (p *pack) bool(b *bool) {
 	n := 0
 	if *b {
@@ -70,7 +72,7 @@ func (p *pack) bool(b *bool) {
 	*b = n != 0
 }
 
-// time packs a time to the nanosecond; the zero time is 0.
+// time writes a time to the nanosecond, or reads it. The zero time is stored as 0.
 func (p *pack) time(t *time.Time) {
 	n := int64(0)
 	if !t.IsZero() {
@@ -82,7 +84,7 @@ func (p *pack) time(t *time.Time) {
 	}
 }
 
-// raw packs bytes of a length that both sides know.
+// raw writes the bytes of b, or fills b with the next len(b) bytes.
 func (p *pack) raw(b []byte) {
 	if !p.reading {
 		p.bytes = append(p.bytes, b...)
@@ -92,6 +94,7 @@ func (p *pack) raw(b []byte) {
 	p.bytes = p.bytes[copy(b, p.bytes):]
 }
 
+// string writes a string with its length, or reads it into s.
 func (p *pack) string(s *string) {
 	b := make([]byte, p.length(len(*s)))
 	copy(b, *s)
@@ -99,7 +102,8 @@ func (p *pack) string(s *string) {
 	*s = string(b)
 }
 
-// length packs the length of a list, whose members take a byte at least.
+// length writes n, the length of a list, and returns it; or reads a length and returns that. Each member takes at least one byte,
+// so a length beyond the remaining bytes fails, and 0 is returned.
 func (p *pack) length(n int) int {
 	packInt(p, &n)
 	p.fail(n < 0 || n > len(p.bytes))
@@ -109,6 +113,8 @@ func (p *pack) length(n int) int {
 	return n
 }
 
+// packList writes a list with its length, or replaces it by the list that it reads. It calls member for each member, to write or
+// read it.
 func packList[T any](p *pack, list *[]T, member func(*T)) {
 	if n := p.length(len(*list)); p.reading {
 		*list = nil
@@ -121,7 +127,8 @@ func packList[T any](p *pack, list *[]T, member func(*T)) {
 	}
 }
 
-// packMap packs a map by minutes, in ascending order.
+// packMap writes a map by minutes in ascending order, or replaces it by the map that it reads. It calls value for each value, to
+// write or read it.
 func packMap[T any](p *pack, m *map[Minute]T, value func(*T)) {
 	minutes := slices.Sorted(maps.Keys(*m))
 	if p.reading {
@@ -135,29 +142,30 @@ func packMap[T any](p *pack, m *map[Minute]T, value func(*T)) {
 	})
 }
 
-// Snapshot is the state that [RestoreGlobal] continues from. Its size goes with the
-// number of data centres and of buckets in which visitors wait.
+// Snapshot returns the encoded state, from which [RestoreGlobal] continues. Its size grows with the number of data centres and of
+// buckets in which visitors wait.
 func (g *Global) Snapshot() []byte {
 	p := writePack()
 	g.pack(p)
 	return p.bytes
 }
 
-// RestoreGlobal returns the global object that a snapshot was taken from. It has to be
-// the last one before an answer was sent: where it may be an older one, or it cannot be
-// read, [RecoverGlobal] is safe.
+// RestoreGlobal returns the global object whose Snapshot is data. It must be the last snapshot before a response was sent. If it
+// may be an older one, or if this function fails, [RecoverGlobal] is safe. It fails for a damaged snapshot, and one that is more
+// than an hour ahead of now.
 func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 	g := NewGlobal(s, now)
 	p := readPack(data)
 	g.pack(p)
 	p.fail(g.now.After(now.Add(maxAhead)))
-	if err := p.end(); err != nil {
+	if err := p.checkEnd(); err != nil {
 		return nil, err
 	}
 	g.advance(now)
 	return g, nil
 }
 
+// pack writes the state of the global object to p, or reads it from p into g.
 func (g *Global) pack(p *pack) {
 	p.time(&g.now)
 	p.bool(&g.holding)
@@ -178,10 +186,11 @@ func (g *Global) pack(p *pack) {
 		}
 		*id = reporterID{r.DataCentre, r.Incarnation}
 		p.fail(g.reporters[*id] != nil)
-		g.add(*id, r)
+		g.insertReporter(*id, r)
 	})
 }
 
+// pack writes what the global object knows about a data centre to p, or reads it from p into r.
 func (r *reporter) pack(p *pack) {
 	p.string(&r.DataCentre)
 	packInt(p, &r.Incarnation)
@@ -202,10 +211,12 @@ func (r *reporter) pack(p *pack) {
 	p.bool(&r.Ended)
 }
 
+// buckets writes a list of buckets, or reads it. Ticks within a bucket are not stored.
 func (p *pack) buckets(list *[]Bucket) {
 	packList(p, list, func(b *Bucket) { packInt(p, &b.Minute); packInt(p, &b.Waiting) })
 }
 
+// counts writes the counts of a minute, or reads them into c.
 func (p *pack) counts(c *MinuteCounts) {
 	packInt(p, &c.Minute)
 	packInt(p, &c.Charged)

@@ -11,7 +11,7 @@ import (
 // Minute is a calendar minute: minutes since 1970 in UTC.
 type Minute int64
 
-// MinuteOf cuts t to its minute.
+// MinuteOf returns the calendar minute that contains t.
 func MinuteOf(t time.Time) Minute {
 	s := t.Unix()
 	m := s / 60
@@ -21,10 +21,10 @@ func MinuteOf(t time.Time) Minute {
 	return Minute(m)
 }
 
-// Time is when the minute begins.
+// Time returns when the minute begins.
 func (m Minute) Time() time.Time { return time.Unix(int64(m)*60, 0).UTC() }
 
-// end is when the minute is over.
+// end returns when the minute is over, which is when the next one begins.
 func (m Minute) end() time.Time { return (m + 1).Time() }
 
 // TicketID tells tickets apart. It has to be random, because it decides about places in a
@@ -55,32 +55,33 @@ type Ticket struct {
 	Ends time.Time
 }
 
-// Bucket is the minute of the first request. Tickets of one bucket are equal under [FIFO].
+// Bucket returns the minute of the visitor's first request. Under [FIFO] older buckets enter first.
 func (t *Ticket) Bucket() Minute { return MinuteOf(t.Since) }
 
 // Waiting reports whether the visitor has not been admitted yet.
 func (t *Ticket) Waiting() bool { return t.AcceptedAt.IsZero() }
 
-// First reports whether this is the first request of the visitor.
+// First reports whether the ticket comes with the first request of its visitor: it has no check-in and no session.
 func (t *Ticket) First() bool { return t.LastCheckIn.IsZero() && t.Waiting() }
 
-// hasLostPlace reports whether a waiting ticket has lost its place because the visitor stayed away too long, or has values that no data
-// centre writes.
+// hasLostPlace reports whether a waiting ticket has lost its place in line: the visitor stayed away longer than PlaceKept, or the
+// ticket has times in the future, which no data centre writes. A first request has not.
 func (s *Settings) hasLostPlace(now time.Time, t *Ticket) bool {
 	ahead := now.Add(s.Skew)
 	return !t.First() && (now.Sub(t.LastCheckIn) > s.PlaceKept || t.LastCheckIn.After(ahead) || t.Bucket() > MinuteOf(ahead))
 }
 
-// isCounted reports whether a ticket still counts as active or waiting.
+// isCounted reports whether the ticket still counts at now: its session is not over or, while it waits, its next check-in is not
+// overdue.
 func (t *Ticket) isCounted(now time.Time) bool {
 	if t.Waiting() {
-		return t.next().Add(absence).After(now)
+		return t.nextCheckIn().Add(absence).After(now)
 	}
 	return t.Ends.After(now)
 }
 
-// next is when the next check-in of a waiting ticket counts.
-func (t *Ticket) next() time.Time { return t.LastCheckIn.Add(t.RefreshInterval) }
+// nextCheckIn returns the time from which the next check-in of a waiting ticket counts.
+func (t *Ticket) nextCheckIn() time.Time { return t.LastCheckIn.Add(t.RefreshInterval) }
 
 // Outcome is what happens to a request.
 type Outcome uint8
@@ -135,8 +136,8 @@ const (
 	SessionRenews
 )
 
-// Session says what an accepted ticket is worth at now. It takes no lock and does not
-// allocate, so that a request with a session costs the room next to nothing.
+// Session returns whether the session of an admitted ticket is over at now, passes, or passes and has to be renewed. It looks
+// only at the ticket, takes no lock and does not allocate, so that a request with a session costs the room next to nothing.
 func (s *Settings) Session(now time.Time, t *Ticket) Session {
 	switch {
 	case t.Waiting() || t.LastCheckIn.Before(t.AcceptedAt) || t.LastCheckIn.After(now.Add(s.Skew)):
@@ -152,9 +153,8 @@ func (s *Settings) Session(now time.Time, t *Ticket) Session {
 // maxSession is the longest time from a renewal to the session's end.
 const maxSession = 31 * time.Minute
 
-// sessionEnd is when a session that is begun or renewed at now ends. A renewable session
-// counts from the end of the minute, so that later requests in that minute need not be
-// recorded.
+// sessionEnd returns the end of a session that is started or renewed at now: after SessionDuration, but at most longest. A
+// renewable session counts from the end of the minute, so that later requests in that minute need not be recorded.
 func (s *Settings) sessionEnd(now time.Time, longest time.Duration) time.Time {
 	d := min(s.SessionDuration, longest)
 	if s.FixedSessions {
@@ -163,8 +163,8 @@ func (s *Settings) sessionEnd(now time.Time, longest time.Duration) time.Time {
 	return MinuteOf(now).end().Add(d)
 }
 
-// mixBits spreads the bits of a ticket's id and a salt over 64 bits (the finaliser of
-// SplitMix64, Steele, Lea and Flood 2014).
+// mixBits returns 64 bits that depend on all bits of a ticket's id and of salt (the finaliser of SplitMix64, Steele, Lea and
+// Flood 2014).
 func mixBits(id TicketID, salt uint64) uint64 {
 	step := func(x uint64) uint64 {
 		x += 0x9e3779b97f4a7c15
@@ -175,8 +175,7 @@ func mixBits(id TicketID, salt uint64) uint64 {
 	return step(step(step(salt)^binary.LittleEndian.Uint64(id[:8])) ^ binary.LittleEndian.Uint64(id[8:]))
 }
 
-// newRandom returns the random generator of one machine. Its numbers depend on seed, name and
-// incarnation only.
+// newRandom returns a random generator for one data centre or worker. Its numbers depend on seed, name and incarnation only.
 func newRandom(seed uint64, name string, incarnation int64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(name))
@@ -187,14 +186,14 @@ func newRandom(seed uint64, name string, incarnation int64) *rand.Rand {
 // variation is how far an interval may be from its mean, in percent.
 const variation = 15
 
-// drawRefresh draws an interval until the next check-in, in whole seconds.
+// drawRefresh returns a random interval until the next check-in, in whole seconds, which is within 15 % of RefreshInterval.
 func (s *Settings) drawRefresh(r *rand.Rand) time.Duration {
 	mean := int(s.RefreshInterval / time.Second)
 	spread := max(1, (mean*variation+50)/100)
 	return time.Duration(mean-spread+r.IntN(2*spread+1)) * time.Second
 }
 
-// longestRefresh is no less than refresh ever returns.
+// longestRefresh returns an upper bound of what drawRefresh returns.
 func (s *Settings) longestRefresh() time.Duration {
 	return s.RefreshInterval + s.RefreshInterval*(variation+5)/100
 }

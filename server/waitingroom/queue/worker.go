@@ -31,16 +31,18 @@ type sentTicket struct {
 	Ticket
 }
 
-// NewWorker returns a worker that knows of no visitors yet. The settings must have come
-// from [Settings.WithDefaults].
+// NewWorker returns a worker that knows of no visitors yet. name distinguishes it among the workers of a data centre, seed
+// determines its random numbers. The settings must have come from [Settings.WithDefaults].
 func NewWorker(name string, s Settings, seed uint64) *Worker {
 	return &Worker{name: name, settings: s, rng: newRandom(seed, "worker "+name, 0), covered: map[Minute]int{}}
 }
 
-// Configure changes the settings.
+// Configure replaces the settings.
 func (w *Worker) Configure(s Settings) { w.settings = s }
 
-// Visit decides about a request, or says Ask.
+// Visit decides about a request with ticket t. With the Counter allocator it only passes valid sessions and refuses or delays
+// what needs no count; the outcome of all other requests is Ask, so the data centre has to decide. With the other allocators it
+// decides alone, and records the ticket for the next report.
 func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	w.now = later(w.now, now)
 	s := &w.settings
@@ -62,7 +64,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	switch {
 	case s.Method == Reject:
 		return Decision{Outcome: Refuse, Ticket: t}
-	case !t.First() && w.now.Before(t.next()) && s.Method != Passthrough:
+	case !t.First() && w.now.Before(t.nextCheckIn()) && s.Method != Passthrough:
 		return Decision{Outcome: Wait, Ticket: t, Estimate: w.estimate(&t)}
 	case s.Allocator == Counter:
 		return Decision{Outcome: Ask, Ticket: t}
@@ -73,7 +75,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	if first {
 		t.Since = w.now
 	}
-	if s.Method == Passthrough || !s.QueueAll && w.admits(&t, first) {
+	if s.Method == Passthrough || !s.QueueAll && w.tryAdmit(&t, first) {
 		t.AcceptedAt, t.RefreshInterval = w.now, 0
 		return w.startSession(t)
 	}
@@ -82,29 +84,31 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: w.estimate(&t)}
 }
 
-// startSession starts or renews the session of a ticket.
+// startSession starts or renews the session of a ticket from now, records it for the next report, and returns Pass with the
+// changed ticket.
 func (w *Worker) startSession(t Ticket) Decision {
 	t.LastCheckIn, t.Ends = w.now, w.settings.sessionEnd(w.now, maxSession)
 	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// estimate returns the estimated wait of a ticket.
+// estimate returns the estimated wait of a waiting ticket, by the last state of the room that the worker received.
 func (w *Worker) estimate(t *Ticket) Estimate {
 	return w.state.Room.estimate(w.settings.Method, w.settings.placeOf(t).bucket)
 }
 
-// admits reports whether this worker admits a ticket, within its part of the slots of this minute, and counts the admission.
-func (w *Worker) admits(t *Ticket, first bool) bool {
+// tryAdmit reports whether this worker admits a waiting ticket within its part of this minute's slots and, if so, counts the
+// admission. first says that this is the visitor's first request.
+func (w *Worker) tryAdmit(t *Ticket, first bool) bool {
 	s, room := &w.settings, &w.state.Room
 	if m := MinuteOf(w.now); w.minute != m {
 		w.minute, w.used = m, 0
 		clear(w.covered)
 	}
 	// the slots that are left, and those of the whole minute, as far as was heard
-	left, slots := s.available(room.Active, room.Admitted), room.slotsOfMinute(s)
+	left, slots := s.availableSlots(room.Active, room.Admitted), room.slotsOfMinute(s)
 	if MinuteOf(room.At) != w.minute {
-		left = s.available(room.Active, 0)
+		left = s.availableSlots(room.Active, 0)
 		slots = left
 	}
 	ok := false
@@ -122,8 +126,9 @@ func (w *Worker) admits(t *Ticket, first bool) bool {
 	return ok
 }
 
-// coverage reports whether the remaining slots suffice for all visitors of the ticket's bucket, or for some of them; at a visitor's first
-// request, whether any slots remain after all buckets.
+// coverage compares left, the remaining slots, with the visitors who wait before the ticket and in its bucket. wholly is true if
+// the slots suffice for the whole bucket, partly if they suffice for some visitors of it. At a visitor's first request partly
+// says whether slots remain after all buckets. Under Random both are false.
 func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool) {
 	place := w.settings.placeOf(t).bucket
 	if w.settings.Method == Random {
@@ -141,17 +146,17 @@ func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool)
 	return false, left > 0
 }
 
-// slotBudget returns how many of a room's slots this worker may use: its part of the data centre's slots and of those that no data centre
-// has reserved.
+// slotBudget returns how many of the room's slots this worker may use: its part of the data centre's slots and of those that are
+// reserved for no data centre.
 func (w *Worker) slotBudget(slots int) int {
 	s, room := &w.settings, &w.state.Room
 	own, anywhere := room.Traffic.slotsOf(slots, w.state.DataCentre)
 	utilisation := float64(room.Active) / float64(s.TotalActiveUsers)
-	return s.perWorker(own, w.state.Workers, utilisation) + s.perWorker(anywhere, room.Workers, utilisation)
+	return s.slotsPerWorker(own, w.state.Workers, utilisation) + s.slotsPerWorker(anywhere, room.Workers, utilisation)
 }
 
-// Report returns a report for the data centre: every ticket since the last report that the data centre has acknowledged, except those that
-// have expired.
+// Report returns a report for the data centre: every ticket that the worker has decided about since the last report that the data
+// centre has acknowledged, except tickets that no longer count as active or waiting.
 func (w *Worker) Report(now time.Time) WorkerReport {
 	w.now = later(w.now, now)
 	w.seq++
@@ -163,7 +168,8 @@ func (w *Worker) Report(now time.Time) WorkerReport {
 	return r
 }
 
-// Apply applies the response of the data centre.
+// Apply takes over the data centre's response to a report, and deletes the acknowledged tickets. Older responses and those for
+// another worker are ignored.
 func (w *Worker) Apply(st WorkerState) {
 	if st.Worker != w.name || w.known && st.Ack < w.state.Ack {
 		return
@@ -172,7 +178,8 @@ func (w *Worker) Apply(st WorkerState) {
 	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return t.seq <= st.Ack })
 }
 
-// ReportEvery is how often the worker should report.
+// ReportEvery returns the interval at which the worker should report: what the data centre has named, or a second before the
+// first response.
 func (w *Worker) ReportEvery() time.Duration {
 	if !w.known {
 		return fastestReport
@@ -180,8 +187,8 @@ func (w *Worker) ReportEvery() time.Duration {
 	return w.state.ReportEvery
 }
 
-// MergeReport takes a worker's report and answers it. A report that comes twice changes
-// nothing the second time.
+// MergeReport counts the tickets in a worker's report, records that the worker is alive, and returns the response. A report that
+// comes twice changes nothing the second time.
 func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState {
 	d.advance(now)
 	d.workers[report.Worker] = d.now
@@ -196,11 +203,11 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 	}
 }
 
-// mergeTicket takes a ticket that a worker has decided about.
+// mergeTicket counts a ticket that a worker has admitted, renewed or had wait. It ignores a ticket if its row is as new.
 func (d *DataCentre) mergeTicket(t *Ticket) {
 	r, known := d.rows[t.ID]
 	if t.Waiting() {
-		next := t.next().UnixNano()
+		next := t.nextCheckIn().UnixNano()
 		if known && (r.kind != waiting || r.at >= next) {
 			return
 		}
@@ -232,7 +239,8 @@ func (d *DataCentre) mergeTicket(t *Ticket) {
 	d.countSession(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
 }
 
-// workerReportEvery is a second for a few workers, and more for many.
+// workerReportEvery returns the interval at which each worker should report: a second for a few workers, up to slowestReport for
+// many.
 func (d *DataCentre) workerReportEvery() time.Duration {
 	return min(slowestReport, max(fastestReport, time.Duration(len(d.workers))*time.Second/reportsPerSecond))
 }
