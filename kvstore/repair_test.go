@@ -407,7 +407,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !s.guard.stuck.Load() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Minute); !s.guard.stuck.Load() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if !s.guard.stuck.Load() {

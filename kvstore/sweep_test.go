@@ -169,7 +169,7 @@ func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
 	if !strings.Contains(what, ".blob") {
 		return
 	}
-	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, end := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer end()
 	if err := pebbleOf(s).Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
 		t.Errorf("%s: compaction after it was restored: %v", what, err)

@@ -77,7 +77,7 @@ func TestDamagedCodingsHeal(t *testing.T) {
 		for range 3 {
 			everyFile()
 		}
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for counter(t, registry, "larder_store_contents_repaired_total", "", "") < 13 && time.Now().Before(deadline) {
 			time.Sleep(time.Millisecond)
 		}
@@ -158,7 +158,7 @@ func TestContentDamagedInEveryCoding(t *testing.T) {
 	for range 20 {
 		wantStatus(t, get(a, "GET", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", "br"), 503)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for counter(t, registry, "larder_store_contents_damaged", "", "") < 1 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

@@ -46,7 +46,7 @@ func scriptCalled(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pattern, err := regexp.Compile("(?m)^" + args[1])
 	ts.Check(err)
-	for deadline := time.Now().Add(scriptPatience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(scriptTimeout); ; time.Sleep(5 * time.Millisecond) {
 		text := ts.ReadFile(args[0])
 		if pattern.MatchString(text) {
 			return

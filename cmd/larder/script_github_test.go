@@ -37,7 +37,7 @@ func scriptSame(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return ref.Hash().String()
 	}
-	for deadline := time.Now().Add(scriptPatience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(scriptTimeout); ; time.Sleep(20 * time.Millisecond) {
 		one, two := at(args[0]), at(args[1])
 		if one == two && one != "" {
 			return

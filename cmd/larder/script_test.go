@@ -147,8 +147,8 @@ func scriptParams() testscript.Params {
 	}
 }
 
-// scriptPatience is how long a script waits for what ought to happen at once.
-const scriptPatience = 30 * time.Second
+// scriptTimeout is how long a script waits for something before it fails. It is much longer than anything takes, also on a busy machine.
+const scriptTimeout = 3 * time.Minute
 
 func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
@@ -185,7 +185,7 @@ func scriptReady(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: ready FILE")
 	}
-	for deadline := time.Now().Add(scriptPatience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(scriptTimeout); ; time.Sleep(5 * time.Millisecond) {
 		text, err := os.ReadFile(ts.MkAbs(args[0]))
 		if err == nil {
 			ts.Setenv("ADDRESS", strings.TrimSpace(string(text)))
@@ -255,7 +255,7 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want := strings.Join(args[2:], "")
 	var last string
-	for deadline := time.Now().Add(scriptPatience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(scriptTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		response, body, err := request(ts, http.MethodGet, args[1], http.Header{})
 		if err != nil {
 			last = err.Error()
@@ -340,7 +340,7 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		return fix
 	}
 	fix := found()
-	for deadline := time.Now().Add(scriptPatience); fix == "" && time.Now().Before(deadline); fix = found() {
+	for deadline := time.Now().Add(scriptTimeout); fix == "" && time.Now().Before(deadline); fix = found() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	runs := strings.Contains(fix, "larder up ")
@@ -366,7 +366,7 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		err = cmd.Wait()
 	}
 	repaired := false
-	for deadline := time.Now().Add(scriptPatience); err == nil && !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(scriptTimeout); err == nil && !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		_, starting := os.Stat(ready) // before, larder doctor would open the folder itself
 		repaired = (!runs || starting == nil) && found() == ""
 	}

@@ -129,7 +129,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	h.url = server.URL
 	h.close = sync.OnceFunc(func() {
 		server.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if err := runtime.Close(ctx); err != nil {
 			t.Error(err)
