@@ -22,34 +22,35 @@ type Batch struct {
 
 var errDone = errors.New("the batch was committed or closed before")
 
-// NewBatch begins a batch. Close it, committed or not.
+// NewBatch returns an empty batch of changes of the store. The caller closes it, committed or not.
 //
 //go:noinline
 func (s *Store) NewBatch() *Batch {
 	return &Batch{store: s, batch: pebbleOf(s).NewBatch()}
 }
 
-// Set stores value under key. Both are copied.
+// Set adds to the batch that key has value in ns. Both slices are copied. An error, such as that the batch is too large, is returned by Commit.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
 	if b.fits(len(key) + len(value)) {
 		b.err = pebbleBatch(b).Set(ns.physical(key), value, nil)
 	}
 }
 
-// Delete removes key, if it is there.
+// Delete adds to the batch the deletion of a row, if it exists. An error, such as that the batch is too large, is returned by Commit.
 func (b *Batch) Delete(ns Namespace, key []byte) {
 	if b.fits(len(key)) {
 		b.err = pebbleBatch(b).Delete(ns.physical(key), nil)
 	}
 }
 
-// Remove removes a content in all its codings, if it is there. Commit refuses the
-// whole batch with a [PinnedError] where a publication under way is about to name one of them.
+// Remove adds to the batch the removal of a content with all its encodings and deltas, if it is stored when the batch is committed. Commit refuses
+// the whole batch with a [PinnedError] if the content is pinned, because a release that is being made may name it.
 func (b *Batch) Remove(h Hash) {
 	b.removed = append(b.removed, h)
 }
 
-// fits reports whether a change of n bytes may be added to the batch.
+// fits reports whether a change of n bytes may be added to the batch: there was no error before, and the batch stays below maxBatch bytes. If it
+// would not, it sets the error that Commit returns.
 func (b *Batch) fits(n int) bool {
 	if b.err == nil && pebbleBatch(b).Len()+n > maxBatch {
 		b.err = fmt.Errorf("a batch for the store in %s would exceed %d bytes: split it", b.store.dir, maxBatch)
@@ -57,12 +58,11 @@ func (b *Batch) fits(n int) bool {
 	return b.err == nil
 }
 
-// Commit writes the batch and waits until it, and every content put before
-// it, is on the disk. A batch is committed once.
+// Commit writes the batch atomically and waits until it, and every content that was put before it, is on the disk. It returns the first error of the
+// calls that built the batch, if any. A second call returns an error.
 //
-// A write that is refused, because the disk is nearly full or failed before,
-// leaves no trace. If the disk fails in the middle of one, the store becomes
-// read-only, and after the next Open the batch is there whole or not at all.
+// A write that is refused, because the disk is nearly full or failed before, changes nothing. If the disk fails during a write, the store becomes
+// read-only, and after the next Open the batch is there as a whole or not at all.
 func (b *Batch) Commit() error {
 	if b.err != nil {
 		return b.err
@@ -74,7 +74,7 @@ func (b *Batch) Commit() error {
 	return b.store.write(b.batch, pebble.Sync)
 }
 
-// Close releases the batch. What was not committed is dropped.
+// Close releases the batch's memory and discards its changes if Commit was not called. It may be called again.
 func (b *Batch) Close() error {
 	if b.err == errDone {
 		return nil
@@ -91,8 +91,9 @@ func (e *PinnedError) Error() string {
 	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
 }
 
-// writeRemoving writes a batch and removes contents in the same write, unless one of them is pinned. The locks make [Pins.Has] find a
-// content either pinned in time, or gone.
+// writeRemoving writes a batch and removes contents with their deltas in the same synced write. If any of them is pinned, it closes the batch and
+// returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not find it.
+// Disk space is reclaimed soon.
 func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
@@ -134,10 +135,10 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	return nil
 }
 
-// deleteContent adds the removal of a content to a batch, with its deltas and those that need it as their dictionary. It returns the bytes of
-// the encodings that become stale. The caller holds s.contents.
-func (s *Store) deleteContent(from handle, e deltaEdits, h Hash, c Content) (stale int64, err error) {
-	b := from.(*pebble.Batch)
+// deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
+// dictionary. It returns how many stored bytes become stale. The caller holds s.contents.
+func (s *Store) deleteContent(batch handle, e deltaEdits, h Hash, c Content) (stale int64, err error) {
+	b := batch.(*pebble.Batch)
 	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
@@ -149,7 +150,7 @@ func (s *Store) deleteContent(from handle, e deltaEdits, h Hash, c Content) (sta
 	return c.encodedBytes() + deltas, nil
 }
 
-// encodedBytes returns the bytes of all encodings.
+// encodedBytes returns the sum of the bytes of all encodings, without deltas.
 func (c Content) encodedBytes() (n int64) {
 	for _, r := range c.Representations {
 		n += r.Length

@@ -30,7 +30,8 @@ type blobFile struct {
 	guard  *guard
 }
 
-// openBlobFile returns a blob file whose size and footer are right. f and err are the results of opening it.
+// openBlobFile returns the opened blob file f, wrapped so that the checksum of each block is checked when it is read. It returns errBlobFile, and
+// closes f, if its size is not the expected one or its footer is damaged. f and err are the results of opening it.
 func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
 	have, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
 	if err != nil {
@@ -50,7 +51,7 @@ func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, erro
 	return b, nil
 }
 
-// ReadAt implements [vfs.File]. Before the footer Pebble reads a block at a time.
+// ReadAt implements [vfs.File]. It returns errBlobFile if p, a block that Pebble reads as a whole, does not have its checksum.
 func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.File.ReadAt(p, offset)
 	if err == nil && offset < b.footer && !isBlock(p[:n]) {
@@ -59,7 +60,7 @@ func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, b.guard.checkRead(err)
 }
 
-// isBlobFile reports whether a file with this name has the bytes of contents.
+// isBlobFile reports whether the name of a file is that of a blob file, which has large values such as the bytes of contents.
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
 
 // tableFile is a table that is open for reading. Where a block does not have its checksum,
@@ -72,8 +73,9 @@ type tableFile struct {
 	guard *guard
 }
 
-// openTableFile returns a table whose size is right. f and err are the results of opening it. For a missing table Pebble would end the
-// process, and in another table in its place it would look for values in the wrong files.
+// openTableFile returns the opened table f, wrapped so that the checksum of each block is checked when it is read. If the table is missing or does
+// not have the expected size, it returns [pebble.ErrCorruption]: Pebble would end the process, or look for values in the wrong files. f and err are
+// the results of opening it.
 func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
 	have, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
 	if err != nil {
@@ -82,8 +84,8 @@ func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, err
 	return tableFile{f, name, have, g}, nil
 }
 
-// checkOpened returns the size of an opened file. If the file is missing or does not have the size want, it closes the file and returns an
-// error of a kind.
+// checkOpened returns the size of the file f; f and err are the results of opening it. If the file is missing, or does not have want bytes, it closes
+// the file and returns an error that wraps kind. A want of 0 means that the size is not known.
 func checkOpened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("%w: %s is missing", kind, name)
@@ -101,7 +103,8 @@ func checkOpened(kind error, name string, f vfs.File, want int64, err error) (si
 	return info.Size(), nil
 }
 
-// ReadAt implements [vfs.File]. Pebble reads a block at a time, and the footer at the end.
+// ReadAt implements [vfs.File]. It returns [pebble.ErrCorruption] if p, a block that Pebble reads as a whole, does not have its checksum; the footer
+// at the end has none.
 func (t tableFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := t.File.ReadAt(p, offset)
 	if err == nil && offset+int64(n) < t.size && !isBlock(p[:n]) {
@@ -110,10 +113,10 @@ func (t tableFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, t.guard.checkRead(err)
 }
 
-// checkRead returns the error of reading a block, and records that the store is damaged.
+// checkRead returns err, the error of reading a block of a file, and records that the store is damaged unless err is nil or [io.EOF].
 //
-// If Pebble meets such an error while it rewrites a blob file to reclaim space, it panics. So checkRead stops the goroutine that rewrites
-// for good, and no other begins to rewrite until the next start: what is replaced takes space for longer.
+// If Pebble meets such an error while it rewrites a blob file to reclaim space, it panics. So checkRead stops the goroutine that rewrites for good,
+// and no other begins to rewrite until the next start: what is replaced takes space for longer.
 func (g *guard) checkRead(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -127,7 +130,7 @@ func (g *guard) checkRead(err error) error {
 	return err
 }
 
-// isRewriting reports whether the calling goroutine is one of Pebble's that rewrite blob files.
+// isRewriting reports whether the calling goroutine is one of Pebble's that rewrite blob files, by the functions on its stack.
 func isRewriting() bool {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
@@ -142,7 +145,7 @@ func isRewriting() bool {
 	}
 }
 
-// isBlock reports whether p ends with the checksum of a block, or is too short for one.
+// isBlock reports whether the last four bytes of p are the checksum of the others, as at the end of a block of Pebble. Four bytes or fewer pass, too.
 func isBlock(p []byte) bool {
 	return len(p) <= 4 || binary.LittleEndian.Uint32(p[len(p)-4:]) == maskChecksum(checksum(p[:len(p)-4]))
 }

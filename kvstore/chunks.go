@@ -51,16 +51,17 @@ type badChunk struct {
 
 func (b *badChunk) Error() string { return "there is no chunk" }
 
-// newChunkReader returns a reader of the log with a number, or of a MANIFEST if log is 0.
+// newChunkReader returns a reader of the chunks of the write-ahead log with the number log, or of a MANIFEST if log is 0, which starts at the
+// beginning of r.
 func newChunkReader(r io.Reader, log uint64) *chunkReader {
 	return &chunkReader{r: r, log: uint32(log)}
 }
 
-// offset returns the offset up to which the file is sound.
+// offset returns the offset in the file up to which chunks were read without finding damage.
 func (c *chunkReader) offset() int64 { return c.block + int64(c.pos) }
 
-// next returns the next chunk, whose payload is valid until the call after. At the clean
-// end of the file it returns [io.EOF], and otherwise a *badChunk or the disk's error.
+// next returns the next chunk, whose payload is valid until the next call. At the clean end of the file it returns [io.EOF]. If no valid chunk
+// follows, the error is a *badChunk, which says whether that is damage or what a crash leaves; other errors are the disk's.
 func (c *chunkReader) next() (chunk, error) {
 	for {
 		rest := c.buf[c.pos:c.n]
@@ -89,7 +90,7 @@ func (c *chunkReader) next() (chunk, error) {
 	}
 }
 
-// loadBlock reads the next block of the file.
+// loadBlock reads the next block of the file into c.buf. It returns [io.EOF] after the last one, which may be shorter than others.
 func (c *chunkReader) loadBlock() error {
 	if c.n > 0 && c.n < blockSize {
 		return io.EOF
@@ -103,7 +104,7 @@ func (c *chunkReader) loadBlock() error {
 	return nil
 }
 
-// padding returns how few bytes at the end of a block are left unused.
+// padding returns the number of bytes below which the rest of a block is left unused.
 func (c *chunkReader) padding() int {
 	if c.log == 0 {
 		return legacyHeader
@@ -111,7 +112,8 @@ func (c *chunkReader) padding() int {
 	return syncedHeader
 }
 
-// headerLength returns the length of the header of a chunk of a type, 0 for a type that the file may not have.
+// headerLength returns the length of the header of a chunk whose type byte is kind, 0 for a type that a file of this kind, log or MANIFEST, may not
+// have.
 func (c *chunkReader) headerLength(kind byte) int {
 	switch {
 	case c.log == 0 && kind >= 1 && kind <= 4:
@@ -124,7 +126,7 @@ func (c *chunkReader) headerLength(kind byte) int {
 	return 0
 }
 
-// parse returns the chunk that b begins with, and whether there is one whose checksum is right.
+// parse parses the chunk that b begins with. It returns false if there is none, it belongs to another log, or its checksum is wrong.
 func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	if len(b) < legacyHeader {
 		return chunk{}, false
@@ -142,18 +144,20 @@ func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	return found, true
 }
 
-// isOfThisLog reports whether a chunk has the number of this log. The file may have been that of another log.
+// isOfThisLog reports whether the chunk that b begins with has the number of this log, which is true for all chunks of a MANIFEST. Pebble reuses
+// files of older logs.
 func (c *chunkReader) isOfThisLog(b []byte) bool {
 	return c.log == 0 || len(b) >= logHeader && binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log
 }
 
-// isTrailer reports whether b begins with what Pebble writes at the end of a log that it closes.
+// isTrailer reports whether b begins with the trailer that Pebble writes at the end of a log when it closes it.
 func (c *chunkReader) isTrailer(b []byte) bool {
 	return c.log != 0 && len(b) >= logHeader && isZero(b[:chunkStart]) && b[chunkStart] == 5 &&
 		binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log+1
 }
 
-// classifyDamage returns a [badChunk] for what follows pos: damage, or what a crash may leave. It reads the file to its end.
+// classifyDamage returns a *badChunk for the invalid chunk at c.pos. It says whether a crash may have left it so, or what the damage is: a flipped
+// bit, or that later records exist. It reads the rest of the file.
 func (c *chunkReader) classifyDamage() error {
 	bad := &badChunk{at: c.offset()}
 	rest := c.buf[c.pos:c.n]
@@ -173,8 +177,8 @@ func (c *chunkReader) classifyDamage() error {
 	return bad
 }
 
-// scanRest looks for chunks after pos: whether a record begins there, and how many bytes of the log were synced when the last chunk was
-// written.
+// scanRest reads the rest of the file behind c.pos for valid chunks. It returns whether a record begins there, and how many bytes of the log had been
+// synced to the disk, at least, when the last of the chunks was written.
 func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 	count := func(found chunk) {
 		records = records || found.first
@@ -204,8 +208,8 @@ func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 	}
 }
 
-// hasFlippedBit reports whether b would begin with a chunk, or be padding, if one of its bits were flipped. What a crash leaves of a write
-// lacks whole sectors: that a single bit makes up for it happens once in 16,000 times at the most, for a chunk as large as a block.
+// hasFlippedBit reports whether b would begin with a valid chunk, or be padding, if one of its bits were flipped: then it is damaged. An interrupted
+// write lacks whole sectors: that a single bit makes up for it happens once in 16,000 times at the most, for a chunk as large as a block.
 func (c *chunkReader) hasFlippedBit(b []byte) bool {
 	if len(b) < c.padding() && c.n == blockSize {
 		ones := 0
@@ -240,7 +244,8 @@ func (c *chunkReader) hasFlippedBit(b []byte) bool {
 	return false
 }
 
-// isFixable reports whether b becomes a chunk with a header of that length if one bit is flipped, but for the bits of its length.
+// isFixable reports whether b, a chunk of known length with a header of header bytes, would be valid if one of its bits were flipped; bits of the
+// length are not tried.
 func (c *chunkReader) isFixable(b []byte, header int) bool {
 	stored := binary.LittleEndian.Uint32(b)
 	sum := checksum(b[chunkStart:])
@@ -275,10 +280,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // checksum returns the CRC-32 (Castagnoli) of b.
 func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// maskChecksum returns the form in which Pebble stores a checksum.
+// maskChecksum returns a CRC in the masked form in which Pebble stores it.
 func maskChecksum(sum uint32) uint32 { return bits.RotateLeft32(sum, 17) + 0xa282ead8 }
 
-// unmaskChecksum is the inverse of maskChecksum.
+// unmaskChecksum is the inverse of maskChecksum: it returns the CRC from its stored form.
 func unmaskChecksum(stored uint32) uint32 { return bits.RotateLeft32(stored-0xa282ead8, -17) }
 
 // isZero reports whether all bytes are zero.
@@ -291,8 +296,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// readRecords calls f for each record of the file, with at most limit bytes of its payload if limit is not 0. It returns the offset up to
-// which the file is sound, and the error at which it ended: nil for a clean end.
+// readRecords reads the file to its end and calls f with each record that its chunks form, cut to about limit bytes if limit is not 0. It returns the
+// offset up to which the file is sound, and nil at a clean end. Otherwise the error is a *badChunk, the disk's, or that of f, which ends the reading.
 func (c *chunkReader) readRecords(limit int, f func(record []byte) error) (sound int64, err error) {
 	var record []byte
 	for {

@@ -18,13 +18,13 @@ import (
 // Hash is the SHA-256 of a content's identity bytes.
 type Hash [sha256.Size]byte
 
-// Sum returns the hash of identity bytes.
+// Sum returns the SHA-256 of bytes. For the identity bytes of a content, that is its [Hash].
 func Sum(identity []byte) Hash { return sha256.Sum256(identity) }
 
 // String returns the hash in lower-case hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash reads what [Hash.String] writes.
+// ParseHash parses a SHA-256 in hexadecimal, as [Hash.String] writes it; upper-case digits are accepted.
 func ParseHash(s string) (Hash, error) {
 	var h Hash
 	if len(s) != hex.EncodedLen(len(h)) {
@@ -59,7 +59,7 @@ type Content struct {
 	Representations []Representation // smallest first, never empty
 }
 
-// Find returns the representation in want, if there is one.
+// Find returns the representation in the encoding want. The result is false if the content is not stored in it.
 func (c Content) Find(want coding.Coding) (Representation, bool) {
 	for _, r := range c.Representations {
 		if r.Coding == want {
@@ -75,7 +75,8 @@ type Coded struct {
 	Bytes  []byte
 }
 
-// Content returns how h is kept, or [ErrNotFound].
+// Content returns the size and the encodings of the content h, or [ErrNotFound]. If its row is damaged, it returns [ErrCorrupt] and schedules a
+// repair.
 func (s *Store) Content(h Hash) (Content, error) {
 	c, err := s.readContent(s.db, h)
 	if errors.Is(err, ErrCorrupt) {
@@ -84,7 +85,7 @@ func (s *Store) Content(h Hash) (Content, error) {
 	return c, err
 }
 
-// readContent returns the row of a content in a database or snapshot.
+// readContent reads the row of a content from a database or snapshot: its size and its encodings. Unlike [Store.Content] it schedules no repair.
 func (s *Store) readContent(from handle, h Hash) (Content, error) {
 	row, err := s.get(from, Contents, h[:])
 	if errors.Is(err, ErrNotFound) {
@@ -100,25 +101,23 @@ func (s *Store) readContent(from handle, h Hash) (Content, error) {
 	return c, nil
 }
 
-// PutContent stores a content in the given codings, each of which must decode
-// to the size bytes whose hash is h. A coding that is stored already is replaced
-// by a smaller one, never by a larger one, and the others stay; a reader sees
-// all of them change at once. Squeezed says that these are the best there are.
+// PutContent stores the content h of size bytes in the given encodings. The caller guarantees that each decodes to the bytes whose hash is h. An
+// encoding that is stored already is replaced by a smaller one, never by a larger one, and the others stay; a reader sees all of them change at once.
+// squeezed marks the content as having its best encodings.
 //
-// It does not wait for the disk: the next [Batch.Commit], by whomever, makes
-// it durable no later than itself.
+// It does not wait for the disk: when the next [Batch.Commit] of any caller has returned, the content is durable.
 func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, true)
 }
 
-// ImproveContent is [Store.PutContent] for a content that is stored. It returns
-// [ErrNotFound] for one that is not, or is no longer: an encoder that took a while
-// must not bring back what was removed meanwhile.
+// ImproveContent is [Store.PutContent] for a content that is stored already. It returns [ErrNotFound] for one that is not, or no longer: an encoder
+// that took a while must not restore what was removed meanwhile.
 func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, false)
 }
 
-// putContent stores encodings of a content. add says whether a content that is not stored is added.
+// putContent stores those of the given encodings of a content that are new or smaller than the stored ones. If the content is not stored, it is added
+// if add is true; otherwise the error is [ErrNotFound].
 func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add bool) error {
 	sums := make([]Hash, len(coded))
 	for i, c := range coded {
@@ -164,7 +163,8 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 
-// addSmaller adds r, or replaces a larger representation by it, which is returned as old. It reports whether it did either.
+// addSmaller adds the encoding r to the content, or replaces a larger one of the same coding, which is returned as old. ok reports whether it did
+// either.
 func (c *Content) addSmaller(r Representation) (old Representation, ok bool) {
 	i := slices.IndexFunc(c.Representations, func(o Representation) bool { return o.Coding == r.Coding })
 	switch {
@@ -179,9 +179,8 @@ func (c *Content) addSmaller(r Representation) (old Representation, ok bool) {
 	return old, true
 }
 
-// Coded returns a content in one coding, its bytes checked against their
-// checksum. It returns [ErrNotFound] where the content isn't stored, or not in
-// that coding, and [ErrCorrupt] with the hash where it is damaged.
+// Coded returns a content in one encoding, with its bytes checked against their checksum. It returns [ErrNotFound] if the content is not stored, or
+// not in that encoding. If it is damaged, the error is [ErrCorrupt] and a repair is scheduled.
 func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	r, coded, err := s.readCoded(s.db, h, c)
 	if !errors.Is(err, ErrCorrupt) {
@@ -197,7 +196,8 @@ func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	return r, coded, err
 }
 
-// readCoded returns a content in one encoding from a database or snapshot, and checks its checksum.
+// readCoded reads a content in one encoding from a database or snapshot, and checks its length and checksum. It returns [ErrNotFound] or
+// [ErrCorrupt], and schedules no repair.
 func (s *Store) readCoded(from handle, h Hash, c coding.Coding) (Representation, []byte, error) {
 	content, err := s.readContent(from, h)
 	if err != nil {
@@ -219,9 +219,9 @@ func (s *Store) readCoded(from handle, h Hash, c coding.Coding) (Representation,
 	return r, coded, nil
 }
 
-// Read returns the bytes of a content in the representation r, which [Store.Content] returned, checked against r's
-// checksum. It returns [ErrNotFound] if the content is not stored, or no longer as r because a smaller encoding has
-// replaced it, and [ErrCorrupt] with the hash if it is damaged.
+// Read returns the encoded bytes of a content in the representation r, which [Store.Content] returned before, checked against r's checksum. It
+// returns [ErrNotFound] if the content is not stored, or no longer as r because a smaller encoding has replaced it. If it is damaged, the error is
+// [ErrCorrupt] and a repair is scheduled.
 func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	coded, err := s.get(s.db, Blobs, blobKey(h, r.Coding))
 	if err == nil && int64(len(coded)) == r.Length && Sum(coded) == r.Sum {
@@ -234,8 +234,7 @@ func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	return coded, err
 }
 
-// Identity returns a content's identity bytes, which are checked against h, from any coding
-// that is sound. Errors are those of [Store.Coded].
+// Identity returns a content's identity bytes, checked against h. It decodes another encoding if one is damaged. Errors are those of [Store.Coded].
 func (s *Store) Identity(h Hash) ([]byte, error) {
 	content, err := s.Content(h)
 	if err != nil {
@@ -258,7 +257,8 @@ func (s *Store) Identity(h Hash) ([]byte, error) {
 	return nil, failed
 }
 
-// decodeVerified returns a content's own bytes from one encoding, and checks their hash.
+// decodeVerified reads a content in one encoding, decodes it to size bytes, and checks their hash. If that fails, the error is [ErrCorrupt] and a
+// repair is scheduled.
 func (s *Store) decodeVerified(h Hash, c coding.Coding, size int64) ([]byte, error) {
 	_, coded, err := s.Coded(h, c)
 	if err != nil {
@@ -275,7 +275,7 @@ func (s *Store) decodeVerified(h Hash, c coding.Coding, size int64) ([]byte, err
 	return identity, nil
 }
 
-// blobKey returns the key of the row with the bytes of a content in an encoding.
+// blobKey returns the key in [Blobs] of the row with the bytes of a content in an encoding.
 func blobKey(h Hash, c coding.Coding) []byte {
 	return append(h[:len(h):len(h)], byte(c))
 }
@@ -292,7 +292,7 @@ const (
 	rowSqueezed = 1 << 0 // a flag
 )
 
-// encodeContent returns the row of a content.
+// encodeContent returns the value of a content's row in [Contents].
 func encodeContent(c Content) []byte {
 	row := make([]byte, 0, 3+binary.MaxVarintLen64+len(c.Representations)*(1+binary.MaxVarintLen64+len(Hash{})))
 	var flags byte
@@ -312,7 +312,7 @@ func encodeContent(c Content) []byte {
 
 var errRow = errors.New("its row is malformed")
 
-// decodeContent accepts what encodeContent writes and nothing else.
+// decodeContent parses the value of a content's row in [Contents]. It returns an error for anything that encodeContent does not write.
 func decodeContent(row []byte) (Content, error) {
 	if len(row) == 0 || row[0] != rowFormat {
 		return Content{}, fmt.Errorf("%w, or of a format that this larder doesn't know", errRow)
@@ -342,7 +342,7 @@ type rowDecoder struct {
 	failed bool
 }
 
-// next returns the next n bytes of the row, nil if it has fewer.
+// next consumes the next n bytes of the row. If it has fewer, it returns nil and marks the decoder as failed.
 func (d *rowDecoder) next(n int) []byte {
 	if n > len(d.row) {
 		d.row, d.failed = nil, true
@@ -353,7 +353,7 @@ func (d *rowDecoder) next(n int) []byte {
 	return taken
 }
 
-// byte returns the next byte.
+// byte consumes one byte of the row; it returns 0 if there is none.
 func (d *rowDecoder) byte() byte {
 	if b := d.next(1); b != nil {
 		return b[0]
@@ -361,13 +361,14 @@ func (d *rowDecoder) byte() byte {
 	return 0
 }
 
-// hash returns the next 32 bytes.
+// hash consumes a hash, 32 bytes, of the row; it returns zeros if there are fewer.
 func (d *rowDecoder) hash() (h Hash) {
 	copy(h[:], d.next(len(h)))
 	return h
 }
 
-// length returns the next number.
+// length consumes a number (uvarint) of the row. If it is missing, exceeds int64 or has superfluous bytes, it returns 0 and marks the decoder as
+// failed.
 func (d *rowDecoder) length() int64 {
 	v, n := binary.Uvarint(d.row)
 	if n <= 0 || v > math.MaxInt64 || n > 1 && d.row[n-1] == 0 {

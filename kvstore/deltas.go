@@ -27,10 +27,11 @@ const MaxDeltas = 3
 // ErrBadDelta is returned for a delta that does not decode to its content.
 var ErrBadDelta = errors.New("it is not a delta of the content")
 
-// Deltas returns the deltas of a content in the order in which they were stored; nil if there are none.
+// Deltas returns the deltas of a content that are stored, in the order in which they were first stored; nil without an error if there are none or the
+// content is unknown.
 func (s *Store) Deltas(h Hash) ([]Delta, error) { return ReadDeltas(s, h) }
 
-// ReadDeltas is [Store.Deltas] for any reader of a store's rows.
+// ReadDeltas is [Store.Deltas] for any reader of a store's rows, such as a snapshot.
 func ReadDeltas(from Getter, h Hash) ([]Delta, error) {
 	row, err := from.Get(Deltas, deltasKey(h))
 	switch {
@@ -46,9 +47,10 @@ func ReadDeltas(from Getter, h Hash) ([]Delta, error) {
 	return deltas, nil
 }
 
-// PutDelta stores a delta of a content from an untrusted source. It decodes the delta, which names its dictionary, and returns [ErrBadDelta] if the result is
-// not the content. It stores nothing and returns false if the store does not have both contents (any more), if the delta saves too little, or if the content has one
-// that is not larger or [MaxDeltas] others. Like [Store.PutContent] it does not wait for the disk.
+// PutDelta stores a delta of the content h from an untrusted source. It decodes the delta with the dictionary that its header names, and returns
+// [ErrBadDelta] if the result is not the content. It returns false and stores nothing if the store does not have both contents (any more), if the
+// delta saves less than half of the content's smallest encoding, or if the content has a delta against the dictionary that is not larger, or
+// [MaxDeltas] others. Like [Store.PutContent] it does not wait for the disk.
 func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	content, err := s.Content(h)
 	if err != nil || !coding.DeltaWorthwhile(content.Representations[0].Length, int64(len(delta))) {
@@ -93,7 +95,7 @@ func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	return true, s.writeReplacing(b, stale, pebble.NoSync)
 }
 
-// ignoreMissing returns an error, but nil for [ErrNotFound].
+// ignoreMissing returns nil if err is [ErrNotFound], and else err.
 func ignoreMissing(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -101,7 +103,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// verifyDelta decodes a delta with its dictionary and returns the dictionary's hash. The error is [ErrBadDelta] if the result is not the content.
+// verifyDelta decodes a delta of the content h with the dictionary that its header names, and returns the dictionary's hash. The error is
+// [ErrBadDelta] if the delta is malformed or the result is not the content, and [ErrNotFound] if the store lacks either content.
 func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 	named, ok := coding.DeltaDictionary(delta)
 	if !ok {
@@ -131,7 +134,8 @@ func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 	return dictionary, nil
 }
 
-// FindDelta returns the bytes of the delta of a content against a dictionary. Its errors are those of [Store.ReadDelta].
+// FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored; other errors are those of
+// [Store.ReadDelta].
 func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -145,8 +149,9 @@ func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 	return nil, fmt.Errorf("content %s as a delta against %s: %w", h, dictionary, ErrNotFound)
 }
 
-// ReadDelta returns the bytes of the delta of a content that has the checksum sum. It returns [ErrNotFound] if that is not stored (any more), and
-// [ErrCorrupt] if it is damaged; then it queues the delta to be made again.
+// ReadDelta returns the bytes of the delta of the content h whose encoded bytes have the SHA-256 sum. It returns [ErrNotFound] if no such delta is
+// stored (any more), and [ErrCorrupt] if it is damaged. In that case it also deletes the delta and queues it to be made again, unless the store is
+// read-only.
 func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -172,7 +177,8 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, deltas[i].Dictionary)
 }
 
-// RequeueDelta deletes the delta of a content against a dictionary, if it is stored, and queues it to be made or fetched again.
+// RequeueDelta deletes the delta of the content h against a dictionary, if it is stored, and queues it to be made again or, on a mirror, fetched
+// again.
 func (s *Store) RequeueDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -190,13 +196,15 @@ func (s *Store) RequeueDelta(h, dictionary Hash) error {
 // QueuedDeltas begins the keys in the Queue namespace of deltas to make or, on a mirror, to fetch.
 var QueuedDeltas = []byte("d")
 
-// QueuedDeltaKey returns the key of the row that queues the delta of a content against a dictionary. Deltas of newer releases come first.
+// QueuedDeltaKey returns the key in the Queue namespace of the row that queues the delta of a content against a dictionary. Rows with a newer release
+// time sort first; the zero time is last.
 func QueuedDeltaKey(released time.Time, h, dictionary Hash) []byte {
 	key := binary.BigEndian.AppendUint64(slices.Clone(QueuedDeltas), ^uint64(max(0, released.Unix())))
 	return slices.Concat(key, h[:], dictionary[:])
 }
 
-// ParseDeltaRow returns the content and the dictionary of a delta from the key of its row in [Deltas] by its dictionary. ok is false for other rows.
+// ParseDeltaRow returns the content and the dictionary from a key in the namespace [Deltas], if it is that of the row that exists for each pair of
+// dictionary and content with a delta. ok is false for other keys, such as that of a content's list of deltas.
 func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) {
 	if len(key) != 1+2*len(h) || key[0] != dependent {
 		return h, dictionary, false
@@ -204,7 +212,7 @@ func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) {
 	return Hash(key[1+len(h):]), Hash(key[1:]), true
 }
 
-// ParseQueuedDeltaKey is the inverse of [QueuedDeltaKey]; ok reports whether the key has its form.
+// ParseQueuedDeltaKey returns the content and the dictionary from a key made by [QueuedDeltaKey]. ok is false if the key does not have its length.
 func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 	const hashes = 1 + 8
 	if len(key) != hashes+2*len(h) {
@@ -216,7 +224,8 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 // deltaEdits are the lists of deltas as a batch, which is not committed yet, changes them.
 type deltaEdits map[Hash][]Delta
 
-// read returns the deltas of a content as the batch leaves them; none if their row is malformed, because the batch replaces it.
+// read returns the list of a content's deltas as the uncommitted batch leaves it, or as stored if the batch does not change it. It returns nil if the
+// stored row is malformed, because the batch replaces it.
 func (e deltaEdits) read(s *Store, h Hash) ([]Delta, error) {
 	if edited, ok := e[h]; ok {
 		return edited, nil
@@ -228,9 +237,10 @@ func (e deltaEdits) read(s *Store, h Hash) ([]Delta, error) {
 	return deltas, err
 }
 
-// write adds the row that lists the deltas of a content to a batch.
-func (e deltaEdits) write(to handle, h Hash, deltas []Delta) error {
-	b := to.(*pebble.Batch)
+// write adds to a batch the row that lists the deltas of a content, or its deletion if the list is empty, and remembers the list for
+// [deltaEdits.read].
+func (e deltaEdits) write(batch handle, h Hash, deltas []Delta) error {
+	b := batch.(*pebble.Batch)
 	e[h] = deltas
 	if len(deltas) == 0 {
 		return b.Delete(Deltas.physical(deltasKey(h)), nil)
@@ -238,9 +248,10 @@ func (e deltaEdits) write(to handle, h Hash, deltas []Delta) error {
 	return b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil)
 }
 
-// deleteDelta adds the removal of one delta to a batch, and returns its length. The caller holds s.contents.
-func (s *Store) deleteDelta(from handle, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
-	b := from.(*pebble.Batch)
+// deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes, its row by dictionary, and its place in the content's
+// list. It returns the bytes of the delta, 0 if the list does not have it. The caller holds s.contents.
+func (s *Store) deleteDelta(batch handle, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
+	b := batch.(*pebble.Batch)
 	deltas, err := e.read(s, h)
 	if err != nil {
 		return 0, err
@@ -256,9 +267,9 @@ func (s *Store) deleteDelta(from handle, e deltaEdits, h, dictionary Hash) (stal
 	return stale, errors.Join(e.write(b, h, rest), b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil), b.Delete(Deltas.physical(dependentKey(dictionary, h)), nil))
 }
 
-// deleteDeltas adds to a batch the removal of all deltas of a content, and of those that need it as their dictionary. It returns their bytes. The
-// caller holds s.contents.
-func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err error) {
+// deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
+// returns how many stored bytes that makes stale. The caller holds s.contents.
+func (s *Store) deleteDeltas(batch handle, e deltaEdits, h Hash) (stale int64, err error) {
 	deltas, err := e.read(s, h)
 	if err != nil {
 		return 0, err
@@ -279,7 +290,7 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 		}
 	}
 	for _, pair := range pairs {
-		bytes, err := s.deleteDelta(b, e, pair[0], pair[1])
+		bytes, err := s.deleteDelta(batch, e, pair[0], pair[1])
 		if err != nil {
 			return 0, err
 		}
@@ -291,12 +302,12 @@ func (s *Store) deleteDeltas(b handle, e deltaEdits, h Hash) (stale int64, err e
 			return 0, err
 		}
 		if len(item.Key) == len(blobs)+len(h) {
-			if err := b.(*pebble.Batch).Delete(Blobs.physical(item.Key), nil); err != nil {
+			if err := batch.(*pebble.Batch).Delete(Blobs.physical(item.Key), nil); err != nil {
 				return 0, err
 			}
 		}
 	}
-	return stale, e.write(b, h, nil)
+	return stale, e.write(batch, h, nil)
 }
 
 // A DamagedDelta is a delta that is damaged, or whose content or dictionary is not stored; or a row in [Deltas] with a malformed key.
@@ -306,7 +317,7 @@ type DamagedDelta struct {
 	Problem             error
 }
 
-// String returns what is wrong, for messages that name the content or the key.
+// String returns what is wrong with the delta or the row, for messages that name the content or the key before.
 func (d DamagedDelta) String() string {
 	if d.Key != nil {
 		return d.Problem.Error()
@@ -314,7 +325,8 @@ func (d DamagedDelta) String() string {
 	return fmt.Sprintf("its delta against %s: %v; clients get other encodings", d.Dictionary, d.Problem)
 }
 
-// RepairDelta deletes a damaged delta and queues it to be made or fetched again, or deletes a row with a malformed key.
+// RepairDelta repairs what [Store.DamagedDeltas] reported: it deletes the delta and queues it to be made or fetched again, or deletes a row with a
+// malformed key.
 func (s *Store) RepairDelta(d DamagedDelta) error {
 	if d.Key == nil {
 		return s.RequeueDelta(d.Content, d.Dictionary)
@@ -325,7 +337,8 @@ func (s *Store) RepairDelta(d DamagedDelta) error {
 	return b.Commit()
 }
 
-// DamagedDeltas calls fn with each damaged delta until fn returns an error. It decodes the deltas if deep is true.
+// DamagedDeltas scans all deltas and calls fn with each damaged one; it stops at the first error, also one that fn returns. If deep is true, it also
+// reads and decodes each delta and compares the result with the content. Deltas that are deleted during the scan are not reported.
 func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDelta) error) error {
 	for item, err := range s.Scan(Deltas, Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -350,7 +363,8 @@ func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDel
 	return nil
 }
 
-// checkDeltaList calls fn if the row that lists the deltas of a content is malformed, and with each delta in it that lacks the row of its dictionary.
+// checkDeltaList checks the row that lists the deltas of a content. It calls fn if the row is malformed, and with each delta in it that lacks the row
+// by its dictionary. It returns read errors and those of fn.
 func (s *Store) checkDeltaList(h Hash, fn func(DamagedDelta) error) error {
 	deltas, err := s.Deltas(h)
 	if errors.Is(err, ErrCorrupt) {
@@ -371,7 +385,8 @@ func (s *Store) checkDeltaList(h Hash, fn func(DamagedDelta) error) error {
 	return nil
 }
 
-// checkDelta returns what is wrong with the delta of a content against a dictionary. It decodes the delta if deep is true.
+// checkDelta returns nil if the delta of a content against a dictionary is sound: both contents are stored, and the content's list has the delta. If
+// deep is true, it also reads the delta, checks its checksum and decodes it. Otherwise the error says what is wrong.
 func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 	for _, needed := range []Hash{h, dictionary} {
 		if _, err := s.Content(needed); err != nil {
@@ -405,22 +420,22 @@ const (
 	dependent = 'd' // dictionary, hash: nothing; the content has a delta against the dictionary
 )
 
-// deltasKey returns the key of the row that lists the deltas of a content.
+// deltasKey returns the key in [Deltas] of the row that lists the deltas of the content h.
 func deltasKey(h Hash) []byte { return append([]byte{ofContent}, h[:]...) }
 
-// dependentPrefix returns the prefix of the rows that name the contents with deltas against a dictionary.
+// dependentPrefix returns the prefix of the keys in [Deltas] of the rows that name the contents with deltas against a dictionary.
 func dependentPrefix(dictionary Hash) []byte { return append([]byte{dependent}, dictionary[:]...) }
 
-// dependentKey returns the key of the row that says that a content has a delta against a dictionary.
+// dependentKey returns the key in [Deltas] of the row that says that the content h has a delta against a dictionary.
 func dependentKey(dictionary, h Hash) []byte { return append(dependentPrefix(dictionary), h[:]...) }
 
-// deltaBlobKey returns the key of the row with the bytes of a delta.
+// deltaBlobKey returns the key in [Blobs] of the row with the bytes of the delta of h against a dictionary.
 func deltaBlobKey(h, dictionary Hash) []byte { return append(blobKey(h, coding.DCZ), dictionary[:]...) }
 
 // A row that lists deltas is a format (1 byte), and for each of them the dictionary (32 bytes), the length (uvarint) and the sum (32 bytes).
 const deltasFormat = 1
 
-// encodeDeltas returns the row that lists deltas.
+// encodeDeltas returns the value of the row that lists a content's deltas.
 func encodeDeltas(deltas []Delta) []byte {
 	row := []byte{deltasFormat}
 	for _, d := range deltas {
@@ -430,7 +445,7 @@ func encodeDeltas(deltas []Delta) []byte {
 	return row
 }
 
-// decodeDeltas accepts what encodeDeltas writes and nothing else.
+// decodeDeltas parses the value of a row that lists a content's deltas. It returns errRow for anything that encodeDeltas does not write.
 func decodeDeltas(row []byte) (deltas []Delta, err error) {
 	if len(row) == 0 || row[0] != deltasFormat {
 		return nil, errRow

@@ -60,17 +60,17 @@ type Gap struct {
 	From, To Namespace
 }
 
-// Concerns reports whether rows of a namespace may have been in the gap.
+// Concerns reports whether rows of the namespace ns may have been in the part of the file that cannot be read.
 func (g Gap) Concerns(ns Namespace) bool { return g.From <= ns && ns <= g.To }
 
 // ErrUndecided is that of a row of which there are two versions with the same sequence number.
 var ErrUndecided = errors.New("there are two versions of a row, and nothing says which is newer")
 
-// ScanFiles reads every table, blob file and write-ahead log in the folder of a store, whether the MANIFEST
-// names it or not, and remembers the rows of the given namespaces and where each content is. What is damaged is
-// in [FileScan.Gaps]: the block or the record that is hit, and nothing else. It writes only into a new folder in
-// scratch, by default the system's folder for temporary files, which Close removes. It returns [ErrLocked] where another process has the store open. With [Options.ReadOnly]
-// this process has it open, read-only.
+// ScanFiles reads every table, blob file and write-ahead log in the folder dir of a damaged store, whether the MANIFEST names it or not. It builds an
+// index of the rows of the namespaces in rows, and of where each content is. It calls progress with the bytes read and their total after each file.
+// What cannot be read is in [FileScan.Gaps]: the block or the record that is damaged, and nothing else. It writes only into a new folder in scratch,
+// by default the system's folder for temporary files, which Close removes. It returns [ErrLocked] if another process has the store open.
+// [Options.ReadOnly] says that this process has it open, read-only.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
 	o.setDefaults()
 	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
@@ -118,7 +118,8 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	return s, s.commit()
 }
 
-// readFiles reads all files that the inspection has listed, and records the files that are missing.
+// readFiles reads all files that the inspection l has listed into the index, and records gaps for the files that are missing. It calls progress after
+// each file.
 func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(done, of int64)) error {
 	sizes := make(map[string]int64, len(l.names))
 	var done, all int64
@@ -154,8 +155,8 @@ func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(d
 // The bytes with which tables and blob files end.
 var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
 
-// readFile reads a file as the kind of file that its end or else its name says. If it finds nothing, it reads the file as the other kinds:
-// two files may have been swapped.
+// readFile reads a file as the kind of file that its last bytes or else its name says. If it finds nothing, it reads the file as the other kinds: two
+// files may have been swapped. number is the file's index in s.files. A file that cannot be opened or has damage becomes gaps, not an error.
 func (s *FileScan) readFile(ctx context.Context, number int, name string, size int64) error {
 	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name))
 	if err != nil {
@@ -211,7 +212,8 @@ type fileReader struct {
 	ahead  int64  // where it begins
 }
 
-// addGap records that bytes of the file cannot be read. from is the first namespace of which rows may have been there.
+// addGap records that length bytes of the file from offset on cannot be read, unless the gap before has not been closed. from is the first namespace
+// of which rows may have been there; the last one is unknown until closeGap.
 func (r *fileReader) addGap(offset, length int64, from Namespace) {
 	if r.open && len(r.gaps) > 0 {
 		return // it is part of the one before
@@ -220,7 +222,7 @@ func (r *fileReader) addGap(offset, length int64, from Namespace) {
 	r.gaps = append(r.gaps, Gap{Finding{r.name, offset, fmt.Sprintf("%d bytes from here on cannot be read", length)}, from, math.MaxUint8})
 }
 
-// closeGap records that the rows from a key on can be read again.
+// closeGap ends the open gap, if there is one, because the row with this key can be read again: rows of later namespaces are not in the gap.
 func (r *fileReader) closeGap(key []byte) {
 	if len(key) == 0 {
 		return
@@ -232,7 +234,7 @@ func (r *fileReader) closeGap(key []byte) {
 	r.last = Namespace(key[0])
 }
 
-// read returns bytes of the file. If they are not all there, it returns an error.
+// read returns length bytes of the file at offset. If they are not all there, it returns an error.
 func (r *fileReader) read(offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || offset+length > r.size {
 		return nil, io.ErrUnexpectedEOF
@@ -268,7 +270,7 @@ const (
 	inTable
 )
 
-// encode returns the location as the index stores it.
+// encode returns the location as bytes for the index.
 func (l location) encode() []byte {
 	b := []byte{l.kind}
 	for _, n := range []int64{int64(l.file), l.offset, l.length, int64(l.row)} {
@@ -277,13 +279,14 @@ func (l location) encode() []byte {
 	return b
 }
 
-// decodeLocation is the inverse of [location.encode].
+// decodeLocation is the inverse of [location.encode]: it returns the location that b begins with.
 func decodeLocation(b []byte) (l location) {
 	d := decoder{r: bytes.NewReader(b[1:])}
 	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
 }
 
-// addVersion adds a version of a row to the index.
+// addVersion adds a version of a row to the index, if the scan keeps rows of its namespace. For rows of [Blobs] and [Contents] it records where
+// contents may be found instead.
 func (s *FileScan) addVersion(v rowVersion) error {
 	ns, key := Namespace(v.key[0]), v.key[1:]
 	switch {
@@ -328,7 +331,8 @@ func (s *FileScan) addVersion(v rowVersion) error {
 	return s.flushIfLarge()
 }
 
-// rowPrefix returns what the keys of all versions of a row begin with in the index. class is 'r' or 'x'.
+// rowPrefix returns the prefix that the keys of all versions of a row have in the index. class is 'r' for versions from files that count, or 'x' for
+// others; key begins with the namespace.
 func rowPrefix(class byte, key []byte) []byte {
 	digest := sha256.Sum256(key)
 	return append([]byte{class, key[0]}, digest[:16]...)
@@ -336,13 +340,14 @@ func rowPrefix(class byte, key []byte) []byte {
 
 const versionSuffix = 8 + 4 + 8 // of the sequence number, the file's number and the digest
 
-// fileNumber returns the number in the name of a file, 0 if it has none.
+// fileNumber returns the number at the beginning of a file's name, 0 if it has none.
 func fileNumber(name string) (n uint32) {
 	_, _ = fmt.Sscanf(name, "%d.", &n)
 	return n
 }
 
-// addName records that a value may be a content in an encoding. squeezed says that the encoding is the smallest.
+// addName records in the index that the value with the given hash may be the content h in the encoding c. squeezed says that the content had its
+// smallest encodings.
 func (s *FileScan) addName(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	key := slices.Concat([]byte{'h'}, h[:], []byte{byte(c)}, value[:])
 	flag := []byte{0}
@@ -353,7 +358,7 @@ func (s *FileScan) addName(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	_ = changesOf(s).Set(append([]byte{'n'}, value[:]...), nil, nil)
 }
 
-// addLocation records where a value with a hash is.
+// addLocation records in the index where the value with the hash sum is. For a location in the index, value is stored there; otherwise it is ignored.
 func (s *FileScan) addLocation(sum Hash, at location, value []byte) error {
 	where := at.encode()
 	if at.kind == inIndex {
@@ -365,13 +370,13 @@ func (s *FileScan) addLocation(sum Hash, at location, value []byte) error {
 	return s.flushIfLarge()
 }
 
-// indexOf returns the index of s. It is a function, so that the methods of s do not mention Pebble's types: see handle.
+// indexOf returns the index of s as a Pebble database. It is a function, so that the methods of s do not mention Pebble's types: see handle.
 func indexOf(s *FileScan) *pebble.DB { return s.index.(*pebble.DB) }
 
-// changesOf returns the changes of the index that s gathers.
+// changesOf returns the batch of changes of the index that s has gathered and not yet written.
 func changesOf(s *FileScan) *pebble.Batch { return s.batch.(*pebble.Batch) }
 
-// flushIfLarge writes the gathered changes to the index if they are large.
+// flushIfLarge writes the gathered changes to the index if they have 4 MiB or more.
 func (s *FileScan) flushIfLarge() error {
 	if changesOf(s).Len() < 4<<20 {
 		return nil
@@ -379,7 +384,7 @@ func (s *FileScan) flushIfLarge() error {
 	return s.commit()
 }
 
-// commit writes the gathered changes to the index.
+// commit writes the gathered changes to the index, and starts a new batch.
 func (s *FileScan) commit() error {
 	err := changesOf(s).Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
@@ -390,7 +395,7 @@ func (s *FileScan) commit() error {
 	return nil
 }
 
-// Close removes the index.
+// Close closes and deletes the index, and unlocks the store's folder.
 func (s *FileScan) Close() (err error) {
 	if s.lock != nil {
 		defer func() { err = errors.Join(err, s.lock.Close()) }()
@@ -407,15 +412,15 @@ func (s *FileScan) Close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.scratch))
 }
 
-// Gaps returns the parts of files that cannot be read.
+// Gaps returns the parts of files that cannot be read, and files that are missing.
 func (s *FileScan) Gaps() []Gap { return s.gaps }
 
-// Uncertain reports whether it is unknown which files belonged to the last state of the store, so that the scan may return deleted
-// rows.
+// Uncertain reports whether it is unknown which files belonged to the last state of the store, because neither MANIFEST nor mark says it, so that the
+// scan may return deleted rows.
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
-// Values yields all values of a row that were found, whichever counts. They may be forged. [FileScan.Err] says whether they
-// could be read.
+// Values yields all values of a row that were found in any file, newest first among those of files that count, then others. They may be old, deleted
+// since, or forged. [FileScan.Err] says afterwards whether they could be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {
@@ -429,7 +434,7 @@ func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Count returns how many versions of rows of a namespace were found, whichever count.
+// Count returns how many versions of rows of a namespace were found in any file, deletions included.
 func (s *FileScan) Count(ns Namespace) (n int64) {
 	for _, class := range []byte{'r', 'x'} {
 		for range s.scanIndex([]byte{class, byte(ns)}) {
@@ -439,7 +444,7 @@ func (s *FileScan) Count(ns Namespace) (n int64) {
 	return n
 }
 
-// Get implements [Getter]. It returns the newest value of a row that counts.
+// Get implements [Getter]. It returns the newest value of a row among files that count, or [ErrNotFound], also if the newest version is a deletion.
 func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
 		if _, row, ok := splitVersion(value); ok {
@@ -453,7 +458,8 @@ func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	return nil, ErrNotFound
 }
 
-// scanIndex yields the rows of the index that begin with prefix. If they cannot all be read, [FileScan.Err] says so.
+// scanIndex yields the rows of the index whose keys begin with prefix; they are valid until the next step. If they cannot all be read, [FileScan.Err]
+// says so afterwards.
 func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		it, err := openIterator(s.index, prefix, prefixSuccessor(prefix))
@@ -478,13 +484,14 @@ func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// recordFailure records the first error of reading the index, for [FileScan.Err].
+// recordFailure records err, unless there was one before, as the error of reading the index that [FileScan.Err] returns.
 func (s *FileScan) recordFailure(err error) {
 	err = fmt.Errorf("couldn't read the index of what the damaged store has: %w", err)
 	s.unread.CompareAndSwap(nil, &err)
 }
 
-// Err returns the first error of reading the index. Rows and contents that were not found after it may be there: run the scan again.
+// Err returns the first error of reading the index, nil if there was none. After an error, rows and contents that were not found may exist: run the
+// scan again.
 func (s *FileScan) Err() error {
 	if err := s.unread.Load(); err != nil {
 		return *err
@@ -492,15 +499,15 @@ func (s *FileScan) Err() error {
 	return nil
 }
 
-// splitVersion splits a value of the index into the row's key and value. ok is false if the row was deleted.
+// splitVersion splits a value of the index into the row's key, with the namespace, and value. ok is false if this version is a deletion.
 func splitVersion(value []byte) (key, row []byte, ok bool) {
 	n, used := binary.Uvarint(value[1:])
 	rest := value[1+used:]
 	return rest[:n], rest[n:], value[0] == 1
 }
 
-// Rows yields the newest version of each row of a namespace, in no order, but for rows that were deleted.
-// If two versions contradict each other, it yields the key with [ErrUndecided].
+// Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out deleted rows. If two versions have
+// the same sequence number and differ, it yields the key with [ErrUndecided]. Another error is the last thing it yields.
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with

@@ -43,7 +43,8 @@ const (
 	kindBits          = 8
 )
 
-// blocksInIndex returns where the blocks of rows are according to the index of a table, nil if that cannot be read.
+// blocksInIndex returns the positions of the blocks of rows according to the index in the table file, nil if the index cannot be read. It recovers
+// from Pebble's panics and memory faults.
 func (r *fileReader) blocksInIndex() (handles []block.Handle) {
 	// Pebble trusts an index whose checksum is right.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -67,7 +68,8 @@ func (r *fileReader) blocksInIndex() (handles []block.Handle) {
 	return handles
 }
 
-// readTable reads the rows of a table: the blocks that its index names, or if the index is lost, those that a search finds.
+// readTable adds the rows of the table file r to the scan's index: of the blocks that the table's index names, or if that is lost, of those that a
+// search finds. Blocks that cannot be read become gaps.
 func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	counts := s.counted.countsTable(r.name, r.size)
 	var handles []block.Handle
@@ -96,8 +98,8 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	return nil
 }
 
-// beginsWithRows reports whether the file begins with a block of rows. A publisher of files cannot determine the first bytes of
-// a table.
+// beginsWithRows reports whether the file begins with a valid block of rows. A publisher of files cannot determine the first bytes of a table, so it
+// is no published file then.
 func (r *fileReader) beginsWithRows() bool {
 	buf, err := r.peek(0, min(longestBlock, r.size))
 	if err != nil {
@@ -111,8 +113,8 @@ func (r *fileReader) beginsWithRows() bool {
 	return ok
 }
 
-// addRows adds the rows of a block to the index. ok is false if it is not a block of rows. counts says whether the rows are those of a file
-// that counts.
+// addRows adds the rows of the block b, which begins at offset in the file, to the scan's index. ok is false if it is not a block of rows. counts
+// says that the file belongs to the last state of the store.
 func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err error) {
 	rows, ok := decodeRows(b)
 	if !ok {
@@ -144,7 +146,8 @@ const (
 	searchSteps  = 1 << 26
 )
 
-// searchBlocks reads a table without its index, from block to block, and searches for the next block after damage.
+// searchBlocks reads a table without its index, from block to block; after damage it searches for the next block by its checksum, within bounds. Rows
+// after the first damage do not count, because a published file may have forged them.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)
 	first := -1 // the first gap of this search
@@ -190,7 +193,7 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	return nil
 }
 
-// peek returns a part of the file, which is valid until the next call.
+// peek returns length bytes of the file at offset. It reads ahead; the result is valid until the next call.
 func (r *fileReader) peek(offset, length int64) ([]byte, error) {
 	if offset < r.ahead || offset+length > r.ahead+int64(len(r.window)) {
 		window, err := r.read(offset, min(max(length, 2*longestBlock), r.size-offset))
@@ -202,7 +205,7 @@ func (r *fileReader) peek(offset, length int64) ([]byte, error) {
 	return r.window[offset-r.ahead : offset-r.ahead+length], nil
 }
 
-// blockLength returns the length of the block that b begins with, with its trailer, 0 if b begins with none.
+// blockLength returns the length, trailer included, of the block that b begins with, found by its checksum; 0 if b begins with none.
 func blockLength(b []byte) int64 {
 	sum := ^uint32(0)
 	for i, x := range b {
@@ -218,7 +221,7 @@ func blockLength(b []byte) int64 {
 	return 0
 }
 
-// decompressBlock returns what is in a block with its trailer. ok is false for a block that cannot be decompressed.
+// decompressBlock returns the decompressed content of a block that ends with its trailer, which says how it is compressed. ok is false if that fails.
 func decompressBlock(b []byte) ([]byte, bool) {
 	if len(b) < block.TrailerLen {
 		return nil, false
@@ -239,7 +242,8 @@ func decompressBlock(b []byte) ([]byte, bool) {
 	return out, block.DecompressInto(kind, data, out) == nil
 }
 
-// decodeRows decodes a block of a table's rows, with its trailer. ok is false for a block of another kind.
+// decodeRows decodes a block of a table, with its trailer, into versions of rows. ok is false for a block of another kind. A row whose key is nil is
+// to be ignored.
 func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	data, ok := decompressBlock(b)
 	if !ok {
@@ -282,7 +286,7 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	return rows, true
 }
 
-// decodeValues decodes a block of a blob file, with its trailer. ok is false for a block of another kind.
+// decodeValues decodes a block of a blob file, with its trailer, into its values. ok is false for a block of another kind.
 func decodeValues(b []byte) (values [][]byte, ok bool) {
 	data, ok := decompressBlock(b)
 	if !ok {
@@ -302,7 +306,8 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	return values, true
 }
 
-// readBlobFile records the hash and location of each value in a blob file, whose blocks say how long they are.
+// readBlobFile records the hash and the location of each value of the blob file r in the scan's index. After damage it searches for the next block,
+// within bounds.
 func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) {
 	// Each byte behind damage may look like the beginning of a block of any length.
 	budget := 1<<30 + 8*r.size
@@ -342,7 +347,7 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) 
 // longestIndex bounds the index of a blob file, which has a few bytes for each block.
 const longestIndex = 1 << 20
 
-// indexLength returns how many bytes there are from an offset to the footer of a blob file, 0 if they are too many for an index.
+// indexLength returns how many bytes there are in a blob file from the offset at to the footer, 0 if there are none or too many for the file's index.
 func (r *fileReader) indexLength(at int64) int64 {
 	if n := r.size - at - blobFooter; n > 0 && n <= longestIndex {
 		return n
@@ -350,7 +355,7 @@ func (r *fileReader) indexLength(at int64) int64 {
 	return 0
 }
 
-// isIndex reports whether the rest of a blob file from an offset on is its index and footer.
+// isIndex reports whether the rest of a blob file from the offset at on is its index and footer, so that no block of values follows.
 func (r *fileReader) isIndex(at int64) bool {
 	if r.size-at < blobFooter {
 		return true
@@ -359,7 +364,7 @@ func (r *fileReader) isIndex(at int64) bool {
 	return err == nil && len(b) > block.TrailerLen && isBlock(b)
 }
 
-// valueBlock returns the block of values at an offset, nil if none begins there.
+// valueBlock returns the block of values, with its trailer, that begins at an offset of a blob file; nil if none with a valid checksum does.
 func (r *fileReader) valueBlock(at int64) []byte {
 	length := r.valueBlockLength(at)
 	if length == 0 {
@@ -372,7 +377,8 @@ func (r *fileReader) valueBlock(at int64) []byte {
 	return b
 }
 
-// valueBlockLength returns how long the block of values at an offset says that it is, with its trailer, 0 if none can begin there.
+// valueBlockLength returns the length, trailer included, of the block of values at an offset of a blob file according to its own header, 0 if none
+// can begin there. It does not check the checksum.
 func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	head, err := r.read(at, min(valueHeader+1, r.size-at))
 	if err != nil || len(head) <= valueHeader || !isValueHeader(head) {
@@ -396,15 +402,15 @@ func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	return length + block.TrailerLen
 }
 
-// isValueHeader reports whether a block of values may begin with b.
+// isValueHeader reports whether b looks like the header of a block of values.
 func isValueHeader(b []byte) bool {
 	return len(b) >= valueHeader && b[0] == byte(colblk.Version1) && b[1] == valueColumns && b[2] == 0 &&
 		b[columnsStart] == byte(colblk.DataTypeBytes) && binary.LittleEndian.Uint32(b[columnsStart+1:]) == valueHeader &&
 		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
 }
 
-// nextValueBlock returns the offset of the next block of values from an offset on, a negative one if no block follows. It subtracts the bytes
-// that it reads from the budget.
+// nextValueBlock searches the blob file from the offset at on for a block of values, and returns its offset, or a negative number if none was found.
+// It subtracts the bytes that it reads from budget, and ends the search when nothing is left of that.
 func (r *fileReader) nextValueBlock(ctx context.Context, at int64, budget *int64) (int64, error) {
 	const window = 1 << 20
 	for at < r.size {

@@ -18,8 +18,8 @@ type columnData struct {
 	types  []colblk.DataType
 }
 
-// parseColumns checks the header of a block, and where its columns begin. The checksum was right, so the header distinguishes
-// the kinds of blocks.
+// parseColumns checks the header of a block of columns, which follows custom bytes, and finds where each of its count columns begins. ok is false if
+// the block does not have that version, number of columns, and increasing offsets within data, or has no rows or too many.
 func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	header := custom + columnsStart + count*columnLength
 	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {
@@ -44,7 +44,7 @@ func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	return c, true
 }
 
-// column returns the offsets at which a column begins and ends. ok reports whether it has the type want.
+// column returns the offsets in data at which the i-th column begins and ends. ok reports whether the column has the data type want.
 func (c columnData) column(i int, want colblk.DataType) (at, end int, ok bool) {
 	return c.starts[i], c.starts[i+1], c.types[i] == want
 }
@@ -58,7 +58,8 @@ type uintColumn struct {
 
 const deltaEncoding = 1 << 7 // in the byte that says how integers are encoded
 
-// parseUints returns the column of n integers at an offset, and the offset behind it, which is at most end.
+// parseUints parses a column of n integers that begins at the offset at and is bounded by the offset end. It returns the column and the offset behind
+// it. ok is false if its encoding is unknown or it exceeds end.
 func (c columnData) parseUints(at, end, n int) (u uintColumn, next int, ok bool) {
 	if at >= end {
 		return u, 0, false
@@ -92,7 +93,7 @@ func (c columnData) parseUints(at, end, n int) (u uintColumn, next int, ok bool)
 // alignUp returns the first multiple of width, a power of two, from at on.
 func alignUp(at, width int) int { return (at + width - 1) &^ (width - 1) }
 
-// at returns the integer of a row.
+// at returns the integer in row i.
 func (u uintColumn) at(i int) uint64 {
 	switch u.width {
 	case 1:
@@ -113,7 +114,8 @@ type bytesColumn struct {
 	data    []byte
 }
 
-// parseBytes returns the column of n byte slices at an offset, which is at most end long.
+// parseBytes parses a column of n byte slices that begins at the offset at and ends at the offset end. ok is false if its offsets decrease or exceed
+// end.
 func (c columnData) parseBytes(at, end, n int) (b bytesColumn, ok bool) {
 	offsets, next, ok := c.parseUints(at, end, n+1)
 	if !ok || offsets.base != 0 || offsets.width == 8 {
@@ -130,13 +132,13 @@ func (c columnData) parseBytes(at, end, n int) (b bytesColumn, ok bool) {
 	return bytesColumn{offsets, c.data[next:end]}, true
 }
 
-// at returns a byte slice, without capacity for more.
+// at returns the byte slice in row i. It shares the block's memory, and its capacity is its length.
 func (b bytesColumn) at(i int) []byte {
 	from, to := b.offsets.at(i), b.offsets.at(i+1)
 	return b.data[from:to:to]
 }
 
-// bytesAt returns the i-th column, of byte slices.
+// bytesAt parses the i-th column as one of byte slices. The result is false if it has another type or is malformed.
 func (c columnData) bytesAt(i int) (bytesColumn, bool) {
 	at, end, ok := c.column(i, colblk.DataTypeBytes)
 	if !ok {
@@ -145,7 +147,7 @@ func (c columnData) bytesAt(i int) (bytesColumn, bool) {
 	return c.parseBytes(at, end, c.rows)
 }
 
-// uintsAt returns the i-th column, of integers.
+// uintsAt parses the i-th column as one of integers. ok is false if it has another type or is malformed.
 func (c columnData) uintsAt(i int) (u uintColumn, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypeUint)
 	if ok {
@@ -154,7 +156,7 @@ func (c columnData) uintsAt(i int) (u uintColumn, ok bool) {
 	return u, ok
 }
 
-// bitsAt returns the i-th column, of booleans, nil if all are false.
+// bitsAt returns the i-th column, one of booleans, as bytes for isSet; nil if all are false. ok is false if it has another type or is malformed.
 func (c columnData) bitsAt(i int) (words []byte, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypeBool)
 	if !ok || at >= end {
@@ -171,7 +173,7 @@ func (c columnData) bitsAt(i int) (words []byte, ok bool) {
 	return c.data[at : at+length], true
 }
 
-// isSet reports whether a boolean of a column is true.
+// isSet reports whether the boolean in row i is true in a column that bitsAt returned.
 func isSet(words []byte, i int) bool { return words != nil && words[i/8]>>(i%8)&1 == 1 }
 
 // keyColumn is a column of keys: what all begin with, and for each bundle of keys what those begin with.
@@ -180,7 +182,7 @@ type keyColumn struct {
 	shift int // a bundle has 1 << shift keys
 }
 
-// keysAt returns the i-th column, of keys.
+// keysAt parses the i-th column as one of keys, which share prefixes. ok is false if it has another type or is malformed.
 func (c columnData) keysAt(i int) (k keyColumn, ok bool) {
 	at, end, ok := c.column(i, colblk.DataTypePrefixBytes)
 	if !ok || at >= end || c.data[at] > 31 {
@@ -192,7 +194,7 @@ func (c columnData) keysAt(i int) (k keyColumn, ok bool) {
 	return k, ok
 }
 
-// appendKey appends the key of a row to a slice.
+// appendKey appends the full key of a row to key: the prefix of all keys, that of its bundle, and its own rest.
 func (k keyColumn) appendKey(key []byte, row int) []byte {
 	bundle := row >> k.shift
 	first := bundle<<k.shift + bundle // what the keys of the bundle begin with
@@ -207,8 +209,8 @@ func (k keyColumn) appendKey(key []byte, row int) []byte {
 	return key
 }
 
-// valuesLength returns the length of a block of values without its trailer, from the encoding and the number of its offsets. last reads the
-// last of them. It returns 0 if they contradict each other.
+// valuesLength returns the length of a block of rows values without its trailer, from the byte that says how wide its offsets are. last reads the
+// last offset, an integer of width bytes at an offset within the block. It returns 0 if encoding is unknown, or last fails.
 func valuesLength(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
 	width := int64(encoding)
 	switch width {

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
-// that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] if none was found. It is safe for
-// concurrent use.
+// Content returns the encodings of a content that were found in the files and decode to it, and whether they are its smallest ones. A content of more
+// than limit bytes is not found. If no row names the content, the first call decodes all unnamed values to identify them, which takes long. It
+// returns [ErrNotFound] if nothing was found. It is safe for concurrent use.
 func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
 	if squeezed, found = s.readEncodings(h, limit); found == nil {
 		if err := s.identifyOnce(ctx); err != nil {
@@ -33,8 +33,8 @@ func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed b
 	return squeezed, found, nil
 }
 
-// readEncodings returns the encodings of a content that can be read and decode to at most limit bytes. squeezed reports whether they are
-// the smallest.
+// readEncodings returns the encodings of a content that the index names, that can be read and that decode to at most limit bytes. squeezed reports
+// whether they are complete and the smallest. found is nil if there are none.
 func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	complete := true
 	add := func(c coding.Coding, sum Hash) {
@@ -61,7 +61,7 @@ func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Co
 	return squeezed && complete, found
 }
 
-// readValue reads a value by its hash, and checks that.
+// readValue reads the value with the hash sum from the place that the index has for it. It returns [ErrCorrupt] if the value does not have the hash.
 func (s *FileScan) readValue(sum Hash) ([]byte, error) {
 	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
@@ -112,7 +112,7 @@ const (
 	identifyFactor = 64
 )
 
-// identifyOnce calls identify, unless that has succeeded before.
+// identifyOnce calls identify, unless that has succeeded before. Concurrent calls wait for the first.
 func (s *FileScan) identifyOnce(ctx context.Context) error {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()
@@ -124,8 +124,8 @@ func (s *FileScan) identifyOnce(ctx context.Context) error {
 	return err
 }
 
-// identify decodes the values of blob files that no row names, and records the hashes of the contents that they decode to: the row that
-// says what they are may be lost. It decodes at most about budget bytes.
+// identify decodes the values of blob files that no row names, and records in the index the hashes of the contents that they decode to: the rows that
+// name them may be lost. It decodes at most about budget bytes, and more for long values.
 func (s *FileScan) identify(ctx context.Context, budget int64) error {
 	for key, where := range s.scanIndex([]byte{'v'}) {
 		if err := ctx.Err(); err != nil {
@@ -153,7 +153,7 @@ func (s *FileScan) identify(ctx context.Context, budget int64) error {
 	return errors.Join(s.commit(), ctx.Err())
 }
 
-// isNamed reports whether a row names a value.
+// isNamed reports whether a row that was found names the value with this hash. An error of reading the index is recorded, and counts as not.
 func (s *FileScan) isNamed(value Hash) bool {
 	_, closer, err := indexOf(s).Get(append([]byte{'n'}, value[:]...))
 	if err == nil {
@@ -165,8 +165,8 @@ func (s *FileScan) isNamed(value Hash) bool {
 	return err == nil
 }
 
-// hashDecoded returns the hash of what a value decodes to, and how many bytes were decoded. It is not ok for a value that is not of
-// that coding, or decodes to more than limit bytes.
+// hashDecoded decodes value in the coding c and returns the SHA-256 of the result; n is how many bytes were decoded. ok is false if value is not of
+// that coding, decodes to more than limit bytes, or ctx ends.
 func hashDecoded(ctx context.Context, c coding.Coding, value []byte, limit int64) (h Hash, n int64, ok bool) {
 	r, err := coding.NewReader(c, bytes.NewReader(value))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 )
 
-// readLog reads the changes of a write-ahead log, also those after damage. A log is written over an older one, of which chunks may be left;
-// each chunk has the number of its log.
+// readLog adds the changes of the write-ahead log r to the scan's index, also those after damage. A log may be written over an older one, of which
+// chunks may be left; each chunk has the number of its log.
 func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 	l := &logReader{fileReader: r}
 	if filepath.Ext(r.name) == ".log" {
@@ -48,8 +48,8 @@ type logReader struct {
 	begins uint32 // the log of the chunk that the file begins with, 0 if it begins with none
 }
 
-// mayHave reports whether the file may have chunks of a log: its own, or an older one whose file it reuses. In every other file, chunks are
-// bytes that someone has published.
+// mayHave reports whether the file can have chunks of the log with this number: its own, or an older one whose file it reuses. In every other file,
+// such chunks are bytes that someone has published.
 func (l *logReader) mayHave(log uint32) bool {
 	if log == 0 || log == l.named || log == l.begins {
 		return log != 0
@@ -58,7 +58,7 @@ func (l *logReader) mayHave(log uint32) bool {
 	return log < max(l.named, l.begins) && !elsewhere
 }
 
-// readBlock reads the chunks of the block at an offset.
+// readBlock reads the chunks of b, the block of the log at offset, and puts them together to records. It records gaps where no valid chunk is.
 func (l *logReader) readBlock(b []byte, offset int64) error {
 	sound := true // the beginning of a block is one of a chunk
 	for at := 0; at < len(b); {
@@ -82,8 +82,8 @@ func (l *logReader) readBlock(b []byte, offset int64) error {
 	return nil
 }
 
-// nextLogChunk returns where the next chunk behind a damaged one begins. If the damaged chunk's length leads there it is sound. Otherwise
-// each place is tried, which may be in the middle of a file that someone has published.
+// nextLogChunk returns the position in b of the next chunk after the damaged one at the position at. sound is true if the damaged chunk's length
+// leads there. Otherwise each position is tried, and the chunk may be in the middle of a file that someone has published.
 func nextLogChunk(b []byte, at int) (next int, sound bool) {
 	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {
 		header := logHeader
@@ -105,7 +105,8 @@ func nextLogChunk(b []byte, at int) (next int, sound bool) {
 	return next, false
 }
 
-// parseLogChunk returns the chunk that b begins with, of whichever log.
+// parseLogChunk returns the chunk of a write-ahead log that b begins with, and the log's number, whichever it is. ok is false if there is no valid
+// chunk.
 func parseLogChunk(b []byte) (found chunk, log uint32, ok bool) {
 	if len(b) < logHeader {
 		return chunk{}, 0, false
@@ -118,10 +119,11 @@ func parseLogChunk(b []byte) (found chunk, log uint32, ok bool) {
 	return found, log, ok
 }
 
-// isLogTrailer reports whether b begins with what ends a log that was closed, of whichever log.
+// isLogTrailer reports whether b begins with the trailer of a log that was closed, whatever its number.
 func isLogTrailer(b []byte) bool { return isZero(b[:chunkStart]) && b[chunkStart] == 5 }
 
-// addChunk adds a chunk to the record that it is a part of. sound says that it is where Pebble has put it.
+// addChunk appends a chunk of the log with the given number to the record that it is a part of, and adds the record's changes to the index when it is
+// complete. sound says that the chunk is where Pebble has put it.
 func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 	switch {
 	case found.first:
@@ -140,7 +142,7 @@ func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 	return l.addBatch()
 }
 
-// addBatch adds the rows of a batch, which is a complete record, to the index.
+// addBatch adds the changes of l.record, a complete record that is a batch, to the scan's index. It ignores a record that is no valid batch.
 func (l *logReader) addBatch() error {
 	h, ok := batchrepr.ReadHeader(l.record)
 	if !ok {
@@ -182,8 +184,7 @@ type countedFiles struct {
 	next   uint32           // tables from this number on are newer than the facts; 0: there are none
 }
 
-// filesThatCount returns which files count. A MANIFEST that is damaged says nothing, nor does one that is older than the mark or than a
-// table.
+// filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark.
 func (l *inspection) filesThatCount() countedFiles {
 	f := countedFiles{known: true, sizes: make(map[int64]bool)}
 	switch {
@@ -203,7 +204,8 @@ func (l *inspection) filesThatCount() countedFiles {
 	return f
 }
 
-// isReliable reports whether the MANIFEST says which files count.
+// isReliable reports whether the MANIFEST says which files belong to the last state of the store. It does not if it is damaged, or older than the
+// mark or than a table.
 func (l *inspection) isReliable() bool {
 	if l.manifest == "" || l.version.edits == 0 {
 		return false
@@ -222,15 +224,17 @@ func (l *inspection) isReliable() bool {
 	return !unnamed || !missing
 }
 
-// countsTable reports whether a table counts. It may have another table's name: two may have been swapped.
+// countsTable reports whether a table, by its size in bytes and its name, belongs to the last state of the store; also if nothing is known about
+// that. It may have another table's name: two may have been swapped.
 func (f countedFiles) countsTable(name string, size int64) bool {
 	return !f.known || f.sizes[size] || f.next > 0 && fileNumber(name) >= f.next
 }
 
-// countsLog reports whether a write-ahead log is needed beside the tables.
+// countsLog reports whether the write-ahead log with this number is needed beside the tables.
 func (f countedFiles) countsLog(log uint32) bool { return log >= f.log }
 
-// missingFiles returns the files that count, or have what others refer to, and are not among the files in there.
+// missingFiles returns findings about files that belong to the last state of the store and are missing: those in f, and if the MANIFEST is reliable,
+// logs and blob files. there has the sizes of the files that exist, by name.
 func (l *inspection) missingFiles(f countedFiles, there map[string]int64) (missing []Finding) {
 	for name := range f.tables {
 		if there[name] == 0 {

@@ -49,23 +49,26 @@ type guard struct {
 // it, because it tries again at once and for ever.
 const pause = time.Second
 
+// newGuard returns the guard of the store in dir, whose files were inspected. It passes errors of the disk on to Pebble until startGuarding is
+// called.
 func newGuard(dir string, o Options, inspected *inspection) *guard {
 	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
 		disk: durableState{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.fileSizes()}
 }
 
-// startGuarding begins to keep errors of the disk from Pebble.
+// startGuarding makes the guard hide fatal errors of the disk from Pebble from now on. It is called when the store has been opened.
 func (g *guard) startGuarding() { g.opened.Store(true) }
 
-// endWaiting ends all waiting, because the store is about to close.
+// endWaiting ends all waits for disk space and pauses after errors, because the store is about to close.
 func (g *guard) endWaiting() { close(g.closing) }
 
-// fs returns the file system for Pebble.
+// fs returns the file system that Pebble uses: that of the options, with the guard in between, which also waits for space when the disk is full.
 func (g *guard) fs() vfs.FS {
 	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.waitForSpace), guard: g}
 }
 
-// waitForSpace makes a writer wait while the disk is full, for a limited time. The caller then tries the write once more.
+// waitForSpace waits while the disk is full, up to Options.fullDiskTimeout. It is called when a write found the disk full; the caller then tries the
+// write once more.
 func (g *guard) waitForSpace() {
 	if !g.opened.Load() {
 		return
@@ -90,8 +93,9 @@ func (g *guard) waitForSpace() {
 	}
 }
 
-// checkWrite handles the error of writing a file: it returns the error of a table after a pause. For any other file it makes the store
-// read-only and does not return.
+// checkWrite handles err, the result of writing or syncing the named file. nil, and errors before the store is open, are returned. An error of a
+// table or blob file is returned after a pause, unless the store has become read-only. An error of any other file makes the store read-only, and
+// checkWrite never returns: it stops the calling goroutine, which is Pebble's.
 func (g *guard) checkWrite(name string, err error) error {
 	if err == nil || !g.opened.Load() {
 		return err
@@ -110,7 +114,8 @@ func (g *guard) checkWrite(name string, err error) error {
 	select {} // see guard
 }
 
-// do runs f, which may wait for the disk. It returns without f once the store has become read-only: then f may never return.
+// do runs f, which may wait for the disk, in a goroutine and returns its error. If the store is or becomes read-only, it returns the reason without
+// waiting for f, which may never return.
 func (g *guard) do(f func() error) error {
 	if err := g.reason(); err != nil {
 		return err
@@ -125,7 +130,7 @@ func (g *guard) do(f func() error) error {
 	}
 }
 
-// reason returns why the store has become read-only, nil while it has not.
+// reason returns the disk error because of which the store has become read-only, nil while it has not.
 func (g *guard) reason() error {
 	select {
 	case <-g.failed:
@@ -135,7 +140,7 @@ func (g *guard) reason() error {
 	}
 }
 
-// fail makes the store read-only because of an error of a file.
+// fail makes the store read-only until the next start because err occurred in the named file, and logs it. Only the first call has an effect.
 func (g *guard) fail(name string, err error) {
 	g.once.Do(func() {
 		if isNoSpace(err) {
@@ -148,14 +153,14 @@ func (g *guard) fail(name string, err error) {
 	})
 }
 
-// expectedSize returns how many bytes a table or blob file has to have, 0 if that is not known.
+// expectedSize returns how many bytes the named table or blob file has to have, 0 if that is not known.
 func (g *guard) expectedSize(name string) int64 {
 	g.sizesMu.Lock()
 	defer g.sizesMu.Unlock()
 	return g.sizes[name]
 }
 
-// setSize records how many bytes a table or blob file has, 0 if it was removed.
+// setSize records how many bytes the named table or blob file has, 0 if it was removed.
 func (g *guard) setSize(name string, size int64) {
 	g.sizesMu.Lock()
 	defer g.sizesMu.Unlock()
@@ -170,17 +175,18 @@ type guardFS struct {
 	guard *guard
 }
 
-// Unwrap is for [vfs.Root].
+// Unwrap returns the file system behind the guard, for [vfs.Root].
 func (fs guardFS) Unwrap() vfs.FS { return fs.FS }
 
-// haltIfEnded stops the calling goroutine of Pebble's for good after the store has ended.
+// haltIfEnded stops the calling goroutine, which is Pebble's, for good if the store has been closed without closing Pebble.
 func (g *guard) haltIfEnded() {
 	if g.ended.Load() {
 		select {}
 	}
 }
 
-// guardFile returns a file that reports its errors to the guard. f and err are the results of creating it.
+// guardFile returns the created file f wrapped so that the guard handles its errors and records how much of it is written and synced. f and err are
+// the results of creating it.
 func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error) {
 	if err := fs.guard.checkWrite(name, err); err != nil {
 		return nil, err
@@ -193,12 +199,14 @@ func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error
 	return guarded, nil
 }
 
+// Create implements [vfs.FS]: the guard handles errors of creating the file and of writing to it.
 func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	fs.guard.haltIfEnded()
 	f, err := fs.FS.Create(name, c)
 	return fs.guardFile(name, f, err)
 }
 
+// ReuseForWrite implements [vfs.FS]: the guard handles errors of reusing the file under a new name and of writing to it.
 func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	fs.guard.haltIfEnded()
 	fs.guard.disk.recordRemoved(fs.PathBase(oldname))
@@ -206,16 +214,16 @@ func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory
 	return fs.guardFile(newname, f, err)
 }
 
-// List leaves out what a store that is opened read-only can't be opened with. It has the blob
-// files that are missing: Pebble is to find out by opening them.
+// List implements [vfs.FS]. For a damaged store that is opened read-only, it leaves out files with which Pebble could not open it, and adds missing
+// blob files: Pebble finds out by opening them.
 func (fs guardFS) List(dir string) ([]string, error) {
 	names, err := fs.FS.List(dir)
 	names = slices.DeleteFunc(names, func(name string) bool { return fs.guard.inspected.hidden[name] })
 	return append(names, fs.guard.inspected.missing...), err
 }
 
-// Open checks blob files and tables. A damaged log, which only a store that is opened read-only may
-// have, ends where it is still sound.
+// Open implements [vfs.FS]. It checks blob files and tables, whose blocks are checked when they are read. A damaged log, which only a store that is
+// opened read-only may have, ends where it is still sound.
 func (fs guardFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 	f, err := fs.FS.Open(name, o...)
 	switch base := fs.PathBase(name); {
@@ -234,8 +242,10 @@ type cutFile struct {
 	sound io.Reader
 }
 
+// Read implements [vfs.File]. It reads the sound beginning of a damaged log, and then returns [io.EOF].
 func (f cutFile) Read(p []byte) (int, error) { return f.sound.Read(p) }
 
+// Remove implements [vfs.FS]. It also deletes what is recorded about the file's size.
 func (fs guardFS) Remove(name string) error {
 	fs.guard.haltIfEnded()
 	fs.guard.disk.recordRemoved(fs.PathBase(name))
@@ -243,7 +253,7 @@ func (fs guardFS) Remove(name string) error {
 	return fs.FS.Remove(name)
 }
 
-// OpenDir is watched for the syncs that make new files last.
+// OpenDir implements [vfs.FS]. The guard handles errors of syncing the folder, which makes new files durable.
 func (fs guardFS) OpenDir(name string) (vfs.File, error) {
 	f, err := fs.FS.OpenDir(name)
 	if err != nil {
@@ -261,6 +271,7 @@ type guardedFile struct {
 	immutable string // the name of a table or blob file, without the folder
 }
 
+// Write implements [vfs.File]. It counts the written bytes; the guard handles errors.
 func (f guardedFile) Write(p []byte) (int, error) {
 	f.guard.haltIfEnded()
 	n, err := f.File.Write(p)
@@ -270,16 +281,19 @@ func (f guardedFile) Write(p []byte) (int, error) {
 	return n, f.guard.checkWrite(f.name, err)
 }
 
+// WriteAt implements [vfs.File]. The guard handles errors.
 func (f guardedFile) WriteAt(p []byte, offset int64) (int, error) {
 	n, err := f.File.WriteAt(p, offset)
 	return n, f.guard.checkWrite(f.name, err)
 }
 
+// Sync implements [vfs.File], see syncWith.
 func (f guardedFile) Sync() error { return f.syncWith(f.File.Sync) }
 
+// SyncData implements [vfs.File], see syncWith.
 func (f guardedFile) SyncData() error { return f.syncWith(f.File.SyncData) }
 
-// syncWith syncs the file by calling sync, and records how much of it is on the disk.
+// syncWith syncs the file by calling sync, and records that all bytes that were written before are on the disk. The guard handles errors.
 func (f guardedFile) syncWith(sync func() error) error {
 	var written int64
 	if f.extent != nil {
@@ -292,11 +306,13 @@ func (f guardedFile) syncWith(sync func() error) error {
 	return f.guard.checkWrite(f.name, err)
 }
 
+// SyncTo implements [vfs.File]. The guard handles errors.
 func (f guardedFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	return full, f.guard.checkWrite(f.name, err)
 }
 
+// Close implements [vfs.File]. It records the size of a table or blob file, which is complete now; the guard handles errors.
 func (f guardedFile) Close() error {
 	err := f.guard.checkWrite(f.name, f.File.Close())
 	if err == nil && f.immutable != "" {

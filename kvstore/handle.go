@@ -11,10 +11,10 @@ import (
 // processor time. TestImportersCompileNoGenericLibrary has the bound.
 type handle = io.Closer
 
-// pebbleOf returns what s has open.
+// pebbleOf returns the database that the store has open.
 func pebbleOf(s *Store) *pebble.DB { return s.db.(*pebble.DB) }
 
-// pebbleBatch returns the changes that b gathers.
+// pebbleBatch returns Pebble's batch with the changes that b gathers.
 func pebbleBatch(b *Batch) *pebble.Batch { return b.batch.(*pebble.Batch) }
 
 // An iterator is the part of Pebble's that a scan uses.
@@ -29,8 +29,8 @@ type iterator interface {
 	Close() error
 }
 
-// openIterator iterates over the keys from lower to upper, exclusive, of a *pebble.DB or *pebble.Snapshot. It is not inlined, because
-// other packages compile the iterators that call it.
+// openIterator returns an iterator over the keys from lower, included, to upper, excluded, of from, a *pebble.DB or *pebble.Snapshot. It is not
+// inlined, because other packages compile the iterators that call it.
 //
 //go:noinline
 func openIterator(from handle, lower, upper []byte) (iterator, error) {

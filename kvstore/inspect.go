@@ -33,6 +33,7 @@ type Behind struct {
 	Findings      []Finding // files that are missing, or had more
 }
 
+// String returns the two sequence numbers and the findings on one line.
 func (b *Behind) String() string {
 	lines := []string{fmt.Sprintf("the last change is number %d, and number %d was on the disk", b.Found, b.Marked)}
 	for _, f := range b.Findings {
@@ -48,7 +49,7 @@ type Finding struct {
 	What   string
 }
 
-// String returns the finding as a line without an end.
+// String returns the file, the offset if there is one, and the finding on one line.
 func (f Finding) String() string {
 	if f.Offset < 0 {
 		return f.File + ": " + f.What
@@ -56,6 +57,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s, byte %d: %s", f.File, f.Offset, f.What)
 }
 
+// Error returns a message with the folder and the first five findings.
 func (e *DamageError) Error() string {
 	const most = 5
 	var lines []string
@@ -71,12 +73,12 @@ func (e *DamageError) Error() string {
 // Unwrap returns [ErrCorrupt].
 func (e *DamageError) Unwrap() error { return ErrCorrupt }
 
-// Inspect reads the files that say which files a store has, and its write-ahead logs, and compares them. It returns a [*DamageError] if
-// something is missing that a crash cannot have taken, and nil for a folder without a store. What the mark in the options has counts as
-// damage if opening for writing would delete files that the MANIFEST named then; otherwise the store is [Behind].
+// Inspect reads the MANIFEST and the write-ahead logs of the store in dir, and compares them with the files that exist and with the mark file of o.
+// It returns a [*DamageError] if something is missing that a crash cannot have taken, and nil for a folder without a store. That the store has less
+// than its mark counts as damage only if opening it for writing would delete files that a newer MANIFEST named; otherwise the store is [Behind].
 //
-// It changes nothing, and reads no table and no blob file: what is damaged inside of those is [ErrCorrupt] to the caller that reads it. No
-// process may have the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
+// It changes nothing, and reads no table and no blob file: damage inside of those is [ErrCorrupt] to the caller that reads them. No process may have
+// the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
 func Inspect(dir string, o Options) error {
 	o.setDefaults()
 	l, err := inspectFiles(dir, o)
@@ -109,13 +111,14 @@ type inspection struct {
 // missingMarker is what a finding is about where no file names the MANIFEST.
 const missingMarker = "marker.manifest.*"
 
-// inspectFiles inspects the files of a store that no process has open for writing.
+// inspectFiles inspects the files of a store that no process has open for writing. The findings are in the result, also with an error, which says
+// that a file could not be examined.
 func inspectFiles(dir string, o Options) (*inspection, error) {
 	l := &inspection{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
 	return l, l.inspectAll(o)
 }
 
-// damageError returns a [*DamageError] with the findings, nil without any.
+// damageError returns a [*DamageError] with all findings, nil if there are none.
 func (l *inspection) damageError() error {
 	if len(l.findings) == 0 {
 		return nil
@@ -123,7 +126,7 @@ func (l *inspection) damageError() error {
 	return &DamageError{Dir: l.dir, Findings: l.findings}
 }
 
-// behind returns what the store lacks compared with its mark, nil if it lacks nothing.
+// behind returns what the store lacks compared with its mark file, nil if it lacks nothing.
 func (l *inspection) behind() *Behind {
 	if l.less == nil && l.found >= l.mark.Sequence {
 		return nil
@@ -131,12 +134,12 @@ func (l *inspection) behind() *Behind {
 	return &Behind{Marked: l.mark.Sequence, Found: l.found, Findings: l.less}
 }
 
-// add adds a finding.
+// add adds a finding of damage about a file; offset is -1 if it is about the whole file.
 func (l *inspection) add(file string, offset int64, format string, args ...any) {
 	l.findings = append(l.findings, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// inspectAll inspects all files. Its error says what could not be inspected.
+// inspectAll reads the mark and inspects all files; it records what it finds in l. Its error says what could not be examined.
 func (l *inspection) inspectAll(o Options) error {
 	var err error
 	if o.Mark != "" {
@@ -185,7 +188,8 @@ func (l *inspection) inspectAll(o Options) error {
 	return nil
 }
 
-// inspectWithoutManifest handles a folder in which no file names the MANIFEST. A store that is being created has no other files yet.
+// inspectWithoutManifest handles a folder in which no file names the MANIFEST: it adds a finding if there are other files of a store. A store that is
+// being created has none yet.
 func (l *inspection) inspectWithoutManifest() {
 	for _, name := range l.names {
 		if isImmutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
@@ -209,7 +213,8 @@ func (l *inspection) open(name string) vfs.File {
 	return f
 }
 
-// readManifest reads the version from the MANIFEST, as far as that is sound.
+// readManifest reads the version of the store from the MANIFEST, as far as that is sound. It adds findings about its end, and compares it with the
+// mark.
 func (l *inspection) readManifest(name string) {
 	f := l.open(name)
 	if f == nil {
@@ -233,13 +238,13 @@ func (l *inspection) readManifest(name string) {
 	}
 }
 
-// addLess adds something that the mark has and the store lacks.
+// addLess records something that the mark has and the store lacks. The store is then behind, not damaged.
 func (l *inspection) addLess(file string, offset int64, format string, args ...any) {
 	l.less = append(l.less, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// checkOlder counts a MANIFEST that is older than the mark as damage if there are files that only the newer one may have named: Pebble
-// would delete them.
+// checkOlder turns the findings that the MANIFEST is older than the mark into damage if the folder has files that only the newer MANIFEST may have
+// named: Pebble would delete them.
 func (l *inspection) checkOlder() {
 	files := l.version.fileSizes()
 	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
@@ -258,7 +263,8 @@ func (l *inspection) checkOlder() {
 	})
 }
 
-// inspectFiles compares the tables and blob files that the MANIFEST names with those in the folder.
+// inspectFiles compares the tables and blob files that the MANIFEST names with those in the folder, by name and size, and adds findings about missing
+// and different ones. Missing blob files are also listed in l.missing.
 func (l *inspection) inspectFiles() error {
 	files := l.version.fileSizes()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -279,7 +285,8 @@ func (l *inspection) inspectFiles() error {
 	return nil
 }
 
-// inspectLogs reads the write-ahead logs that are needed beside the tables.
+// inspectLogs reads the write-ahead logs that are needed beside the tables, and adds findings about missing and damaged ones and gaps between them.
+// It sets l.found, and which logs a read-only store leaves out.
 func (l *inspection) inspectLogs() {
 	var numbers []uint64
 	for _, name := range l.names {
@@ -324,8 +331,9 @@ func (l *inspection) inspectLogs() {
 	}
 }
 
-// readLog reads a log. It returns the number of its first change, 0 without one, the offset up to which it is sound, and whether that is
-// all that there was. latest says that no later log exists.
+// readLog reads the named log with the number n, and adds findings about its end. It returns the number of its first change, 0 without one, the
+// offset up to which it is sound, and whether it is sound to its end. latest says that no later log exists, so that a crash may have cut the end. It
+// sets l.found to the last change.
 func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, sound int64, ok bool) {
 	f := l.open(name)
 	if f == nil {
@@ -363,17 +371,18 @@ func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, 
 	return first, sound, false
 }
 
-// classifyEnding returns the bad chunk in the error at which the chunks of a file ended, nil for a clean end. ended is false if the file
-// could not be read on.
+// classifyEnding splits the error of chunkReader.readRecords: it returns the *badChunk in it, nil for a clean end. ended is false if the file could
+// not be read on.
 func classifyEnding(err error) (bad *badChunk, ended bool) {
 	ended = err == nil || errors.As(err, &bad)
 	return bad, ended
 }
 
-// logName returns the name of the file of a write-ahead log.
+// logName returns the name of the write-ahead log with the number n.
 func logName(n uint64) string { return fmt.Sprintf("%06d.log", n) }
 
-// inspectOptions reads the OPTIONS file as opening does, which refuses a store that was made with other options.
+// inspectOptions checks the OPTIONS file as Pebble does at opening, which refuses a store that was made with other options. It adds a finding, and
+// hides the file from a read-only store, if Pebble would refuse it.
 func (l *inspection) inspectOptions(name string, o Options) {
 	f := l.open(name)
 	if f == nil {
@@ -392,10 +401,9 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 }
 
-// CheckTables reads every block of every table that the store in dir needs, and returns a
-// [*DamageError] that names the damaged ones: a compaction of such a table never succeeds,
-// whatever is written above it. Blob files are not read: [Store.RestoreContent] takes the place of
-// what is damaged in them. No process may have the store open for writing meanwhile.
+// CheckTables reads every block of every table that the store in dir needs, and returns a [*DamageError] that names the damaged tables: a compaction
+// of such a table never succeeds, whatever is written above it. It does not read blob files, in which [Store.RestoreContent] replaces damaged
+// contents. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.setDefaults()
 	l, err := inspectFiles(dir, o)
@@ -423,7 +431,7 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 	return nil
 }
 
-// checkTable returns an error if a block of a table does not have its checksum.
+// checkTable reads all blocks of the table at path and returns an error if one does not have its checksum.
 func checkTable(ctx context.Context, o Options, path string, options sstable.ReaderOptions) error {
 	r, err := openTable(ctx, o.FS, path, options)
 	if err != nil {
@@ -433,7 +441,8 @@ func checkTable(ctx context.Context, o Options, path string, options sstable.Rea
 	return r.ValidateBlockChecksums()
 }
 
-// openTable opens a table. It reads the table's end only.
+// openTable opens the table at path for reading. It reads only the end of the file; blocks follow later. The caller closes the result, which closes
+// the file.
 func openTable(ctx context.Context, fs vfs.FS, path string, options sstable.ReaderOptions) (*sstable.Reader, error) {
 	f, err := fs.Open(path)
 	if err != nil {
@@ -446,7 +455,7 @@ func openTable(ctx context.Context, fs vfs.FS, path string, options sstable.Read
 	return sstable.NewReader(ctx, readable, options) // which closes readable if it fails
 }
 
-// isImmutable reports whether a file of this name is never changed once it is written: a table or a blob file.
+// isImmutable reports whether the name of a file is that of a table or blob file, which are never changed once they are written.
 func isImmutable(name string) bool {
 	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
 }

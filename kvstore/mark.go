@@ -32,7 +32,7 @@ type mark struct {
 	Log    uint64           `json:"log,omitempty"`
 }
 
-// manifest returns the name of the MANIFEST that was live, "" if the mark has none.
+// manifest returns the file name of the MANIFEST that was in use when the mark was written, "" if the mark has none.
 func (m mark) manifest() string {
 	for name := range m.Files {
 		if isManifest(name) {
@@ -45,7 +45,7 @@ func (m mark) manifest() string {
 // isManifest reports whether a file with this name is a MANIFEST.
 func isManifest(name string) bool { return strings.HasPrefix(name, "MANIFEST-") }
 
-// encode returns the file's content: one line of JSON, and one with its checksum.
+// encode returns the content of the mark's file: one line of JSON, and one with its checksum.
 func (m mark) encode() []byte {
 	line, err := json.Marshal(m)
 	if err != nil {
@@ -54,7 +54,7 @@ func (m mark) encode() []byte {
 	return fmt.Appendf(nil, "%s\n%08x\n", line, checksum(line))
 }
 
-// readMark reads a mark. It is empty if the file does not exist.
+// readMark reads a mark from its file and checks its checksum. It returns an empty mark if the file does not exist.
 func readMark(fs vfs.FS, path string) (mark, error) {
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -76,7 +76,8 @@ func readMark(fs vfs.FS, path string) (mark, error) {
 	return m, json.Unmarshal(line, &m)
 }
 
-// replaceFile replaces a file durably: after a crash it has the old content or the new one.
+// replaceFile writes content to the file at path, durably and atomically: after a crash it has the old content or the new one. It uses path with
+// ".next" as a temporary file.
 func replaceFile(fs vfs.FS, path string, content []byte) error {
 	next := path + ".next"
 	f, err := fs.Create(next, vfs.WriteCategoryUnspecified)
@@ -105,7 +106,8 @@ type durableState struct {
 // extent is how much of a file was written, and of that synced.
 type extent struct{ written, synced atomic.Int64 }
 
-// recordCreated records a log or MANIFEST that was created, and returns how much of it is written. It returns nil for other files.
+// recordCreated records that Pebble created a write-ahead log or MANIFEST, and returns the counters of its written and synced bytes. For files of
+// other kinds it returns nil.
 func (d *durableState) recordCreated(name string) *extent {
 	if !isManifest(name) && !strings.HasSuffix(name, ".log") {
 		return nil
@@ -117,21 +119,21 @@ func (d *durableState) recordCreated(name string) *extent {
 	return e
 }
 
-// recordRemoved forgets a file that was removed or renamed.
+// recordRemoved deletes what is recorded about a file that was removed or renamed.
 func (d *durableState) recordRemoved(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.files, name)
 }
 
-// setManifest records that this MANIFEST is live, and that the disk has that.
+// setManifest records the name of the MANIFEST that is in use, when the disk has the file that says so.
 func (d *durableState) setManifest(manifest string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.manifest = manifest
 }
 
-// recordCommitted records that a batch of count rows is on the disk; the first row has the sequence number first.
+// recordCommitted records that a batch of count changes is on the disk, of which the first has the sequence number first. It ignores zero numbers.
 func (d *durableState) recordCommitted(first, count uint64) {
 	if first == 0 || count == 0 {
 		return // Pebble empties a batch over half a memtable, and its number with it
@@ -145,7 +147,7 @@ func (d *durableState) recordCommitted(first, count uint64) {
 	}
 }
 
-// newMark returns a mark of what is on the disk.
+// newMark returns a mark with the last committed sequence number, and the synced sizes of the logs and the MANIFEST that this process has created.
 func (d *durableState) newMark() mark {
 	m := mark{Sequence: d.sequence.Load(), Files: make(map[string]int64)}
 	d.mu.Lock()
@@ -169,16 +171,16 @@ type marker struct {
 	done  chan struct{}
 }
 
-// KeepMark starts to update the mark of a store that was opened [Behind] it, from the changes that the
-// store has. Until then the mark stays, so that the next start reports the same. It must
-// not be called twice.
+// KeepMark starts to update the mark file of a store that was opened [Behind] it, with what the store has now. For other stores Open has started
+// that, and KeepMark does nothing. Until the call the mark stays, so that the next start reports the same. It must not be called twice.
 func (s *Store) KeepMark() {
 	if s.Behind() != nil {
 		s.marker = s.startMarker()
 	}
 }
 
-// startMarker starts to update the mark. It returns nil if the store has no mark or is read-only.
+// startMarker starts a goroutine that updates the mark file once a second, if anything has changed. It returns nil if the store has no mark file or
+// is read-only.
 func (s *Store) startMarker() *marker {
 	if s.opts.Mark == "" || s.opts.ReadOnly {
 		return nil
@@ -203,7 +205,7 @@ func (s *Store) startMarker() *marker {
 	return m
 }
 
-// stopWriting stops the goroutine that writes marks; the caller may write from then on.
+// stopWriting stops the goroutine that writes marks and waits for its end; the caller may call write from then on. It does nothing for nil.
 func (m *marker) stopWriting() {
 	if m != nil {
 		close(m.stop)
@@ -211,7 +213,8 @@ func (m *marker) stopWriting() {
 	}
 }
 
-// write replaces the mark, if it has changed.
+// write replaces the mark file if what is durable has changed since it was last written. It logs the first of several failures. It does nothing for
+// nil.
 func (m *marker) write() {
 	if m == nil {
 		return

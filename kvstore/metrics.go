@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector returns the store's metrics for Prometheus.
+// Collector returns a collector of the store's metrics for Prometheus, which reads them from the store when it is scraped.
 func (s *Store) Collector() prometheus.Collector { return collector{s} }
 
 type collector struct{ store *Store }
@@ -39,18 +39,20 @@ var (
 	lostDesc     = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
 )
 
-// newGauge returns the description of a gauge.
+// newGauge returns the gauge larder_store_NAME, whose value is computed from Pebble's metrics.
 func newGauge(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.GaugeValue, value}
 }
 
-// newCounter returns the description of a counter.
+// newCounter returns the counter larder_store_NAME, whose value is computed from Pebble's metrics.
 func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
 }
 
+// Describe implements prometheus.Collector.
 func (c collector) Describe(descs chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, descs) }
 
+// Collect implements prometheus.Collector. It sends nothing after the store was closed, and only some metrics after it has failed.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	if c.store.users.closed.Load() {
 		return
@@ -72,8 +74,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))
 }
 
-// readMetrics returns Pebble's metrics, or nil where the store is closed or has
-// failed: then Pebble may wait for its manifest for ever.
+// readMetrics returns Pebble's metrics, or nil if the store is closed or has become read-only after a disk error: then Pebble may wait for its
+// MANIFEST for ever.
 func readMetrics(s *Store) *pebble.Metrics {
 	if !s.users.enter() {
 		return nil

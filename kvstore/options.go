@@ -61,7 +61,7 @@ type Options struct {
 	rewriteAge      time.Duration // how old a blob file is before it is rewritten
 }
 
-// setDefaults sets the fields that have a default.
+// setDefaults replaces zero values by the defaults, except for ReadOnly, Mark and Program.
 func (o *Options) setDefaults() {
 	if o.CacheBytes <= 0 {
 		o.CacheBytes = 128 << 20
@@ -108,8 +108,8 @@ var compression = func() *sstable.CompressionProfile {
 	return &p
 }()
 
-// pebbleOptions returns Pebble's options, without those for which the store itself is
-// needed. docs/store.md has the measurements behind the numbers.
+// pebbleOptions returns Pebble's options for o, without those for which the open store is needed. docs/store.md has the measurements behind the
+// numbers.
 func pebbleOptions(o *Options) *pebble.Options {
 	po := &pebble.Options{
 		CacheSize: o.CacheBytes,
@@ -168,8 +168,9 @@ func pebbleOptions(o *Options) *pebble.Options {
 	return po
 }
 
-// spanPolicy keeps the values of all rows but contents' bytes in the tables. Only the MANIFEST says which blob file a table
-// refers to, and what is in a blob file has to be found without it: contents are, by their hash.
+// spanPolicy implements Pebble's SpanPolicyFunc: it returns the policy for the keys from start to end. All values but the bytes of contents stay in
+// the tables. Only the MANIFEST says which blob file a table refers to, and what is in a blob file has to be found without it: contents are, by their
+// hash.
 func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) {
 	switch ns := []byte{byte(Blobs)}; {
 	case bytes.Compare(start, ns) < 0:
@@ -180,10 +181,8 @@ func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) 
 	return pebble.SpanPolicy{DisableValueSeparationBySuffix: true, ValueStoragePolicy: pebble.ValueStorageLowReadLatency}, end, nil
 }
 
-// HeapBytes is how much of the memory of a store with these options is Go's, in bytes, so
-// that the garbage collector and its limit see it: all that Pebble keeps of blocks and of
-// what is not yet in tables, or nothing where Larder was built with cgo, because then that
-// is allocated by C.
+// HeapBytes returns how many bytes a store with these options takes of Go's heap, so that the garbage collector and its limit can consider it: the
+// block cache and the memtables. It returns 0 if Larder was built with cgo, because then C allocates them.
 func (o Options) HeapBytes() int64 {
 	if !inGoHeap {
 		return 0
@@ -195,18 +194,20 @@ func (o Options) HeapBytes() int64 {
 // pebbleLogger gives Pebble's lines to slog: its daily work at debug level.
 type pebbleLogger struct{ log *slog.Logger }
 
+// Infof implements pebble.Logger: it logs Pebble's routine work at debug level.
 func (l pebbleLogger) Infof(format string, args ...any) {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.log.Debug(fmt.Sprintf(format, args...))
 	}
 }
 
+// Errorf implements pebble.Logger: it logs at warning level.
 func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.log.Warn(fmt.Sprintf(format, args...))
 }
 
-// Fatalf must not return. The guard handles errors of the
-// disk, so the cause is a broken invariant, and Pebble cannot continue.
+// Fatalf implements pebble.Logger: it logs the message, then panics with fatal. The guard handles errors of the disk, so the cause is a broken
+// invariant, and Pebble cannot continue.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	f := fatal{message: fmt.Sprintf(format, args...)}
 	for _, arg := range args {
@@ -227,8 +228,8 @@ type fatal struct {
 func (f fatal) Error() string { return f.message }
 func (f fatal) Unwrap() error { return f.cause }
 
-// newEventListener reports what concerns an operator. What Pebble would end the
-// process for, damage found while reading, is an error to the caller that reads.
+// newEventListener returns a listener for Pebble's events that logs failed background work, damage, and at debug level write stalls. Damage found
+// while reading is also an error to the caller that reads.
 func newEventListener(log *slog.Logger) *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {

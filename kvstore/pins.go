@@ -27,12 +27,13 @@ type Pins struct {
 	hashes map[Hash]struct{} // guarded by the store's pins
 }
 
-// Pin returns a new set of pins. The caller releases it after the commit, or when it gives up.
+// Pin returns an empty set of pins. The caller pins contents with [Pins.Has], and releases the set after the commit, or when it gives up.
 func (s *Store) Pin() *Pins {
 	return &Pins{store: s, hashes: make(map[Hash]struct{})}
 }
 
-// Has pins a content and reports whether it is stored. If so, it stays until Release.
+// Has pins a content, stored or not, and reports whether it is stored. Until Release no collection of orphans removes it, and no [Batch.Remove]
+// either.
 func (p *Pins) Has(h Hash) (bool, error) {
 	pins := &p.store.pins
 	pins.Lock()
@@ -51,7 +52,7 @@ func (p *Pins) Has(h Hash) (bool, error) {
 	return err == nil, err
 }
 
-// Release ends the pins. It may be called again, and for more of them.
+// Release removes all pins of the set, which is empty afterwards and may be used again.
 func (p *Pins) Release() {
 	pins := &p.store.pins
 	pins.Lock()
@@ -64,13 +65,12 @@ func (p *Pins) Release() {
 	clear(p.hashes)
 }
 
-// CollectOrphans removes contents that nothing names, such as those of an
-// interrupted release. It returns how many, and their coded bytes.
+// CollectOrphans removes all contents for which live returns false: nothing names them, such as those of an interrupted release. It returns how many
+// it removed, and the bytes of their encodings.
 //
-// It calls live for every content in turn, without a lock. Live must return
-// from what was committed when CollectOrphans was called, or later; a set that
-// it needs for that is best gathered at its first call. What is pinned then or
-// is pinned meanwhile is spared, so nothing is lost between the two.
+// It calls live for every content in turn, without a lock. live must decide by rows that were committed when CollectOrphans was called, or later; a
+// set that it needs for that is best gathered at its first call. Contents that are pinned at the start or during the collection are not removed.
+// Collections run one at a time.
 func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int, bytes int64, err error) {
 	s.pins.collector.Lock()
 	defer s.pins.collector.Unlock()
@@ -102,7 +102,8 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 	return n, bytes, nil
 }
 
-// beginCollection begins to record what is pinned while orphans are collected.
+// beginCollection makes the store record all contents that are pinned from now on until endCollection, also those whose pins end meanwhile. The
+// collector must not remove them.
 func (p *pinned) beginCollection() {
 	p.Lock()
 	defer p.Unlock()
@@ -112,15 +113,16 @@ func (p *pinned) beginCollection() {
 	}
 }
 
-// endCollection ends that.
+// endCollection ends the recording that beginCollection started.
 func (p *pinned) endCollection() {
 	p.Lock()
 	defer p.Unlock()
 	p.spared = nil
 }
 
-// removeUnpinned removes a content unless it is pinned. The lock makes [Pins.Has] find it either pinned in time, or gone. It returns the
-// bytes of its encodings.
+// removeUnpinned removes a content with its encodings and deltas, unless it was pinned since the running collection began, and returns the bytes that
+// this freed. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not find it. It does not
+// wait for the disk.
 func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	s.pins.Lock()
 	defer s.pins.Unlock()

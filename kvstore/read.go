@@ -40,7 +40,8 @@ type Item struct {
 	Key, Value []byte
 }
 
-// bounds returns the range as Pebble's lower bound, which is included, and upper bound, which is not.
+// bounds returns the keys between which the range lies in Pebble, with the namespace in front: lower is included, upper is not, and a nil upper is
+// the end of the database.
 func (r Range) bounds(ns Namespace) (lower, upper []byte) {
 	lower = ns.physical(r.Prefix)
 	upper = prefixSuccessor(lower)
@@ -60,7 +61,8 @@ type Snapshot struct {
 	snap  handle // a *pebble.Snapshot
 }
 
-// Snapshot takes a snapshot.
+// Snapshot returns an unchanging view of all rows as they are now. The caller closes it soon, because it keeps replaced rows on the disk. If the
+// store is closed, reading the snapshot returns [ErrClosed].
 func (s *Store) Snapshot() *Snapshot {
 	if !s.users.enter() {
 		return &Snapshot{store: s} // reading it returns ErrClosed
@@ -69,7 +71,7 @@ func (s *Store) Snapshot() *Snapshot {
 	return &Snapshot{store: s, snap: pebbleOf(s).NewSnapshot()}
 }
 
-// Close releases the snapshot.
+// Close releases the snapshot. It always returns nil, and does nothing if the store is closed.
 func (s *Snapshot) Close() error {
 	if !s.store.users.enter() {
 		return nil
@@ -79,28 +81,27 @@ func (s *Snapshot) Close() error {
 	return nil
 }
 
-// Get implements [Reader].
+// Get implements [Getter]: it returns a copy of the value at the time of the snapshot, or [ErrNotFound].
 func (s *Snapshot) Get(ns Namespace, key []byte) ([]byte, error) {
 	return s.store.get(s.snap, ns, key)
 }
 
-// Scan implements [Reader].
+// Scan implements [Reader]: it yields the rows of r as they were at the time of the snapshot. An error is the last thing it yields.
 func (s *Snapshot) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.store.scan(s.snap, ns, r)
 }
 
-// Get implements [Reader].
+// Get implements [Getter]: it returns a copy of the present value, or [ErrNotFound].
 func (s *Store) Get(ns Namespace, key []byte) ([]byte, error) {
 	return s.get(s.db, ns, key)
 }
 
-// Scan implements [Reader]. A scan sees the store as it was when the loop
-// began.
+// Scan implements [Reader]: it yields the rows of r as they were when the loop began. An error is the last thing it yields.
 func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.scan(s.db, ns, r)
 }
 
-// get returns a value from a database or snapshot.
+// get returns a copy of a value from a database or snapshot, or [ErrNotFound]. It returns an error if the store is closed; damage is [ErrCorrupt].
 func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	if !s.users.enter() {
 		return nil, s.closedError()
@@ -122,7 +123,8 @@ func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	return value, nil
 }
 
-// scan yields the rows of a range from a database or snapshot.
+// scan yields the rows of a range in order from a database or snapshot. Keys come without the namespace. An error, also that the store is closed, is
+// the last thing it yields.
 func (s *Store) scan(from handle, ns Namespace, r Range) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		lower, upper := r.bounds(ns)
@@ -160,7 +162,7 @@ func (s *Store) scan(from handle, ns Namespace, r Range) iter.Seq2[Item, error] 
 	}
 }
 
-// readError gives a failed read its context and its kind.
+// readError wraps the error of a failed read with the folder of the store and the key, for contents the hash. It marks damage as [ErrCorrupt].
 func (s *Store) readError(err error, ns Namespace, key []byte) error {
 	at := fmt.Sprintf("%q", key)
 	if ns == Blobs || ns == Contents {
@@ -201,14 +203,13 @@ const (
 	Usage      Namespace = 'w' // requests for releases, by month
 )
 
-// Key joins parts with zero bytes, so that a key with more parts sorts right
-// after its parent. No part may hold a zero byte.
+// Key returns the parts joined with zero bytes as a key, so that a key with more parts sorts right after its parent. No part may have a zero byte.
 func Key(parts ...string) []byte {
 	return []byte(strings.Join(parts, "\x00"))
 }
 
-// Prefix is the prefix of every key that has parts and at least one more:
-// Prefix("jquery") covers Key("jquery", "3.7.1") and not Key("jquery-ui", "1").
+// Prefix returns the prefix of the keys that begin with the given parts and have at least one more: Prefix("jquery") covers Key("jquery", "3.7.1")
+// and not Key("jquery-ui", "1").
 func Prefix(parts ...string) []byte {
 	return append(Key(parts...), 0)
 }

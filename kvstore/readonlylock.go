@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder locks the folder of a store. A store that is only read can be on a disk, or in a folder, to which this process cannot
-// write; then the lock is one that readers share, and that no writer can have beside them.
+// lockFolder locks the folder of a store, or returns [ErrLocked]. With o.ReadOnly, the folder can be one to which this process cannot write; then the
+// lock is one that readers share, and that no writer can have beside them.
 func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 	fs := o.FS
 	if o.ReadOnly {
@@ -29,7 +29,8 @@ func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 // sharedLocks is a file system whose locks are shared where the process cannot write.
 type sharedLocks struct{ vfs.FS }
 
-// Lock implements vfs.FS.
+// Lock implements vfs.FS. It takes an exclusive lock if it can. Where this process cannot write, it takes a shared lock on the existing file, or none
+// on a read-only file system without the file.
 func (s sharedLocks) Lock(name string) (io.Closer, error) {
 	exclusive, err := s.FS.Lock(name)
 	if !errors.Is(err, syscall.EROFS) && !isPermission(err) {
@@ -51,7 +52,8 @@ func (s sharedLocks) Lock(name string) (io.Closer, error) {
 	return f, nil
 }
 
-// isPermission reports whether a file could not be opened. A lock that another process has is a bare EACCES.
+// isPermission reports whether err says that a file could not be opened for lack of permission. That another process has a lock is a bare EACCES, for
+// which it is false.
 func isPermission(err error) bool {
 	var path *fs.PathError
 	return errors.As(err, &path) && errors.Is(err, fs.ErrPermission)

@@ -37,7 +37,7 @@ const (
 
 var staleKey = []byte("stale")
 
-// startReclaim reads how many stale bytes an earlier process has left.
+// startReclaim prepares the reclaiming of disk space: it reads how many stale bytes earlier processes have left. It starts no goroutine.
 func (s *Store) startReclaim() error {
 	s.reclaim.ctx, s.reclaim.end = context.WithCancel(context.Background())
 	value, err := s.Get(Meta, staleKey)
@@ -49,7 +49,7 @@ func (s *Store) startReclaim() error {
 	return nil
 }
 
-// reclaimDue returns from how many stale bytes on a compaction is worth its cost.
+// reclaimDue returns the number of stale bytes from which on a compaction is worth its cost: 64 MiB, or a 16th of all live values if that is more.
 func (s *Store) reclaimDue() int64 {
 	due := s.opts.reclaimBytes
 	if m := readMetrics(s); m != nil {
@@ -58,8 +58,8 @@ func (s *Store) reclaimDue() int64 {
 	return due
 }
 
-// writeReplacing writes a batch that makes so many bytes of blobs stale, and starts a compaction if that is due. The caller holds
-// s.contents.
+// writeReplacing writes a batch, as write does, that makes stale bytes of stored encodings useless, and records that number in the store. If enough
+// are stale, it starts a compaction in the background. The caller holds s.contents.
 func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
@@ -79,7 +79,8 @@ func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) er
 	return nil
 }
 
-// compactBlobs compacts the keys of blobs, so that Pebble finds stale values, until few are left.
+// compactBlobs compacts the keys of all encodings, so that Pebble deletes or rewrites files with stale values, again and again until few are stale.
+// It runs in a goroutine of its own, one at a time.
 func (s *Store) compactBlobs() {
 	r := &s.reclaim
 	for {
@@ -110,7 +111,7 @@ func (s *Store) compactBlobs() {
 	}
 }
 
-// stopReclaim ends a compaction that is running. Later writes start none.
+// stopReclaim cancels a compaction that is running, and waits for its end. Later writes start none.
 func (s *Store) stopReclaim() {
 	s.contents.Lock()
 	s.reclaim.end()

@@ -14,15 +14,14 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// RepairContent reads a content in every coding and drops those that are damaged. A damaged identity
-// is stored again from a sound coding. The content then counts as not squeezed and has a row
-// below [Repaired], so that the squeezer makes the dropped codings again. RepairContent returns the
-// codings that were damaged.
+// RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns. A damaged identity is stored again
+// from a sound encoding. The content then counts as not recompressed and gets a queue row below [Repaired], so that the recompressor makes the
+// deleted encodings again.
 //
-// A store that is open for writing calls it by itself for what its readers find damaged.
+// A store that is open for writing calls it by itself for contents that its readers find damaged.
 //
-// It returns [ErrCorrupt], and changes nothing, if no coding is sound: then [Store.RestoreContent]
-// helps. It returns [ErrNotFound] where the content is not stored.
+// It returns [ErrCorrupt], and changes nothing, if no encoding is sound: then [Store.RestoreContent] helps. It returns [ErrNotFound] if the content
+// is not stored.
 func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	for {
 		found, err := s.examineContent(h)
@@ -43,13 +42,12 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	}
 }
 
-// RestoreContent stores a content again as its identity bytes, whatever is left of it: its row, its
-// blobs or whole files of blobs may be damaged or missing. Codings that are sound stay, and
-// the content counts as not squeezed, with a row below [Repaired]. RestoreContent also stores a content that is not there: the
-// caller makes sure that no entry erases it.
+// RestoreContent stores a content again as its identity bytes, whatever is left of it: its row, its encodings or whole files may be damaged or
+// missing. The error says so if identity does not have the hash h. Sound encodings stay, and the content counts as not recompressed, with a queue row
+// below [Repaired]. It also stores a content that is not there: the caller makes sure that no entry erases it.
 //
-// The damage inside a table stays. Reads find the new rows in newer tables, but scans across the damage, and compactions of that
-// table, fail until the store is rebuilt.
+// Damage inside a table stays. Reads find the new rows in newer tables, but scans across the damage, and compactions of that table, fail until the
+// store is rebuilt.
 func (s *Store) RestoreContent(h Hash, identity []byte) error {
 	if Sum(identity) != h {
 		return fmt.Errorf("content %s can't be restored from the %d bytes of another one", h, len(identity))
@@ -83,7 +81,8 @@ const (
 	rowUnreadable
 )
 
-// examineContent reads every encoding of a content. It holds no lock, because reading and decoding a large content takes a while.
+// examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged. It holds no lock, because that takes a
+// while for a large content.
 func (s *Store) examineContent(h Hash) (condition, error) {
 	if !s.users.enter() {
 		return condition{}, s.closedError()
@@ -121,7 +120,8 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 	return found, nil
 }
 
-// readRow reads the row of a content and its state. An error says that it could not be read, not that it is damaged.
+// readRow reads the row of a content from a database or snapshot, decodes it, and returns it both ways with its state. A missing or damaged row is no
+// error: an error says that reading failed.
 func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowState, err error) {
 	row, err = s.get(from, Contents, h[:])
 	if err == nil {
@@ -138,15 +138,15 @@ func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowSt
 	return c, row, rowSound, err
 }
 
-// decodeAs decodes an encoding of a content, and reports whether it has at most limit bytes and the hash. It does not need the length,
-// which is lost with the row.
+// decodeAs decodes coded, an encoding of the content h. ok reports whether the result has the hash h and at most limit bytes. It does not need the
+// content's length, which is lost with a damaged row.
 func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []byte, ok bool) {
 	identity, err := coding.DecodeUpTo(c, coded, min(limit, maxBatch))
 	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 
-// rewriteContent writes a content as it was found: its sound encodings, and its own bytes if asIdentity is true. If the content has changed since,
-// it writes nothing and returns false.
+// rewriteContent writes the row of a content as examineContent found it, deletes its damaged encodings, and stores its identity bytes if asIdentity
+// is true, in one synced batch that also queues it for recompression. It returns false and writes nothing if the row has changed since.
 func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -212,18 +212,18 @@ const maxLost = 1 << 20
 // codings again.
 var Repaired = []byte("m")
 
-// repairedKey returns the key of the row that queues a repaired content for recompression.
+// repairedKey returns the key in the Queue namespace of the row that queues a repaired content for recompression.
 func repairedKey(h Hash) []byte { return append(bytes.Clone(Repaired), h[:]...) }
 
-// OnRepaired has notify called after a row was added below [Repaired]. It must not block. There
-// is one such function for a store.
+// OnRepaired sets the one function that is called after a content was added to the queue below [Repaired]. notify must not block.
 func (s *Store) OnRepaired(notify func()) {
 	s.repairer.mu.Lock()
 	defer s.repairer.mu.Unlock()
 	s.repairer.notify = notify
 }
 
-// repairLater queues a content that a reader found damaged for repair, unless it is queued or cannot be repaired.
+// repairLater queues a content that a reader found damaged for repair, and starts the goroutine that repairs. It does nothing if the content is
+// queued already, cannot be repaired, was tried less than a minute ago, or the store is read-only or closing.
 func (s *Store) repairLater(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()
@@ -243,7 +243,8 @@ func (s *Store) repairLater(h Hash) {
 	}
 }
 
-// repairWaiting repairs the queued contents.
+// repairWaiting repairs the contents that repairLater has queued, one after another, until none is left or the repairer is stopped. It is a goroutine
+// of its own, one at a time.
 func (s *Store) repairWaiting() {
 	m := &s.repairer
 	for {
@@ -260,7 +261,8 @@ func (s *Store) repairWaiting() {
 	}
 }
 
-// repairQueued repairs one queued content and logs the result.
+// repairQueued repairs one content and logs the result. A content that no encoding gives is not tried again; after other errors it is tried again in
+// a minute.
 func (s *Store) repairQueued(h Hash) {
 	dropped, err := s.RepairContent(h)
 	m := &s.repairer
@@ -290,7 +292,8 @@ func (s *Store) repairQueued(h Hash) {
 	}
 }
 
-// recordRestored records that a content was repaired. queued says that it waited for recompression before.
+// recordRestored records that a content was repaired, and calls the function of OnRepaired, unless the content was queued for recompression before
+// (queued).
 func (m *repairer) recordRestored(h Hash, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -302,7 +305,7 @@ func (m *repairer) recordRestored(h Hash, queued bool) {
 	}
 }
 
-// recordRemoved forgets contents that were removed.
+// recordRemoved deletes what the repairer has recorded about contents that were removed from the store.
 func (m *repairer) recordRemoved(hashes ...Hash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,14 +315,14 @@ func (m *repairer) recordRemoved(hashes ...Hash) {
 	}
 }
 
-// counts returns how many contents were repaired, and how many cannot be.
+// counts returns how many contents were repaired since the store was opened, and how many cannot be repaired.
 func (m *repairer) counts() (repaired, lost int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.repaired, len(m.lost)
 }
 
-// stop waits for the repair that is running. Later, nothing is repaired.
+// stop waits until the repair that is running has ended. Afterwards nothing is repaired.
 func (m *repairer) stop() {
 	m.mu.Lock()
 	m.closed = true

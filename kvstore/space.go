@@ -25,7 +25,7 @@ const (
 	diskFull            // nothing is written
 )
 
-// diskStateOf returns the state of a disk with so many bytes free of total. least must be free for a write.
+// diskStateOf returns the state of a disk with free of total bytes, of which least must be free for a write.
 func diskStateOf(free, total, least int64) diskState {
 	switch {
 	case free < least:
@@ -36,7 +36,8 @@ func diskStateOf(free, total, least int64) diskState {
 	return diskAmple
 }
 
-// CheckSpace returns an error while nothing can be written to the store, or else a note for the operator, "" for none.
+// CheckSpace returns an error while nothing can be written to the store, because it has failed or its disk is full. Otherwise it returns a note for
+// the operator if the space is low or unknown, "" if not.
 func (s *Store) CheckSpace() (note string, err error) {
 	if failed := s.Failed(); failed != nil {
 		return "", fmt.Errorf("read-only: %w", failed)
@@ -59,7 +60,8 @@ func (s *Store) CheckSpace() (note string, err error) {
 // cannot.
 const spaceToOpen = 32 << 20
 
-// CheckSpaceToOpen returns an error if the disk is too full to open the store in dir for writing.
+// CheckSpaceToOpen returns an error if fewer than 32 MiB are free on the disk of dir: Pebble writes what its logs have when the store is opened for
+// writing, and ends the process if it cannot.
 func CheckSpaceToOpen(dir string) error {
 	usage, err := vfs.Default.GetDiskUsage(dir)
 	if err != nil || usage.AvailBytes >= spaceToOpen {
@@ -68,9 +70,9 @@ func CheckSpaceToOpen(dir string) error {
 	return fmt.Errorf("couldn't open the store in %s for writing: %s are free, and %s are needed", dir, humanize.IBytes(usage.AvailBytes), humanize.IBytes(spaceToOpen))
 }
 
-// SpacePart logs how much space the disk of the store has. It calls reopen when the disk has space again after it has made the store
-// read-only, until reopen returns true: the process has to restart and open the store again, because goroutines that
-// wait for the disk still have the store.
+// SpacePart returns a part that checks the store's disk every ten seconds and logs when its space becomes low, full or ample. After a full disk has
+// made the store read-only and the disk has space again, it calls reopen until that returns true: the process has to restart and open the store
+// again, because goroutines that wait for the disk still have the store.
 func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	return parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
 		tick := time.NewTicker(spaceEvery)
@@ -97,7 +99,7 @@ func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	}}
 }
 
-// logSpace logs a new state of the disk.
+// logSpace logs the new state of the store's disk, with free of total bytes.
 func (s *Store) logSpace(logger *slog.Logger, is diskState, free, total int64) {
 	switch is {
 	case diskAmple:

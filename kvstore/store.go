@@ -41,9 +41,9 @@ const format = 1
 
 var formatKey, programKey = []byte("format"), []byte("program")
 
-// Open opens the store in dir, and creates it if it does not exist. It returns
-// [ErrLocked] if another process, or this one, has it open already, and a
-// [*DamageError] if [Inspect] finds damage, unless Options.ReadOnly is set.
+// Open opens the store in dir, and creates it if it does not exist, unless Options.ReadOnly is set. It locks the folder and returns [ErrLocked] if
+// another process, or this one, has it open already. It returns a [*DamageError] if [Inspect] finds damage; with ReadOnly it opens what is left, and
+// [Store.Damage] reports it.
 func Open(dir string, o Options) (*Store, error) {
 	o.setDefaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
@@ -76,7 +76,8 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// open opens Pebble's database.
+// open opens Pebble's database behind the guard, checks the store's format, and starts what runs while a store is open: reclaiming space and updating
+// the mark.
 func (s *Store) open() (err error) {
 	// While it opens, Pebble reports a file system that refuses the MANIFEST to
 	// the logger only.
@@ -131,7 +132,8 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// checkFormat refuses a store that a newer Larder wrote, and writes the format of a new one.
+// checkFormat returns [ErrNewer] if a newer Larder wrote the store in a format that this one does not know. It writes the present format into a new
+// store.
 func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
@@ -163,12 +165,13 @@ func (s *Store) checkFormat() error {
 	return nil
 }
 
-// newerError returns an [ErrNewer] that says which format differs and which program wrote it.
+// newerError returns an error that wraps [ErrNewer]; which says what format differs, and writer which program wrote the store.
 func newerError(which, writer string) error {
 	return fmt.Errorf("%w (%s): %s wrote it; use that or a newer one, or restore a backup from before it. No row was changed", ErrNewer, which, writer)
 }
 
-// recordProgram records which program writes to the store from now on.
+// recordProgram stores the version of this program in the store, synced, if it has another one. It does nothing if the store is read-only or
+// Options.Program is empty.
 func (s *Store) recordProgram() error {
 	if s.opts.ReadOnly || s.opts.Program == "" {
 		return nil
@@ -180,16 +183,14 @@ func (s *Store) recordProgram() error {
 	return pebbleOf(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
-// Damage returns what [Inspect] found before the store was opened read-only, and nil where that
-// was nothing.
+// Damage returns the damage that [Inspect] found before the store was opened read-only, nil if there was none.
 func (s *Store) Damage() *DamageError {
 	var damage *DamageError
 	errors.As(s.guard.inspected.damageError(), &damage)
 	return damage
 }
 
-// Behind returns what the store lacked of its mark when it was opened, and nil where that was
-// nothing, or where the store is damaged.
+// Behind returns which durable changes, according to its mark file, the store lacked when it was opened; nil if it lacked none, or if it is damaged.
 func (s *Store) Behind() *Behind {
 	if s.Damage() != nil {
 		return nil
@@ -197,7 +198,8 @@ func (s *Store) Behind() *Behind {
 	return s.guard.inspected.behind()
 }
 
-// openError returns the error of opening a store, with its cause and the next step.
+// openError wraps err, which occurred while the store in dir was opened, so that it names the folder and says the next step. It marks it as
+// [ErrDiskFull], [ErrNoStore], [ErrCorrupt] or [ErrNewer] if it is one.
 func openError(dir string, err error) error {
 	var damage *DamageError
 	switch {
@@ -217,7 +219,7 @@ func openError(dir string, err error) error {
 	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
 }
 
-// lockError returns the error of locking a folder: [ErrLocked] if another process has it open.
+// lockError wraps err, which occurred while the folder dir was locked: it is [ErrLocked] if a process has the folder open, else that of openError.
 func lockError(dir string, err error) error {
 	// A lock that someone holds is a bare EAGAIN or EACCES, or Pebble's own
 	// message where it is this process. A file that can't be made is a PathError.
@@ -229,7 +231,8 @@ func lockError(dir string, err error) error {
 	return fmt.Errorf("%w: another larder process uses %s: stop it, or choose another folder", ErrLocked, dir)
 }
 
-// write applies a batch, unless it has to be refused, and closes it. With [pebble.Sync] it returns when the batch is on the disk.
+// write applies a batch to the database, unless the store is closed, read-only or its disk nearly full, and closes the batch in any case. With
+// [pebble.Sync] it returns when the batch is on the disk.
 func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	if !s.users.enter() {
 		return errors.Join(s.closedError(), b.Close())
@@ -250,7 +253,8 @@ func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	return s.describeFailure("write to", err)
 }
 
-// describeFailure adds to an error what failed, unless the store has become read-only.
+// describeFailure adds to err the operation what, such as "write to", and the folder. It returns nil for nil, and err itself if it is the reason why
+// the store has become read-only.
 func (s *Store) describeFailure(what string, err error) error {
 	if err == nil || err == s.guard.reason() {
 		return err
@@ -258,7 +262,8 @@ func (s *Store) describeFailure(what string, err error) error {
 	return fmt.Errorf("couldn't %s the store in %s: %w", what, s.dir, err)
 }
 
-// checkWritable returns why a batch of n bytes is refused, nil if it is not.
+// checkWritable returns an error if a batch of n bytes must be refused: the store was opened read-only, has become read-only after a disk error, or
+// the disk is nearly full.
 func (s *Store) checkWritable(n int) error {
 	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
@@ -269,7 +274,8 @@ func (s *Store) checkWritable(n int) error {
 	return s.checkRoom(n)
 }
 
-// checkRoom returns an error if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve.
+// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes. It
+// logs when that begins and when it ends.
 func (s *Store) checkRoom(n int) error {
 	if s.opts.MinFreeBytes < 0 {
 		return nil
@@ -297,14 +303,14 @@ func (s *Store) checkRoom(n int) error {
 	return nil
 }
 
-// Space returns how many bytes the folder's disk has free and in all, and how many must be free for a write.
+// Space returns how many bytes the folder's disk has free and in all, and least, how many must be free for a write.
 func (s *Store) Space() (free, total, least int64, err error) {
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
 }
 
-// UseNewestFormat makes the store write its files in the newest format, which an older program may be unable to read. Until the call the
-// store keeps its format, so that such a program can open it again.
+// UseNewestFormat makes the store write its files in Pebble's newest format from now on, which an older program may be unable to read. Before the
+// call the store keeps its format, so that such a program can open it again. It also starts to move rows of an older layout, in the background.
 func (s *Store) UseNewestFormat() error {
 	if !s.users.enter() {
 		return s.closedError()
@@ -325,8 +331,8 @@ func (s *Store) UseNewestFormat() error {
 // rowsKey is the row of Meta that says that only contents' bytes are in blob files.
 var rowsKey = []byte("rows-in-tables")
 
-// moveRowsToTables compacts, once and in the background, a store that an older program wrote: it kept large rows in blob files, where
-// only the MANIFEST finds them.
+// moveRowsToTables starts, once for a store that an older program wrote, a compaction in the background, which moves large rows from blob files,
+// where only the MANIFEST finds them, into tables.
 func (s *Store) moveRowsToTables() {
 	if _, err := s.Get(Meta, rowsKey); !errors.Is(err, ErrNotFound) || s.opts.ReadOnly {
 		return
@@ -356,8 +362,8 @@ func (s *Store) moveRowsToTables() {
 	})
 }
 
-// roomToCompact returns an error if the disk could not hold the rows from one key to another twice and keep its reserve: a
-// compaction deletes the old tables once it has written the new ones.
+// roomToCompact returns [ErrDiskFull] if the disk could not hold the rows between the keys from and to twice and keep its reserve: a compaction
+// deletes the old tables only after it has written the new ones.
 func (s *Store) roomToCompact(from, to []byte) error {
 	size, err := pebbleOf(s).EstimateDiskUsage(from, to)
 	if err != nil {
@@ -370,17 +376,17 @@ func (s *Store) roomToCompact(from, to []byte) error {
 	return cmp.Or(err, fmt.Errorf("%w: %d MiB are free, and %d MiB are needed", ErrDiskFull, free>>20, (least+int64(size))>>20))
 }
 
-// Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.
+// Failed returns the disk error because of which the store has become read-only until it is opened again by another process; nil while it can be
+// written.
 func (s *Store) Failed() error { return s.guard.reason() }
 
-// closedError returns the error of using a closed store.
+// closedError returns an error that says that the store is closed.
 func (s *Store) closedError() error {
 	return fmt.Errorf("the store in %s is closed", s.dir)
 }
 
-// Close waits for what is under way and closes the store. What comes later
-// gets an error. What was committed is on the disk already; contents put since
-// may be too. Snapshots have to be closed before.
+// Close waits for operations that are running, and closes the store. Later operations return an error. Everything that was committed is on the disk
+// already; contents that were put since may be. The caller closes snapshots before. A second call returns nil.
 func (s *Store) Close() error {
 	if !s.users.close() {
 		return nil
@@ -416,7 +422,8 @@ type users struct {
 	idle   chan struct{} // holds one when count may have come to zero after closing
 }
 
-// enter begins an operation and reports whether the store is open. If so, leave has to follow.
+// enter counts an operation that starts, and reports whether the store is open. If so, the caller calls leave at the end of the operation; if not, it
+// must not use Pebble.
 func (u *users) enter() bool {
 	u.count.Add(1)
 	if u.closed.Load() {
@@ -426,7 +433,7 @@ func (u *users) enter() bool {
 	return true
 }
 
-// leave ends an operation.
+// leave counts that an operation has ended. After close, the last one wakes wait.
 func (u *users) leave() {
 	if u.count.Add(-1) == 0 && u.closed.Load() {
 		select {
@@ -436,10 +443,10 @@ func (u *users) leave() {
 	}
 }
 
-// close has enter refuse from now on. It reports whether this is the first call.
+// close makes enter return false from now on. It reports whether this is the first call.
 func (u *users) close() bool { return !u.closed.Swap(true) }
 
-// wait returns when all operations have ended, after close.
+// wait returns when all operations that enter has admitted have ended. It is called after close.
 func (u *users) wait() {
 	for u.count.Load() > 0 {
 		<-u.idle
@@ -467,7 +474,7 @@ func isNoSpace(err error) bool {
 	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
 }
 
-// stripTrace returns an error with the text of err on one line, without Pebble's marker and stack traces. It wraps err.
+// stripTrace returns an error that wraps err and whose text is that of err on one line, without Pebble's marker and stack traces; nil for nil.
 func stripTrace(err error) error {
 	if err == nil {
 		return nil

@@ -15,8 +15,8 @@ const verifiedFile = "VERIFIED"
 // maxVerified bounds the file, which may be damaged.
 const maxVerified = 4 << 10
 
-// ReadVerified returns the record of the last check of this store, nil without one. A store that is [Behind] is older than
-// the record may be, so it has none.
+// ReadVerified returns the record that the last check of the whole store left in its folder, at most 4 KiB of it; nil if there is none. For a store
+// that is [Behind] it returns nil, because the record may be newer than the store.
 func (s *Store) ReadVerified() ([]byte, error) {
 	if s.Behind() != nil {
 		return nil, nil
@@ -32,13 +32,13 @@ func (s *Store) ReadVerified() ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxVerified))
 }
 
-// WriteVerified replaces the record of the last check. A store that was opened read-only has such a record too, unless its file
-// system cannot be written to.
+// WriteVerified replaces the record of the last check of the whole store, durably. It also does so in a store that was opened read-only, unless its
+// file system cannot be written to.
 func (s *Store) WriteVerified(record []byte) error {
 	return replaceFile(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
 }
 
-// RemoveVerified removes the record of the last check, if there is one. A crash does not bring it back.
+// RemoveVerified removes the record of the last check, if there is one, durably.
 func (s *Store) RemoveVerified() error {
 	err := s.opts.FS.Remove(s.opts.FS.PathJoin(s.dir, verifiedFile))
 	if errors.Is(err, os.ErrNotExist) {

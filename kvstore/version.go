@@ -26,7 +26,7 @@ type version struct {
 
 type placed struct{ level, table uint64 }
 
-// newVersion returns a version without files, to which edits are applied.
+// newVersion returns a version without files, to which the edits of a MANIFEST are applied.
 func newVersion() *version {
 	return &version{tables: make(map[placed]uint64), blobs: make(map[uint64]uint64), sizes: make(map[uint64]int64)}
 }
@@ -54,7 +54,7 @@ const (
 
 var errEdit = errors.New("an edit is written in a way that this larder does not know")
 
-// applyEdit changes the version as the next edit of the MANIFEST says.
+// applyEdit changes v by edit, the next record of the MANIFEST. It returns errEdit if the edit is not in a form that Larder knows.
 func (v *version) applyEdit(edit []byte) error {
 	d := decoder{r: bytes.NewReader(edit)}
 	index := v.edits
@@ -93,7 +93,8 @@ func (v *version) applyEdit(edit []byte) error {
 	return d.err
 }
 
-// applyTable reads a table that an edit adds. ranges says that the edit may have bounds of range keys.
+// applyTable reads the table that an edit adds from d, and adds it to v. ranges says that the edit may have bounds of range keys. Errors are in
+// d.err.
 func (v *version) applyTable(d *decoder, ranges bool) {
 	level, table, size := d.number(), d.number(), d.number()
 	file := table
@@ -133,7 +134,7 @@ func (v *version) applyTable(d *decoder, ranges bool) {
 	}
 }
 
-// fileSizes returns the size of each file that v needs, by its name.
+// fileSizes returns the sizes in bytes of all tables and blob files that the version needs, by file name.
 func (v *version) fileSizes() map[string]int64 {
 	files := make(map[string]int64, len(v.tables)+len(v.blobs))
 	for _, file := range v.tables {
@@ -145,14 +146,14 @@ func (v *version) fileSizes() map[string]int64 {
 	return files
 }
 
-// tableSizes returns the size of each table that v needs, by its name.
+// tableSizes returns the sizes in bytes of the tables that the version needs, by file name.
 func (v *version) tableSizes() map[string]int64 {
 	files := v.fileSizes()
 	maps.DeleteFunc(files, func(name string, _ int64) bool { return isBlobFile(name) })
 	return files
 }
 
-// readVersion reads what a MANIFEST says in its first bytes.
+// readVersion returns the version that the first length bytes of a MANIFEST in dir describe. With an error it returns what was read before.
 func readVersion(fs vfs.FS, dir, manifest string, length int64) (*version, error) {
 	f, err := fs.Open(fs.PathJoin(dir, manifest))
 	if err != nil {
@@ -170,7 +171,7 @@ type decoder struct {
 	err error
 }
 
-// number returns the next number, 0 after an error.
+// number consumes a number (uvarint) of the edit. At an error it sets d.err and returns 0.
 func (d *decoder) number() uint64 {
 	n, err := binary.ReadUvarint(d.r)
 	if err != nil && d.err == nil {
@@ -179,7 +180,7 @@ func (d *decoder) number() uint64 {
 	return n
 }
 
-// skipBytes skips the next byte slice.
+// skipBytes consumes a length and as many bytes of the edit. At an error it sets d.err.
 func (d *decoder) skipBytes() {
 	n := d.number()
 	if n > uint64(d.r.Len()) {

@@ -30,7 +30,8 @@ var released = []byte("n")
 // timeLength is the length of the time in such a key.
 const timeLength = 8
 
-// releaseKey returns the key of the row that queues the deltas of a release.
+// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. Rows of newer releases sort
+// first.
 func releaseKey(m *logs.Manifest) []byte {
 	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, m.Released.Unix())))
 	return append(key, m.Package+"\x00"+m.Version...)
@@ -39,7 +40,8 @@ func releaseKey(m *logs.Manifest) []byte {
 // maxSuccessors bounds the releases after a new one that get deltas against it.
 const maxSuccessors = 8
 
-// makeDeltas makes the deltas that are queued, until none is left or a content is queued, which goes first.
+// makeDeltas makes the queued deltas one after another and removes their rows from the queue. It returns when none is left, ctx ends (with its
+// error), or a content waits for recompression, which goes first. It does nothing unless Options.Dictionaries is set.
 func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	for r.options.Dictionaries && ctx.Err() == nil && r.Backlog() == 0 {
 		key, err := r.firstKey(released)
@@ -65,7 +67,7 @@ func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// firstKey returns the first key of the queue that begins with a prefix, nil for none.
+// firstKey returns the first key of the queue's rows in the store that begins with a prefix, nil if there is none.
 func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
 	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
@@ -76,8 +78,8 @@ func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
 	return nil, nil
 }
 
-// queuePairs queues the deltas of the release that a row names: those of its files against those of the releases before it, and if it was
-// published after later ones, theirs against it. Damage in a release is logged; its deltas are left out.
+// queuePairs reads package and version from the key of a release's row (see releaseKey) and queues the release's deltas with queuePairsOf. If a
+// content that it needs is damaged or missing, it logs that and returns nil, and deltas are left out.
 func (r *Recompressor) queuePairs(key []byte) error {
 	pkg, version, _ := strings.Cut(string(key[min(len(key), len(released)+timeLength):]), "\x00")
 	err := r.queuePairsOf(pkg, version)
@@ -88,7 +90,8 @@ func (r *Recompressor) queuePairs(key []byte) error {
 	return err
 }
 
-// queuePairsOf queues the deltas of a release and those of later releases against it.
+// queuePairsOf queues the deltas of a release against each of its predecessors, and those of up to maxSuccessors later releases against it, which
+// exist if it was published after them. It queues nothing if the release is withdrawn or unknown.
 func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	versions, err := views.Versions(r.store, pkg)
 	if err != nil {
@@ -126,8 +129,8 @@ func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	return nil
 }
 
-// queuePairsWith queues one delta for each file of a release that another release has too. key returns its key for the content in the release
-// and that in the other one.
+// queuePairsWith queues one delta for each file of the release m that the package's other version has at the same path, if both sizes suit a
+// dictionary. key returns the queue row's key for two contents: that of the file in m, and that in the other version.
 func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(own, of kvstore.Hash) []byte) error {
 	batch := r.store.NewBatch()
 	for _, f := range m.Files {
@@ -145,7 +148,9 @@ func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(o
 	return errors.Join(batch.Commit(), batch.Close())
 }
 
-// makeDelta stores the delta of a content against a dictionary if it is worthwhile. An error is one after which the recompressor cannot continue.
+// makeDelta encodes the content h as a delta against the content dictionary in a child process, and stores it if it saves enough bytes. It returns
+// nil without a delta if one is stored already, either content is missing or damaged, h is not compressible, or the encoder fails. An error is one
+// after which the recompressor cannot continue.
 func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash) error {
 	logger := r.logger.With("content", h, "dictionary", dictionary)
 	if deltas, err := r.store.Deltas(h); err == nil && slices.ContainsFunc(deltas, func(d kvstore.Delta) bool { return d.Dictionary == dictionary }) {

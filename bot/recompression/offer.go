@@ -20,16 +20,16 @@ const (
 	maxOfferScan = 1000
 )
 
-// HelperMemory returns the bytes that a process needs to recompress for another node.
+// HelperMemory returns how many bytes of memory a process needs to recompress the largest content that is offered to other nodes.
 func HelperMemory() int64 { return worker.EncoderMemory(worker.HugeSize) }
 
-// offeredIndex returns the index of a content among the offered ones, or -1. The caller holds mu.
+// offeredIndex returns the index of a content in q.offered, the rows that other nodes work on, or -1. The caller holds mu.
 func (q *queue) offeredIndex(h kvstore.Hash) int {
 	return slices.IndexFunc(q.offered, func(row queueRow) bool { return row.hash == h })
 }
 
-// OfferContent returns a content for another node to recompress; ok is false if no row is free. Huge contents, and those whose encoders
-// were killed before, stay here.
+// OfferContent returns the first queued content for another node of the cluster to recompress, and records that it is offered. Its row stays in the
+// queue. ok is false if the first 1,000 rows have none to offer. Huge contents, and those whose encoder crashed before, are not offered.
 func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	q := &r.queue
 	q.mu.Lock()
@@ -50,8 +50,8 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	return rows[0].hash, true, nil
 }
 
-// StoreOffered stores the encodings that another node has made of an offered content, and ignores those of other contents. The caller has compared them
-// with the content.
+// StoreOffered stores the encodings (coded) that another node has made of the offered content h of size bytes, and removes h from the queue. It
+// ignores contents that are not offered (any more) or were erased. The caller has verified that the encodings decode to the content.
 func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 	r.queue.mu.Lock()
 	offered := r.queue.offeredIndex(h) >= 0
@@ -85,7 +85,8 @@ func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size in
 	return nil
 }
 
-// acquireOffered takes an offered row over for a goroutine here; ok is false if the row is not offered, or another goroutine has it.
+// acquireOffered removes a content from the offered ones and marks it as busy, so that a goroutine here can finish its row. ok is false if the
+// content was not offered, or another goroutine works on it.
 func (r *Recompressor) acquireOffered(h kvstore.Hash) (row queueRow, ok bool) {
 	q := &r.queue
 	q.mu.Lock()

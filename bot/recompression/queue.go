@@ -33,7 +33,8 @@ type queue struct {
 // maxHot bounds the contents that go first.
 const maxHot = 1024
 
-// open counts the rows in the store, and from then on those that the store adds after damage.
+// open initializes the queue: it counts the waiting rows in the store, and has the store report the contents that it queues later because damage cost
+// them encodings.
 func (q *queue) open(s *kvstore.Store) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
@@ -43,8 +44,9 @@ func (q *queue) open(s *kvstore.Store) error {
 	return err
 }
 
-// Enqueue adds the release's contents that are not at their best to a batch, with the release itself if its files may have deltas, and
-// returns the number of contents. The caller passes that to [Recompressor.Enqueued] once the batch is committed.
+// Enqueue adds rows to a batch that queue the contents of a release for recompression, except those that are recompressed or queued already. If
+// deltas are on, it adds a row for the release's deltas. It returns how many contents it added, which the caller passes to [Recompressor.Enqueued]
+// after the batch is committed.
 func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, error) {
 	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
 	added := 0
@@ -76,10 +78,11 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 	return added, nil
 }
 
-// Enqueued counts contents that [Recompressor.Enqueue] has added, and wakes the goroutines that wait for them.
+// Enqueued adds n to the count of waiting contents, and wakes the goroutines that wait for the queue. The publisher calls it after it has committed
+// the rows of [Recompressor.Enqueue].
 func (r *Recompressor) Enqueued(n int) { r.queue.countAdded(n) }
 
-// countAdded counts n more waiting contents, fewer if n is negative, and wakes goroutines that wait for them.
+// countAdded adds n to the count of waiting contents; n may be negative. If it is positive, the goroutines that wait for the queue are woken.
 func (q *queue) countAdded(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -89,7 +92,7 @@ func (q *queue) countAdded(n int) {
 	}
 }
 
-// wakeLocked wakes the goroutines that wait for the queue. The caller holds mu.
+// wakeLocked wakes all goroutines that wait for a change of the queue. The caller holds mu.
 func (q *queue) wakeLocked() {
 	close(q.wake)
 	q.wake = make(chan struct{})
@@ -104,12 +107,13 @@ type turnRow struct {
 	size    int64 // in bytes
 }
 
-// encode returns the value of the row.
+// encode returns the bytes of the row's value in the store.
 func (r turnRow) encode() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(r.crashes)), uint64(r.size))
 }
 
-// decodeTurn reads the value of a row, the zero value if it is malformed.
+// decodeTurn reads the value of a queue row: the crashes of the content's encoders and its size. It returns the zero value if the bytes are
+// malformed.
 func decodeTurn(value []byte) turnRow {
 	crashes, n := binary.Uvarint(value)
 	size, m := binary.Uvarint(value[max(0, n):])
@@ -129,19 +133,20 @@ var inTurn = []struct {
 	{turns, 1 + 8 + len(kvstore.Hash{})},
 }
 
-// releaseOrderKey returns the key of a content's row in the queue. Contents of newer releases come first.
+// releaseOrderKey returns the key of a content's queue row in the order of release times: contents of newer releases sort first.
 func releaseOrderKey(released time.Time, h kvstore.Hash) []byte {
 	newestFirst := ^uint64(max(0, released.Unix()))
 	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
 }
 
-// queuedKey returns the key of the row that says that a content is in the queue.
+// queuedKey returns the key of the row that marks a content as queued, whatever its place in the queue.
 func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
 
-// givenUpKey returns the key of the row of a content that was given up.
+// givenUpKey returns the key of the row of a content that is no longer recompressed, because its encoder crashed squeezeTries times.
 func givenUpKey(h kvstore.Hash) []byte { return append(givenUp[:1:1], h[:]...) }
 
-// Prioritize moves a content to the front of the queue, because it is being served. It never blocks.
+// Prioritize has a content recompressed before all others, because a client just requested it. It does nothing if the queue's lock is held or 1,024
+// contents are prioritized already, so that it never blocks.
 func (r *Recompressor) Prioritize(h kvstore.Hash) {
 	q := &r.queue
 	if !q.mu.TryLock() {
@@ -153,28 +158,28 @@ func (r *Recompressor) Prioritize(h kvstore.Hash) {
 	}
 }
 
-// Backlog returns how many contents wait to be squeezed.
+// Backlog returns how many queued contents no goroutine here has started to recompress.
 func (r *Recompressor) Backlog() int {
 	r.queue.mu.Lock()
 	defer r.queue.mu.Unlock()
 	return max(0, r.queue.waiting)
 }
 
-// changes returns a channel that is closed when the queue changes.
+// changes returns a channel that is closed at the next change of the queue: a row was added, or a goroutine finished one.
 func (q *queue) changes() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.wake
 }
 
-// wakeAll wakes the goroutines that wait for the queue.
+// wakeAll takes the lock and wakes all goroutines that wait for a change of the queue.
 func (q *queue) wakeAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wakeLocked()
 }
 
-// anyBusy reports whether a goroutine works on a content.
+// anyBusy reports whether any goroutine of this process is recompressing a content.
 func (q *queue) anyBusy() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +200,8 @@ type queueRow struct {
 	givenUp bool
 }
 
-// owner returns the owner of the child process for a row: the release that the content came with, or the content if that is not known.
+// owner returns the name under which the row's child process and memory are accounted, so that releases share them fairly: bytes of the row's key
+// that are the same for all contents of a release, or the content's hash if the release is not known.
 func (row queueRow) owner() string {
 	before, ok := bytes.CutSuffix(row.key, row.hash[:])
 	if !ok || len(before) <= len(turns) || bytes.Equal(row.key, lastKey(row.hash)) {
@@ -204,7 +210,8 @@ func (row queueRow) owner() string {
 	return string(before)
 }
 
-// acquireRows takes the first rows of the queue that no other goroutine or node works on; if there are none, those that nodes work on, which may be gone.
+// acquireRows returns up to 64 first rows of the queue that no goroutine or other node works on, and marks their contents as busy. If there are none,
+// it takes back the rows that were offered to other nodes, which may never report.
 func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	q := &r.queue
 	q.mu.Lock()
@@ -223,7 +230,8 @@ func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	return rows, nil
 }
 
-// unclaimedRows returns up to most of the first rows that suits accepts and that no goroutine or node works on. The caller holds mu.
+// unclaimedRows returns the first rows of the queue for which suits returns true and that no goroutine or other node works on, at most most of them.
+// It marks nothing. The caller holds queue.mu.
 func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
 	for _, keys := range inTurn {
 		for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
@@ -246,8 +254,9 @@ func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows 
 	return rows, nil
 }
 
-// finishRows deletes the rows that are done. Of these, it queues those to try again at the end, and records those that are given up. Then
-// it releases all rows and wakes the waiting goroutines.
+// finishRows deletes those of the rows that are done from the store; it queues those with again set once more, behind all others, and records those
+// that are given up. It stores the measured speed. Then it marks the contents of all rows, done or not, as no longer busy, and wakes waiting
+// goroutines.
 func (r *Recompressor) finishRows(rows []*queueRow) error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
@@ -281,7 +290,8 @@ func (r *Recompressor) finishRows(rows []*queueRow) error {
 	return err
 }
 
-// requeueGivenUp puts the contents that were given up back into the queue.
+// requeueGivenUp puts all contents that were given up, because their encoders crashed too often, back at the end of the queue, with no crashes
+// counted.
 func (r *Recompressor) requeueGivenUp() error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
@@ -309,10 +319,11 @@ func (r *Recompressor) requeueGivenUp() error {
 	return err
 }
 
-// lastKey returns the key of a content's row after all others.
+// lastKey returns the key of a content's queue row that sorts behind those of all releases.
 func lastKey(h kvstore.Hash) []byte { return releaseOrderKey(time.Unix(0, 0), h) }
 
-// acquireRequested acquires the content that clients requested last and that no goroutine works on; ok is false if there is none.
+// acquireRequested removes the content that clients requested last from the prioritized ones, marks it as busy and returns it. It skips contents that
+// a goroutine works on. The result is false if there is none.
 func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()
@@ -328,7 +339,7 @@ func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	return kvstore.Hash{}, false
 }
 
-// release lets other goroutines work on a content.
+// release marks a content as no longer busy, so that any goroutine may acquire it, and wakes the waiting goroutines.
 func (q *queue) release(h kvstore.Hash) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

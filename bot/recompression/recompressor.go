@@ -44,7 +44,8 @@ type Recompressor struct {
 	queue     queue
 }
 
-// New returns a recompressor, which starts with what the queue in the store has.
+// New returns a recompressor that continues with the queue in the store. It creates the pool of child processes and sets it as o.Budget.Squeezers. It
+// starts no work: see [Recompressor.Run].
 func New(o Options) (*Recompressor, error) {
 	r := &Recompressor{
 		options: o, store: o.Store, logger: o.Logger,
@@ -54,5 +55,5 @@ func New(o Options) (*Recompressor, error) {
 	return r, r.queue.open(o.Store)
 }
 
-// Close ends the child processes. No method may be running or follow.
+// Close ends the child processes. The caller makes sure that no method is running, and calls none afterwards.
 func (r *Recompressor) Close() { r.squeezers.Close() }

@@ -28,8 +28,9 @@ const encodeTimeout = 2 * time.Hour
 // reportInterval is how often Squeeze reports the length of the queue.
 const reportInterval = time.Minute
 
-// RecompressAll recompresses all contents of the queue, and those that were given up. It passes the length of the queue to the report of ctx once a
-// minute.
+// RecompressAll recompresses all contents of the queue, and once more those that were given up; then it makes the queued deltas. It returns when the
+// queue is empty or ctx ends. While it works, it emits the length of the queue to the event sink of ctx once a minute. The summary counts contents
+// and bytes.
 func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
 		return Summary{}, err
@@ -93,7 +94,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Run recompresses the contents in the queue until ctx ends. Whenever the queue is empty, it makes the pending deltas.
+// Run recompresses the contents in the queue until ctx ends or an error occurs. Whenever no content waits, it makes the queued deltas, then waits for
+// new contents. It always returns an error, that of ctx at the end.
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
 		wake := r.queue.changes()
@@ -122,7 +124,8 @@ type queueRun struct {
 	working atomic.Int64 // batches whose rows are still in the queue
 }
 
-// runQueue recompresses the contents of the queue, newest release first, until none is left that no other goroutine works on. It calls done for each.
+// runQueue recompresses the contents of the queue, those that clients just requested first, then those of the newest releases. It returns when no
+// content is left but those that other goroutines work on. It calls done, from several goroutines, for each content that it recompressed.
 func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	s := &queueRun{Recompressor: r, done: done, group: group}
@@ -158,7 +161,8 @@ type batchOfRows struct {
 	left atomic.Int64 // that are still being worked on
 }
 
-// startRows starts to recompress the contents of rows. It waits for a slot for each, except for huge ones.
+// startRows starts a goroutine for each row that recompresses its content. It blocks until there is a slot for each content, except for huge ones,
+// whose goroutines wait themselves. Rows leave the queue when all of them are done; a huge one leaves it alone.
 func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	ordinary := new(batchOfRows)
 	batches := make([]*batchOfRows, len(rows))
@@ -207,8 +211,8 @@ func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	}
 }
 
-// start calls work in a goroutine once there is a slot and memory for a content of size bytes, and after at its end, also if ctx ends before. It waits
-// for the slot unless the content is huge.
+// start calls work and then after in a goroutine, once there is a slot and memory for an encoder of size bytes of content. It blocks until then,
+// unless the content is huge. If ctx ends before, only after is called. Errors of both go to the group.
 func (s *queueRun) start(ctx context.Context, owner string, size int64, work, after func() error) {
 	run := func(leave func(), err error) error {
 		if err == nil {
@@ -225,7 +229,8 @@ func (s *queueRun) start(ctx context.Context, owner string, size int64, work, af
 	s.group.Go(func() error { return run(leave, err) })
 }
 
-// startRequested starts to recompress the contents that are being served.
+// startRequested starts goroutines that recompress the contents that clients just requested (see Prioritize), each as soon as there is a slot. It
+// skips contents that are unknown or given up.
 func (s *queueRun) startRequested(ctx context.Context) {
 	for ctx.Err() == nil {
 		h, ok := s.acquireRequested()
@@ -257,7 +262,8 @@ func (s *queueRun) startRequested(ctx context.Context) {
 // is given up.
 const squeezeTries = 3
 
-// recordCrash records that the encoder of a content crashed: the content comes last in the queue, or is given up.
+// recordCrash counts a crash of the encoder in a row, logs it and decides what finishRows does with the row: the content (of size bytes) is queued
+// again behind all others, or after squeezeTries crashes given up, which is also emitted as an event.
 func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
 	row.turn.size = size
 	row.turn.crashes++
@@ -273,8 +279,9 @@ func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int6
 		row.hash, size, row.turn.crashes, crash)})
 }
 
-// recompress replaces a content's encodings by smaller ones. If an encoder's process ended, crash says so, and the content stays in the queue. A content
-// that is damaged or that an encoder rejects keeps its encodings.
+// recompress replaces the encodings of the content h by smaller ones and calls done with the bytes saved. A content that is erased, recompressed
+// already, damaged, or rejected by an encoder keeps its encodings, without an error. If an encoder's process ended, crash is not nil, and h is not
+// marked as recompressed. owner is the name under which the child process is accounted.
 func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.Hash, done func(savedBytes)) (crash *worker.CrashError, err error) {
 	content, err := r.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
@@ -316,7 +323,7 @@ func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.H
 	return nil, nil
 }
 
-// reportRecompressed reports that a content has smaller encodings.
+// reportRecompressed calls Options.Squeezed with the content, if set, and emits an event with the bytes saved and the length of the queue.
 func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s savedBytes) {
 	if r.options.Squeezed != nil {
 		r.options.Squeezed(h)
@@ -324,8 +331,9 @@ func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s
 	r.options.Events.Emit(ctx, events.Event{Kind: events.Recompressed, Bytes: s.before - s.after, Waiting: r.Backlog()})
 }
 
-// Encode returns the smallest encodings of data that are worthwhile, made in a child process of owner. It leaves out an encoding that fails; if a process
-// ended, crash says so.
+// Encode compresses data as Brotli and gzip in child processes at the best quality, and returns those encodings that save enough bytes to be stored.
+// It leaves out an encoding that fails and logs why. If a child process ended, crash says so. err is not nil only if ctx ended or the encoders cannot
+// continue. owner is the name under which the child processes are accounted.
 func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range Compressed {
 		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
@@ -351,7 +359,7 @@ var squeezeTasks = map[coding.Coding]worker.Task{
 	coding.Gzip:   worker.SqueezeGzip,
 }
 
-// encodedBytes returns the sum of the bytes of a content's encodings.
+// encodedBytes returns the sum of the bytes of all stored encodings of a content, identity included.
 func encodedBytes(c kvstore.Content) (n int64) {
 	for _, r := range c.Representations {
 		n += r.Length

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Collector returns a metric with the length of the queue.
+// Collector returns the Prometheus gauge larder_bot_squeeze_backlog: how many contents wait for recompression.
 func (r *Recompressor) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_bot_squeeze_backlog",
@@ -45,7 +45,7 @@ type QueueState struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// String returns a sentence about the queue.
+// String returns a sentence with the contents and bytes that wait for recompression and, if the speed is known, the time that they will take.
 func (s QueueState) String() string {
 	text := fmt.Sprintf("%s file contents of %s are to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
 	if s.Contents == 1 {
@@ -57,12 +57,12 @@ func (s QueueState) String() string {
 	return text + "."
 }
 
-// describeSpeed returns how long the queue takes, and at what speed.
+// describeSpeed returns words for the expected time that the queue takes and the recent speed, as in "about 5m0s at the 1 MB/s of late".
 func (s QueueState) describeSpeed() string {
 	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
-// Describe returns the size of the queue and, if it is known, how long it takes.
+// Describe returns the bytes that wait for recompression and, if the speed is known, how long they take. It returns "" if the bytes are not known.
 func (s QueueState) Describe() string {
 	switch {
 	case s.Bytes == 0:
@@ -73,7 +73,8 @@ func (s QueueState) Describe() string {
 	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()
 }
 
-// ReadQueue returns the state of the queue in a store. A running bot has the number of contents in memory: [Recompressor.Backlog].
+// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, and reads the last measured speed. In a process that
+// recompresses, [Recompressor.Backlog] has the number of contents without a scan.
 func ReadQueue(r kvstore.Reader) (QueueState, error) {
 	var s QueueState
 	for _, keys := range inTurn {
@@ -116,7 +117,8 @@ type speed struct {
 // speedMemory is how fast what was measured fades away.
 const speedMemory = 5 * time.Minute
 
-// startEncoding counts an encoder that starts. The caller calls the result when it ends, with the size of the content in bytes.
+// startEncoding records that an encoder starts now. The caller calls the result when the encoder ends, with the time and the size of the content in
+// bytes.
 func (s *speed) startEncoding(now time.Time) (end func(now time.Time, bytes int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +138,8 @@ func (s *speed) startEncoding(now time.Time) (end func(now time.Time, bytes int6
 	}
 }
 
-// bytesPerSecond returns the bytes that were recompressed in a second lately, 0 if that is not known.
+// bytesPerSecond returns how many bytes of contents are recompressed in a second: an average in which the last five minutes weigh most. It is 0 if
+// nothing was measured.
 func (s *speed) bytesPerSecond() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -48,15 +48,16 @@ const MaxKey = 900
 // A key is a path without a leading slash, whose parts do not begin with a dot, of letters,
 // digits and the characters ".", "-", "_" and "=".
 type Bucket interface {
-	// String is what the bucket is called in messages.
+	// String returns what the bucket is called in messages.
 	String() string
-	// Create makes an object, unless there is one: ErrExists.
+	// Create creates an object and returns its version. If the object exists, the error is ErrExists.
 	Create(ctx context.Context, key string, data []byte) (Version, error)
-	// Replace puts data in the place of a version of an object, unless that is gone: ErrChanged.
+	// Replace replaces an object that still has the version old by data, and returns the new version. If it has another version or is gone, the error
+	// is ErrChanged.
 	Replace(ctx context.Context, key string, data []byte, old Version) (Version, error)
-	// Put makes or replaces an object.
+	// Put creates or replaces an object, whatever its version.
 	Put(ctx context.Context, key string, data []byte) error
-	// Get returns an object of up to most bytes, or ErrNotFound, or ErrTooLarge.
+	// Get returns an object of up to most bytes and its version, or ErrNotFound, or ErrTooLarge.
 	Get(ctx context.Context, key string, most int64) ([]byte, Version, error)
 	// GetOther is Get unless the object is of that version: then it returns no data, and no error.
 	//
@@ -66,11 +67,11 @@ type Bucket interface {
 	// List iterates over the objects whose keys begin with prefix and come after another key, in the
 	// order of the keys' bytes.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
-	// Delete removes an object, which may be gone already.
+	// Delete removes an object. It is no error if the object does not exist.
 	Delete(ctx context.Context, key string) error
 }
 
-// checkKey refuses what is not a key; a folder would put it elsewhere.
+// checkKey returns an error if key is not a valid key of an object, such as one that would lead out of a bucket's folder.
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
 		return fmt.Errorf("%q cannot be the key of an object", key)
@@ -88,7 +89,7 @@ func isInvalidRune(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_=", r))
 }
 
-// objectError adds to an error which object it is about.
+// objectError wraps err with the names of the bucket and the object; it returns nil for nil.
 func objectError(b Bucket, key string, err error) error {
 	if err == nil {
 		return nil

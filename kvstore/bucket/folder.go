@@ -30,7 +30,7 @@ const lockName = ".lock"
 // the place of another, and replaced under a lock.
 type folder struct{ dir string }
 
-// OpenFolder returns a bucket in a folder, which it creates if necessary.
+// OpenFolder returns a bucket in the folder dir, which it creates if necessary.
 func OpenFolder(dir string) (Bucket, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func OpenFolder(dir string) (Bucket, error) {
 	return &folder{dir}, nil
 }
 
-// FolderAt returns a bucket in a folder that is made with the first object. Only this machine may write there.
+// FolderAt returns a bucket in the folder dir, which is created with the first object. Only processes of this machine may write there.
 func FolderAt(dir string) (Bucket, error) {
 	dir, err := filepath.Abs(dir)
 	return &folder{dir}, err
@@ -51,12 +51,15 @@ func FolderAt(dir string) (Bucket, error) {
 // decidedByKernel marks the folder for [Probe]: no gateway decides between writers.
 func (f *folder) decidedByKernel() {}
 
+// String implements [Bucket]: it returns the folder as a file URL.
 func (f *folder) String() string { return "file://" + f.dir }
 
+// Create implements [Bucket]. The kernel decides between writers, by a link that never replaces a file.
 func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {
 	return f.writeWith(ctx, key, data, disk.Create)
 }
 
+// Replace implements [Bucket], under a lock that all writers share.
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
 		return f.withLock(ctx, func() error {
@@ -70,12 +73,14 @@ func (f *folder) Replace(ctx context.Context, key string, data []byte, old Versi
 	})
 }
 
+// Put implements [Bucket].
 func (f *folder) Put(ctx context.Context, key string, data []byte) error {
 	_, err := f.writeWith(ctx, key, data, disk.Replace)
 	return err
 }
 
-// writeWith writes an object by calling how, and returns its version.
+// writeWith writes the object with this key by calling how with the path of its file, creates its folder before, and returns the object's version.
+// fs.ErrExist from how becomes [ErrExists].
 func (f *folder) writeWith(ctx context.Context, key string, data []byte, how func(path string, data []byte, mode fs.FileMode) error) (Version, error) {
 	path, err := f.path(key), errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
@@ -96,8 +101,8 @@ func (f *folder) writeWith(ctx context.Context, key string, data []byte, how fun
 // lockRest is how long a writer waits before it looks at the lock again.
 const lockRest = 5 * time.Millisecond
 
-// withLock calls fn while no other process, and no other goroutine, replaces an object. The system releases the lock with the process that
-// has it.
+// withLock waits for the lock of the bucket's folder and calls fn while no other process, and no other goroutine, has it. If a process ends, the
+// system releases its lock.
 func (f *folder) withLock(ctx context.Context, fn func() error) error {
 	lock, err := os.OpenFile(filepath.Join(f.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -120,10 +125,12 @@ func (f *folder) withLock(ctx context.Context, fn func() error) error {
 	}
 }
 
+// Get implements [Bucket].
 func (f *folder) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
 	return f.GetOther(ctx, key, most, "")
 }
 
+// GetOther implements [Bucket]. It reads the object in any case, because its version is a hash.
 func (f *folder) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	data, err := f.read(ctx, key, most)
 	if err != nil {
@@ -136,7 +143,7 @@ func (f *folder) GetOther(ctx context.Context, key string, most int64, known Ver
 	return data, v, nil
 }
 
-// read returns the bytes of an object, of which there may be at most most.
+// read returns the bytes of an object of up to most bytes, or [ErrNotFound], or [ErrTooLarge].
 func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, error) {
 	if err := errors.Join(checkKey(key), ctx.Err()); err != nil {
 		return nil, err
@@ -152,6 +159,7 @@ func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, erro
 	return readUpTo(file, most)
 }
 
+// List implements [Bucket]. It reads the names of all objects before it yields the first. An error is the last thing it yields.
 func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		var all []Object
@@ -188,6 +196,7 @@ func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Objec
 	}
 }
 
+// Delete implements [Bucket].
 func (f *folder) Delete(ctx context.Context, key string) error {
 	err := errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
@@ -202,7 +211,7 @@ func (f *folder) Delete(ctx context.Context, key string) error {
 // path returns the path of the file of an object.
 func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
 
-// versionAt returns the version of the object in a file, or "".
+// versionAt returns the version of the object in the file at path, or "" if the file does not exist.
 func versionAt(path string) (Version, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,13 +223,13 @@ func versionAt(path string) (Version, error) {
 	return versionOf(data), nil
 }
 
-// versionOf returns the version of an object with these bytes.
+// versionOf returns the version of an object in a folder: the SHA-256 of its bytes.
 func versionOf(data []byte) Version {
 	sum := sha256.Sum256(data)
 	return Version(hex.EncodeToString(sum[:]))
 }
 
-// readUpTo reads at most most bytes; if there are more it returns [ErrTooLarge].
+// readUpTo reads r to its end and returns the bytes; if there are more than most, the error is [ErrTooLarge].
 func readUpTo(r io.Reader, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {

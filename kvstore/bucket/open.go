@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// CheckURL refuses what is not the URL of a bucket: s3://NAME[/PREFIX], or file:///DIR.
+// CheckURL returns an error unless at is the URL of a bucket: s3://NAME[/PREFIX], or file:///DIR.
 func CheckURL(at string) error {
 	_, err := parseURL(at)
 	return err
 }
 
+// parseURL parses the URL of a bucket, and returns an error for any other URL.
 func parseURL(at string) (*url.URL, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "" {
@@ -28,8 +29,8 @@ func parseURL(at string) (*url.URL, error) {
 	return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
 }
 
-// Open returns the bucket at a URL that [CheckURL] takes. endpoint is that of the object store, and
-// region that of the bucket, "" for the usual one; a folder has neither.
+// Open returns the bucket at a URL that [CheckURL] accepts; a folder is created if necessary. endpoint is the URL of the object store, and region
+// that of the bucket, "" for the default one; both are ignored for a folder.
 func Open(at, endpoint, region string) (Bucket, error) {
 	u, err := parseURL(at)
 	switch {

@@ -18,6 +18,7 @@ type UnfitError struct {
 	Broken string // the promise that was seen broken
 }
 
+// Error returns which bucket cannot be used, why, and what a cluster needs.
 func (e *UnfitError) Error() string {
 	return fmt.Sprintf("%s cannot be used: %s. A cluster needs a store whose conditional writes (If-None-Match: * and If-Match) hold when several clients write at once; see docs/cluster.md", e.Bucket, e.Broken)
 }
@@ -33,8 +34,8 @@ const (
 	folderProbeRounds = 4
 )
 
-// Probe has competing writers create and replace objects below probe/, and returns an UnfitError
-// where two of them succeed. Any other error is of the first request that fails.
+// Probe checks that a bucket keeps its promises: it has competing writers create and replace objects below probe/, and returns an [UnfitError] if two
+// of them succeed or a condition is ignored. Another error is that of a request that failed.
 func Probe(ctx context.Context, b Bucket) error {
 	run := "probe/" + rand.Text() + "/"
 	first := run + "first"
@@ -62,7 +63,8 @@ func Probe(ctx context.Context, b Bucket) error {
 	return group.Wait()
 }
 
-// probeOnce has competing writers create one object, and then replace it.
+// probeOnce does one round of [Probe]: competing writers create the object with this key, then replace it, and a late writer must fail to replace the
+// old version.
 func probeOnce(ctx context.Context, b Bucket, key string) error {
 	defer b.Delete(context.WithoutCancel(ctx), key) //nolint:errcheck // a leftover of a few bytes
 	created, err := raceWriters(ctx, b, key, func(data []byte) (Version, error) { return b.Create(ctx, key, data) })
@@ -87,8 +89,8 @@ func probeOnce(ctx context.Context, b Bucket, key string) error {
 // busyRounds is how often a store may decide nothing between competing writers.
 const busyRounds = 10
 
-// raceWriters has writers do one thing at once that only one of them may do, and returns the version that it wrote. It tries again while the
-// store decides nothing.
+// raceWriters has several writers call write at the same time, of which only one may succeed, and returns the version that it wrote. It tries again,
+// up to busyRounds times, while the store decides nothing.
 func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	for range busyRounds {
 		v, err := competeOnce(ctx, b, key, write)
@@ -99,7 +101,7 @@ func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (
 	return "", fmt.Errorf("%s: object %s: %w, however often it is tried", b, key, errBusy)
 }
 
-// competeOnce is one attempt of compete. It returns no version if the store has not decided.
+// competeOnce is one attempt of raceWriters. If the store has not decided between the writers, it returns no version and no error.
 func competeOnce(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	var (
 		running  sync.WaitGroup

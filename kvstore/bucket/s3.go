@@ -61,8 +61,8 @@ type s3Client struct {
 	removeObject func(ctx context.Context, bucket, key string, o minio.RemoveObjectOptions) error
 }
 
-// OpenS3 returns a bucket in an object store. The credentials are in AWS's usual variables or files.
-// It sends no request yet; see [Probe].
+// OpenS3 returns a bucket in an object store. It takes credentials from AWS's usual environment variables or files, when requests are sent. It sends
+// no request yet; see [Probe].
 func OpenS3(o S3Options) (Bucket, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {
@@ -97,7 +97,7 @@ func OpenS3(o S3Options) (Bucket, error) {
 	return &s3{s3Client{core.PutObject, core.GetObject, client.ListObjects, client.RemoveObject}, o.Name, o.Prefix, where}, nil
 }
 
-// newTransport returns the transport for requests to the store.
+// newTransport returns the default transport for requests to a store, with a limit for the time until the head of a response.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
@@ -107,8 +107,10 @@ func newTransport() *http.Transport {
 	return t
 }
 
+// String implements [Bucket].
 func (s *s3) String() string { return s.where }
 
+// Create implements [Bucket], by a conditional write (If-None-Match: *).
 func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, error) {
 	var o minio.PutObjectOptions
 	o.SetMatchETagExcept("*")
@@ -119,6 +121,7 @@ func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, erro
 	return v, objectError(s, key, noStore(err))
 }
 
+// Replace implements [Bucket], by a conditional write (If-Match).
 func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	var o minio.PutObjectOptions
 	o.SetMatchETag(string(old))
@@ -129,12 +132,14 @@ func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) 
 	return v, objectError(s, key, err)
 }
 
+// Put implements [Bucket].
 func (s *s3) Put(ctx context.Context, key string, data []byte) error {
 	_, err := s.put(ctx, key, data, minio.PutObjectOptions{})
 	return objectError(s, key, noStore(err))
 }
 
-// put writes an object under the conditions in o, and returns its version.
+// put writes an object under the conditions in o, and returns its version, the ETag. If the store does not decide between this and another writer,
+// the error is errBusy.
 func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObjectOptions) (Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return "", err
@@ -157,10 +162,12 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 	return Version(info.ETag), nil
 }
 
+// Get implements [Bucket].
 func (s *s3) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
 	return s.GetOther(ctx, key, most, "")
 }
 
+// GetOther implements [Bucket], by a conditional request (If-None-Match).
 func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	var o minio.GetObjectOptions
 	if known != "" {
@@ -178,7 +185,8 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 	return data, v, nil
 }
 
-// get returns an object of at most most bytes and its version.
+// get returns an object of at most most bytes and its version, under the conditions in o. It ends with errLate if the head, or the body for its size,
+// takes too long.
 func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err
@@ -212,6 +220,7 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	return data, Version(info.ETag), err
 }
 
+// List implements [Bucket], with a request for each 1,000 objects.
 func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		if after != "" {
@@ -245,6 +254,7 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 	}
 }
 
+// Delete implements [Bucket].
 func (s *s3) Delete(ctx context.Context, key string) error {
 	err := checkKey(s.prefix + key)
 	if err == nil {
@@ -258,27 +268,28 @@ func (s *s3) Delete(ctx context.Context, key string) error {
 	return objectError(s, key, s.explainError(err))
 }
 
-// withTimeout bounds a request that sends that many bytes.
+// withTimeout returns a context for a request that sends or receives that many bytes, with the time limit of bodyTime.
 func withTimeout(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
 
-// bodyTime returns how long the body of a request or response with so many bytes may take.
+// bodyTime returns how long a request or response with a body of that many bytes may take.
 func bodyTime(bytes int64) time.Duration {
 	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }
 
-// isFailedCondition reports whether an error says that the condition of a write did not hold.
+// isFailedCondition reports whether err is the store's response that the condition of a write did not hold (412).
 func isFailedCondition(err error) bool {
 	return err != nil && minio.ToErrorResponse(err).StatusCode == http.StatusPreconditionFailed
 }
 
-// isMissing reports whether the store says that there is no such object, rather than no such bucket.
+// isMissing reports whether err is the store's response that there is no such object, rather than no such bucket.
 func isMissing(err error) bool {
 	return err != nil && minio.ToErrorResponse(err).Code == minio.NoSuchKey
 }
 
-// noStore says of a write, which misses no object, what it means that one is missing.
+// noStore explains err, the error of a write, if it says that the object is missing: then the endpoint is not an object store. It returns other
+// errors as they are.
 func noStore(err error) error {
 	if isMissing(err) {
 		return fmt.Errorf("what answers there is not an object store; check --bucket-endpoint: %w", err)
@@ -286,7 +297,8 @@ func noStore(err error) error {
 	return err
 }
 
-// explainError says of what goes wrong, where the operator can put it right, which it is and what to do.
+// explainError wraps an error of the store that the operator can correct with what is wrong and what to do. It returns other errors, and nil, as they
+// are.
 func (s *s3) explainError(err error) error {
 	if err == nil {
 		return nil

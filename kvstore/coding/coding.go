@@ -48,7 +48,8 @@ func (c Coding) String() string {
 	return fmt.Sprintf("coding(%d)", uint8(c))
 }
 
-// Parse returns the coding that a lower-case token names.
+// Parse returns the coding that a lower-case token of Content-Encoding names: identity, br or gzip. The result is false for any other token, dcz
+// included.
 func Parse(name string) (Coding, bool) {
 	for _, c := range []Coding{Identity, Brotli, Gzip} {
 		if name == c.String() {
@@ -58,12 +59,12 @@ func Parse(name string) (Coding, bool) {
 	return Identity, false
 }
 
-// Worthwhile reports whether the store keeps an encoding: it must save a 64th of the identity's length, and at least 32 bytes.
+// Worthwhile reports whether the store keeps an encoding of coded bytes for a content of identity bytes: it must save a 64th of these, and at least
+// 32 bytes.
 //
-// Measured on 174 images, fonts and archives from npm packages: 37 save something but less than a 64th, 8 KB of 10 MB in all.
-// For that, every browser would inflate them, and the server too for each client that wants identity or a range of it. The
-// next step, up to a 32nd, already saves 23 KB. The lines "Content-Encoding: gzip" and "Vary: Accept-Encoding" alone take 47
-// bytes if the header is not compressed.
+// Measured on 174 images, fonts and archives from npm packages: 37 save something but less than a 64th, 8 KB of 10 MB in all. For that, every browser
+// would inflate them, and the server too for each client that wants identity or a range of it. The next step, up to a 32nd, already saves 23 KB. The
+// lines "Content-Encoding: gzip" and "Vary: Accept-Encoding" alone take 47 bytes if the header is not compressed.
 func Worthwhile(identity, coded int) bool {
 	return coded+max(identity/64, 32) <= identity
 }
@@ -80,11 +81,9 @@ const (
 	Fast
 )
 
-// Encode returns src in the coding c, decoded again and compared with src. The
-// same arguments give the same bytes, on every machine.
+// Encode returns src in the coding c. It decodes the result again and compares it with src. The same arguments give the same bytes, on every machine.
 //
-// An error means that this content cannot be stored in this coding, and says
-// nothing about others: not even a panic in an encoder gets past it.
+// An error means that this content cannot be stored in this coding, and says nothing about others; a panic of an encoder becomes one.
 func Encode(c Coding, e Effort, src []byte) (coded []byte, err error) {
 	defer func() {
 		// The encoders are libraries fed with strangers' bytes.
@@ -111,7 +110,7 @@ var (
 	errEffort  = errors.New("unknown effort")
 )
 
-// encode encodes src without checking the result.
+// encode returns src in the coding c at the effort e. Unlike [Encode] it does not decode the result to check it, and an encoder may panic.
 func encode(c Coding, e Effort, src []byte) ([]byte, error) {
 	if e < Quick || e > Fast {
 		return nil, errEffort
@@ -177,8 +176,8 @@ const (
 	maxWindow = 24
 )
 
-// windowBits returns the base 2 logarithm of the smallest window that spans size bytes, as Google's command does. A larger one only costs
-// memory.
+// windowBits returns the base 2 logarithm of the smallest Brotli window from 18 to 24 that spans size bytes, as Google's command does. A larger
+// window only costs memory.
 func windowBits(size int64) int {
 	w := minWindow
 	for w < maxWindow && size > 1<<w-16 {
@@ -193,12 +192,12 @@ type pooledEncoder struct {
 	out bytes.Buffer
 }
 
-// newPool returns a pool of encoders that newEncoder makes.
+// newPool returns a pool of pooledEncoders around encoders that newEncoder makes when the pool has none.
 func newPool(newEncoder func() encoder) *sync.Pool {
 	return &sync.Pool{New: func() any { return &pooledEncoder{encoder: newEncoder()} }}
 }
 
-// encodeWith encodes src with an encoder of the pool.
+// encodeWith returns src encoded with an encoder that it takes from the pool and puts back, unless encoding fails.
 func encodeWith(pool *sync.Pool, src []byte) ([]byte, error) {
 	w := pool.Get().(*pooledEncoder)
 	w.Reset(&w.out)
@@ -214,10 +213,9 @@ func encodeWith(pool *sync.Pool, src []byte) ([]byte, error) {
 	return coded, nil
 }
 
-// encodeGzip wraps a DEFLATE stream in the header and trailer of RFC 1952. There is no
-// name, no time and no operating system in them (the libraries' own writers put
-// the time, or a constant that is none), so that nothing depends on where and
-// when it was made.
+// encodeGzip returns src as a gzip stream: a DEFLATE stream of the effort e in the header and trailer of RFC 1952. The header has no name, time or
+// operating system (the libraries' own writers put the time, or a constant that is none), so that the same bytes give the same stream anywhere and at
+// any time.
 func encodeGzip(e Effort, src []byte) ([]byte, error) {
 	out := []byte{
 		0x1f, 0x8b, 8, // magic number, DEFLATE
@@ -266,8 +264,8 @@ func Memory(c Coding, e Effort, size int64) int64 {
 // promise: damaged, cut short, followed by something else, or of another size.
 var ErrCorrupt = errors.New("corrupt coded bytes")
 
-// DecodeUpTo returns the identity of coded, whose size is not known: at most limit bytes of it, and one more if there are
-// more, so that the caller can tell.
+// DecodeUpTo decodes coded, whose decoded size is not known. It returns all decoded bytes if they are at most limit, or else the first limit+1, so
+// that the caller can tell. For Identity it returns coded itself, whatever its length.
 func DecodeUpTo(c Coding, coded []byte, limit int64) ([]byte, error) {
 	if c == Identity {
 		return coded, nil
@@ -280,9 +278,8 @@ func DecodeUpTo(c Coding, coded []byte, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, limit+1))
 }
 
-// Decode returns the identity of coded, which must be exactly size bytes long;
-// the error is ErrCorrupt if it is not. No more than size bytes and a decoder's
-// window (16 MiB at most, twice while it grows) are held, whatever coded would inflate to.
+// Decode returns the bytes that coded decodes to. They must be exactly size bytes, and nothing may follow the end of coded; otherwise the error is
+// [ErrCorrupt]. It takes at most size bytes of memory and a decoder's window (16 MiB at most, twice while it grows), whatever coded would inflate to.
 func Decode(c Coding, coded []byte, size int64) ([]byte, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("coding: decode %v: size %d is negative", c, size)
@@ -316,9 +313,8 @@ func Decode(c Coding, coded []byte, size int64) ([]byte, error) {
 	return out, nil
 }
 
-// NewReader returns a reader of the identity of what coded delivers. Reading
-// takes a decoder's window of memory (16 MiB at most), however long it goes on.
-// The caller closes the reader, which leaves coded open.
+// NewReader returns a reader of the bytes that the stream coded decodes to. Reading takes a decoder's window of memory (16 MiB at most), however long
+// the stream is. The caller closes the reader, which does not close coded. For gzip, a malformed header is [ErrCorrupt] here.
 func NewReader(c Coding, coded io.Reader) (io.ReadCloser, error) {
 	var pool *sync.Pool
 	switch c {
@@ -356,6 +352,7 @@ type brotliReader struct {
 	in tailReader
 }
 
+// Reset implements decoder: it prepares the reader to decode a new stream.
 func (r *brotliReader) Reset(coded io.Reader) error {
 	r.in.buffer.Reset(coded)
 	return r.Reader.Reset(r.in)
@@ -372,7 +369,7 @@ type tailReader struct{ buffer *bufio.Reader }
 
 const lump = 16
 
-// Read reads up to len(p) bytes. It reads fewer if less than lump bytes would remain as the last piece.
+// Read implements io.Reader. It reads fewer than len(p) bytes if otherwise less than lump bytes would remain as the stream's last piece.
 func (l tailReader) Read(p []byte) (int, error) {
 	ahead, err := l.buffer.Peek(min(len(p)+lump, l.buffer.Size()))
 	n := min(len(p), len(ahead))
@@ -391,6 +388,7 @@ type reader struct {
 	pool    *sync.Pool
 }
 
+// Read implements io.Reader: it reads decoded bytes. After Close it returns an error.
 func (r *reader) Read(p []byte) (int, error) {
 	if r.decoder == nil {
 		return 0, errors.New("coding: read after close")
@@ -398,7 +396,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.decoder.Read(p)
 }
 
-// Close returns the decoder to its pool. It does not close the source.
+// Close returns the decoder to its pool, once. It does not close the source.
 func (r *reader) Close() error {
 	if r.decoder != nil {
 		r.pool.Put(r.decoder)

@@ -33,12 +33,12 @@ type deflater struct {
 	matches []matchfinder.Match
 }
 
-// newDeflater returns an encoder, which may be used any number of times.
+// newDeflater returns an encoder, which may be used any number of times, by one goroutine at a time.
 func newDeflater() *deflater {
 	return &deflater{chunk: chunkSize, huffman: flate.NewEncoder()}
 }
 
-// Append appends src as one complete DEFLATE stream to dst.
+// Append compresses src and appends it as one complete DEFLATE stream to dst, which it returns.
 func (e *deflater) Append(dst, src []byte) []byte {
 	e.huffman.Reset()
 	e.finder.reset()
@@ -58,8 +58,7 @@ func (e *deflater) Append(dst, src []byte) []byte {
 	return dst
 }
 
-// appendMatches translates tokens to the library's form, in which a match
-// carries the number of literals before it.
+// appendMatches appends tokens to dst in the form of the library's Huffman encoder, in which a match carries the number of literals before it.
 func appendMatches(dst []matchfinder.Match, tokens []token) []matchfinder.Match {
 	literals := 0
 	for _, t := range tokens {
@@ -87,9 +86,9 @@ type segment struct {
 	gain    float64 // bits saved by joining it with the next
 }
 
-// splitBlocks divides a chunk's tokens into blocks: it begins with short segments and
-// joins neighbours, those that gain most first, while a common set of codes
-// costs less than a second header.
+// splitBlocks divides the tokens of a chunk into blocks that have Huffman codes of their own. It starts with segments of segmentTokens tokens and
+// joins neighbours, those that save most first, as long as common codes cost less than a second block header. Offsets of the blocks count from the
+// beginning of src, the chunk's bytes.
 func splitBlocks(src []byte, tokens []token) []block {
 	var segments []segment
 	for start := 0; len(tokens) > 0; {
@@ -125,7 +124,7 @@ func splitBlocks(src []byte, tokens []token) []block {
 	return blocks
 }
 
-// setGain sets the gain of joining segment i with the next.
+// setGain computes how many bits joining segment i with the next saves, and stores that in segment i. It does nothing if either does not exist.
 func setGain(segments []segment, i int) {
 	if i < 0 || i+1 >= len(segments) {
 		return
@@ -134,7 +133,7 @@ func setGain(segments []segment, i int) {
 	a.gain = a.size + b.size - a.symbols.merge(b.symbols).size()
 }
 
-// joinSegments joins segments i and i+1.
+// joinSegments joins segments i and i+1 in place, computes the gains anew that this changes, and returns the shortened slice.
 func joinSegments(segments []segment, i int) []segment {
 	a, b := &segments[i], segments[i+1]
 	a.end = b.end
@@ -181,7 +180,7 @@ type parser struct {
 	step  [chunkSize]token      // the first token on the cheapest way there
 }
 
-// parse returns the blocks of a chunk.
+// parse chooses the tokens of a chunk, whose matches f has found and whose bytes are src, divides them into blocks and improves each block's tokens.
 func (p *parser) parse(f *finder, src []byte) []block {
 	p.model.setCosts(priorHistogram(src))
 	tokens := p.cheapestPath(f, src, 0, len(src))
@@ -195,7 +194,8 @@ func (p *parser) parse(f *finder, src []byte) []block {
 	return blocks
 }
 
-// priorHistogram returns what the symbols are taken to be before the first pass: literals as in src, and all lengths and distances alike.
+// priorHistogram returns the symbol counts that are assumed before the first pass: those of the literals as in src, all match lengths and distances
+// alike.
 func priorHistogram(src []byte) *histogram {
 	h := new(histogram)
 	for _, b := range src {
@@ -210,7 +210,8 @@ func priorHistogram(src []byte) *histogram {
 	return h
 }
 
-// improveBlock parses a block again until that gains little.
+// improveBlock computes the tokens of a block again with the costs that follow from its last tokens, up to passes times and until that saves less
+// than a share of enough of the block's bits. It replaces b.tokens only if that makes the block smaller.
 func (p *parser) improveBlock(f *finder, src []byte, b *block) {
 	own := src[b.start:b.end]
 	h := countSymbols(own, b.tokens)
@@ -231,7 +232,8 @@ func (p *parser) improveBlock(f *finder, src []byte, b *block) {
 	}
 }
 
-// cheapestPath returns the cheapest tokens for src[start:end]: a shortest path, computed from the end backwards.
+// cheapestPath returns the tokens with the lowest total cost, by the parser's model, that encode src[start:end]: a shortest path, computed from the
+// end backwards. f has the matches at each position of src.
 func (p *parser) cheapestPath(f *finder, src []byte, start, end int) []token {
 	n := end - start
 	cost, step, m := p.cost[:n+1], p.step[:n], &p.model

@@ -17,7 +17,7 @@ const (
 // a match's length and how many bits follow it.
 var lengthSymbol, lengthExtra = lengthTables()
 
-// lengthTables returns the symbol of each length of a match, and how many bits follow it.
+// lengthTables returns two tables by the length of a DEFLATE match: its symbol, and how many extra bits follow the symbol.
 func lengthTables() (symbol [maxMatch + 1]uint16, extra [maxMatch + 1]uint8) {
 	for length := minMatch; length < maxMatch; length++ {
 		n := length - minMatch
@@ -29,7 +29,7 @@ func lengthTables() (symbol [maxMatch + 1]uint16, extra [maxMatch + 1]uint8) {
 	return symbol, extra
 }
 
-// distanceSymbol returns the symbol of a distance less one.
+// distanceSymbol returns the DEFLATE symbol of a match distance, given as the distance less one.
 func distanceSymbol(d uint16) int {
 	if d < 2 {
 		return int(d)
@@ -38,7 +38,7 @@ func distanceSymbol(d uint16) int {
 	return 2*(n-1) + int(d>>(n-2)&1)
 }
 
-// distanceExtra returns how many bits follow the symbol of a distance.
+// distanceExtra returns how many extra bits follow the given distance symbol in a DEFLATE stream.
 func distanceExtra(symbol int) int { return max(0, symbol/2-1) }
 
 // A histogram counts the symbols of a block.
@@ -64,7 +64,7 @@ func countSymbols(src []byte, tokens []token) *histogram {
 	return h
 }
 
-// merge returns the histogram of two blocks that are joined.
+// merge returns a new histogram with the sums of h and o, for a block that joins theirs; it has one end-of-block symbol.
 func (h *histogram) merge(o *histogram) *histogram {
 	sum := *h
 	for i, n := range o.lit {
@@ -77,8 +77,7 @@ func (h *histogram) merge(o *histogram) *histogram {
 	return &sum
 }
 
-// size estimates the bits of a dynamic block with these symbols: their entropy,
-// what follows them, and the header.
+// size estimates the bits of a DEFLATE block with dynamic codes and these symbols: their entropy, their extra bits, and the header.
 func (h *histogram) size() float64 {
 	var lengths [litSymbols + disSymbols]uint8
 	size := entropy(h.lit[:], lengths[:litSymbols]) + entropy(h.dis[:], lengths[litSymbols:])
@@ -91,7 +90,8 @@ func (h *histogram) size() float64 {
 	return size + headerSize(lengths[:])
 }
 
-// entropy returns the bits of all counted symbols by their entropy, and sets the approximate lengths of their codes.
+// entropy returns the bits that all counted symbols take by their entropy. It sets lengths, one per symbol, to the approximate lengths of their
+// codes; that of a symbol with a count of 0 stays as it is.
 func entropy(counts []uint32, lengths []uint8) float64 {
 	total := sumCounts(counts)
 	if total == 0 {
@@ -108,7 +108,7 @@ func entropy(counts []uint32, lengths []uint8) float64 {
 	return size
 }
 
-// sumCounts returns the sum of counts.
+// sumCounts returns the sum of counts as a floating point number.
 func sumCounts(counts []uint32) float64 {
 	total := 0.0
 	for _, n := range counts {
@@ -117,8 +117,8 @@ func sumCounts(counts []uint32) float64 {
 	return total
 }
 
-// headerSize estimates the bits of a dynamic block's header, in which the code
-// lengths are written with runs (RFC 1951 §3.2.7).
+// headerSize estimates the bits of the header of a DEFLATE block with dynamic codes. lengths are the code lengths, which are written with runs (RFC
+// 1951 §3.2.7).
 func headerSize(lengths []uint8) float64 {
 	var counts [19]uint32
 	extra := 0
@@ -163,7 +163,7 @@ type model struct {
 
 const costScale = 32
 
-// setCosts sets the costs to those of a block with the given symbols.
+// setCosts sets the costs of literals, match lengths and distances to those that they have in a block with the counts of h.
 func (m *model) setCosts(h *histogram) {
 	logTotal := math.Log2(max(sumCounts(h.lit[:]), 2))
 	for i := range m.lit {
@@ -178,8 +178,8 @@ func (m *model) setCosts(h *histogram) {
 	}
 }
 
-// symbolCost returns the cost of a symbol that occurs n times and is followed by extra bits. A symbol that does not occur costs as much as
-// one that does once, so that it may come to be used.
+// symbolCost returns the cost, in 1/32 of a bit, of a symbol that occurs n times and is followed by extra bits; logTotal is the base 2 logarithm of
+// the count of all symbols. A symbol that does not occur costs as much as one that occurs once, so that it may come to be used.
 func symbolCost(logTotal float64, n uint32, extra int) uint32 {
 	b := logTotal - math.Log2(float64(max(n, 1)))
 	return uint32((max(b, 1)+float64(extra))*costScale + 0.5)
@@ -217,27 +217,29 @@ type node struct{ smaller, larger uint32 }
 // symbol (5).
 type match uint32
 
-// newMatch packs a match.
+// newMatch packs the length, distance and distance symbol of a match into one integer.
 func newMatch(length, distance int) match {
 	d := uint16(distance - 1)
 	return match(d) | match(length)<<15 | match(distanceSymbol(d))<<24
 }
 
-// distance returns the distance less one.
-func (m match) distance() uint16 { return uint16(m & (windowSize - 1)) } // less one
-// length returns the length of the match.
+// distance returns the distance of the match less one.
+func (m match) distance() uint16 { return uint16(m & (windowSize - 1)) }
+
+// length returns the length of the match in bytes.
 func (m match) length() int { return int(m >> 15 & (1<<9 - 1)) }
 
-// symbol returns the symbol of the distance.
+// symbol returns the DEFLATE symbol of the match's distance.
 func (m match) symbol() int { return int(m >> 24) }
 
-// reset forgets all positions.
+// reset makes the finder forget all positions, so that another input can follow.
 func (f *finder) reset() {
 	clear(f.head3[:])
 	clear(f.head4[:])
 }
 
-// findMatches collects the matches of the positions from start to end, which continue those of the call before.
+// findMatches replaces the finder's list of matches by those at the positions start to end of src. Matches may reach back into positions of earlier
+// calls, which have to be consecutive. Inside a match of maximal length it records none.
 func (f *finder) findMatches(src []byte, start, end int) {
 	f.matches, f.first = f.matches[:0], f.first[:0]
 	quiet := 0
@@ -257,12 +259,13 @@ func (f *finder) findMatches(src []byte, start, end int) {
 	f.first = append(f.first, uint32(len(f.matches)))
 }
 
-// matchesAt returns the matches at a position, counted from the chunk's start: longer ones later, each the nearest of its length.
+// matchesAt returns the matches at a position, counted from the start of the chunk of the last findMatches: longer ones later, each the nearest of
+// its length.
 func (f *finder) matchesAt(pos int) []match {
 	return f.matches[f.first[pos]:f.first[pos+1]]
 }
 
-// insert adds a position to the finder and, if collect is set, its matches to the list.
+// insert adds the position pos of src to the finder's hash tables and trees. If collect is set, it appends the matches at pos to f.matches.
 func (f *finder) insert(src []byte, pos int, collect bool) {
 	here := src[pos:min(pos+maxMatch, len(src))]
 	word := binary.LittleEndian.Uint32(here)
@@ -309,8 +312,7 @@ func (f *finder) insert(src []byte, pos int, collect bool) {
 	*smaller, *larger = 0, 0
 }
 
-// matchLength returns how many bytes of a and b are equal, which is known of
-// the first n.
+// matchLength returns how many bytes at the beginning of a and b are equal. The caller knows that the first n are; b is at least as long as a.
 func matchLength(a, b []byte, n int) int {
 	b = b[:len(a)]
 	for ; n+8 <= len(a); n += 8 {

@@ -26,11 +26,13 @@ const deltaMagic = "\x5e\x2a\x4d\x18\x20\x00\x00\x00"
 // deltaHeader is the length of what precedes the frame.
 const deltaHeader = len(deltaMagic) + sha256.Size
 
-// DeltaWorthwhile reports whether a delta is stored: it saves at least half of the bytes of the content in Brotli.
+// DeltaWorthwhile reports whether the store keeps a delta of delta bytes of a content whose Brotli encoding has brotli bytes: it must save at least
+// half of these.
 func DeltaWorthwhile(brotli, delta int64) bool { return 2*delta <= brotli }
 
-// EncodeDelta returns src as a delta against a dictionary, decoded again and compared with src. The same arguments give the same bytes, on every
-// machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes one.
+// EncodeDelta returns src as a delta (Zstandard) against a dictionary. It decodes the delta again and compares the result with src. The same
+// arguments give the same bytes, on every machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes
+// one.
 func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
 	defer func() {
 		// The encoder is a library fed with strangers' bytes.
@@ -59,7 +61,7 @@ func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
 	return bytes.Clone(delta), nil
 }
 
-// windowFor returns the smallest window of the encoder, in bytes, that spans size bytes, so that every match reaches into the dictionary.
+// windowFor returns the size in bytes of the encoder's smallest window that spans size bytes, so that matches can reach the whole dictionary.
 func windowFor(size int) int {
 	w := zstd.MinWindowSize
 	for w < size {
@@ -68,7 +70,8 @@ func windowFor(size int) int {
 	return w
 }
 
-// DeltaDictionary returns the SHA-256 of the dictionary that a delta names; ok reports whether it has the form of a delta.
+// DeltaDictionary reads the header of a delta and returns the SHA-256 of the dictionary that it needs. ok is false if the bytes do not begin as a
+// delta.
 func DeltaDictionary(delta []byte) (sum [sha256.Size]byte, ok bool) {
 	if len(delta) < deltaHeader || string(delta[:len(deltaMagic)]) != deltaMagic {
 		return sum, false
@@ -76,8 +79,8 @@ func DeltaDictionary(delta []byte) (sum [sha256.Size]byte, ok bool) {
 	return [sha256.Size]byte(delta[len(deltaMagic):]), true
 }
 
-// DecodeDelta returns the content of a delta, which must be exactly size bytes long; the error is ErrCorrupt if it is not, or if the delta
-// needs another dictionary.
+// DecodeDelta returns the content that a delta decodes to with its dictionary. The content must be exactly size bytes long; otherwise, or if the
+// delta's header names another dictionary, the error is [ErrCorrupt]. A dictionary or size above [MaxDictionary] is another error.
 func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
 	if size < 0 || size > MaxDictionary || len(dictionary) > MaxDictionary {
 		return nil, fmt.Errorf("coding: decode a delta: %d bytes with a dictionary of %d exceed %d", size, len(dictionary), MaxDictionary)
@@ -101,8 +104,8 @@ func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
 	return out, nil
 }
 
-// DeltaMemory returns about how many bytes EncodeDelta takes for a dictionary and a content of size bytes together: both, the tables of the encoder,
-// its window, and the decoder.
+// DeltaMemory returns about how many bytes of memory EncodeDelta takes for a dictionary and a content of size bytes together: both, the tables of the
+// encoder, its window, and the decoder.
 func DeltaMemory(size int64) int64 {
 	const tables = 80 << 20
 	return tables + 8*size
