@@ -115,7 +115,7 @@ type Options struct {
 	AccessLog *accesslog.Log
 }
 
-// setDefaults replaces zero values by defaults.
+// setDefaults replaces the zero values of CacheBytes, SendBytes, SendWait, StallTimeout and Logger by their defaults.
 func (o *Options) setDefaults() {
 	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
 	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
@@ -147,7 +147,8 @@ const rowShare = 4
 
 const leastCache = 1 << 20
 
-// New returns a handler for the assets in a store.
+// New returns a handler for the assets in o.Store. It fails if the store is missing, the memory limits are too small, or the metrics cannot be
+// registered.
 func New(o Options) (*Assets, error) {
 	if o.Store == nil {
 		return nil, errors.New("server: Options.Store is missing")
@@ -178,7 +179,7 @@ func New(o Options) (*Assets, error) {
 	return a, nil
 }
 
-// checkMemory returns an error unless cacheBytes is large enough and sendBytes is not negative.
+// checkMemory returns an error unless cacheBytes is at least 1 MiB and sendBytes is not negative.
 func checkMemory(cacheBytes, sendBytes int64) error {
 	if cacheBytes < leastCache || sendBytes < 0 {
 		return fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", cacheBytes, sendBytes, leastCache)
@@ -186,7 +187,8 @@ func checkMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// SetMemory changes [Options.CacheBytes] and [Options.SendBytes]. Both must be given. Bodies that are being sent stay in memory.
+// SetMemory changes [Options.CacheBytes] and [Options.SendBytes] while the assets serve. Zero stands for no default: both are taken as they are, and
+// checked. Bodies that are being sent stay in memory.
 func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	if err := checkMemory(cacheBytes, sendBytes); err != nil {
 		return err
@@ -197,8 +199,9 @@ func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// Forget makes all cached rows stale, so that they are read again. It is called after the withdrawal of a version is committed: no
-// later request gets a file of it. Bytes may stay in memory until they are evicted, because other versions may have the same ones.
+// Forget makes all cached rows stale, those of every version, so that they are read from the store again. It is called after the withdrawal of a
+// version is committed: no later request gets a file of it. pkg and version are only logged. Bytes of files may stay in memory until they are
+// evicted, because other versions may have the same ones.
 func (a *Assets) Forget(pkg, version string) {
 	a.rows.generation.Add(1)
 	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
@@ -216,7 +219,8 @@ type Follower struct {
 	changed chan struct{} // closed when there are more
 }
 
-// Follow returns a follower of the log's entries from now on, which updates the caches. The assets must not have served yet.
+// Follow returns a follower of the log that has these assets forget changed releases. It starts with the first entry after the log's present
+// checkpoint, so the assets must not have served before; the caller runs it with [Follower.Run] or [Follower.Part].
 func (a *Assets) Follow(log *logs.Log) *Follower {
 	return &Follower{
 		store: a.store, log: log, forget: a.Forget, logger: a.logger,
@@ -224,13 +228,13 @@ func (a *Assets) Follow(log *logs.Log) *Follower {
 	}
 }
 
-// Part returns the part that runs the follower.
+// Part returns the part of a role that runs [Follower.Run] until the role stops.
 func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "follower", Run: parts.RunUntilDone(f.Run)}
 }
 
-// Run has the caches read rows again, by [Assets.Forget], when the log has an entry that withdraws, restores, erases or confirms a
-// release, or one that cannot be read, until ctx ends.
+// Run waits for new entries of the log until ctx ends. For each one that withdraws, restores, erases or confirms a release, and for one that cannot
+// be read, it calls [Assets.Forget], so that the caches read rows again.
 func (f *Follower) Run(ctx context.Context) {
 	for seen := f.seen; ; {
 		checkpoint, err := f.log.Wait(ctx, seen)
@@ -259,7 +263,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Wait waits until the follower has read that many first entries of the log, so that the caches follow them.
+// Wait waits until the follower has processed the first entries entries of the log, so that no cache serves anything older, or until ctx ends, whose
+// error it returns.
 func (f *Follower) Wait(ctx context.Context, entries int64) error {
 	for {
 		f.mu.Lock()

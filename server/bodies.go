@@ -32,13 +32,14 @@ type body struct {
 
 const isCached = 1 << 40
 
-// isLoose reports whether a body in a state is held by senders, and is not in the cache.
+// isLoose reports whether a value of body.state says that senders hold the body, and that the cache does not contain it.
 func isLoose(state int64) bool { return 0 < state && state < isCached }
 
-// Scarce reports memory pressure that this body adds to, since it is not in the cache. It takes a lock only then.
+// Scarce reports whether memory for bodies is scarce and this body adds to that, because it is being sent and is not in the cache. It takes a lock
+// only in that case.
 func (b *body) Scarce() bool { return isLoose(b.state.Load()) && b.all.Scarce() }
 
-// memorySize returns how many bytes of memory the body takes.
+// memorySize returns about how many bytes of memory the body takes, overhead included.
 func (b *body) memorySize() int64 { return int64(len(b.bytes)) + bodyOverhead }
 
 // bodies keeps the bodies in memory: those in a cache, bounded by its weight, and
@@ -78,8 +79,8 @@ const (
 	cacheShare = 8
 )
 
-// newBodies returns an empty cache of up to cacheBytes, and sendBytes for bodies that are sent and not in the cache. A client waits
-// for memory up to wait.
+// newBodies returns an empty cache of up to cacheBytes of memory, which allows sendBytes more for bodies that are being sent and are not in the
+// cache. A client waits for such memory up to wait. m counts the cache's work.
 func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics) (*bodies, error) {
 	b := &bodies{
 		limit:   sendBytes,
@@ -101,7 +102,8 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 	return b, err
 }
 
-// setLimits changes the limits of memory. Bodies beyond a lower one are evicted from the cache. Bodies that are being sent stay.
+// setLimits changes the limits that newBodies was given while the cache is used. The cache evicts bodies beyond a lower limit. Bodies that are being
+// sent stay.
 func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.largest.Store(cacheBytes / cacheShare)
 	bodyCache(b).SetMaximum(uint64(cacheBytes))
@@ -114,7 +116,7 @@ func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.wakeWaiting()
 }
 
-// bodyCache returns the cache in memory. See assetCache.
+// bodyCache returns the in-memory cache of b with its type, as assetCache does for rows.
 func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
 	return b.memory.(*otter.Cache[kvstore.Hash, *body])
 }
@@ -122,7 +124,8 @@ func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
 // isCacheable reports whether the cache may contain a body of length bytes.
 func (b *bodies) isCacheable(length int64) bool { return length+bodyOverhead <= b.largest.Load() }
 
-// getCached returns the body with a checksum if it is in the cache. The caller must release it.
+// getCached returns the body whose bytes have the SHA-256 sum if it is in the cache, without reading it. If the result is true, the caller must
+// release the body.
 func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	x, ok := bodyCache(b).GetIfPresent(sum)
 	if ok {
@@ -131,8 +134,9 @@ func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	return x, ok
 }
 
-// acquire returns the body with a checksum for a client. If it is not in memory, it waits for memory and calls read for its length
-// bytes, once for all clients that wait. The caller must release the body.
+// acquire returns the body whose bytes have the SHA-256 sum, for a client. If it is not in memory, it waits for memory, charged to the client, and
+// calls read for its length bytes, once for all clients that wait for the same body. It returns errBusy if no memory was free in time. The caller
+// must release the body.
 func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	if x, ok := b.getCached(sum); ok {
 		return x, nil
@@ -171,7 +175,8 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 	return f.body, f.err
 }
 
-// load reserves memory for a client, reads a body, and adds it to the cache if it may contain it. The caller must release the body.
+// load reserves memory for a client, calls read for the length bytes of the body with the SHA-256 sum, and adds it to the cache unless it is too
+// large. It returns errBusy if no memory was free in time. The caller must release the body.
 func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	weight := length + bodyOverhead
 	if err := b.reserveMemory(client, weight); err != nil {
@@ -206,30 +211,31 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 	return x, nil
 }
 
-// addHolder adds a holder to a body, whose bytes stay in memory until as many holders release it.
+// addHolder counts one more sender that uses a body, whose bytes stay in memory until all of them have released it.
 func (b *bodies) addHolder(x *body) {
 	if x.state.Add(1) == 1 {
 		b.chargeLoose(x)
 	}
 }
 
-// release removes a holder from a body.
+// release counts one sender fewer that uses a body. The caller must not use the body afterwards.
 func (b *bodies) release(x *body) {
 	if x.state.Add(-1) == 0 {
 		b.removeUnused(x)
 	}
 }
 
-// onEviction records that a body has left the cache. The cache calls it under one of its locks.
+// onEviction records that a body has left the cache; its memory is charged to its client if it is still being sent. The cache calls it under one of
+// its locks.
 func (b *bodies) onEviction(x *body) {
 	if isLoose(x.state.Add(-isCached)) {
 		b.chargeLoose(x)
 	}
 }
 
-// chargeLoose counts a body that is being sent and is not in the cache, in the share of the client for which it was read. The
-// sending continues over the limit; later clients wait. The calls may come in another order than the changes of the body's state,
-// so the map follows the present state.
+// chargeLoose charges the memory of a body that is being sent and is not in the cache to the client for which it was read. Sending continues even if
+// that exceeds the limit; later clients wait. Calls may come in another order than the changes of the body's state, so the map follows the present
+// state.
 func (b *bodies) chargeLoose(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,7 +245,7 @@ func (b *bodies) chargeLoose(x *body) {
 	}
 }
 
-// removeUnused stops counting a body that no sender holds any longer.
+// removeUnused ends the charge for a body outside of the cache that no sender uses any longer, and forgets it.
 func (b *bodies) removeUnused(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,8 +255,8 @@ func (b *bodies) removeUnused(x *body) {
 	b.subtractUsage(x.owner, x.memorySize())
 }
 
-// reserveMemory waits until a client may use n more bytes of memory, or returns errBusy. More than the whole limit is granted when
-// nothing else is being sent.
+// reserveMemory waits until a client may use n more bytes of memory for bodies and charges them to it, or returns errBusy after b.wait. More than the
+// whole limit is granted when nothing else is being sent.
 func (b *bodies) reserveMemory(client netip.Prefix, n int64) error {
 	var timeout <-chan time.Time
 	b.mu.Lock()
@@ -272,14 +278,14 @@ func (b *bodies) reserveMemory(client netip.Prefix, n int64) error {
 	return nil
 }
 
-// releaseMemory returns n bytes that a client has reserved.
+// releaseMemory returns n bytes of memory that a client has reserved, and wakes those that wait.
 func (b *bodies) releaseMemory(client netip.Prefix, n int64) {
 	b.mu.Lock()
 	b.subtractUsage(client, n)
 	b.mu.Unlock()
 }
 
-// addUsage adds n bytes to the memory that a client uses. The caller holds mu.
+// addUsage adds n bytes, which may be negative, to the memory that a client uses, and updates the sums. The caller holds mu.
 func (b *bodies) addUsage(client netip.Prefix, n int64) {
 	half, had := b.limit/2, b.of[client]
 	b.used += n
@@ -291,26 +297,27 @@ func (b *bodies) addUsage(client netip.Prefix, n int64) {
 	}
 }
 
-// subtractUsage subtracts n bytes from the memory that a client uses. The caller holds mu.
+// subtractUsage subtracts n bytes from the memory that a client uses, and wakes those that wait for memory. The caller holds mu.
 func (b *bodies) subtractUsage(client netip.Prefix, n int64) {
 	b.addUsage(client, -n)
 	b.wakeWaiting()
 }
 
-// wakeWaiting wakes the loads that wait for memory. The caller holds mu.
+// wakeWaiting wakes all goroutines that wait for memory in reserveMemory, which check again. The caller holds mu.
 func (b *bodies) wakeWaiting() {
 	close(b.freed)
 	b.freed = make(chan struct{})
 }
 
-// sendingBytes returns how many bytes are being sent and not in the cache, with reservations.
+// sendingBytes returns how many bytes of memory bodies take that are being sent and are not in the cache, with reservations for those that are being
+// read.
 func (b *bodies) sendingBytes() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
 }
 
-// Scarce reports memory pressure: more than half of the limit is being sent.
+// Scarce reports memory pressure: bodies that are being sent outside of the cache take more than half of their limit.
 func (b *bodies) Scarce() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

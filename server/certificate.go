@@ -29,7 +29,7 @@ type Certificate struct {
 	problem           error        // why the changed files cannot be used; nil if they can, or have not changed
 }
 
-// OpenCertificate reads a certificate and its key from two files.
+// OpenCertificate reads a certificate and its key from two PEM files. A nil logger discards messages.
 func OpenCertificate(certFile, keyFile string, logger *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, logger: cmp.Or(logger, slog.New(slog.DiscardHandler)), now: time.Now}
 	c.changed, c.checked = c.modifiedTimes(), c.now()
@@ -39,13 +39,13 @@ func OpenCertificate(certFile, keyFile string, logger *slog.Logger) (*Certificat
 	return c, nil
 }
 
-// TLS returns a TLS configuration that always uses the present certificate.
+// TLS returns a TLS configuration that uses the certificate in use at each handshake, and TLS 1.2 or later.
 func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}
 }
 
-// Reload reads the certificate and key from files, which may be others than before. If they cannot be used, the old certificate
-// stays in use, and they are tried again later.
+// Reload has the server use the certificate and key in the given files, which may be others than before, if they have changed. If they cannot be
+// used, that is logged, the old certificate stays in use, and they are tried again later.
 func (c *Certificate) Reload(certFile, keyFile string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,8 @@ func (c *Certificate) Reload(certFile, keyFile string) {
 	c.reloadIfChanged()
 }
 
-// get returns the present certificate for a handshake. Once in a while it checks whether the files have changed.
+// get implements tls.Config.GetCertificate: it returns the certificate in use. Every ten seconds at most it also checks whether the files have
+// changed, and once a day whether the certificate expires soon.
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +69,8 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// reloadIfChanged reads the files if they have changed since they were read.
+// reloadIfChanged reads the files if their modification times have changed since they were last read successfully. If they cannot be used, it logs
+// that, records the problem, and the old certificate stays in use. The caller holds mu.
 func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
 	changed := c.modifiedTimes()
@@ -84,7 +86,7 @@ func (c *Certificate) reloadIfChanged() {
 	c.logger.Info("server: read a new certificate", "file", c.certFile, "until", c.current.Leaf.NotAfter)
 }
 
-// load reads the certificate and its key.
+// load reads the certificate and its key from the files, puts them in use, and logs if the certificate expires soon. On an error nothing changes.
 func (c *Certificate) load() error {
 	pair, err := ReadCertificate(c.certFile, c.keyFile)
 	if err != nil {
@@ -95,7 +97,7 @@ func (c *Certificate) load() error {
 	return nil
 }
 
-// ReadCertificate reads a certificate and its key from two files.
+// ReadCertificate reads a certificate and its key from two PEM files, once. Its error says that both must belong together.
 func ReadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
@@ -116,7 +118,8 @@ func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
 	return c.NotAfter.Sub(now) < min(endsSoon, c.NotAfter.Sub(c.NotBefore)/3)
 }
 
-// warnOfExpiry logs if the certificate has expired or expires soon. Clients get it anyway: some may accept it.
+// warnOfExpiry logs an error if the certificate has expired, and a warning if it expires soon. Clients get it anyway: some may accept it. The caller
+// holds mu.
 func (c *Certificate) warnOfExpiry() {
 	now, leaf := c.now(), c.current.Leaf
 	if c.warned = now; now.After(leaf.NotAfter) {
@@ -126,7 +129,7 @@ func (c *Certificate) warnOfExpiry() {
 	}
 }
 
-// State returns the certificate in use, and why changed files cannot replace it, nil if nothing is wrong with them.
+// State checks the files now, and returns the certificate in use, and why changed files cannot replace it, nil if nothing is wrong with them.
 func (c *Certificate) State() (leaf *x509.Certificate, problem error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,14 +22,14 @@ type completer struct {
 	logger *slog.Logger
 }
 
-// newCompleter returns a completer of contents in a store.
+// newCompleter returns a completer that stores missing gzip encodings of contents in a store.
 func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
 	return &completer{store, make(chan struct{}, 1), logger}
 }
 
-// addGzip stores the gzip encoding of a content that is stored in Brotli only, and returns the content with it. It encodes a large
-// content in the background. While it encodes another content, it returns have: the next read of the asset, a minute later, tries
-// again.
+// addGzip stores the gzip encoding of the content h if have says that it is stored in Brotli only and not recompressed, and returns the content with
+// it. It encodes a content above 2 MiB in the background, and none above 64 MiB. While another content is being encoded it returns have: the next
+// read of the asset, a minute later, tries again.
 func (c *completer) addGzip(h kvstore.Hash, have kvstore.Content) kvstore.Content {
 	_, brotli := have.Find(coding.Brotli)
 	_, gzip := have.Find(coding.Gzip)
@@ -52,7 +52,7 @@ func (c *completer) addGzip(h kvstore.Hash, have kvstore.Content) kvstore.Conten
 	return have
 }
 
-// makeGzip stores the gzip form of a content if it is worthwhile, and releases the slot.
+// makeGzip stores the gzip encoding of a content if it saves enough bytes, and releases c.slot, which the caller has acquired. It only logs errors.
 func (c *completer) makeGzip(h kvstore.Hash) {
 	defer func() { <-c.slot }()
 	data, err := c.store.Identity(h)

@@ -21,8 +21,8 @@ const (
 	failed              // 412
 )
 
-// evaluateConditions evaluates the conditions of a GET or HEAD in the order of RFC 9110 §13.2.2. For notModified it returns the
-// entity tag of the response.
+// evaluateConditions evaluates If-Match, If-Unmodified-Since, If-None-Match and If-Modified-Since of a GET or HEAD against the representation, in the
+// order of RFC 9110 §13.2.2. For notModified it also returns the entity tag of the 304 response.
 func (r *representation) evaluateConditions(f *requests.Fields) (verdict, string) {
 	if f.PreconditionFailed(r.tag, r.released) {
 		return failed, ""
@@ -37,8 +37,9 @@ func (r *representation) evaluateConditions(f *requests.Fields) (verdict, string
 	return proceed, ""
 }
 
-// rangeApplies evaluates If-Range (RFC 9110 §13.1.5): it reports whether Range applies. A date is a strong validator of identity
-// only: encoded bytes may have been replaced by smaller ones since, and a client must not combine parts of both.
+// rangeApplies evaluates the lines of an If-Range field (RFC 9110 §13.1.5) and reports whether the request's Range applies; without a line it does. A
+// date is a strong validator of identity only: encoded bytes may have been replaced by smaller ones since, and a client must not combine parts of
+// both.
 func (r *representation) rangeApplies(lines []string) bool {
 	switch {
 	case lines == nil:
@@ -73,7 +74,7 @@ var tagEncoding = base64.RawURLEncoding
 // tagLength is that of every tag.
 const tagLength = len(`"`) + (tagContentBytes*8+5)/6 + len(".id.") + (tagCodedBytes*8+5)/6 + len(`"`)
 
-// appendETag appends the entity tag of a content in the representation r to b.
+// appendETag appends to b the strong entity tag, in quotes, of a content in the representation r.
 func appendETag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte {
 	name := [codings]string{coding.Identity: ".id.", coding.Brotli: ".br.", coding.Gzip: ".gz.", coding.DCZ: ".dz."}[r.Coding]
 	b = tagEncoding.AppendEncode(append(b, '"'), content[:tagContentBytes])
@@ -81,8 +82,8 @@ func appendETag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte
 	return append(b, '"')
 }
 
-// isOlderEncoding reports whether an entity tag names the same content in the same coding as current, with any encoded bytes.
-// Identity has only one form.
+// isOlderEncoding reports whether tag is an entity tag of the same content in the same coding as the tag current, with any encoded bytes: the client
+// may have an encoding that was replaced by a smaller one. It is false for identity, which has only one form.
 func isOlderEncoding(tag, current string) bool {
 	i := strings.LastIndexByte(current, '.') + 1
 	if len(tag) != len(current) || tag[:i] != current[:i] || strings.HasSuffix(current[:i], ".id.") {
@@ -95,9 +96,9 @@ func isOlderEncoding(tag, current string) bool {
 	return err == nil
 }
 
-// matchWeak searches an If-None-Match field for current by weak comparison, and for older encodings of the same content. If ok, the
-// client has the content, and tag is the entity tag of the response: current if it is in the field, else the tag as the client sent
-// it, because a cache finds by that what it may refresh (RFC 9111 §4.3.4).
+// matchWeak searches the lines of an If-None-Match field for the entity tag current by weak comparison, and for tags of older encodings of the same
+// content. If ok, the client has the content, and tag is the entity tag for the 304 response: current if the field has it or "*", else the tag as the
+// client sent it, because a cache finds by that what it may refresh (RFC 9111 §4.3.4).
 func matchWeak(lines []string, current string) (tag string, ok bool) {
 	if requests.IsAny(lines) {
 		return current, true
@@ -140,9 +141,10 @@ const (
 	unsatisfiable                     // 416
 )
 
-// parseRanges parses a Range field for a representation of size bytes (RFC 9110 §14.2). It ignores a field that is malformed, in
-// another unit, repeated, or greedy, as the RFC allows (§17.15): too many ranges, overlapping ones, or ones that add up to the
-// whole. It ignores any range of an empty file, because none can be satisfied and some clients always send one.
+// parseRanges parses the lines of a Range field for a representation of size bytes (RFC 9110 §14.2). The verdict partial comes with the satisfiable
+// spans, in the client's order. It ignores a field (verdict whole) that is malformed, in another unit, repeated, or greedy, as the RFC allows
+// (§17.15): too many ranges, overlapping ones, or ones that add up to the whole. It also ignores any range of an empty file, because none can be
+// satisfied and some clients always send one.
 func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 	if len(lines) != 1 || size == 0 {
 		return nil, whole
@@ -181,8 +183,8 @@ func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 	return spans, partial
 }
 
-// parseSpan parses "first-last", "first-" or "-suffix"; false if it is malformed. A range that cannot be satisfied has the length
-// 0.
+// parseSpan parses one range, "first-last", "first-" or "-suffix", of a representation of size bytes. The result is false if it is malformed. A range
+// that cannot be satisfied has the length 0.
 func parseSpan(member string, size int64) (span, bool) {
 	first, last, ok := strings.Cut(member, "-")
 	if !ok {
@@ -208,8 +210,8 @@ func parseSpan(member string, size int64) (span, bool) {
 	return span{start, max(0, end-start+1)}, true
 }
 
-// parsePosition parses a decimal number; false if it is malformed. A number that does not fit becomes one that is beyond the end of
-// any file.
+// parsePosition parses a decimal number without a sign; the result is false if it is malformed. A number that exceeds int64 becomes one that is
+// beyond the end of any file.
 func parsePosition(digits string) (int64, bool) {
 	if digits == "" {
 		return 0, false
@@ -227,7 +229,7 @@ func parsePosition(digits string) (int64, bool) {
 	return n, true
 }
 
-// areGreedy reports whether spans overlap or cost as much as the whole representation of size bytes.
+// areGreedy reports whether any two spans overlap, or all together have at least as many bytes as the whole representation of size bytes.
 func areGreedy(spans []span, size int64) bool {
 	var total int64
 	for i, s := range spans {
@@ -250,7 +252,8 @@ type multipart struct {
 	length   int64
 }
 
-// newMultipart returns the headers of the parts of a multipart/byteranges response.
+// newMultipart returns the boundary, part headers and total length of a multipart/byteranges body for spans of a representation of size bytes and
+// type contentType.
 func newMultipart(spans []span, size int64, contentType string) multipart {
 	m := multipart{boundary: rand.Text()}
 	for i, s := range spans {

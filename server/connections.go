@@ -34,19 +34,19 @@ type connection struct {
 	overdue  *time.Timer // closes it; nil where its server goes on, or the phase has no deadline
 }
 
-// newConnections returns an empty list of connections.
+// newConnections returns an empty registry of net/http's open connections and of the lanes.
 func newConnections() *connections {
 	return &connections{open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
-// isScarce reports whether connections are scarce in a lane.
+// isScarce reports whether any lane has so few free connections that slow clients have less time.
 func (c *connections) isScarce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)
 }
 
-// addLane adds a lane, whose connections count for the limit.
+// addLane registers a lane, whose connections count together with net/http's, and sets its limit of connections if setLimit was called before.
 func (c *connections) addLane(l *lane.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *connections) addLane(l *lane.Listener) {
 	}
 }
 
-// setLimit changes how many connections the listeners may have open. Beyond a lower limit they evict some.
+// setLimit changes how many connections the listeners of all lanes may have open. Beyond a lower limit they evict some.
 func (c *connections) setLimit(limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,14 +66,15 @@ func (c *connections) setLimit(limit int) {
 	}
 }
 
-// listLanes returns the lanes whose connections count.
+// listLanes returns a copy of the list of registered lanes.
 func (c *connections) listLanes() []*lane.Listener {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.lanes)
 }
 
-// trackState records the state of a connection. It is an http.Server's ConnState.
+// trackState records the new state of a connection of net/http, as the function ConnState of an http.Server. It sets the connection's deadline if the
+// server ends, and closes a hijacked connection after closeUpgraded.
 func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +103,8 @@ func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// requestBegins records that bytes came on an idle connection.
+// requestBegins records that bytes have come on an idle connection, which is no longer idle: from now on it has the deadline for an unanswered
+// request.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +126,7 @@ func (c *connections) forgetUpgraded(conn net.Conn) {
 	}
 }
 
-// expectHandedOff counts n more connections that a lane is about to hand off to net/http.
+// expectHandedOff adds n to the count of connections that a lane is about to hand off to net/http; n is negative if it does not do so.
 func (c *connections) expectHandedOff(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +134,7 @@ func (c *connections) expectHandedOff(n int) {
 	c.checkNone()
 }
 
-// forget removes a connection. The caller holds mu.
+// forget removes a connection from the registry and stops its deadline. The caller holds mu.
 func (c *connections) forget(conn net.Conn) {
 	is := c.open[conn]
 	if is.overdue != nil {
@@ -141,7 +143,7 @@ func (c *connections) forget(conn net.Conn) {
 	delete(c.open, conn)
 }
 
-// close starts closing a connection, which stays counted until it is closed. The caller holds mu.
+// close closes a connection in a goroutine of its own. It stays counted as open until net/http reports that it is closed. The caller holds mu.
 func (c *connections) close(conn net.Conn) {
 	upgraded := c.open[conn].upgraded
 	c.forget(conn)
@@ -149,7 +151,7 @@ func (c *connections) close(conn net.Conn) {
 	go conn.Close() // TLS says goodbye first, and may wait for that
 }
 
-// countBusy returns how many connections are not idle.
+// countBusy returns how many connections, of net/http and of the lanes, are not idle and not being closed.
 func (c *connections) countBusy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +180,8 @@ func (c *connections) closeUpgraded() {
 	}
 }
 
-// startDeadlines closes connections at the deadline of their phase from now on, since the server ends. The lanes may still hand off
-// connections.
+// startDeadlines makes each connection close at the deadline of its phase from now on, because the server ends. Connections that the lanes still hand
+// off follow.
 func (c *connections) startDeadlines() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +194,7 @@ func (c *connections) startDeadlines() {
 	}
 }
 
-// setConnection stores the phase of a connection. If the server ends, it closes the connection at the deadline of the phase. The
+// setConnection stores the phase of a connection. If the server ends, it starts a timer that closes the connection at the deadline of the phase. The
 // caller holds mu.
 func (c *connections) setConnection(conn net.Conn, is connection) {
 	by := c.deadlines.At(is.phase, is.since, c.ended)

@@ -98,6 +98,8 @@ var (
 	unreadable  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The content cannot be read at the moment. Try again later.", Retry: 60}
 )
 
+// ServeHTTP implements http.Handler: it responds to a request for a content by hash, and counts the response by status. If a body breaks off in the
+// middle, it panics with http.ErrAbortHandler, so that the client notices.
 func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answers.SetFields(w.Header(),
 		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
@@ -120,6 +122,7 @@ type contentRecorder struct {
 	status int
 }
 
+// WriteHeader implements http.ResponseWriter and records the status.
 func (r *contentRecorder) WriteHeader(status int) {
 	r.status = status
 	r.ResponseWriter.WriteHeader(status)
@@ -127,8 +130,8 @@ func (r *contentRecorder) WriteHeader(status int) {
 
 func (r *contentRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// respond sends a content. It returns the failure to respond with if nothing was sent, and whether the client has received only a
-// part.
+// respond sends a content, a 304, or a range of a content. If it sent nothing, it returns the failure to respond with. broken reports that the client
+// received only a part of the body.
 func (h *contents) respond(w *contentRecorder, r *http.Request) (failure *answers.Failure, broken bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod, false
@@ -172,13 +175,13 @@ func (h *contents) respond(w *contentRecorder, r *http.Request) (failure *answer
 	return h.send(w, r, hash, form, row.Size)
 }
 
-// identityOf returns the content itself as a representation, whether it is stored so or not.
+// identityOf returns the content's own bytes as a representation, whether the store has them unencoded or not.
 func identityOf(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	return kvstore.Representation{Coding: coding.Identity, Length: row.Size, Sum: hash}
 }
 
-// chooseRepresentation returns the representation to send. For a range that is the content itself, so that a client may continue
-// whatever encoding the server has by then.
+// chooseRepresentation returns the representation of a content (with the row of the store and its hash) to send by Accept-Encoding. For a range that
+// is identity, so that a client may continue a download whatever encodings the server has by then.
 func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	plain := identityOf(row, hash)
 	if r.Header.Get("Range") != "" {
@@ -195,7 +198,8 @@ func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Has
 	return plain
 }
 
-// readDeltas returns the deltas of a content that may be sent; none if their list is damaged, which `larder fsck` reports.
+// readDeltas returns the deltas of a content that may be sent: none if Options.Dictionaries is off, or if their list cannot be read, which `larder
+// fsck` reports.
 func (h *contents) readDeltas(hash kvstore.Hash) []kvstore.Delta {
 	if !h.Dictionaries {
 		return nil
@@ -204,7 +208,8 @@ func (h *contents) readDeltas(hash kvstore.Hash) []kvstore.Delta {
 	return deltas
 }
 
-// chooseDelta returns the delta to send to a client that accepts deltas and has its dictionary. ok is false if no such delta is stored, or if the client requests a range.
+// chooseDelta returns the delta of a content to send to a client that accepts dcz and has its dictionary. ok is false if deltas has no such one, or
+// if the client requests a range.
 func chooseDelta(r *http.Request, fields requests.Fields, deltas []kvstore.Delta) (delta kvstore.Representation, ok bool) {
 	if requests.ParseAcceptEncoding(fields.AcceptEncoding).Of(coding.DCZ) == requests.Refused || len(fields.AvailableDictionary) != 1 || r.Header.Get("Range") != "" {
 		return kvstore.Representation{}, false
@@ -217,13 +222,15 @@ func chooseDelta(r *http.Request, fields requests.Fields, deltas []kvstore.Delta
 	return kvstore.Representation{}, false
 }
 
-// contentETag returns the entity tag of a representation, from the hash of its coded bytes, so that each encoding has its own.
+// contentETag returns the entity tag, in quotes, of a representation of a content: part of the SHA-256 of its encoded bytes, so that each encoding
+// has its own.
 func contentETag(f kvstore.Representation) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(f.Sum[:18]) + `"`
 }
 
-// send waits for the client's turn, and sends a content or a range of it. It returns the failure to respond with if nothing was
-// sent, and whether the client has received only a part.
+// send waits for a slot and memory for the client, and sends a content in the representation form, or the range of it that r names; size is that of
+// the identity. For HEAD it sends only the head. If it sent nothing, it returns the failure to respond with. The bool reports that the client
+// received only a part.
 func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
@@ -276,9 +283,11 @@ type paced struct {
 	to *answers.Writer
 }
 
+// Write writes a part of the body to the client under the deadlines of an [answers.Writer].
 func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
 
-// read returns the encoded bytes of a content. If the encoding was replaced by a smaller one meanwhile, it updates form.
+// read returns the bytes of a content in the representation form: identity, a delta, or an encoding. If the encoding was replaced by a smaller one
+// meanwhile, it changes form to that.
 func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
 	switch form.Coding {
 	case coding.Identity:
@@ -290,7 +299,8 @@ func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data [
 	return data, err
 }
 
-// logFailure logs that a content cannot be read, and returns the failure to respond with: 410 if it was erased a moment ago.
+// logFailure returns the failure to respond with after err, an error of reading the content: 410 if the content was erased a moment ago, else 503. It
+// logs the error then, at most once a second.
 func (h *contents) logFailure(hash kvstore.Hash, err error) *answers.Failure {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if standing, err := views.StandingOf(h.Store, hash); err == nil && standing != views.NamedLive {

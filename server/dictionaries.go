@@ -23,7 +23,8 @@ type delta struct {
 	available string // Available-Dictionary of those clients
 }
 
-// addDictionaries adds the stored deltas of an asset to it, and the field that has clients use it as a dictionary if it is suitable.
+// addDictionaries sets the asset's deltas to those that the store has, and its value of Use-As-Dictionary for the file t if the content is
+// compressible and its size suits a dictionary. It ignores a damaged list of deltas.
 func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
 	// A content that does not compress hardly resembles that of another version.
 	if f.representations[0].coding != coding.Identity && f.size >= coding.MinDictionary && f.size <= coding.MaxDictionary {
@@ -47,8 +48,9 @@ func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
 	return nil
 }
 
-// chooseFor returns the representation to send to a client, nil if none is acceptable. That is a delta if the client has its dictionary, prefers
-// it no less than the others, and wants no range.
+// chooseFor returns the representation of the asset to send to a client, nil if it accepts none. It chooses a delta if the client has its dictionary,
+// prefers dcz no less than the other encodings, requests no range, and the delta is smaller. It avoids a delta if only the other encoding matches the
+// request's conditions.
 func (f *asset) chooseFor(q *query) *representation {
 	weights := requests.ParseAcceptEncoding(q.fields.AcceptEncoding)
 	r := f.chooseRepresentation(weights)
@@ -76,7 +78,8 @@ func (f *asset) chooseFor(q *query) *representation {
 	return r
 }
 
-// useAsDictionary returns the value of Use-As-Dictionary of a file: a client that has it names it in requests for the same path in any version.
+// useAsDictionary returns the value of the field Use-As-Dictionary for the file t: a client that has the file names it as a dictionary in requests
+// for the same path in any version.
 func useAsDictionary(t target) string {
 	var b strings.Builder
 	b.WriteString(`match="` + Prefix)
@@ -89,8 +92,8 @@ func useAsDictionary(t target) string {
 	return b.String()
 }
 
-// writePattern writes a text as a literal of a URLPattern's pathname, in a string of a structured field (RFC 9651 §3.3.3). Bytes that browsers encode in paths
-// are encoded; what the pattern would interpret is escaped with a backslash, which the string escapes once more.
+// writePattern writes text to b as a literal of a URLPattern's pathname, in a string of a structured field (RFC 9651 §3.3.3). It percent-encodes
+// bytes that browsers encode in paths, and escapes with a backslash what the pattern would interpret; the string escapes that backslash once more.
 func writePattern(b *strings.Builder, text string) {
 	const hex = "0123456789ABCDEF"
 	for i := range len(text) {

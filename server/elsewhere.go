@@ -16,15 +16,18 @@ type Elsewhere func(r *http.Request, pkg, version, path string) ([]byte, *answer
 // errUnknown says that not even the version of a file is known.
 var errUnknown = fmt.Errorf("%w, and its version is not known", errNoFile)
 
-// mayBeElsewhere reports whether a file that was not found with err may be available from another origin.
+// mayBeElsewhere reports whether a file that was not found because of err may be available from another origin: there is one, and the store does not
+// even know the file's version.
 func (a *Assets) mayBeElsewhere(err error) bool {
 	return a.elsewhere != nil && errors.Is(err, errUnknown)
 }
 
-// serveElsewhere leaves the request to net/http, which can wait for another origin.
+// serveElsewhere implements recipient: it serves nothing and returns an outcome with status 0, which leaves the request to net/http, where a
+// goroutine can wait for another origin.
 func (to onLane) serveElsewhere(target) (outcome, bool) { return outcome{}, true }
 
-// serveElsewhere serves a file that the store does not have from another origin. It returns false if the store has it now.
+// serveElsewhere implements recipient: it responds with a file of a version that the store does not have, through the function Elsewhere, or with its
+// failure. It returns false, and sends nothing, if the store has the version by now.
 func (to overHTTP) serveElsewhere(t target) (outcome, bool) {
 	t = t.clone()
 	data, failure := to.Assets.elsewhere(to.r, t.pkg, t.version, t.path)

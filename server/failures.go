@@ -31,7 +31,8 @@ var (
 	preconditionFailed = &answers.Failure{Status: http.StatusPreconditionFailed, Message: "The file is not in the state that If-Match or If-Unmodified-Since asks for."}
 )
 
-// notAcceptableFailure returns the failure for a client that accepts no coding of a file. It lists the codings (RFC 9110 §15.5.7).
+// notAcceptableFailure returns the 406 response for a client whose Accept-Encoding refuses all encodings of a file. Its message lists them (RFC 9110
+// §15.5.7).
 func notAcceptableFailure(f *asset) *answers.Failure {
 	var names []string
 	for _, r := range f.representations {
@@ -40,7 +41,7 @@ func notAcceptableFailure(f *asset) *answers.Failure {
 	return &answers.Failure{Status: http.StatusNotAcceptable, Message: "Accept-Encoding refuses every coding of this file: " + strings.Join(names, ", ") + "."}
 }
 
-// rangeFailure returns the failure for a range that lies outside of a representation.
+// rangeFailure returns the 416 response for ranges that all lie outside of the representation r.
 func rangeFailure(r *representation) *answers.Failure {
 	size := strconv.FormatInt(r.length, 10)
 	return &answers.Failure{
@@ -50,8 +51,9 @@ func rangeFailure(r *representation) *answers.Failure {
 	}
 }
 
-// failureFor returns the failure for a client: a browser that navigates to a path that is not a file is redirected to its page.
-// Caches must not store that, because many do not distinguish browsers from programs.
+// failureFor returns the error response to the query q for the target t after err. A browser that navigates to a path below [Prefix] that is not a
+// file is redirected (303) to the page about it. Caches must not store that, because many do not distinguish browsers from programs. Otherwise it is
+// that of failureOf.
 func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
 		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {
@@ -62,7 +64,8 @@ func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	return a.failureOf(t, err)
 }
 
-// failureOf returns the response to an error about a target, and counts and logs it.
+// failureOf returns the error response for a target after err: 400, 404, 410 or 503. It counts a 503, and logs it at most once a second unless the
+// reason is that too much is being sent.
 func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError
 	switch {
@@ -91,8 +94,8 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	return unavailable
 }
 
-// writeFailure writes a failure as text or as JSON, as Accept prefers, and returns how many bytes of the body it has sent. varies
-// says that the URL has several encodings; head that no body is wanted.
+// writeFailure writes the error response f as text or as JSON, as the Accept field prefers, and returns how many bytes of the body it has sent.
+// varies says that the URL has several encodings; head that the client wants no body.
 func writeFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	if varies {
@@ -116,7 +119,8 @@ type refusingListener struct {
 	connections *connections
 }
 
-// Accept returns the next connection, wrapped so that refusals of net/http have the form of the API's errors.
+// Accept returns the next connection, wrapped so that an error response that net/http writes itself, without a handler, has the form of the API's
+// errors.
 func (l refusingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -141,6 +145,7 @@ type refusingTLSConn struct {
 	state tls.ConnectionState
 }
 
+// ConnectionState returns the state of the TLS connection, by which net/http knows that there is TLS.
 func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
 type refusingConn struct {
@@ -165,26 +170,28 @@ const (
 	other // it is not HTTP/1
 )
 
-// markAsked tells the lane that a complete request has come.
+// markAsked notifies the lane, if the connection came from one, that a complete request has come. The handler calls it.
 func (c *refusingConn) markAsked() {
 	if lane, ok := c.Conn.(interface{ MarkAsked() }); ok {
 		lane.MarkAsked()
 	}
 }
 
-// awaitRequest records that a response has ended, so that the next bytes are a new request.
+// awaitRequest records that a response has ended, so that the next bytes from the client start a new request. The server calls it when net/http
+// reports the connection as idle.
 func (c *refusingConn) awaitRequest() {
 	c.turn.CompareAndSwap(answering, requesting)
 	c.awaits.Store(true)
 }
 
-// Close implements net.Conn. It also removes an upgraded connection from the list, because net/http does not report its end.
+// Close implements net.Conn. It also removes an upgraded connection from the registry of connections, because net/http does not report its end.
 func (c *refusingConn) Close() error {
 	c.connections.forgetUpgraded(c.known)
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn. It remembers the last bytes of the request.
+// Read implements net.Conn. It remembers the last bytes that were read, for writeFirst, and notifies connections when a request begins on an idle
+// connection.
 func (c *refusingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && c.awaits.CompareAndSwap(true, false) {
@@ -203,7 +210,7 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. It replaces a refusal of net/http.
+// Write implements net.Conn. It replaces an error response that net/http writes without a handler; only the first write of a response can be one.
 func (c *refusingConn) Write(p []byte) (int, error) {
 	if c.turn.Load() == requesting {
 		return c.writeFirst(p)
@@ -211,7 +218,8 @@ func (c *refusingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// writeFirst writes the first bytes of a response. If these are a refusal of net/http, it writes the failure of the API instead.
+// writeFirst writes p, the first bytes of a response. If p is an error response that net/http wrote without a handler, it writes the API's form of
+// the error instead, and reads and discards what the client still sends. It returns len(p) then.
 func (c *refusingConn) writeFirst(p []byte) (int, error) {
 	if !bytes.HasPrefix(p, []byte("HTTP/1.")) {
 		c.turn.Store(other)
@@ -238,7 +246,7 @@ func (c *refusingConn) writeFirst(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite closes the connection for writing. net/http calls it before it closes a connection that it has not read to the end.
+// CloseWrite closes the connection for writing, if it supports that. net/http calls it before it closes a connection that it has not read to the end.
 func (c *refusingConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -256,7 +264,8 @@ const (
 	lingerTime    = 5 * time.Second // in all
 )
 
-// discardRest reads and discards what a refused client is still sending, within limits of time and bytes.
+// discardRest closes the connection for writing, then reads and discards what a client with a refused request is still sending, within limits of time
+// and bytes.
 func (c *refusingConn) discardRest() {
 	// A client that waits for the end of the connection has it now.
 	_ = c.CloseWrite()
@@ -281,7 +290,7 @@ func (c *refusingConn) discardRest() {
 // refusalFields is how net/http's refusals go on after their status line.
 const refusalFields = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
 
-// parseRefusal returns the failure in place of a response that net/http writes without a handler; false if p is no such response.
+// parseRefusal returns the failure that replaces p, if p is an error response that net/http writes without a handler; otherwise the result is false.
 func parseRefusal(p []byte) (*answers.Failure, bool) {
 	const version = len("HTTP/1.1 ")
 	if len(p) < version+len("400 ") || p[version] != '4' && p[version] != '5' {
@@ -304,7 +313,7 @@ func parseRefusal(p []byte) (*answers.Failure, bool) {
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}, true
 }
 
-// checkRequest returns the failure of a request whose Host or Expect is not acceptable, nil for none. net/http checks the same over
+// checkRequest returns the failure for a request whose Host or Expect field is not acceptable, nil for others. net/http checks the same over
 // HTTP/1.1, except for the host of a target in absolute form; this check makes HTTP/2 and such targets equal.
 func checkRequest(r *http.Request) *answers.Failure {
 	status, reason := http.StatusBadRequest, ""
@@ -321,8 +330,8 @@ func checkRequest(r *http.Request) *answers.Failure {
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}
 }
 
-// checkTarget returns the failure for a request target that net/http cannot decode: 404 as in the API of the public service, since
-// nothing can be under such a path. It returns nil if the path is valid, or that of a file.
+// checkTarget returns the failure for a request target whose path has invalid percent-encoding, which net/http refuses: 404 as in the API of the
+// public service, since nothing can be under such a path. It returns nil if the path is valid, or below /ajax/.
 func checkTarget(target string) *answers.Failure {
 	path, _, _ := strings.Cut(target, "?")
 	if _, err := url.PathUnescape(path); err == nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/ajax/") {
@@ -335,14 +344,16 @@ func checkTarget(target string) *answers.Failure {
 	return &answers.Failure{Status: known.Status, Message: known.Message}
 }
 
-// refuseTooLarge responds to a request over HTTP/2 whose header fields were too large to be read.
+// refuseTooLarge responds with 431 to a request over HTTP/2 whose header fields were too large to be read. It is a http.HandlerFunc for the fast
+// lane.
 func refuseTooLarge(w http.ResponseWriter, r *http.Request) {
 	const status = http.StatusRequestHeaderFieldsTooLarge
 	f := &answers.Failure{Status: status, Message: refusalMessage(status, "")}
 	writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 }
 
-// refusalMessage returns a message for a status of net/http; reason is net/http's own text, "" for none.
+// refusalMessage returns the message of the error response that replaces one of net/http with this status; reason is net/http's own text, "" if it
+// has none.
 func refusalMessage(status int, reason string) string {
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
@@ -359,7 +370,7 @@ func refusalMessage(status int, reason string) string {
 	return "The request is malformed: its first line or a header cannot be read as HTTP."
 }
 
-// formatResponse returns the failure as the bytes of an HTTP/1.1 response that closes the connection; with head without a body.
+// formatResponse returns the failure as the bytes of a complete HTTP/1.1 response that closes the connection; if head is true, without the body.
 func formatResponse(f *answers.Failure, head bool) []byte {
 	body := f.JSON()
 	h := http.Header{}

@@ -15,8 +15,9 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// Answer implements lane.Handler: it responds to requests for assets, and leaves other paths to net/http. It sends prepared
-// responses directly. Failures, and bodies that are inflated while they are sent, go through an http.ResponseWriter.
+// Answer implements lane.Handler: it responds to requests for assets. It returns false, having sent nothing, for other paths and for requests that
+// only net/http can serve. It sends prepared responses directly. Failures, and bodies that are decoded while they are sent, go through an
+// http.ResponseWriter.
 func (a *Assets) Answer(x *lane.Exchange) bool {
 	if !strings.HasPrefix(x.Path, Prefix) {
 		return false
@@ -38,7 +39,8 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 	return true
 }
 
-// logRequest writes a request to the access log. If the body is sent later, the delivery does that after the body was sent.
+// logRequest writes a request with its outcome to the access log, at once, or if its body is sent later, when [delivery.Release] is called after
+// that.
 func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	e := accesslog.Entry{
 		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
@@ -72,7 +74,8 @@ type delivery struct {
 
 var deliveries = sync.Pool{New: func() any { return new(delivery) }}
 
-// Release implements h2.Held.
+// Release implements h2.Held. The lane calls it when sent bytes of the body were sent or the client is gone: it counts and logs them, releases the
+// body, and puts the delivery back into its pool.
 func (d *delivery) Release(sent int64) {
 	d.assets.metrics.countSent(d.label, sent)
 	if d.usage != nil {
@@ -93,18 +96,18 @@ type onLane struct {
 	x *lane.Exchange
 }
 
-// now returns when the request came.
+// now implements recipient: it returns the time when the request came.
 func (to onLane) now() time.Time { return to.x.Now() }
 
-// mayBlock reports whether this goroutine may wait for a disk. It returns false if the request must be left to net/http.
+// mayBlock implements recipient: it reports whether this goroutine may wait for a disk. If not, the request is left to net/http.
 func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
-// client returns the client's address prefix, by which its share is counted.
+// client returns the address prefix of the client behind any trusted proxies, to which memory is charged.
 func (to onLane) client() netip.Prefix {
 	return client.At(to.proxies.Client(to.x.Remote(), to.x.Relayed))
 }
 
-// headForm returns how the head of a response is written: as lines or as an HTTP/2 header block.
+// headForm returns the form in which the head of a response is written: lines for HTTP/1.1, or a header block for HTTP/2.
 func (to onLane) headForm() form {
 	if to.x.Multiplexed() {
 		return block
@@ -112,12 +115,12 @@ func (to onLane) headForm() form {
 	return plain
 }
 
-// sendFailure sends a failure. varies says that the URL has several encodings.
+// sendFailure implements recipient: it sends an error response. varies says that the URL has several encodings.
 func (to onLane) sendFailure(f *answers.Failure, varies bool) outcome {
 	return outcome{f.Status, labelNone, writeFailure(to.x.Writer(), f, varies, to.x.Head, to.x.Fields.Accept)}
 }
 
-// sendNotModified sends 304 with an entity tag.
+// sendNotModified implements recipient: it sends 304 with the entity tag.
 func (to onLane) sendNotModified(r *representation, tag string) outcome {
 	h := r.notModifiedHead(to.headForm(), tag)
 	to.x.Send(*h, nil, nil)
@@ -125,7 +128,7 @@ func (to onLane) sendNotModified(r *representation, tag string) outcome {
 	return outcome{http.StatusNotModified, codingLabel(r), 0}
 }
 
-// sendHead sends 200 without a body.
+// sendHead implements recipient: it sends the head of a 200 response.
 func (to onLane) sendHead(r *representation) outcome {
 	h := r.okHead(to.headForm())
 	to.x.Send(*h, nil, nil)
@@ -133,8 +136,9 @@ func (to onLane) sendHead(r *representation) outcome {
 	return outcome{http.StatusOK, codingLabel(r), 0}
 }
 
-// sendBody sends a representation. It returns errLater if the client does not take a body now, or if it is not in memory and the
-// lane must not wait.
+// sendBody implements recipient: it has the lane send 200 with the representation r of f, possibly after it returns; the delivery then counts the
+// bytes. It returns errLater, having sent nothing, if the client cannot take a body now, or if the bytes are not in memory and this goroutine must
+// not wait.
 func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	if r.length > 0 && !to.x.Ready() {
 		return outcome{}, errLater
@@ -161,7 +165,7 @@ func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	return outcome{http.StatusOK, codingLabel(r), 0}, nil
 }
 
-// newHead returns the head of a response with a status and fields.
+// newHead returns the HTTP/1.1 head of a response with a status and fields; the sender adds the date.
 func newHead(status int, fields []answers.Field) lane.Head {
 	return lane.NewHead(status, iter.Seq2[string, string](func(yield func(string, string) bool) {
 		for _, f := range fields {

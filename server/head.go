@@ -55,7 +55,7 @@ var mediaTypes = sync.OnceValue(func() map[string]*mediaType {
 	return types
 })
 
-// newMediaType returns a Content-Type with the pieces of heads that depend on it.
+// newMediaType returns the mediaType of a Content-Type, with the prepared pieces of response heads that depend on it.
 func newMediaType(name string) *mediaType {
 	t := &mediaType{contentType: name}
 	lines, _ := splitHead(http.StatusNotModified, sandboxFields(name)...)
@@ -72,8 +72,8 @@ func newMediaType(name string) *mediaType {
 	return t
 }
 
-// sandboxFields returns the header fields that keep a published document, whose author is unknown, from acting with the origin of
-// this host: its scripts run with an origin of their own. It returns nil for types that are not documents.
+// sandboxFields returns the Content-Security-Policy for a document of unknown author, so that its scripts run with an origin of their own, not with
+// that of this host. It returns nil for content types that are not HTML or XML documents.
 func sandboxFields(contentType string) []answers.Field {
 	name, _, _ := strings.Cut(contentType, ";")
 	if name != "text/html" && !strings.HasSuffix(name, "/xml") && !strings.HasSuffix(name, "+xml") {
@@ -82,10 +82,11 @@ func sandboxFields(contentType string) []answers.Field {
 	return []answers.Field{{Name: "Content-Security-Policy", Value: "sandbox allow-scripts"}}
 }
 
-// mediaTypeOf returns the media type of the file at path.
+// mediaTypeOf returns the Content-Type of the file at path, with its prepared pieces of response heads.
 func mediaTypeOf(path string) *mediaType { return mediaTypes()[contentType(path)] }
 
-// splitHead returns the parts of a head with a status and fields before and after the place where more fields are added.
+// splitHead returns the HTTP/1.1 head of a response with a status and fields in two parts: up to the place where more fields can be added, and after
+// it.
 func splitHead(status int, fields ...answers.Field) (before, after string) {
 	const between = "\r\nBetween: "
 	before, after, _ = strings.Cut(string(newHead(status, append(fields, answers.Field{Name: "Between"}))), between)
@@ -115,14 +116,14 @@ var (
 	afterTags     = piece{newPiece(answers.AnyOrigin...)[plain] + headEnd, newPiece(answers.AnyOrigin...)[block]}
 )
 
-// newPiece returns fields as a piece of a head in each form.
+// newPiece returns fields as a piece of a head in both forms: HTTP/1.1 lines and an HTTP/2 header block.
 func newPiece(fields ...answers.Field) piece {
 	without, _ := splitHead(http.StatusOK)
 	with, _ := splitHead(http.StatusOK, fields...)
 	return piece{strings.TrimPrefix(with, without), encodeBlock(fields...)}
 }
 
-// encodeBlock returns fields as an HTTP/2 header block.
+// encodeBlock returns fields as a part of an HTTP/2 header block, with names in lower case.
 func encodeBlock(fields ...answers.Field) string {
 	var b []byte
 	for _, f := range fields {
@@ -131,7 +132,8 @@ func encodeBlock(fields ...answers.Field) string {
 	return string(b)
 }
 
-// appendValue appends the value of a field to b, which ends with the name of the field in the form f.
+// appendValue appends the value of a header field to b, which ends with the field's name, in the form f: as text, or with its length as HTTP/2
+// encodes it.
 func appendValue[T string | []byte](b []byte, f form, value T) []byte {
 	if f == block {
 		return h2.AppendValue(b, value)
@@ -139,7 +141,8 @@ func appendValue[T string | []byte](b []byte, f form, value T) []byte {
 	return append(b, value...)
 }
 
-// okHead returns the head of a 200 response with the whole representation, from the pool heads.
+// okHead returns the head of a 200 response with the whole representation, written in the form f. The head is from the pool heads; the caller puts it
+// back.
 func (r *representation) okHead(f form) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	var digits [20]byte
@@ -163,7 +166,8 @@ func (r *representation) okHead(f form) *lane.Head {
 	return h
 }
 
-// notModifiedHead returns the head of a 304 response with the entity tag, from the pool heads.
+// notModifiedHead returns the head of a 304 response with the entity tag tag, written in the form f. The head is from the pool heads; the caller puts
+// it back.
 func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	b := append((*h)[:0], r.mediaType.notModified[f]...)
@@ -180,7 +184,8 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	return h
 }
 
-// appendCommon appends the fields that 200 and 304 have in common.
+// appendCommon appends to b, a head in the form f, the last fields of both 200 and 304 responses: Vary, cache tags and CORS, and for HTTP/1.1 the end
+// up to the date.
 func (r *representation) appendCommon(b lane.Head, f form) lane.Head {
 	switch {
 	case r.deltas != nil:
@@ -196,7 +201,8 @@ func (r *representation) appendCommon(b lane.Head, f form) lane.Head {
 	return append(b, afterTags[f]...)
 }
 
-// setHeader sets the fields of a prepared head in a header of net/http, and returns the head to the pool heads.
+// setHeader copies the fields of a prepared HTTP/1.1 head into a header of net/http, and puts the head back into the pool heads. The caller must not
+// use it afterwards.
 func setHeader(to http.Header, h *lane.Head) {
 	_, rest, _ := strings.Cut(string(*h), "\r\n")
 	heads.Put(h)

@@ -19,8 +19,9 @@ type Hosts struct {
 	notSite     *answers.Failure
 }
 
-// NewHosts returns which host serves what, by the hosts in the URLs of files and pages and the host of the API; nil unless there
-// are two. All hosts serve the paths in shared. If apiHost is also the host of files, it serves everything.
+// NewHosts returns which host serves which paths, by the base URLs of files and of pages, and the host of the API. It returns nil, which means that
+// all hosts serve everything, unless files and pages have two different hosts. All hosts serve the paths with the prefixes in shared. If apiHost is
+// the host of files, that host serves everything.
 func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 	files, site := hostOf(filesBase), hostOf(siteBase)
 	if files == "" || site == "" || files == site {
@@ -40,7 +41,7 @@ func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 	return h
 }
 
-// hostOf returns the host of a URL, "" for none.
+// hostOf returns the host of a URL in lower case, without port and final dot; "" if there is none or the URL is malformed.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -57,12 +58,12 @@ func trimPort(host string) string {
 	return host
 }
 
-// hasName reports whether the name in a Host field is name, on any port.
+// hasName reports whether host, the value of a Host field, has the given name, on any port and in any case. It is false for an empty name.
 func hasName(host, name string) bool {
 	return name != "" && strings.EqualFold(strings.TrimSuffix(trimPort(host), "."), name)
 }
 
-// Handler returns a handler that passes requests to next if their host serves their path, and responds 404 to others.
+// Handler returns a handler that passes requests to next if their host serves their path, and responds 404 to others. For nil Hosts it returns next.
 func (h *Hosts) Handler(next http.Handler) http.Handler {
 	if h == nil {
 		return next
@@ -84,7 +85,7 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// isShared reports whether all hosts serve a path.
+// isShared reports whether all hosts serve a path, since it has one of the shared prefixes.
 func (h *Hosts) isShared(path string) bool {
 	for _, prefix := range h.shared {
 		if strings.HasPrefix(path, prefix) {
@@ -94,8 +95,8 @@ func (h *Hosts) isShared(path string) bool {
 	return false
 }
 
-// Lane returns a lane handler that passes requests to next unless they are for a host of pages or API. It leaves those, and
-// requests for which a proxy names another host, to net/http and so to [Hosts.Handler].
+// Lane returns a handler of the fast lane that passes requests to next unless they are for the host of pages and API, or a proxy names another host;
+// those it leaves to net/http and so to [Hosts.Handler]. For nil Hosts it returns next.
 func (h *Hosts) Lane(next lane.Handler) lane.Handler {
 	if h == nil {
 		return next
@@ -109,7 +110,8 @@ type filesOnly struct {
 	next  lane.Handler
 }
 
-// Answer implements lane.Handler.
+// Answer implements lane.Handler. It returns false, which leaves the request to net/http, for the host of pages, for requests with a host from a
+// proxy, and if next does.
 func (o filesOnly) Answer(x *lane.Exchange) bool {
 	return !x.Forwarded && !hasName(x.Host, o.hosts.site) && o.next.Answer(x)
 }

@@ -84,7 +84,8 @@ type Server struct {
 	left        sync.Once
 }
 
-// NewHTTPServer returns a server of h. Its Serve takes a listener from [Listen] or [Limit].
+// NewHTTPServer returns a server that runs h for requests that o.Lane does not respond to. The caller starts it with [Server.Serve] on a listener
+// from [Listen] or [LimitConnections].
 func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // HTTP/2 is the lane's
@@ -144,8 +145,9 @@ const unansweredAtEnd = 6 * time.Second
 // http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
 const http2Overhead = 10 * 32
 
-// Serve accepts connections of a listener until the server ends, with TLS if that is configured. A lane in front responds to simple
-// requests. A request that cannot be read gets an error in the form of the API's. ServeTLS does neither.
+// Serve accepts connections of a listener until the server ends, with TLS if that is configured; then it returns http.ErrServerClosed. A fast lane in
+// front responds to simple requests. A request that cannot be read gets an error in the form of the API's. The method ServeTLS of http.Server does
+// neither.
 func (s *Server) Serve(l net.Listener) error {
 	front := lane.New(l, s.lane)
 	s.connections.addLane(front)
@@ -156,7 +158,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// Close ends all connections at once.
+// Close closes all listeners and connections at once, also those with a response under way.
 func (s *Server) Close() error {
 	err := s.Server.Close()
 	for _, front := range s.connections.listLanes() {
@@ -165,15 +167,16 @@ func (s *Server) Close() error {
 	return err
 }
 
-// SetMaxConnections changes the limit of the listeners, which must not have been 0. Beyond a lower limit it
-// evicts connections, as the package lane says.
+// SetMaxConnections changes the limit of connections that the listeners may have open, which must not have been 0 (unlimited). Beyond a lower limit
+// idle and slow connections are evicted.
 func (s *Server) SetMaxConnections(most int) { s.connections.setLimit(most) }
 
-// OnLeave registers a function that is called once, when [Server.Leave] is.
+// OnLeave registers a function that the first call of [Server.Leave] calls. It must not be called at the same time as Leave.
 func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
 
-// Leave ends responses that never end by themselves, and closes each connection after its next response, which says so. The server
-// still accepts connections: another process that listens on the same socket may take them over at any time.
+// Leave prepares the end of the server: it calls the functions of [Server.OnLeave], closes upgraded connections, and has each other connection closed
+// after its next response, which says so. The server still accepts connections: another process that listens on the same socket may take them over at
+// any time.
 func (s *Server) Leave() {
 	s.left.Do(func() {
 		s.handlers.closeAfterResponse()
@@ -187,12 +190,12 @@ func (s *Server) Leave() {
 	}
 }
 
-// Settled returns a channel that is closed when all requests that were being handled at [Server.Leave] are done, except those that
-// the lane serves from memory.
+// Settled returns a channel that is closed when all requests that were being handled when [Server.Leave] was called are done, except those that the
+// fast lane serves from memory.
 func (s *Server) Settled() <-chan struct{} { return s.handlers.settled }
 
-// Shutdown stops accepting connections, and waits until those that are open have ended, or ctx ends. Each ends after its next
-// response, or at the deadline of its phase ([lane.Deadlines]).
+// Shutdown calls Leave, stops accepting connections, and waits until those that are open have ended, or ctx ends, whose error it returns. Each
+// connection ends after its next response, or at the deadline of its phase ([lane.Deadlines]).
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.Leave()
@@ -211,10 +214,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.Server.Shutdown(ctx) // which would close connections that wait, if there were any
 }
 
-// Relinquish shuts the server down in favour of a successor that can start only when this server has stopped using what both share.
-// As long as clients with open connections may have requests on their way, this server responds to them. It passes later requests
-// to the successor. Requests that it has started may take until ctx ends. Connections that are open then stay open until Stop or
-// Close.
+// Relinquish shuts the server down in favour of a successor that can start only when this server has stopped using what both share. For
+// [HTTPOptions.IdleAtEnd], while clients with open connections may have requests on their way, this server responds to them; afterwards
+// [HTTPOptions.Successor] does. It waits until all connections have ended, or ctx ends; those that are open then stay open until Stop or Close.
 func (s *Server) Relinquish(ctx context.Context) error {
 	soon, cancel := context.WithTimeout(ctx, s.lane.IdleAtEnd)
 	defer cancel()
@@ -233,9 +235,9 @@ func (s *Server) Relinquish(ctx context.Context) error {
 // lingering is how long Stop waits for handlers whose clients are gone.
 const lingering = 10 * time.Second
 
-// Stop ends the server. It stops accepting requests, and waits up to timeout until clients have received their responses. It closes
-// the other connections and returns their number. Then it waits until no handler runs. The error reports that handlers still run
-// after 10 s: the caller must not close what they use.
+// Stop ends the server. It stops accepting requests, and waits up to timeout until clients have received their responses. Then it closes the other
+// connections and returns as cutOff how many of them were not idle. Then it waits up to 10 s until no handler runs; the error reports that handlers
+// still run: the caller must not close what they use.
 func (s *Server) Stop(timeout time.Duration) (cutOff int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -267,7 +269,7 @@ type handlers struct {
 	settled chan struct{} // closed when there are none of them any more
 }
 
-// start counts a handler that starts before Leave. The caller calls done when the handler has ended.
+// start counts a handler that starts before Leave, for Settled. The caller calls done when the handler has ended. After Leave it counts nothing.
 func (h *handlers) start() (done func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,7 +285,8 @@ func (h *handlers) start() (done func()) {
 	}
 }
 
-// closeAfterResponse makes each HTTP/1.1 connection of net/http end after its next response. From now on no handler is counted for Settled.
+// closeAfterResponse makes each HTTP/1.1 connection of net/http end after its next response. Handlers that start later do not count for
+// [Server.Settled].
 func (h *handlers) closeAfterResponse() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -291,14 +294,16 @@ func (h *handlers) closeAfterResponse() {
 	h.checkSettled()
 }
 
-// checkSettled closes the channel of Settled when no handler from before Leave runs. The caller holds mu.
+// checkSettled closes the channel of [Server.Settled] if [Server.Leave] was called and no handler that started before still runs. The caller holds
+// mu.
 func (h *handlers) checkSettled() {
 	if h.before == 0 && h.leaving.Load() {
 		close(h.settled)
 	}
 }
 
-// ServeHTTP passes a valid request to the handler of the server, or after Relinquish to its successor. It refuses other requests.
+// ServeHTTP implements http.Handler: it passes a valid request to the server's handler, or after [Server.Relinquish] to its successor, and counts it.
+// It responds to malformed ones with an error. A GET with a body, and each request after Leave, ends its HTTP/1.1 connection.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(interface{ markAsked() }); ok && r.ProtoMajor == 1 {
 		c.markAsked()
@@ -337,7 +342,7 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// wait waits until no handler runs, in a server that accepts no requests any more.
+// wait waits until no handler runs, in a server that accepts no requests any more. If ctx ends before, the error says how many still run.
 func (h *handlers) wait(ctx context.Context) error {
 	for h.running.Load() > 0 {
 		select {
@@ -352,20 +357,20 @@ func (h *handlers) wait(ctx context.Context) error {
 // Unix begins an address that is a Unix socket's; its path follows.
 const Unix = "unix:"
 
-// Listen opens a listener for [NewHTTPServer], on host:port or unix:path. It has at most maxConnections open at a time, if that is
-// not 0; the others wait in the kernel's queue.
+// Listen opens a listener for [NewHTTPServer], on the address host:port or unix:path. It has at most maxConnections open at a time, if that is not 0;
+// the others wait in the kernel's queue.
 func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
-	l, err := Open(ctx, address)
+	l, err := OpenSocket(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	return lane.LimitAll(maxConnections, l)[0], nil
 }
 
-// Open opens a socket as Listen does, for [Limit]. The kernel's send queues are short, to save memory, and so that deadlines
-// measure the client instead of a buffer of megabytes. A Unix socket replaces one on which no process listens any more. Any user
-// may connect to it: the permissions of its folder restrict who can.
-func Open(ctx context.Context, address string) (net.Listener, error) {
+// OpenSocket opens a listening socket on the address host:port or unix:path, without a limit of connections; pass it to [LimitConnections]. The kernel's send queues
+// are short, to save memory, and so that deadlines measure the client instead of a buffer of megabytes. A Unix socket replaces one on which no
+// process listens any more. Any user may connect to it: the permissions of its folder restrict who can.
+func OpenSocket(ctx context.Context, address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, Unix)
 	if !isUnix {
 		config := net.ListenConfig{Control: setSocketOptions}
@@ -390,8 +395,9 @@ func Open(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Adopt returns a listener, for [Limit], on a socket that another process has opened. The caller may close the file afterwards.
-func Adopt(f *os.File) (net.Listener, error) {
+// ListenOnFile returns a listener, for [LimitConnections], on the listening socket f that another process has opened and passed on. The caller may close the file
+// afterwards.
+func ListenOnFile(f *os.File) (net.Listener, error) {
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
@@ -404,8 +410,8 @@ func Adopt(f *os.File) (net.Listener, error) {
 	return l, nil
 }
 
-// Limit returns listeners that have at most maxConnections open together, if that is not 0.
-func Limit(maxConnections int, of ...net.Listener) []net.Listener {
+// LimitConnections returns a listener for each of the given ones. Together they have at most maxConnections open at a time, unless that is 0.
+func LimitConnections(maxConnections int, of ...net.Listener) []net.Listener {
 	return lane.LimitAll(maxConnections, of...)
 }
 
@@ -416,7 +422,7 @@ type errorLog struct {
 	logged answers.Throttle
 }
 
-// Write logs a message of net/http's server. It implements io.Writer for log.Logger.
+// Write logs a message of net/http's server, at most one a second. It implements io.Writer for log.Logger.
 func (e *errorLog) Write(line []byte) (int, error) {
 	if n, ok := e.logged.Allow(); ok {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)

@@ -4,6 +4,6 @@ package server
 
 import "syscall"
 
-// setSocketOptions does nothing: where accepted connections do not inherit the
-// options, the kernel's own choice stays.
+// setSocketOptions does nothing on this system: where accepted connections do not inherit the options of a listening socket, the kernel's own choice
+// stays.
 func setSocketOptions(_, _ string, _ syscall.RawConn) error { return nil }

@@ -20,9 +20,10 @@ const (
 	labels    = codings + 1
 )
 
-// codingLabel returns the metrics label of a representation's coding.
+// codingLabel returns the value of the metrics' label "coding" for a representation.
 func codingLabel(r *representation) label { return label(r.coding) }
 
+// String returns the label's text: the token of the coding, or "none" for a response that is no asset.
 func (l label) String() string {
 	if l == labelNone {
 		return "none"
@@ -53,6 +54,7 @@ type metrics struct {
 	rows, bodies      *cacheMetrics
 }
 
+// newMetrics returns the metrics of assets, not registered yet.
 func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help}, labels)
@@ -76,7 +78,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// countResponse counts a response by its status and coding.
+// countResponse counts a response and the bytes of its body by status and coding. The status must be one of statuses.
 func (m *metrics) countResponse(o outcome) {
 	t := &m.byStatus[o.status][o.coding]
 	t.answers.Add(1)
@@ -85,21 +87,22 @@ func (m *metrics) countResponse(o outcome) {
 	}
 }
 
-// countSaved counts by how much a representation that is sent is smaller than the smallest one that is no delta.
+// countSaved adds to the bytes saved by deltas if r is one: how much smaller it is than the smallest encoding that is no delta.
 func (m *metrics) countSaved(r *representation) {
 	if r.coding == coding.DCZ {
 		m.saved.Add(r.representations[0].length - r.length)
 	}
 }
 
-// countSent counts bytes of a body that were sent after its response was counted.
+// countSent adds to the sent bytes of 200 responses with the label l, for a body that was sent after its response was counted. Negative values are
+// ignored.
 func (m *metrics) countSent(l label, sent int64) {
 	if sent > 0 {
 		m.byStatus[http.StatusOK][l].sent.Add(uint64(sent))
 	}
 }
 
-// sentBytes returns how many bytes of bodies in a coding were sent.
+// sentBytes returns how many bytes of bodies were sent with the label l, over all statuses.
 func (m *metrics) sentBytes(l label) float64 {
 	var sum uint64
 	for _, status := range statuses {
@@ -108,7 +111,7 @@ func (m *metrics) sentBytes(l label) float64 {
 	return float64(sum)
 }
 
-// register registers the metrics of the assets.
+// register registers the metrics with to, including gauges that read the caches of a. It returns the first error.
 func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)
@@ -153,7 +156,7 @@ type cacheMetrics struct {
 	loads             prometheus.Observer
 }
 
-// newCacheMetrics returns the metrics of the cache with a name.
+// newCacheMetrics returns the metrics of one cache, with name as their label "cache".
 func (m *metrics) newCacheMetrics(name string) *cacheMetrics {
 	return &cacheMetrics{
 		misses:    m.misses.WithLabelValues(name),
@@ -162,6 +165,7 @@ func (m *metrics) newCacheMetrics(name string) *cacheMetrics {
 	}
 }
 
+// RecordHits and the other methods implement stats.Recorder of the cache library, which calls them.
 func (c *cacheMetrics) RecordHits(n int)                  { c.hits.Add(uint64(n)) }
 func (c *cacheMetrics) RecordEviction(uint32)             { c.evictions.Inc() }
 func (c *cacheMetrics) RecordLoadSuccess(d time.Duration) { c.loads.Observe(d.Seconds()) }

@@ -51,8 +51,8 @@ type rows struct {
 	metrics      *cacheMetrics
 }
 
-// newRows returns a cache of assets over a store, of up to cacheBytes. hot, nil for nothing, is notified of contents that are
-// requested and not recompressed yet.
+// newRows returns an empty cache, of up to cacheBytes, of assets in a store. hot, nil for nothing, is called with each content that is read and not
+// recompressed yet. Requests for files are counted in u, if it is not nil, and the cache's work in m.
 func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *usage.Usage, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
@@ -62,18 +62,20 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 	return &rows{store: store, memory: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
 }
 
-// assetCache returns the cache in memory. No field and no method mentions otter's generic types: otherwise each importer of this
+// assetCache returns the in-memory cache of r with its type. No field and no method mentions otter's generic types: otherwise each importer of this
 // package compiles them once more.
 func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
-// getCached returns the cached asset of a target, nil if the cache has none. ok is false if the cache has no entry or a stale one.
+// getCached returns the cached asset of a target, nil if there is none. The bool reports that it may be used at the time now; it is false for a stale
+// asset too, which the caller passes to rows.load.
 func (r *rows) getCached(t target, now time.Time) (*asset, bool) {
 	f, ok := assetCache(r).GetIfPresent(t.key)
 	return f, ok && r.isCurrent(f, now)
 }
 
-// load reads the asset of a target into the cache, in place of a stale one, nil for none. It returns errNoFile, errUnknown, a
-// *withdrawnError, or an error of the store. It does not cache absence: a published file is available at once.
+// load reads the asset of a target from the store into the cache and returns it. stale is the asset in the cache that it replaces, nil for none.
+// Concurrent calls for the same target read once. It returns errNoFile, errUnknown, a *withdrawnError, or an error of the store. It does not cache
+// absence: a published file is available at once.
 func (r *rows) load(t target, stale *asset) (*asset, error) {
 	r.metrics.misses.Inc()
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
@@ -96,14 +98,14 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 	}
 }
 
-// isCurrent reports whether a cached asset may be used at a time: no withdrawal came since, and it was read recently if its
-// encodings may still be replaced.
+// isCurrent reports whether a cached asset may be used at a time: no [Assets.Forget] came since it was read, and it was read less than a minute ago,
+// or less than an hour (forever without deltas) if its content is recompressed.
 func (r *rows) isCurrent(f *asset, now time.Time) bool {
 	age := now.Sub(f.loaded)
 	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && (age < recheckDeltas || !r.dictionaries))
 }
 
-// evict removes f from the cache, unless another goroutine has replaced it.
+// evict removes the asset f of a target from the cache, unless another goroutine has replaced it.
 func (r *rows) evict(t target, f *asset) {
 	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
 		if have == f {
@@ -113,8 +115,8 @@ func (r *rows) evict(t target, f *asset) {
 	})
 }
 
-// replaceDamaged replaces f in the cache by an asset without a damaged coding for a while, until the store has repaired it. It
-// returns nil if f has no other coding.
+// replaceDamaged replaces the asset f of a target in the cache by a copy without the coding c, which is damaged, and returns the copy. After a minute
+// the asset is read again, when the store may have repaired it. If f has no other coding, it is evicted, and the result is nil.
 func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
 	rest := f.withoutCoding(c)
 	if rest == nil {
@@ -131,8 +133,8 @@ func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
 	return rest
 }
 
-// recoverFrom returns what to continue with after an error with f: f without its damaged coding, or nil if the asset has to be read
-// again because a coding was replaced. goesOn is false after other errors, and if no other coding is left.
+// recoverFrom prepares another attempt after sending the asset f failed with err. For a damaged coding it returns f without it. For a replaced coding
+// it evicts f and returns nil, so that the caller reads the asset again. goesOn is false after other errors, and if no other coding is left.
 func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn bool) {
 	var damaged *damagedError
 	if errors.As(err, &damaged) {
@@ -146,7 +148,8 @@ func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn b
 	return nil, true
 }
 
-// read reads an asset from the store.
+// read reads the asset of a target from the store, without the cache. It may store a gzip encoding (see completer), and reports contents that are not
+// recompressed to hot. It returns errNoFile, errUnknown, a *withdrawnError, or an error of the store.
 func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
 	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
@@ -185,7 +188,8 @@ func (r *rows) read(t target) (*asset, error) {
 	return f, nil
 }
 
-// explainAbsence returns why a version has no such file: the error for an unknown version, a withdrawn version, or a missing file.
+// explainAbsence returns why the store has no file for a target: errUnknown for an unknown version, a *withdrawnError for a withdrawn one, errNoFile
+// if the version has no such path, or an error of the store.
 func (r *rows) explainAbsence(t target) error {
 	v, err := views.LookupVersion(r.store, t.pkg, t.version)
 	switch {
@@ -241,7 +245,8 @@ type representation struct {
 	tag    string
 }
 
-// newAsset returns the asset of a target, with the entity tags of its representations. It keeps the memory of t.
+// newAsset returns the asset of the file t with the given content, with a representation and an entity tag for each stored encoding, and for identity
+// if it must be decoded. headers say whether it has cache tags. The asset retains the memory of t.
 func newAsset(t target, file views.File, content kvstore.Content, headers cachetags.Headers) *asset {
 	_, identity := content.Find(coding.Identity)
 	f := &asset{
@@ -276,8 +281,8 @@ func newAsset(t target, file views.File, content kvstore.Content, headers cachet
 	return f
 }
 
-// withoutCoding returns a copy of the asset without a coding that cannot be read, nil if no other coding is stored. If identity
-// cannot be read, it is inflated from another coding.
+// withoutCoding returns a copy of the asset without the coding c, whose bytes cannot be read, and without deltas; nil if no other coding is stored.
+// If c is identity, the copy has identity decoded from another coding.
 func (f *asset) withoutCoding(c coding.Coding) *asset {
 	rest := *f
 	rest.squeezed, rest.damaged = false, true
@@ -308,7 +313,7 @@ func (f *asset) withoutCoding(c coding.Coding) *asset {
 // isIdentity reports whether the representation is the content itself, without encoding.
 func (r *representation) isIdentity() bool { return r.coding == coding.Identity }
 
-// chooseRepresentation returns the representation to send by the weights of a client, nil if none is acceptable.
+// chooseRepresentation returns the representation to send by the weights of a client's Accept-Encoding, deltas excluded, nil if none is acceptable.
 func (f *asset) chooseRepresentation(w requests.Weights) *representation {
 	if i := w.Choose(f.forms); i >= 0 {
 		return &f.representations[i]
@@ -316,7 +321,7 @@ func (f *asset) chooseRepresentation(w requests.Weights) *representation {
 	return nil
 }
 
-// count counts a request for the asset, and the bytes of the body that were sent.
+// count counts a request for the asset, and sent bytes of the body, in the usage of its release. It does nothing if requests are not counted.
 func (f *asset) count(sent int64) {
 	if f.usage != nil {
 		f.usage.CountRequest()
@@ -324,8 +329,8 @@ func (f *asset) count(sent int64) {
 	}
 }
 
-// encodedSource returns the stored representation from which identity is inflated. It prefers gzip, which takes a third of Brotli's
-// time.
+// encodedSource returns the stored representation from which identity is decoded: gzip if there is one, which takes a third of Brotli's time, or else
+// the smallest.
 func (f *asset) encodedSource() *representation {
 	best := &f.representations[0]
 	for i := range f.representations {
@@ -336,7 +341,7 @@ func (f *asset) encodedSource() *representation {
 	return best
 }
 
-// weight returns approximately how many bytes an asset takes in the cache, without its key. A test measures that it is not less.
+// weight returns about how many bytes of memory an asset takes in the cache, without its key. A test measures that it is not less.
 func (f *asset) weight() int64 {
 	const place = 200 // in the cache
 	return place + int64(unsafe.Sizeof(*f)+unsafe.Sizeof(usage.Counter{})) + int64(len(f.representations)*tagLength) +

@@ -53,20 +53,25 @@ type query struct {
 type recipient interface {
 	// now returns the time when the request came.
 	now() time.Time
-	// mayBlock is called before what may block, such as reading from a disk. Where it returns false
-	// that must not be done now: the outcome is none.
+	// mayBlock is called before work that may block, such as reading from a disk. If it returns false, that must not be done on this goroutine: the
+	// request is left to net/http, and respond returns no outcome.
 	mayBlock() bool
+	// sendFailure sends an error response. varies says that the URL has several encodings, so Vary is set.
 	sendFailure(f *answers.Failure, varies bool) outcome
+	// sendNotModified sends 304 with the entity tag.
 	sendNotModified(r *representation, tag string) outcome
+	// sendHead sends the head of a 200 response, without a body.
 	sendHead(*representation) outcome
+	// sendBody sends a 200 response with the body, or 206 with ranges of it. If it returns an error, it has sent nothing.
 	sendBody(*asset, *representation) (outcome, error)
 	// serveElsewhere serves a file of a version that the store does not have from another origin. It returns false if the store has it
 	// now.
 	serveElsewhere(target) (outcome, bool)
 }
 
-// respond responds to a query with an asset or a failure. An outcome with status 0 leaves the query to net/http. respond, findAsset
-// and sendAsset are generic so that a recipient needs no allocation.
+// respond responds to the query q with an asset or a failure, through the recipient to, and returns the result for the metrics. An outcome with
+// status 0 means that nothing was sent and the query is left to net/http. respond, findAsset and sendAsset are generic so that a recipient needs no
+// allocation.
 func respond[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
@@ -100,8 +105,8 @@ func respond[R recipient](a *Assets, to R, q *query) outcome {
 	return to.sendFailure(a.failureFor(q, t, err), varies)
 }
 
-// findAsset returns the asset of a target. If it returns neither asset nor error, the outcome is complete: a response from another
-// origin, or none because the recipient must not block now.
+// findAsset returns the asset of a target from the cache or the store. If it returns neither asset nor error, the outcome is complete: a response was
+// sent from another origin, or (status 0) the recipient must not block now.
 func findAsset[R recipient](a *Assets, to R, t target) (*asset, outcome, error) {
 	for sought := false; ; sought = true {
 		f, ok := a.rows.getCached(t, to.now())
@@ -121,8 +126,8 @@ func findAsset[R recipient](a *Assets, to R, t target) (*asset, outcome, error) 
 	}
 }
 
-// sendAsset sends the representation of an asset that the client prefers. If it returns an error, or an outcome with status 0,
-// nothing was sent.
+// sendAsset sends the representation of an asset that the client prefers, or 304, 406 or 412, and counts the request in the asset's usage. If it
+// returns an error, or an outcome with status 0, nothing was sent.
 func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
 	rep := f.chooseFor(q)
 	if rep == nil && f.damaged {
@@ -154,8 +159,8 @@ func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
 	return out, err
 }
 
-// ServeHTTP implements http.Handler. It reads the path as the client sent it, so a router in front must neither clean the path nor
-// redirect; see [Route].
+// ServeHTTP implements http.Handler for requests for assets. It reads the path as the client sent it, so a router in front must neither clean the
+// path nor redirect; see [Route].
 func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.metrics.inFlight.Add(1)
 	defer a.metrics.inFlight.Add(-1)
@@ -169,7 +174,7 @@ type overHTTP struct {
 	r *http.Request
 }
 
-// serve responds to a request over net/http, by its method.
+// serve responds to a request over net/http: to GET and HEAD with an asset, to OPTIONS as a CORS preflight, to other methods with 405.
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
 	fields := requests.FieldsOf(r.Header)
@@ -187,32 +192,33 @@ func (a *Assets) serve(to overHTTP) outcome {
 	return to.sendFailure(answers.WrongMethod, false)
 }
 
-// now returns the present time.
+// now implements recipient: it returns the present time.
 func (overHTTP) now() time.Time { return time.Now() }
 
-// mayBlock returns true: each request over net/http has a goroutine of its own.
+// mayBlock implements recipient. It returns true, because each request over net/http has a goroutine of its own.
 func (overHTTP) mayBlock() bool { return true }
 
-// sendFailure sends a failure. varies says that the URL has several encodings.
+// sendFailure implements recipient: it sends an error response. varies says that the URL has several encodings.
 func (to overHTTP) sendFailure(f *answers.Failure, varies bool) outcome {
 	return outcome{f.Status, labelNone, writeFailure(to.w, f, varies, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
 }
 
-// sendNotModified sends 304 with an entity tag.
+// sendNotModified implements recipient: it sends 304 with the entity tag.
 func (to overHTTP) sendNotModified(r *representation, tag string) outcome {
 	setHeader(to.w.Header(), r.notModifiedHead(plain, tag))
 	to.w.WriteHeader(http.StatusNotModified)
 	return outcome{http.StatusNotModified, codingLabel(r), 0}
 }
 
-// sendHead sends 200 without a body.
+// sendHead implements recipient: it sends the head of a 200 response.
 func (to overHTTP) sendHead(r *representation) outcome {
 	setHeader(to.w.Header(), r.okHead(plain))
 	to.w.WriteHeader(http.StatusOK)
 	return outcome{http.StatusOK, codingLabel(r), 0}
 }
 
-// sendBody sends a representation, or the ranges that the request names.
+// sendBody implements recipient: it sends 200 with the representation, 206 with the ranges that the request names, or 416. If it returns an error, it
+// has sent nothing.
 func (to overHTTP) sendBody(f *asset, r *representation) (outcome, error) {
 	var spans []span
 	if lines := to.r.Header["Range"]; lines != nil && to.servesRanges(r) && r.rangeApplies(to.r.Header["If-Range"]) {
@@ -224,8 +230,8 @@ func (to overHTTP) sendBody(f *asset, r *representation) (outcome, error) {
 	return to.sendSpans(f, r, spans)
 }
 
-// servesRanges reports whether ranges of r are served. Ranges of an identity that is not stored are served only if the cache may
-// contain it: else a thousand ranges of one byte would inflate it a thousand times.
+// servesRanges reports whether the server sends ranges of r. It sends ranges of an identity that is not stored only if the cache may contain it:
+// otherwise a thousand ranges of one byte would decode it a thousand times.
 func (a *Assets) servesRanges(r *representation) bool {
 	return r.stored || a.bodies.isCacheable(r.length)
 }
@@ -234,7 +240,8 @@ func (a *Assets) servesRanges(r *representation) bool {
 // cache. A larger one is inflated while it is sent, unless it is there already.
 const inflateWhole = 512 << 10
 
-// sendSpans sends a representation, or the spans of it if there are any. If it returns an error nothing was sent.
+// sendSpans sends 200 with the representation r of f, or 206 with the given spans of it if there are any. If it returns an error, it has sent
+// nothing.
 func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome, error) {
 	from, _ := client.Of(to.r.RemoteAddr)
 	x, err := to.bodyOf(f, r, spans != nil, from)
@@ -248,11 +255,12 @@ func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome
 	return to.sendBytes(r, x, spans), nil
 }
 
-// mustHurry reports whether the client has less time because connections are scarce.
+// mustHurry reports whether the client has less time for its response, because connections are scarce and others wait for one.
 func (to overHTTP) mustHurry() bool { return client.IsScarce(to.r.Context()) }
 
-// bodyOf returns the bytes of a representation, or nil if the caller inflates an identity while it sends it, which it never does
-// for parts. The caller must release the bytes.
+// bodyOf returns the bytes of a representation, from the cache or the store, in memory that is charged to the client from; the caller must release
+// them. It returns nil without an error for a large identity that is neither stored nor cached, unless parts is true: the caller then decodes it
+// while sending.
 func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Prefix) (*body, error) {
 	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.isCacheable(r.length)) {
 		x, _ := a.bodies.getCached(r.sum)
@@ -261,7 +269,8 @@ func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Pref
 	return a.acquire(f, r, from)
 }
 
-// acquire returns the bytes of a representation for a client. The caller must release them.
+// acquire returns the bytes of a representation for the client from, from memory or else from the store. The caller must release them. The error
+// wraps errReplaced if a smaller encoding has replaced it, and is a *damagedError if the bytes are damaged.
 func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body, error) {
 	return a.bodies.acquire(r.sum, r.length, from, func() ([]byte, error) {
 		if !r.stored {
@@ -284,7 +293,8 @@ func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body,
 	})
 }
 
-// sendBytes sends 200 with all of x, or 206 with spans of it.
+// sendBytes sends 200 with all of x, the bytes of r, or 206 with the given spans of it if there are any, several of them as multipart/byteranges. A
+// client that goes away only makes outcome.sent smaller.
 func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome {
 	w, data := over.w, x.bytes
 	setHeader(w.Header(), r.okHead(plain))
@@ -315,14 +325,14 @@ func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome
 	return outcome{http.StatusPartialContent, codingLabel(r), to.Sent}
 }
 
-// newWriter returns a writer of a body, which limits the time of a client. scarce reports whether others wait for what the response
-// holds.
+// newWriter returns a writer of a response body to w, in the given major version of HTTP, that limits the time of a slow client. scarce reports
+// whether others wait for memory or a connection that this response holds; the client then has less time.
 func (a *Assets) newWriter(w http.ResponseWriter, protocol int, scarce func() bool) *answers.Writer {
 	return answers.NewWriter(w, protocol, answers.Pace{Stall: a.stall, Least: answers.AssetRate}, scarce)
 }
 
-// decoderBytes returns how much memory a decoder of r takes, with its window and its output buffer. A Brotli window is as large as
-// the content, up to 16 MiB (RFC 7932 §9.1).
+// decoderBytes returns how many bytes of memory a decoder of r takes for a content of size bytes, with its window and its output buffer. A Brotli
+// window is as large as the content, up to 16 MiB (RFC 7932 §9.1).
 func decoderBytes(r *representation, size int64) int64 {
 	const gzip, window = 256 << 10, 16 << 20
 	if r.coding == coding.Brotli {
@@ -331,8 +341,9 @@ func decoderBytes(r *representation, size int64) int64 {
 	return answers.Chunk + gzip
 }
 
-// sendInflated sends identity, inflated from a stored coding while it is sent, so that a few large files do not evict everything
-// else from memory. hurries reports whether the client has less time.
+// sendInflated sends r, the identity of f, which it decodes from a stored encoding piece by piece while sending, so that a few large files do not
+// evict everything else from memory. client is charged for the memory; hurries reports whether it has less time. If it returns an error, it has sent
+// nothing; if decoding fails later, it panics with http.ErrAbortHandler.
 func (a *Assets) sendInflated(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
 	from := f.encodedSource()
 	x, err := a.acquire(f, from, client)

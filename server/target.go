@@ -23,10 +23,10 @@ type target struct {
 	key string
 }
 
-// Route returns a handler that passes requests for assets to assets, and all others to rest. Unlike http.ServeMux it leaves every
-// path as it is. Paths that only resemble those of assets go to assets, too, which responds 404 or 400: an encoded prefix,
-// superfluous slashes, or dots that lead there. So the failures of a site that gets its URLs slightly wrong are like all failures
-// of assets: scripts may read them, and no cache stores them for long.
+// Route returns a handler that passes requests for assets to assets, and all others to rest. Unlike http.ServeMux it leaves every path as it is.
+// Paths that only resemble those of assets go to assets, too, which responds 404 or 400: an encoded prefix, superfluous slashes, or dots that lead
+// there. So sites that get their URLs slightly wrong get the same kind of errors as for assets: scripts may read them, and no cache stores them for
+// long.
 func Route(assets, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if resemblesAsset(r.URL.Path) {
@@ -37,7 +37,7 @@ func Route(assets, rest http.Handler) http.Handler {
 	})
 }
 
-// resemblesAsset reports whether a decoded path is that of an asset after it is cleaned.
+// resemblesAsset reports whether a path, percent-decoded, is below /ajax, directly or after superfluous slashes and dots are removed.
 func resemblesAsset(decoded string) bool {
 	if strings.HasPrefix(decoded, Prefix) {
 		return true
@@ -46,8 +46,8 @@ func resemblesAsset(decoded string) bool {
 	return clean == "/ajax" || strings.HasPrefix(clean, "/ajax/")
 }
 
-// parseTarget parses a path, percent-encoded as the client sent it. It returns [urlpath.ErrMalformed] for a path that could lead
-// out of its version, and errNoFile for any other path that cannot name a file.
+// parseTarget parses the path of a request, percent-encoded as the client sent it, into package, version and file path. It returns
+// [urlpath.ErrMalformed] for a path that could lead out of its version, and errNoFile for any other path that cannot name a file.
 func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -71,7 +71,7 @@ func parseTarget(escaped string) (t target, _ error) {
 	return t, nil
 }
 
-// clone returns a copy of the target that shares no memory with the request.
+// clone returns a copy of the target that shares no memory with the request, so that it may outlive that.
 func (t target) clone() target {
 	t.key = strings.Clone(t.key)
 	if n := len(t.pkg) + 1 + len(t.version) + 1; n+len(t.path) == len(t.key) { // else it names no file
@@ -169,7 +169,7 @@ var contentTypes = func() map[string]string {
 	return types
 }()
 
-// contentType returns the Content-Type of the file at path. Without a known extension it is application/octet-stream, which no
+// contentType returns the Content-Type for the file at path, by its extension. Without a known extension that is application/octet-stream, which no
 // browser runs or shows.
 func contentType(path string) string {
 	name := path[strings.LastIndexByte(path, '/')+1:]

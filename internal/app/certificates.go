@@ -53,7 +53,7 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 		o := server.HTTPOptions{
 			Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: r.logger.With("part", "plain server"),
 		}
-		r.addServer("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
+		r.addServer("plain server", server.NewHTTPServer(handler, o), server.LimitConnections(c.MaxConnections, l))
 	}
 	if certificates != nil {
 		r.parts.Add(certificates.RenewalPart())

@@ -48,7 +48,7 @@ func (s *socket) newListener() (net.Listener, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return server.Adopt(f)
+	return server.ListenOnFile(f)
 }
 
 // duplicate returns a duplicate of the socket's descriptor as a file, for another process; the caller closes it.
@@ -197,7 +197,7 @@ func findLarder(ctx context.Context, address string) string {
 
 // listenOn opens a socket on an address. setting is the name of the setting that has the address; errors say to change it.
 func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
-	l, err := server.Open(ctx, address)
+	l, err := server.OpenSocket(ctx, address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		by, remedy := "another program", "stop it"
@@ -241,7 +241,7 @@ func receiveHandover() (handed handover, older *os.File, err error) {
 	text, ok := os.LookupEnv(handedVariable)
 	if !ok {
 		for _, f := range activation.Files(true) {
-			l, err := server.Adopt(f)
+			l, err := server.ListenOnFile(f)
 			if err = errors.Join(err, f.Close()); err != nil {
 				return handed, nil, fmt.Errorf("a socket of the service manager's cannot be used: %w; it must be a stream socket that listens", err)
 			}
@@ -259,7 +259,7 @@ func receiveHandover() (handed handover, older *os.File, err error) {
 	for _, s := range handed.Sockets {
 		syscall.CloseOnExec(s.FD)
 		f := os.NewFile(uintptr(s.FD), s.Address)
-		if s.at, err = server.Adopt(f); err != nil {
+		if s.at, err = server.ListenOnFile(f); err != nil {
 			return handover{}, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
 		}
 		if l, ok := s.at.(*net.UnixListener); ok {

@@ -127,7 +127,7 @@ func (v *supervisor) listenPublic(maxConnections int) (all []net.Listener, err e
 		}
 		all = append(all, made)
 	}
-	return server.Limit(maxConnections, all...), nil
+	return server.LimitConnections(maxConnections, all...), nil
 }
 
 // lateRequests are requests on connections of runs that have ended.

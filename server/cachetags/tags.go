@@ -16,14 +16,14 @@ type Headers bool
 // AllTag is the tag of everything that Larder tags.
 const AllTag = "larder"
 
-// VersionTag returns the tag of everything that is one release's.
+// VersionTag returns the cache tag of all responses about one release, by which a CDN can purge them.
 func VersionTag(name, version string) string {
 	return versionPrefix + encodeToken(name) + "~" + encodeToken(version)
 }
 
 const packagePrefix, versionPrefix = "pkg~", "ver~"
 
-// Fields returns the fields of responses about one release; none if h is false.
+// Fields returns the header fields with the cache tags of responses about one release; none if h is false.
 func (h Headers) Fields(name, version string) []answers.Field {
 	if !h {
 		return nil
@@ -38,7 +38,7 @@ const cacheTagName, surrogateKeyName = "Cache-Tag", "Surrogate-Key"
 // fields.
 type Release struct{ name, version string }
 
-// Release returns the release whose responses have the fields; the zero value if h is false.
+// Release returns the writer of cache-tag fields for one release; the zero value, which writes none, if h is false.
 func (h Headers) Release(name, version string) Release {
 	if !h {
 		return Release{}
@@ -46,7 +46,8 @@ func (h Headers) Release(name, version string) Release {
 	return Release{encodeToken(name), encodeToken(version)}
 }
 
-// AppendLines appends the fields to the head of a response as lines of HTTP/1.1, each preceded by a line break.
+// AppendLines appends the cache-tag fields to b, the head of a response, as lines of HTTP/1.1, each preceded by a line break. The zero value appends
+// nothing.
 func (r Release) AppendLines(b []byte) []byte {
 	if r == (Release{}) {
 		return b
@@ -57,7 +58,7 @@ func (r Release) AppendLines(b []byte) []byte {
 
 var cacheTagBlock, surrogateKeyBlock = h2.AppendableName(strings.ToLower(cacheTagName)), h2.AppendableName(strings.ToLower(surrogateKeyName))
 
-// AppendBlock appends the fields to a header block of HTTP/2.
+// AppendBlock appends the cache-tag fields to b, a header block of HTTP/2. The zero value appends nothing.
 func (r Release) AppendBlock(b []byte) []byte {
 	if r == (Release{}) {
 		return b
@@ -67,7 +68,7 @@ func (r Release) AppendBlock(b []byte) []byte {
 	return r.appendTags(h2.AppendLength(append(b, surrogateKeyBlock...), n), ' ')
 }
 
-// appendTags appends the tags of the release, and that of everything, with separator between them.
+// appendTags appends three tags to b with separator between them: that of everything, that of the package, and that of the release.
 func (r Release) appendTags(b []byte, separator byte) []byte {
 	b = append(append(b, AllTag...), separator)
 	b = append(append(append(b, packagePrefix...), r.name...), separator)
@@ -93,6 +94,7 @@ func encodeToken(s string) string {
 	return b.String()
 }
 
+// isPlain reports whether a byte stands for itself in a cache tag: an ASCII letter or digit, or one of . _ + -
 func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("._+-", c) >= 0
 }
