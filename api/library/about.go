@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// About returns what upstream says about a release, such as its README and dependencies. It is never nil, and must not be
-// changed.
+// About returns what upstream says about a release, such as its README and dependencies, from memory if it was read lately. The result is never nil,
+// not even with an error; the caller must not change it.
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
@@ -30,7 +30,7 @@ func (x *Index) About(r *Release) (*logs.About, error) {
 	return about, err
 }
 
-// sizeOfModules estimates how many bytes the description of built modules takes, nil for none.
+// sizeOfModules estimates how many bytes of memory the description of built modules takes, 0 for nil.
 func sizeOfModules(m *logs.Modules) int {
 	if m == nil {
 		return 0
@@ -62,7 +62,7 @@ const (
 	maxAboutBytes = 4 << 20
 )
 
-// Deprecations returns the versions that upstream warns of, with the reason of each; nil if that is not known.
+// Deprecations returns the versions of a library that upstream has deprecated, with the reason of each; nil if that is not known.
 func (x *Index) Deprecations(name string) (map[string]string, error) {
 	if x.deprecations == nil || !validName(name) {
 		return nil, nil
@@ -70,8 +70,8 @@ func (x *Index) Deprecations(name string) (map[string]string, error) {
 	return x.deprecations(x.store, name)
 }
 
-// Upstream returns a sentence about what upstream has of a version today, "" if that is not known, and whether that differs
-// from what was published.
+// Upstream returns a sentence about what upstream has of a version today, "" if that is not known. differs reports whether that is different from
+// what was published.
 func (x *Index) Upstream(name, version string) (note string, differs bool, err error) {
 	if x.upstream == nil || !validName(name) {
 		return "", false, nil
@@ -79,7 +79,7 @@ func (x *Index) Upstream(name, version string) (note string, differs bool, err e
 	return x.upstream(x.store, name, version)
 }
 
-// Downloads returns how often npm counted downloads of a library in a month, and when; ok is false if that is not known.
+// Downloads returns how many downloads of a library npm counted in a month, and when it counted them; ok is false if that is not known.
 func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	if x.downloads == nil {
 		return 0, time.Time{}, false
@@ -87,7 +87,7 @@ func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	return x.downloads(name)
 }
 
-// MainSizes returns the size of the main file in each of a library's versions, 0 for a version without one.
+// MainSizes returns the size in bytes of the main file in each of a library's versions, in their order; 0 for a version without one.
 func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -108,11 +108,11 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 	return sizes, nil
 }
 
-// OfNPM returns the library whose releases are those of an npm package, nil if no library has them. Of several it is the
-// one that has the package's name, or else the first.
+// OfNPM returns the library whose releases come from the npm package with this name, nil if there is none. Of several it is the one that has the
+// package's name, or else the first.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 
-// byNPM returns libraries by the npm packages that their releases come from; see [Listing.OfNPM].
+// byNPM returns libraries by the names of the npm packages that their releases come from; see [Listing.OfNPM].
 func byNPM(libraries []*Library) map[string]*Library {
 	found := make(map[string]*Library, len(libraries))
 	for _, l := range libraries {
@@ -135,8 +135,8 @@ type Wanted struct {
 // maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
 const maxRanges = 400
 
-// rangesOf returns the version ranges of the dependencies of a release, in the order in which renderers get them; none if
-// there are too many.
+// rangesOf returns the version ranges of the dependencies of a release, sorted and without duplicates and overlong ones, as renderers get them; nil
+// if there are more than maxRanges dependencies.
 func rangesOf(about *logs.About) []string {
 	if len(about.Dependencies)+len(about.Peers) > maxRanges {
 		return nil
@@ -147,8 +147,8 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted has a renderer read the version ranges of the dependencies of a release; pending says that it has not answered
-// yet. If a range cannot be read, no version is in it.
+// ReadWanted has a renderer, by calling read, parse the version ranges of the dependencies of a release; owner is the release. pending says that it
+// has not responded yet. If the renderer refuses the ranges, the result is no error, and no version is in them.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
@@ -160,8 +160,8 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" for none. Every version is
-// in a range that is "".
+// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if there is none. Every version is in the empty
+// range.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
 	if i < 0 {
@@ -170,7 +170,7 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted, as every version is in "".
+// includes reports whether a version is in the range wanted. Every version is in the empty range; no version is in one that was not parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {
@@ -183,8 +183,8 @@ func (w Wanted) includes(wanted, version string) bool {
 	return r.Has(version)
 }
 
-// ChooseVersion returns the newest version of a library in the range wanted, or else its newest version, and whether it is
-// in the range.
+// ChooseVersion returns the newest published version of a library in the range wanted, one of those of w, and whether there is one (fits). If not, it
+// returns the library's latest version, or "" if nothing is published.
 func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {

@@ -35,8 +35,8 @@ type Advisories struct {
 // lookAtAdvisories is how often the file is compared with the one that was read.
 const lookAtAdvisories = time.Minute
 
-// OpenAdvisories reads the file. It fails only if the file cannot be read now; later failures are logged, and what was read
-// before stays.
+// OpenAdvisories reads the vulnerabilities in a file in the OSV format. It fails only if the file cannot be read now; later failures are logged, and
+// what was read before stays in use. logger may be nil.
 func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	a := &Advisories{file: file, now: time.Now, looked: time.Now(), logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 	if err := a.readFile(); err != nil {
@@ -45,12 +45,14 @@ func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	return a, nil
 }
 
-// FollowAdvisories returns what a file of [WriteCheckedPackages] knows, which may be created later.
+// FollowAdvisories returns the vulnerabilities in a file of [WriteCheckedPackages], which may be created later. It reads nothing yet: the file is
+// read when the advisories are first used.
 func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
 	return &Advisories{file: file, later: true, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 }
 
-// HasChecked reports whether the vulnerabilities of an npm package are known, so that a version without any has none.
+// HasChecked reports whether the vulnerabilities of an npm package were requested, so that a version without any is known to have none. For a file in
+// the OSV format that is true for each package.
 func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
 		return false
@@ -62,7 +64,7 @@ func (a *Advisories) HasChecked(npm string) bool {
 	return ok || !a.later
 }
 
-// Version returns a number that changes whenever other vulnerabilities are known.
+// Version returns a number that increases whenever the vulnerabilities were read again.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
@@ -73,7 +75,7 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns the known vulnerabilities of a version of an npm package, the newest first.
+// Of returns the known vulnerabilities of a version of an npm package, newest first.
 func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	if a == nil {
 		return nil
@@ -84,7 +86,7 @@ func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	return a.known.Of(npm, version)
 }
 
-// Affected returns those versions of an npm package that have known vulnerabilities.
+// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order.
 func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
 		return nil
@@ -96,7 +98,7 @@ func (a *Advisories) Affected(npm string, versions []string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(known.Of(npm, version)) == 0 })
 }
 
-// Recheck has the next page read the file again if it has changed.
+// Recheck makes the next use of the advisories check at once whether the file has changed, not after up to a minute.
 func (a *Advisories) Recheck() {
 	if a == nil {
 		return
@@ -106,7 +108,8 @@ func (a *Advisories) Recheck() {
 	a.looked = time.Time{}
 }
 
-// refresh reads the file again if it has changed, once a minute at most. Meanwhile other callers continue with what is known.
+// refresh reads the file again if it has changed; it checks that once a minute at most. While one goroutine does so, others continue with what is
+// known. A failure is logged.
 func (a *Advisories) refresh() {
 	if !a.reading.TryLock() {
 		return
@@ -130,7 +133,8 @@ func (a *Advisories) refresh() {
 	}
 }
 
-// readFile reads the file. After an error, what was read before stays. The caller holds a.reading, or is the only one.
+// readFile reads the file and replaces the known vulnerabilities. At an error, those that were read before stay. The caller holds a.reading, or is
+// the only user of a.
 func (a *Advisories) readFile() error {
 	known, info, err := osv.ReadFile(a.file)
 	if err != nil {

@@ -14,14 +14,14 @@ type Changes struct {
 // Catalogue is the name of the set of all libraries, which changes when one comes or goes.
 const Catalogue = ""
 
-// Now returns a number for the present moment, to pass to Since later by what was read from libraries now.
+// Now returns a number for the present moment. A caller that reads libraries afterwards passes it to [Changes.Since] later.
 func (c *Changes) Now() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count
 }
 
-// Note records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable first.
+// Note records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable before.
 func (c *Changes) Note(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,7 +34,7 @@ func (c *Changes) Note(names ...string) {
 	}
 }
 
-// noteAll records that any library may have changed.
+// noteAll records that any library may have changed, and the set of all libraries.
 func (c *Changes) noteAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *Changes) noteAll() {
 	c.all, c.of = c.count, nil
 }
 
-// Since reports whether one of the named libraries has changed since the moment that Now returned.
+// Since reports whether one of the named libraries, or of [Catalogue], has changed since the moment that [Changes.Now] returned.
 func (c *Changes) Since(moment uint64, names []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

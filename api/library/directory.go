@@ -143,7 +143,8 @@ const (
 	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
-// Search finds libraries by text, best first.
+// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts. It waits up to 30 s until all libraries
+// have been read.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
@@ -177,7 +178,7 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
-// newBrief returns name, latest version, description and URL of the main file of a library.
+// newBrief returns name, latest version, description, license, and if they are known the URL of the main file of a library.
 func (d Directory) newBrief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
@@ -189,7 +190,7 @@ func (d Directory) newBrief(l *Library) Brief {
 // mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info returns all that is known about a library or one of its releases.
+// Info returns all that is known about a library, or with r.Version about one of its releases. The error suggests names if it does not exist.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -229,7 +230,7 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	return Info{Library: about}, nil
 }
 
-// describe returns the published files of a release, with their sizes, integrity values and URLs.
+// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can get.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	versions, err := readPublishedVersions(d.Store, r.Library)
@@ -259,8 +260,8 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	return about, nil
 }
 
-// Snippets returns, for each requested file, the tag, URL and integrity by which a page loads it, in the order of the
-// request.
+// Snippets returns, for each file of the request in its order, the tag, URL and integrity by which a page loads it, and notes about its imports.
+// Without files, it does so for the main file of the release. If some files do not exist, it returns the others with an error.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -298,7 +299,7 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 
 var errNoAssetBase = errors.New("it is not known under which address the files are reached; say so with --asset-base")
 
-// latestOr reads a version of a library, the latest one for "".
+// latestOr reads a version of a library with its files, or for "" the latest version. It returns an error if nothing is published.
 func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	if version == "" {
 		l, _, err := d.library(ctx, r, name)
@@ -312,7 +313,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// describeImports returns sentences about the imports of a module, such as which of them cannot be resolved here.
+// describeImports returns sentences about the imports of the file f of a release, if it is an ES module: which of them cannot be loaded, and whether
+// its tag lacks the integrity of others.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -340,7 +342,7 @@ func (d Directory) describeImports(ctx context.Context, r *Release, f views.Publ
 	return notes, nil
 }
 
-// library reads a library with its published versions. Its error suggests libraries with a similar name.
+// library reads a library with its published versions, newest first. If it does not exist, the error suggests libraries with a similar name.
 func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	l, versions, err := Lookup(r, name)
 	if errors.Is(err, ErrNoLibrary) {
@@ -350,7 +352,7 @@ func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (
 	return l, versions, err
 }
 
-// release reads a release. Its error says why it cannot be read, and which versions exist.
+// release reads a release with its files. If it is not published, the error says why, which versions exist, and which command helps.
 func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	l, versions, err := d.library(ctx, r, name)
 	if err != nil {
@@ -389,8 +391,8 @@ var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn
 // mostNear is how many names are offered for one that is unknown.
 const mostNear = 3
 
-// didYouMean returns the middle of an error message: the question whether one of the names was meant, or only "; " without
-// names.
+// didYouMean returns the middle of an error message that asks whether one of names was meant, from "; " to the next sentence; only "; " without
+// names. It replaces control characters in names.
 func didYouMean(names []string) string {
 	for i, name := range names {
 		names[i] = text.Plain(name)
@@ -405,7 +407,7 @@ func didYouMean(names []string) string {
 	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
 }
 
-// nearLibraries returns the names of libraries that a misspelt name may mean.
+// nearLibraries returns the names of up to three libraries that a misspelt name may mean; none if the libraries cannot be read within 5 s.
 func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
@@ -424,8 +426,7 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	return names
 }
 
-// NearVersions returns the versions that start with the version asked for, newest first: at most mostNear, without a leading v; the newest version
-// if none starts so.
+// NearVersions returns up to three of versions, which are sorted newest first, that start with asked without a leading v; or else the newest version.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
@@ -442,8 +443,8 @@ func NearVersions(versions []views.Version, asked string) []string {
 // mostAsked bounds the names that are compared, in bytes.
 const mostAsked = 500
 
-// NearFiles returns the paths of files that a wrong path may mean: those whose names, without folder and .min, differ in a
-// few letters.
+// NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those whose names, without folder
+// and .min, differ in a few letters.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -469,7 +470,7 @@ func NearFiles(r *Release, asked string) []string {
 	return names
 }
 
-// bareName returns the last part of a path in lower case, without .min.
+// bareName returns the last part of a path in lower case, without ".min".
 func bareName(file string) string {
 	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
 }
@@ -477,8 +478,8 @@ func bareName(file string) string {
 // maxExamined limits how many packages Example examines for a main file.
 const maxExamined = 1000
 
-// Example returns the path of a file that the store serves: the main file in the latest version of the first library that has one, or
-// else any file. It reads rows only, so it needs no index. The error is kvstore.ErrNotFound if the store serves no file.
+// Example returns the path below a host of some file that the store serves: the main file in the latest version of the first library that has one, or
+// else any file. It reads rows only, so it needs no index. The error is [kvstore.ErrNotFound] if the store serves no file.
 func Example(store *kvstore.Store) (path string, err error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()

@@ -33,7 +33,7 @@ type Marks struct {
 	KnowsDeprecated, KnowsVulnerable bool
 }
 
-// Of returns the mark of a version in a word, "" if it has none.
+// Of returns "vulnerable" or "deprecated" if the version is that, in this order, "" if it is neither or unknown.
 func (m Marks) Of(version string) string {
 	switch _, deprecated := m.Deprecated[version]; {
 	case m.Vulnerable[version]:
@@ -44,7 +44,7 @@ func (m Marks) Of(version string) string {
 	return ""
 }
 
-// Safe returns the first stable version without a mark, "" for none.
+// Safe returns the first of versions that is stable and neither deprecated nor vulnerable as far as m knows, "" if there is none.
 func (m Marks) Safe(versions []string) string {
 	for _, version := range versions {
 		if !packages.IsPrerelease(version) && m.Of(version) == "" {
@@ -54,7 +54,8 @@ func (m Marks) Safe(versions []string) string {
 	return ""
 }
 
-// Marks returns what is wrong with versions of a library. After an error, it returns what could be read.
+// Marks returns which of the given versions of a library are vulnerable, and all that upstream has deprecated. advisories may be nil. With an error,
+// it returns what could be read.
 func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m Marks, err error) {
 	npm := l.NPM()
 	m.Deprecated, err = x.Deprecations(l.Name)
@@ -72,7 +73,8 @@ func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m 
 	return m, err
 }
 
-// Facts returns the facts of a library's latest release. After an error, it returns those that could be read.
+// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. With an error, it returns those that could be
+// read.
 func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	f := Facts{Size: l.Loaded.Size, Downloads: l.Downloads}
 	if n, _, ok := x.Downloads(l.Name); ok {
@@ -102,8 +104,8 @@ func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	return f, errors.Join(failed, err)
 }
 
-// safeVersion returns the newest safe version of a library whose latest version has these marks. It reads the other versions only if the
-// latest one is not safe.
+// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, "" if there is none. latest has the marks of
+// the latest version; the others are read only if that one is not safe.
 func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
 	if safe := latest.Safe([]string{l.Version}); safe != "" {
 		return &safe, nil
@@ -117,7 +119,7 @@ func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*
 	return new(marks.Safe(names)), err
 }
 
-// brotliSize returns the size in Brotli of the file that a page loads, 0 if it is not stored in that encoding.
+// brotliSize returns the size in bytes of the library's file that a page loads in its Brotli encoding, 0 if it is not stored in that encoding.
 func (x *Index) brotliSize(l *Library) (int64, error) {
 	if !l.HasFile() {
 		return 0, nil

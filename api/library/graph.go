@@ -58,7 +58,7 @@ type GraphModule struct {
 	Path string
 }
 
-// Bytes estimates how much memory the graph takes.
+// Bytes estimates how many bytes of memory the graph takes.
 func (g *Graph) Bytes() int {
 	const module, importOf = 600, 400 // addresses, tags and integrity
 	imports := len(g.Imports)
@@ -77,8 +77,9 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph returns all modules that modules of a release import, directly or not, and by their names those that were built from the release. It
-// prefers minified modules if all of the given ones are minified.
+// Graph returns all modules that the given modules of release r import, directly or not, with an import map whose URLs begin with assetBase. The map
+// also names those of the given modules that were built from the release. If all of the given modules are minified, it prefers minified ones. What is
+// missing or beyond limits becomes a problem of the graph, not an error.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -156,7 +157,7 @@ type place struct {
 	file    views.PublishedFile
 }
 
-// addProblem records a problem of the graph, once.
+// addProblem records a problem of the graph, once, if there are not ten already.
 func (w *walk) addProblem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
@@ -171,7 +172,8 @@ func (w *walk) addDependency(library string) {
 	}
 }
 
-// add puts a file into the graph, if it is not there yet, and returns its URL.
+// add adds the file f of release r to the graph and queues it, if it is a script, to have its imports followed. It returns the file's URL, also if
+// the file was there already or limits forbid to add it.
 func (w *walk) add(r *Release, f views.PublishedFile) string {
 	key := moduleKey{r.Library, r.Version, f.Path}
 	if url := w.seen[key]; url != "" {
@@ -193,7 +195,7 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// addImports adds the modules that a file of the graph imports.
+// addImports adds the modules that a file of the graph imports, according to the manifest or else to a renderer that parses the file.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -230,7 +232,7 @@ func (w *walk) addImports(p place) error {
 	return w.followImports(p, imports)
 }
 
-// followImports adds what a file imports.
+// followImports adds the modules that the imports of file p load. Beyond the limit of imports it records a problem and ends the walk.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -254,7 +256,8 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds the module that an import with a relative path loads.
+// addRelativeImport adds the module in the same release that the import i of file p, with a relative path, loads. If the graph prefers minified
+// modules, it maps the import to the minified form.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -278,7 +281,8 @@ func (w *walk) addRelativeImport(p place, i document.Import) {
 	w.add(p.release, f)
 }
 
-// findMinified returns the minified file beside f, if the graph prefers minified files and there is one.
+// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js, if the graph prefers minified files. The result is
+// false if f is minified itself or there is none.
 func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
 		return f, false
@@ -287,19 +291,20 @@ func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedF
 	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
 }
 
-// looksWritten reports whether a module looks as its authors wrote it, not minified, by the length of its lines.
+// looksWritten reports whether a module's source looks as its authors wrote it, not minified: it has short lines.
 func looksWritten(source []byte) bool {
 	const small, longLine = 1 << 10, 120
 	return len(source) > small && bytes.Count(source, []byte("\n"))*longLine > len(source)
 }
 
-// isMinified reports whether the name of a file says that it is minified.
+// isMinified reports whether the name of a file says that it is minified: it contains .min., .prod. or .production.
 func isMinified(file string) bool {
 	name := path.Base(file)
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds the module that an import of a package, perhaps with a path in it, loads.
+// addPackageImport adds the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
+// that becomes a problem of the graph.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -343,8 +348,8 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 	return nil
 }
 
-// importsFor returns the addresses to which the importing release's imports of another release are added: those for all modules, or those in the
-// scope of the importer if the others get another version.
+// importsFor returns the part of the import map to which imports of release imported in modules of release importer are added: the one for all
+// modules, or that in the scope of the importer if other modules get another version.
 func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	if w.chosen[imported.Library] == imported.Version {
 		return w.graph.Imports
@@ -359,7 +364,8 @@ func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	return w.graph.Scopes[scope]
 }
 
-// releaseOf returns the result of findRelease, which reads all versions of the library, so it is called once for each dependency of a release.
+// releaseOf returns the result of findRelease, which reads all versions of the library, and remembers it, so that it is called once for each
+// dependency of a release.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	key := dependencyKey{p.release.Manifest, npm}
 	if r, ok := w.found[key]; ok {
@@ -373,7 +379,8 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 }
 
 // findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has no release. All modules
-// get one version of a library, because most libraries work only if they are loaded once, unless it is not in the range of a dependency.
+// get one version of a library, because most libraries work only if they are loaded once, unless that version is not in the range of a dependency. A
+// version outside of the range becomes a problem.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
@@ -420,7 +427,8 @@ func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// aboutOf returns what a release says of itself, and finds out what its ranges mean.
+// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into w.wanted, once for each
+// release.
 func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	if about := w.abouts[r.Manifest]; about != nil {
 		return about, nil
@@ -438,7 +446,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// findEntry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client", and reports whether the release has one.
+// findEntry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client": a built one, or else one
+// that upstream published. ok is false if there is none.
 func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -453,8 +462,9 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 	return f, ok, nil
 }
 
-// publishedEntry returns the module that an import of a subpath loads, among those that upstream published. A built module of another subpath
-// has other exports, so it is not returned for the package itself.
+// publishedEntry returns the module among those that upstream published that an import of a subpath loads: for "./name" the file with that name, for
+// "." the main file or the first module. Built modules of other subpaths have other exports, so it does not return them for ".". The result is false
+// if there is none.
 func (w *walk) publishedEntry(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
@@ -478,7 +488,7 @@ func (w *walk) publishedEntry(r *Release, built *logs.Modules, subpath string) (
 	return views.PublishedFile{}, false
 }
 
-// Modules returns the modules of a release, those first that a page would load. The result must not be changed.
+// Modules returns the ES modules of a release, those first that a page is likely to load. The result must not be changed.
 func (r *Release) Modules() []views.PublishedFile {
 	if r.modules == nil { // it was not read from a store
 		return findModules(r.Files)
@@ -486,7 +496,7 @@ func (r *Release) Modules() []views.PublishedFile {
 	return r.modules()
 }
 
-// findModules returns the modules among files, those first that a page is likely to load.
+// findModules returns the ES modules among files: those in fewer folders first, among these minified ones first.
 func findModules(files []views.PublishedFile) []views.PublishedFile {
 	var found []views.PublishedFile
 	for _, f := range files {

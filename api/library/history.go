@@ -12,11 +12,11 @@ import (
 // ErrNoEntry says that the log is not that long.
 var ErrNoEntry = errors.New("log entry not found")
 
-// Entries returns a page of the log entries that a query selects, newest first. The error is ErrNoLibrary or ErrNoVersion if
-// no entry is about the library or version of the query.
+// Entries returns a page of the log entries that a query selects, newest first. The error is [ErrNoLibrary] or [ErrNoVersion] if no entry is about
+// the library or version of the query.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
-// Entries is Index.Entries for a caller without an Index.
+// Entries is [Index.Entries] for a caller without an Index.
 func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -38,7 +38,7 @@ func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	return page, nil
 }
 
-// Entry returns one entry of the log, or ErrNoEntry.
+// Entry returns the log entry with this index, or [ErrNoEntry].
 func (x *Index) Entry(index int64) (logs.Indexed, error) {
 	e, err := logs.ReadEntry(x.store, index)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -47,22 +47,23 @@ func (x *Index) Entry(index int64) (logs.Indexed, error) {
 	return e, err
 }
 
-// LogSize is how many entries the log has.
+// LogSize returns how many entries the log has.
 func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
 
-// Seen returns how many of the log entries the index has read. It may be less than LogSize for a moment.
+// Seen returns how many of the log's entries the index has read. It may be less than LogSize for a moment.
 func (x *Index) Seen() int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.seen
 }
 
-// NextEntries waits for entries from index from on that a query selects, as [logs.Log.Next] does.
+// NextEntries waits for log entries with index from or later that a query selects, until ctx ends, and returns them with the index after the last
+// entry that it examined; see [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
 	return x.log.Next(ctx, from, q)
 }
 
-// FirstEntry returns the oldest log entry about a package, or of the log if the name is ""; ErrNoEntry if no entry exists.
+// FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if there is none.
 func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)
@@ -74,7 +75,7 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	return first, err
 }
 
-// EntryManifest returns the manifest that a log entry names, nil if it names none.
+// EntryManifest returns the manifest of the release that a log entry names, nil if it names none.
 func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	if e.Manifest == (kvstore.Hash{}) {
 		return nil, nil
@@ -82,7 +83,7 @@ func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	return x.manifest(e.Manifest)
 }
 
-// Document returns the text with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash.
+// Document returns the text of the content with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash.
 func (x *Index) Document(h kvstore.Hash) (string, error) {
 	if h == (kvstore.Hash{}) {
 		return "", nil

@@ -92,7 +92,8 @@ type Index struct {
 	ranking   *Ranking // nil until it is requested
 }
 
-// New returns an Index that knows nothing until Run has read the store.
+// New returns an index without libraries. The caller runs [Index.Run], which reads the store; until then, the other methods wait or return
+// [ErrNotReady].
 func New(o Options) *Index {
 	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
@@ -117,7 +118,7 @@ const (
 	reread       = time.Minute
 )
 
-// Run reads all libraries, then follows the log until ctx ends.
+// Run reads all libraries, then follows the log until ctx ends, when it returns nil. Errors are logged and lead to a retry.
 func (x *Index) Run(ctx context.Context) error {
 	seen := int64(-1) // nothing has been read
 	failures := 0
@@ -141,8 +142,7 @@ func (x *Index) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitForChanges returns when there is something to read: entries beyond the first seen ones, or, after a minute, libraries that could
-// not be read before.
+// waitForChanges returns when the log has more than the first seen entries, when ctx ends, or, if some libraries could not be read, after a minute.
 func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	if len(*x.unread.Load()) > 0 {
 		var cancel context.CancelFunc
@@ -152,8 +152,8 @@ func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
-// refresh reads the libraries that log entries from seen on have changed, or all libraries if seen is negative. It publishes them, updates
-// the search index, and records the changes in [Changes]. It returns how many log entries it has read now.
+// refresh reads the libraries that log entries from index seen on have changed, or all libraries if seen is negative. It publishes them, updates the
+// search index, and records the changes in [Changes]. It returns how many log entries it has read now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	c, err := x.readChanges(ctx, seen)
 	if err != nil {
@@ -171,7 +171,8 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// notifyChanges records in Changes which libraries were read. The caller publishes them first.
+// notifyChanges records in x.changes which libraries c has changed: all if seen is negative, and [Catalogue] if a library came or went. The caller
+// publishes the libraries first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.noteAll()
@@ -188,10 +189,10 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 	}
 }
 
-// Notified returns how many of the log's entries [Index.Changes] was notified of.
+// Notified returns how many of the log's entries are reflected in [Index.Changes].
 func (x *Index) Notified() int64 { return x.notified.Load() }
 
-// Changes returns what is notified of each library that changes.
+// Changes returns the record of changed libraries, which the index updates.
 func (x *Index) Changes() *Changes { return x.changes }
 
 // changes are the changes of the libraries since they were read before.
@@ -203,8 +204,9 @@ type changes struct {
 	unread  map[string]error    // those that couldn't be read
 }
 
-// readChanges reads what refresh publishes from one snapshot. It closes the snapshot before any goroutine is notified,
-// because one that waited for the index may close the store next.
+// readChanges reads from one snapshot the libraries that log entries from index seen on concern, or all if seen is negative, and those that could not
+// be read before. It closes the snapshot before any goroutine is notified, because one that waited for the index may close the store next. It changes
+// nothing but the log of failures.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -248,8 +250,8 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	return c, nil
 }
 
-// readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start. A library is
-// nil if it is not registered, or if its failure is not nil.
+// readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start. Both slices are in the
+// order of names. A library is nil if it is not registered, or if its failure is not nil.
 func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
 	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
 	var next atomic.Int64
@@ -268,8 +270,8 @@ func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libra
 	return libraries, failures, readers.Wait()
 }
 
-// changedNames returns the packages that the log entries from seen on are about: touched has all of them, names only those
-// whose place in lists the entries can change. For a negative seen, names has all packages of the store.
+// changedNames returns the libraries that the log entries from index seen on are about: touched has all of them, names only those of which the
+// listing may change. For a negative seen, names has all packages of the store, and touched is nil.
 func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
@@ -294,7 +296,7 @@ func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err er
 	return names, touched, nil
 }
 
-// publish makes a listing visible, which has all changes of the first seen log entries, and wakes waiting goroutines.
+// publish puts a listing in use, which has all changes of the first seen log entries, and wakes waiting goroutines.
 func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -302,14 +304,14 @@ func (x *Index) publish(l *Listing, seen int64) {
 	x.wakeWaiting()
 }
 
-// wakeWaiting wakes the goroutines that wait for a change. x.mu is held.
+// wakeWaiting wakes the goroutines that wait for a listing. The caller holds x.mu.
 func (x *Index) wakeWaiting() {
 	close(x.changed)
 	x.changed = make(chan struct{})
 }
 
-// recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes
-// the waiting goroutines return the error.
+// recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes the waiting
+// goroutines return the error.
 func (x *Index) recordFailure(err error, pause time.Duration) {
 	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
@@ -329,7 +331,8 @@ type Listing struct {
 	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
-// newListing returns the listing of the libraries in before, replaced by those in changed; a nil one is removed.
+// newListing returns the listing of the libraries in before with those in changed in their place; a nil library is removed. It does not change the
+// maps.
 func newListing(before, changed map[string]*Library) *Listing {
 	byName := make(map[string]*Library, len(before)+len(changed))
 	maps.Copy(byName, before)
@@ -348,23 +351,23 @@ func newListing(before, changed map[string]*Library) *Listing {
 	return l
 }
 
-// Library returns the library with that name, nil if it does not exist.
+// Library returns the library with this name, nil if it does not exist.
 func (l *Listing) Library(name string) *Library { return l.byName[name] }
 
-// Listing returns the libraries as they are now. The pointer stays the same as long as
-// nothing has changed. Until all have been read for the first time it waits,
-// as long as ctx lasts.
+// Listing returns all libraries as they are now. The pointer stays the same as long as nothing has changed. It waits until all have been read for the
+// first time; if ctx ends before, it returns [ErrNotReady].
 func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait waits until the index has read that many entries of the log.
+// Wait waits until the index has read the first entries entries of the log, or ctx ends.
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
 }
 
-// await returns the listing as soon as it has that many log entries. It returns [ErrNotReady] if ctx ends before.
+// await returns the listing as soon as it reflects the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or the error
+// because of which there is no listing.
 func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 	for {
 		x.mu.Lock()
@@ -387,8 +390,8 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
-// Ready returns [ErrNotReady] until all libraries have been read for the first time, or why they could not be read; nil
-// if everything can be requested.
+// Ready returns nil if libraries can be requested, [ErrNotReady] until all have been read for the first time, or the reason why they could not be
+// read.
 func (x *Index) Ready() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -398,8 +401,8 @@ func (x *Index) Ready() error {
 	return x.err
 }
 
-// Library returns the library with that name, or ErrNoLibrary. If its data could never be read, the error is another one, so
-// that callers do not take it for removed.
+// Library returns the library with this name, or [ErrNoLibrary]. If its rows could never be read, the error is another one, so that callers do not
+// take it for removed. Like [Index.Listing] it waits for the first listing.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -414,8 +417,7 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	return nil, ErrNoLibrary
 }
 
-// PackageJSON returns a library's package JSON as it is in the store, or
-// ErrNoLibrary.
+// PackageJSON returns the package JSON of a library as it is in the store, or [ErrNoLibrary].
 func (x *Index) PackageJSON(name string) ([]byte, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -427,8 +429,7 @@ func (x *Index) PackageJSON(name string) ([]byte, error) {
 	return p.JSON, err
 }
 
-// Versions returns a library's published versions, newest first. An unknown library
-// has none.
+// Versions returns a library's published versions, without withdrawn ones, newest first. An unknown library has none.
 func (x *Index) Versions(name string) ([]views.Version, error) {
 	if !validName(name) {
 		return nil, nil
@@ -436,8 +437,8 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 	return readPublishedVersions(x.store, name)
 }
 
-// Accounts returns what became of every version that upstream has or had, newest first, also of those that the bot never
-// tried. An unknown library has none. It takes longer than States.
+// Accounts returns, newest first, what became of every version that upstream has or had, also of those that the bot never tried, as far as that is
+// known. An unknown library has none. It takes longer than [Index.States].
 func (x *Index) Accounts(name string) ([]views.Account, error) {
 	if !validName(name) {
 		return nil, nil
@@ -466,8 +467,7 @@ func (x *Index) NotMirrored(name string) (n int, err error) {
 	return n, err
 }
 
-// States returns what became of every version that was tried, newest
-// first. An unknown library has none.
+// States returns the state of every version that the bot has tried to publish, newest first. An unknown library has none.
 func (x *Index) States(name string) ([]views.State, error) {
 	if !validName(name) {
 		return nil, nil
@@ -477,8 +477,8 @@ func (x *Index) States(name string) ([]views.State, error) {
 	return states, err
 }
 
-// Release returns one version with its files: ErrNoLibrary, ErrNoVersion or a
-// *WithdrawnError if it is not served.
+// Release returns a published version with its files, from memory if it was read lately. It returns [ErrNoLibrary], [ErrNoVersion] or a
+// [*WithdrawnError] if it is not served.
 func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err
@@ -513,17 +513,16 @@ const (
 	bytesOfFile     = 300 // about
 )
 
-// Content returns the encodings in which the content with hash h is stored, and their lengths.
+// Content returns the size of the content with the hash h, and the encodings in which it is stored with their lengths.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
-// File returns the bytes of a content.
+// File returns the decoded bytes of the content with the hash h.
 func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
-// Manifest returns a release's manifest, which also says where its files came from
-// and what was left out.
+// Manifest returns a release's manifest, which also says where its files came from and what was left out.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
 
-// manifest returns the manifest with hash h, from memory if it was read lately.
+// manifest returns the manifest with the hash h, from memory if it was read lately.
 func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	return x.manifests.Get(h, func() (*logs.Manifest, int, error) {
 		m, err := logs.ReadManifest(x.store, h)
@@ -538,5 +537,5 @@ func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	})
 }
 
-// validName reports whether a key of the store can have the name.
+// validName reports whether a library can have this name: it is not empty and has no zero byte, which separates the parts of keys in the store.
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }

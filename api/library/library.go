@@ -67,7 +67,7 @@ type Autoupdate struct {
 	Target string `json:"target"` // the npm package, or the repository's URL
 }
 
-// NPM returns the npm package that releases come from, "" where they come from elsewhere.
+// NPM returns the name of the npm package that the library's releases come from, "" if they come from elsewhere.
 func (l *Library) NPM() string {
 	if l.Autoupdate == nil || l.Autoupdate.Source != "npm" {
 		return ""
@@ -75,10 +75,10 @@ func (l *Library) NPM() string {
 	return l.Autoupdate.Target
 }
 
-// HasFile reports whether there is a main file that is served.
+// HasFile reports whether the library has a published version with a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType is the extension of the main file, without its dot.
+// FileType returns the extension of the library's main file without its dot.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -96,7 +96,7 @@ type GitHubCounts struct {
 
 var gitHubURL = lazyregexp.New(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
 
-// GitHub returns the repository at GitHub, or nil where it is elsewhere or unknown.
+// GitHub returns the library's repository at GitHub, nil if it is elsewhere or unknown.
 func (l *Library) GitHub() *GitHub {
 	if l.Repository == nil {
 		return nil
@@ -128,7 +128,7 @@ func (l *Library) AlternativeNames() []string {
 	return names
 }
 
-// searchDocument returns what is searched of the library.
+// searchDocument returns the fields of the library for the search index.
 func (l *Library) searchDocument() search.Document {
 	d := search.Document{
 		Name:             l.Name,
@@ -149,7 +149,8 @@ func (l *Library) searchDocument() search.Document {
 	return d
 }
 
-// newLibrary reads a library from the store; nil without an error if it is not registered.
+// newLibrary reads a library from the rows of a store: its package JSON, its versions and the main file of the latest. It returns nil without an
+// error if the library is not registered.
 func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	row, err := views.LookupPackage(r, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -201,7 +202,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile returns a published file: kvstore.ErrNotFound if there is none at the path.
+// readFile reads the row of a published file and its integrity. It returns [kvstore.ErrNotFound] if there is none at the path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)
 	if err != nil {
@@ -211,7 +212,7 @@ func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile
 	return views.PublishedFile{Path: file, File: f, SRI: sri}, err
 }
 
-// readPublishedVersions returns the published versions of a library, newest first.
+// readPublishedVersions reads the published versions of a library, without withdrawn ones, newest first.
 func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, error) {
 	versions, err := views.Versions(r, name)
 	if err != nil {
@@ -222,7 +223,7 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 	return versions, nil
 }
 
-// latestOf returns the latest version, the zero value if none is published.
+// latestOf returns the latest of versions, which must not be empty: the newest stable one, if there is one.
 func latestOf(versions []views.Version) views.Version {
 	return versions[slices.Index(VersionNames(versions), packages.LatestVersion(VersionNames(versions)))]
 }
@@ -241,10 +242,10 @@ type Release struct {
 	modules func() []views.PublishedFile // see Modules
 }
 
-// Owner returns NAME@VERSION, the key of rendered documents of the release.
+// Owner returns NAME@VERSION, which is the key of the release's rendered documents, and names the release in requests to renderers.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
-// Find returns the file at a path.
+// Find returns the release's file at a path; the result is false if there is none.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
 	if !ok {
@@ -270,16 +271,15 @@ func (e *WithdrawnError) Error() string {
 	return fmt.Sprintf("%s %s was withdrawn (log entry %d): %s", e.Package, e.Version, e.Entry, e.Reason)
 }
 
-// AssetPath returns the path under which a file is served, percent-encoded.
+// AssetPath returns the path of the URL at which a file is served, percent-encoded.
 func AssetPath(name, version, file string) string {
 	return "/ajax/libs/" + escapePath(name) + "/" + escapePath(version) + "/" + escapePath(file)
 }
 
-// escapePath percent-encodes all characters that must not stand in a URL path, but no slash.
+// escapePath percent-encodes the characters of s that must not stand in a URL path. It leaves slashes.
 func escapePath(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
-// readRelease reads one published version with its files: ErrNoLibrary,
-// ErrNoVersion or a *WithdrawnError if it is not published.
+// readRelease reads a published version with its files from a store. It returns [ErrNoVersion] or a [*WithdrawnError] if it is not published.
 func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	v, err := readVersion(r, name, version)
 	if err != nil {
@@ -297,7 +297,7 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return release, nil
 }
 
-// readVersion reads one published version: ErrNoLibrary, ErrNoVersion or a *WithdrawnError if it is not published.
+// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist, and a [*WithdrawnError] if it was withdrawn.
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
 	if !packages.ValidVersion(version) {
 		return views.Version{}, ErrNoVersion
@@ -314,9 +314,8 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 	return v, nil
 }
 
-// Lookup reads one library and its published versions, newest first, for a caller that needs
-// that one alone and should not wait until an Index has read all of them. It
-// returns ErrNoLibrary if the library does not exist.
+// Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an Index has read all
+// libraries. It returns [ErrNoLibrary] if the library does not exist.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary
@@ -332,7 +331,8 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	return l, versions, err
 }
 
-// LookupRelease reads one published version of a library without an Index, with the errors of [Index.Release].
+// LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It returns [ErrNoLibrary] for an
+// impossible name, [ErrNoVersion] or a [*WithdrawnError] if it is not published.
 func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -340,8 +340,8 @@ func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return readRelease(r, name, version)
 }
 
-// Version returns what is known of one version without its files, which may be many:
-// ErrNoLibrary, ErrNoVersion or a *WithdrawnError if it is not served.
+// Version returns a published version without its files, which may be many. It returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if it is
+// not served.
 func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return views.Version{}, err
@@ -349,8 +349,8 @@ func (x *Index) Version(ctx context.Context, name, version string) (views.Versio
 	return readVersion(x.store, name, version)
 }
 
-// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error ends
-// it. An unknown library has none.
+// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error, also that of ctx, is the last
+// thing it yields. An unknown library has none.
 func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, error] {
 	return func(yield func(*Release, error) bool) {
 		if !validName(name) {
@@ -387,7 +387,8 @@ type Snippet struct {
 	Kind Kind
 }
 
-// FutureTag returns the tag of a file that is not published yet. A file that the bot is going to minify has no known integrity yet.
+// FutureTag returns the HTML tag of a file that is not published yet. If known is false, because the bot is going to minify the file, the tag has
+// "sha512-…" in place of the integrity.
 func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
 	tag := NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
 	if !known {
@@ -396,8 +397,8 @@ func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known 
 	return tag
 }
 
-// NewSnippet returns the tag, URL and integrity of a file under an asset base, a URL without a slash at its end. Tags are
-// made nowhere else, so that pages and commands never differ.
+// NewSnippet returns URL, integrity and HTML tag of a file of a release. assetBase is the URL before the path /ajax/libs/, without a slash at its
+// end. No other function makes tags, so that pages and commands never differ.
 func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
 	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
 	// Without crossorigin a browser refuses to check a file of another origin.
@@ -414,7 +415,8 @@ func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet 
 	return s
 }
 
-// MinifiedPath returns the path of the minified form of a script or style sheet, "" for one that is minified and for other files.
+// MinifiedPath returns the path that the minified form of a script or style sheet has, such as a.min.js for a.js, whether it exists or not; "" for a
+// file that is minified and for other types.
 func MinifiedPath(file string) string {
 	ext := path.Ext(file)
 	bare := strings.TrimSuffix(file, ext)
@@ -434,7 +436,8 @@ const (
 	Stylesheet             // CSS
 )
 
-// KindOf returns the kind of a file by its path; module says that its manifest has it as an ES module.
+// KindOf returns how a page loads a file, by its path: as a style sheet, a module, a classic script, or not by a tag. module says that the manifest
+// has the file as an ES module, which counts for .js files.
 func KindOf(file string, module bool) Kind {
 	folder, name := path.Split(strings.ToLower(file))
 	switch path.Ext(name) {
@@ -451,11 +454,9 @@ func KindOf(file string, module bool) Kind {
 	return Other
 }
 
-// saysModule reports whether a .js file names itself a module, as builds that ship
-// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The
-// manifest does not say so of files that were too large to be parsed. In a
-// tag for classic scripts such a file is a syntax error; a classic script that is
-// taken for a module by mistake mostly works.
+// saysModule reports whether the lower-case folder or name of a .js file says that it is an ES module, as builds that ship both forms do:
+// three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The manifest does not say so of files that were too large to be parsed. In a tag for
+// classic scripts such a file is a syntax error; a classic script that is taken for a module by mistake mostly works.
 func saysModule(folder, name string) bool {
 	if strings.HasPrefix(folder, "esm/") || strings.Contains(folder, "/esm/") {
 		return true

@@ -39,8 +39,8 @@ const (
 	maxCompared = 16   // files of a release that are compared with the integrity of one
 )
 
-// Locate returns, for each file in the order of the request, where it is published here. A file whose bytes do not have the
-// integrity of the request is a Problem.
+// Locate returns, for each file at a public CDN in the request, in its order, where the same file is published here. A file whose bytes do not have
+// the integrity in the request is a Problem. It first waits, up to 30 s, until the index has read the whole log.
 func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -70,7 +70,7 @@ func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, erro
 	return located, nil
 }
 
-// locateFile is Locate for one file.
+// locateFile returns where the file f of a public CDN is published here, or why it is not found; see [Directory.Locate].
 func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Located, error) {
 	listing, err := index.Listing(ctx)
 	if err != nil {
@@ -124,8 +124,9 @@ func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Loc
 	return Located{URL: s.URL, Integrity: s.Integrity}, nil
 }
 
-// findCDNFile returns the file of a release that a CDN has at an address: the one at the same path of the library or of the npm
-// package, or else one of the first with the same name, but for .min, whose bytes have one of the hashes.
+// findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of the npm package. If there
+// is none and the integrity is known (hashes), it returns a file with the same name, apart from .min, whose bytes have one of the hashes; it compares
+// a few. found is false if there is none.
 func (d Directory) findCDNFile(ctx context.Context, index *Index, l *Library, r *Release, f CDNFile, hashes []string) (file views.PublishedFile, found bool, err error) {
 	if f.File != "" && l.Name == f.Library {
 		file, found = r.Find(f.File)

@@ -17,12 +17,13 @@ import (
 // A NoModulesError says why a release has no built modules.
 type NoModulesError struct{ Library, Version, Reason string }
 
+// Error returns which release has no built modules, and why.
 func (e *NoModulesError) Error() string {
 	return fmt.Sprintf("%s %s has no built modules: %s", e.Library, e.Version, e.Reason)
 }
 
-// ModuleMap returns the graph, and with it the import map, of the modules that were built from a release: those for these subpaths, such as "."
-// and "./client", or all if there are none. The error is a *NoModulesError if the release has no such modules.
+// ModuleMap returns the graph, and with it the import map, of the modules that were built from release r: those for the given subpaths, such as "."
+// and "./client", or all if there are none. URLs begin with assetBase. The error is a [*NoModulesError] if the release has no such modules.
 func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, subpaths []string, documents Documents) (*Graph, error) {
 	about, err := x.About(r)
 	if err != nil {
@@ -52,8 +53,8 @@ func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, sub
 	return x.Graph(ctx, assetBase, r, modules, documents)
 }
 
-// builtImports returns what a file imports according to the manifest, and reports whether it is one of the modules that were built from the
-// release.
+// builtImports returns what a file imports according to the release's manifest. built is false if the file is not one of the modules that were built
+// from the release.
 func (w *walk) builtImports(r *Release, file string) (imports []document.Import, built bool, err error) {
 	about, err := w.About(r)
 	if err != nil || !isBuilt(about.Modules, file) {
@@ -68,8 +69,8 @@ func (w *walk) builtImports(r *Release, file string) (imports []document.Import,
 	return imports, true, nil
 }
 
-// BuiltModule reports whether a file was built from a release of the library, and returns what a page imports to get it, such as
-// "react-dom/client"; "" for what several modules share.
+// BuiltModule reports whether a file was built from a release of the library, and returns the specifier by which a page imports it, such as
+// "react-dom/client"; "" for a file that several modules share.
 func (x *Index) BuiltModule(l *Library, r *Release, file string) (specifier string, built bool, err error) {
 	about, err := x.About(r)
 	if err != nil || about.Modules == nil {
@@ -83,13 +84,15 @@ func (x *Index) BuiltModule(l *Library, r *Release, file string) (specifier stri
 	return "", isBuilt(about.Modules, file), nil
 }
 
-// ModuleName returns what the library's own documentation imports it as: its name on npm if it has one.
+// ModuleName returns the name by which the library's own documentation imports it: its name on npm, or else its name here.
 func (l *Library) ModuleName() string { return cmp.Or(l.NPM(), l.Name) }
 
-// isBuilt reports whether a file is a module or a part of several, and not one that upstream published beside them. m is nil if none were built.
+// isBuilt reports whether a file is a module that Larder built, or a part that several of them share, and not one that upstream published. m is nil
+// if none were built.
 func isBuilt(m *logs.Modules, file string) bool { return m != nil && m.Imports[file] != nil }
 
-// Modules returns the import map of the modules that were built from a release.
+// Modules returns the import map of the modules that were built from a release, by default the latest one. If the release has none, the error says
+// why.
 func (d Directory) Modules(ctx context.Context, q ModulesRequest) (*Graph, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase

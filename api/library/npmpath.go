@@ -14,8 +14,8 @@ import (
 // ErrNoFile is returned if a file is not published.
 var ErrNoFile = errors.New("no such file")
 
-// FindNPMFile returns the path at which a release has the file that the npm package has at upstream's path, with the same bytes. It returns [ErrNoFile] if
-// that is not published, or not certain: several folders of the npm package may have it.
+// FindNPMFile returns the path at which a release has the file that its npm package has at the path upstream, with the same bytes. It returns
+// [ErrNoFile] if that is not published, or not certain: several folders of the npm package may have it.
 func (x *Index) FindNPMFile(ctx context.Context, l *Library, version, upstream string) (published string, err error) {
 	r, err := x.Release(ctx, l.Name, version)
 	if err != nil {
@@ -41,7 +41,7 @@ func (x *Index) FindNPMFile(ctx context.Context, l *Library, version, upstream s
 	return "", ErrNoFile
 }
 
-// isAmbiguous reports whether a file of another folder may be published at the same path.
+// isAmbiguous reports whether the package JSON also publishes a file of another folder at the path of the selected file.
 func isAmbiguous(p *packages.Package, of packages.Selected) bool {
 	for _, set := range p.Autoupdate.FileMap {
 		other := path.Join(set.BasePath, of.Path)
@@ -52,7 +52,8 @@ func isAmbiguous(p *packages.Package, of packages.Selected) bool {
 	return false
 }
 
-// packageAt returns the package JSON by which a release was published.
+// packageAt returns the package JSON by which a release was published, the last one in the log before the publication. It returns [ErrNoVersion] or
+// [ErrNoFile] if that is not known.
 func (x *Index) packageAt(name, version string) (*packages.Package, error) {
 	publication, err := logs.LastPublication(x.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -20,8 +20,8 @@ type Ranking struct {
 // rankEvery is how long a ranking is believed.
 const rankEvery = time.Minute
 
-// Ranking returns all libraries by popularity. It is computed again after a minute, or when libraries have changed; until
-// then the pointer stays the same.
+// Ranking returns all libraries by popularity. It computes them again after a minute, or when libraries have changed; until then it returns the same
+// pointer.
 func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	return x.ranking, nil
 }
 
-// Popular returns the n most popular libraries that have a file and are not hidden.
+// Popular returns the n most popular libraries that have a main file and are not hidden from search, most popular first.
 func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	return popular, nil
 }
 
-// rank returns the libraries by popularity, those without a file last.
+// rank returns a listing's libraries by popularity, then by the number of versions; those without a main file come last.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
@@ -76,8 +76,8 @@ func (x *Index) rank(listing *Listing) []*Library {
 	return ranked
 }
 
-// GitHub returns the GitHub repository of a library and its last known counts; ok is false if it has none, or the counts are
-// not known.
+// GitHub returns the GitHub repository of a library and its last known counts, such as stars; ok is false if it has none there, or the counts are not
+// known.
 func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
 	g := l.GitHub()
 	if g == nil || x.gitHub == nil {

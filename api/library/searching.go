@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/api/search"
 )
 
-// updateSearch puts the changed libraries into the search index. A nil library has been removed.
+// updateSearch puts the changed libraries, by name, into the search index. It removes those that are nil or hidden.
 func (x *Index) updateSearch(changed map[string]*Library) {
 	var documents []search.Document
 	var removed []string
@@ -25,9 +25,9 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 	x.search.Update(documents, removed)
 }
 
-// Near returns at most n libraries whose names are spelt like a name that no library has: those that differ in one letter first, then those
-// of which one name begins with the other, then those that differ in two letters, each popular ones first. Case, punctuation and .js do not
-// count.
+// Near returns at most n libraries that the misspelt name may mean: those that differ in one letter first, then those of which one name begins with
+// the other, then those that differ in two letters, each popular ones first. Case, punctuation, .js and .css do not count. It returns none for a name
+// over maxNear bytes.
 func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil || len(name) > maxNear {
@@ -47,7 +47,7 @@ func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error
 // maxNear limits the name that [Index.Near] compares with others, in bytes.
 const maxNear = 100
 
-// bareLibraryName returns the name of a library without case, punctuation and .js.
+// bareLibraryName returns the name of a library in lower case, without punctuation, .js and .css.
 func bareLibraryName(name string) string {
 	name = strings.ToLower(name)
 	for _, affix := range []string{".js", ".css"} {
@@ -56,8 +56,8 @@ func bareLibraryName(name string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(name)
 }
 
-// compareSpelling returns 0 if a and b differ in one letter or in the order of two neighbors, 1 if one begins with the other, 2 if
-// they differ in two letters, and else 3. Short names are near only if they differ in one letter.
+// compareSpelling returns 0 if a and b differ in at most one letter or in the order of two neighbors, 1 if one begins with the other, 2 if they
+// differ in two letters, and else 3. Very short names get 3 unless they differ in one letter.
 func compareSpelling(a, b string) int {
 	const leastPrefix, leastForTwo = 4, 6 // letters
 	shorter := min(len(a), len(b))
@@ -75,7 +75,7 @@ func compareSpelling(a, b string) int {
 	return 3
 }
 
-// areSwapped reports whether a is b with two neighboring letters swapped.
+// areSwapped reports whether a is b with two neighboring letters in the other order.
 func areSwapped(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -88,8 +88,8 @@ func areSwapped(a, b string) bool {
 	return false
 }
 
-// Search returns the libraries that match text, best first. Fields restricts the
-// search to some of [search.Fields]; nil is all.
+// Search returns the libraries that match text, best first, then popular ones. fields restricts the search to some of [search.Fields]; nil stands for
+// all. It waits for the first listing.
 func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {

@@ -14,7 +14,8 @@ type Upgrade struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Upgrades returns the deltas of a file of a release against the same file of the versions before it, nearest first, for which a store has some: none if the server sends no deltas.
+// Upgrades returns the sizes of the stored deltas of the file f of release r against the same file of earlier versions, nearest version first.
+// versions are the library's published ones. It returns none if the server sends no deltas.
 func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Version) ([]Upgrade, error) {
 	if !x.dictionaries {
 		return nil, nil
@@ -22,7 +23,7 @@ func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Ver
 	return readUpgrades(x.store, r, f, versions)
 }
 
-// readUpgrades is [Index.Upgrades] for a store.
+// readUpgrades is [Index.Upgrades] for a caller without an Index, whatever the server sends. It ignores a damaged list of deltas.
 func readUpgrades(store kvstore.Reader, r *Release, f views.PublishedFile, versions []views.Version) (upgrades []Upgrade, err error) {
 	deltas, err := kvstore.ReadDeltas(store, f.Hash)
 	switch {

@@ -33,8 +33,8 @@ type dependency struct {
 // dependenciesShown is how many a page has.
 const dependenciesShown = 50
 
-// addAbout adds to a page what upstream documents about the release: README, dependencies, deprecation, downloads and
-// advisories. It leaves out what cannot be read.
+// addAbout adds to a release's page what upstream documents about the release: README, dependencies, deprecation, downloads and known
+// vulnerabilities. It reads about itself if that is nil. It logs and leaves out what cannot be read.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)
@@ -95,7 +95,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	}
 }
 
-// sortDependencies sorts the dependencies of a page by name, peer dependencies last, and cuts them to the number that is shown.
+// sortDependencies sorts the dependencies of the page by name, peer dependencies last, cuts them to the number that is displayed, and counts the
+// others in MoreDependencies.
 func (page *libraryPage) sortDependencies() {
 	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
 		if a.Peer != b.Peer {
@@ -122,7 +123,7 @@ const (
 	mostSizes   = 60 // the newest versions
 )
 
-// addSizes adds a chart of the main file's size in each version, unless there are too few.
+// addSizes adds to a library's page a chart of the main file's size in its newest versions, unless fewer than three have one.
 func (s *Site) addSizes(page *libraryPage) {
 	versions := slices.Clone(page.Versions[:min(mostSizes, len(page.Versions))])
 	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Default == "" })
@@ -138,7 +139,7 @@ func (s *Site) addSizes(page *libraryPage) {
 	page.Sizes = newSizeChart(versions, sizes)
 }
 
-// newSizeChart returns a chart of the sizes of the main file in the versions, oldest first.
+// newSizeChart returns a chart of sizes, the bytes of the main file in each of versions; both are in the same order, oldest first.
 func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 	values := make([]float64, len(sizes))
 	highest, smallest, largest := 0.0, 0, 0

@@ -44,15 +44,15 @@ type pageAnswer struct {
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// setIsolation sets header fields that keep pages and their resources to this origin: scripts of other origins use the
-// API, whose header fields the site inherits.
+// setIsolation sets header fields that keep pages and their resources to this origin, and deletes the one that lets other origins read the response:
+// scripts of other origins use the API, whose header fields the site inherits.
 func setIsolation(h http.Header) {
 	h.Del("Access-Control-Allow-Origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// sendRedirect responds with the redirect of a.
+// sendRedirect responds with the redirect of a, which caches check each time.
 func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	h := w.Header()
 	setIsolation(h)
@@ -62,7 +62,8 @@ func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	w.WriteHeader(a.status)
 }
 
-// sendPage responds with a page, or with 304 if the client has it.
+// sendPage responds with a page and its header fields: with 304 if the client has it, and with the page's status if it is a failure. Only successful
+// pages may be cached.
 func (s *Site) sendPage(w http.ResponseWriter, r *http.Request, p *page) {
 	a := p.pageAnswer
 	h := w.Header()
@@ -101,10 +102,10 @@ type refusal struct {
 	sought         string // text to search for the libraries that the page suggests, "" for none
 }
 
+// Error returns title and message of the page for the error.
 func (e *refusal) Error() string { return e.title + ": " + e.message }
 
-// newRefusal returns the error for a request that the client can correct, as a page with that status, title and
-// message.
+// newRefusal returns an error that the client can correct. The site responds to it with a page of this HTTP status, title and message.
 func newRefusal(status int, title, message string) error {
 	return &refusal{status: status, title: title, message: message}
 }
@@ -130,7 +131,8 @@ type failed struct {
 // made up.
 var addable = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// failurePage returns the page for an error; no other function maps errors to statuses.
+// failurePage returns the page for an error of a request, with its HTTP status; no other function maps errors to statuses. It logs errors that are
+// not the client's, with a reference that the page displays.
 func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	var (
 		refused     *refusal
@@ -179,7 +181,7 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	return &pageAnswer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// suggestLibraries returns the libraries whose names are spelt like the text that a visitor searched for.
+// suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for; none if they cannot be read.
 func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
 	found, err := s.library.Near(q.Context(), sought, librariesSuggested)
 	if err != nil {
@@ -208,7 +210,8 @@ type request struct {
 	inputs    inputs // of the page that is being made
 }
 
-// parse reads the base addresses and the query of the request, and refuses invalid ones.
+// parse sets the base URLs and the query of the request, by the options or else the Host field. It returns a refusal if the Host is malformed or the
+// query too long.
 func (q *request) parse(o Options) error {
 	origin, ok := requests.Origin(q.Request)
 	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
@@ -223,18 +226,19 @@ func (q *request) parse(o Options) error {
 	return nil
 }
 
-// client returns the network address by which the client's share is limited.
+// client returns the prefix of the client's network address, by which shared limits are counted.
 func (q *request) client() netip.Prefix {
 	c, _ := client.Of(q.RemoteAddr)
 	return c
 }
 
-// textParam returns a parameter as text that a user typed, see cleanText.
+// textParam returns the query parameter with this name as text that a user typed: without control characters and surrounding white space, cut to
+// maxText bytes.
 func (q *request) textParam(name string) string {
 	return cleanText(q.query.Get(name))
 }
 
-// cleanText returns a text without control characters and surrounding white space, cut to maxText bytes.
+// cleanText replaces control characters in a text by spaces, trims white space around it, and cuts it to maxText bytes.
 func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -245,10 +249,10 @@ func cleanText(s string) string {
 	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
 }
 
-// pageNumber returns the page number in the query, from 1.
+// pageNumber returns the page number in the query parameter "page", from 1; 1 if it is missing or malformed.
 func (q *request) pageNumber() int { return parsePageNumber(q.query.Get("page")) }
 
-// parsePageNumber returns the page number that a text means, 1 if it means none.
+// parsePageNumber returns the page number that a text has, limited to 1 to maxPage; 1 if it has none.
 func parsePageNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -257,7 +261,7 @@ func parsePageNumber(text string) int {
 	return min(max(n, 1), maxPage)
 }
 
-// withQuery returns a path with a query, if that is not empty.
+// withQuery returns a path with "?" and a query appended, or the path alone if the query is empty.
 func withQuery(path, query string) string {
 	if query == "" {
 		return path

@@ -40,7 +40,8 @@ const (
 // changesShown is how many files a page of changes has.
 const changesShown = 200
 
-// comparePage returns the page that compares two versions of a library, or one file in both.
+// comparePage returns the page that compares two versions of a library by the query: it lists the files that differ, or if the query names a file,
+// the changed lines of that file.
 func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := comparePage{Name: l.Name, From: q.textParam("from"), To: q.textParam("to")}
 	var err error
@@ -85,13 +86,13 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// setDefaults sets the versions that the query does not name: the latest version, and the one before the other.
+// setDefaults sets the versions that the query does not name: To to the latest version, From to the version before To.
 func (p *comparePage) setDefaults(latest string) {
 	p.To = cmp.Or(p.To, latest)
 	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
 }
 
-// versionBefore returns the version before another one, "" for the first.
+// versionBefore returns the next older version in versions, which are sorted newest first; "" for the oldest and for an unknown version.
 func versionBefore(versions []views.Version, version string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return v.Version == version })
 	if i < 0 || i+1 >= len(versions) {
@@ -100,8 +101,8 @@ func versionBefore(versions []views.Version, version string) string {
 	return versions[i+1].Version
 }
 
-// compareFiles returns the files that differ in two releases, changed ones first, and counts them. The files of both
-// releases are sorted by path.
+// compareFiles returns the files that differ between two releases, changed ones first, then added, then removed ones, and counts them in p. The files
+// of both releases are sorted by path.
 func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	var all []change
 	i, j := 0, 0
@@ -130,10 +131,10 @@ func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	return all
 }
 
-// Delta returns by how much the release has grown, as text.
+// Delta returns by how many bytes and percent the release has grown or shrunk, as text.
 func (p comparePage) Delta() string { return formatDelta(p.FromBytes, p.ToBytes) }
 
-// Delta returns by how much the file has grown, as text.
+// Delta returns by how many bytes and percent the file has grown or shrunk, as text; for an added or removed file its size.
 func (c change) Delta() string {
 	switch c.Kind {
 	case added:

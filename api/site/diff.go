@@ -30,7 +30,8 @@ func fileComparePath(l, from, to, file string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "file", file))
 }
 
-// diffFile compares a file in two releases.
+// diffFile returns the changes of the file at a path between two releases, as lines that a worker has rendered, or the reason why they cannot be
+// displayed (yet). It returns a *noFileError if neither release has the file.
 func (s *Site) diffFile(q *request, from, to *library.Release, file string) (*fileDiff, error) {
 	d := &fileDiff{Path: file, Kind: changed}
 	before, inFrom := from.Find(file)

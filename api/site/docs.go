@@ -72,7 +72,7 @@ type docsProperty struct {
 	Required                bool
 }
 
-// docsPage returns the page that lists the routes of the API.
+// docsPage returns the page that lists the routes of the API by group.
 func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	reference, err := s.readReference()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// docsPartPage returns the page that documents one group of the API's routes, or its schemas.
+// docsPartPage returns the page of one group of the API's routes, or of its schemas, as the path names it.
 func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	reference, err := s.readReference()
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// addExamples returns a copy of operations, each with a curl command as its example. The commands are about the most popular library here,
+// addExamples returns a copy of operations, each with a curl command as its example. The commands request data about the most popular library here,
 // or jquery if there is none.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
@@ -129,7 +129,7 @@ func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperat
 	return operations, nil
 }
 
-// readReference returns the pages made from the OpenAPI document, which it makes again only if the document has changed.
+// readReference returns the documentation made from the OpenAPI document. It makes it again only if the document has changed.
 func (s *Site) readReference() (docsReference, error) {
 	document := s.options.Document()
 	return s.references.Get(string(document), func() (docsReference, int, error) {
@@ -175,7 +175,8 @@ func newDocsReference(document []byte) (docsReference, error) {
 	return page, nil
 }
 
-// newOperation returns an operation of the document as the page displays it.
+// newOperation returns the operation op, of a method on a path of the API, as its page displays it: with references resolved and example values
+// filled into the path.
 func (o *openAPI) newOperation(method, path string, item pathItem, op *operation) docsOperation {
 	d := docsOperation{ID: newAnchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
 	var query []string
@@ -218,7 +219,7 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 	return d
 }
 
-// FailureStatuses returns the statuses of the failures, separated by commas.
+// FailureStatuses returns the HTTP statuses of the operation's failures, separated by commas.
 func (d docsOperation) FailureStatuses() string {
 	statuses := make([]string, len(d.Failures))
 	for i, f := range d.Failures {
@@ -227,7 +228,7 @@ func (d docsOperation) FailureStatuses() string {
 	return strings.Join(statuses, ", ")
 }
 
-// newSchema returns a schema of the document as the page displays it.
+// newSchema returns the schema s of the document, called name, as its page displays it: with all its properties.
 func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	d := docsSchema{ID: "schema-" + newAnchor(name), Name: name, Description: s.Description, Type: s.describe(0)}
 	add := func(s schema) {
@@ -248,7 +249,7 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	return d
 }
 
-// schemaPath returns the path of the documentation of a schema, "" if it has none.
+// schemaPath returns the path of the documentation of the schema that s refers to, itself or for its items; "" if the document does not define it.
 func (o *openAPI) schemaPath(s schema) string {
 	name := s.schemaName(0)
 	if _, ok := o.Components.Schemas.find(name); !ok {
@@ -257,7 +258,7 @@ func (o *openAPI) schemaPath(s schema) string {
 	return "/docs/schemas#schema-" + newAnchor(name)
 }
 
-// fillPath returns the path of the operation with a library's values for the parameters that have no example.
+// fillPath returns the path of the operation in which parameters without an example have values of a library: its name, version and main file.
 func (d docsOperation) fillPath(l *library.Library) string {
 	return parameterInPath.ReplaceAllStringFunc(d.path, func(p string) string {
 		switch strings.ToLower(p[1 : len(p)-1]) {
@@ -277,7 +278,7 @@ var (
 	notInAnchors    = lazyregexp.New(`[^a-z0-9]+`)
 )
 
-// newAnchor returns an HTML identifier made of a text.
+// newAnchor returns a text in the form of an HTML identifier: lower case, with hyphens for all but letters and digits.
 func newAnchor(text string) string {
 	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
 }
@@ -288,7 +289,7 @@ type span struct {
 	Code bool
 }
 
-// splitCode splits a text at backquotes into prose and code.
+// splitCode splits a text at backquotes into prose and code, in alternation.
 func splitCode(text string) []span {
 	var spans []span
 	for i, part := range strings.Split(text, "`") {
@@ -336,7 +337,7 @@ type operation struct {
 	Responses   ordered[response] `json:"responses"`
 }
 
-// isDocumented reports whether the page lists an operation: it can succeed, and not only with an image.
+// isDocumented reports whether the documentation lists an operation: it has a successful response, and that is no image.
 func (op *operation) isDocumented(o *openAPI) bool {
 	for _, r := range op.Responses {
 		if !strings.HasPrefix(r.Key, "2") {
@@ -392,7 +393,7 @@ type member[T any] struct {
 	Value T
 }
 
-// UnmarshalJSON decodes an object and keeps the order of its members.
+// UnmarshalJSON implements json.Unmarshaler: it decodes an object and keeps the order of its members.
 func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -412,7 +413,7 @@ func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// find returns the value of a member, and reports whether the object has it.
+// find returns the value of the member with this key; the result is false if the object has none.
 func (o ordered[T]) find(key string) (T, bool) {
 	for _, m := range o {
 		if m.Key == key {
@@ -423,7 +424,7 @@ func (o ordered[T]) find(key string) (T, bool) {
 	return none, false
 }
 
-// refName returns the last part of a reference within the document.
+// refName returns the last part of a reference within the document, such as Library of #/components/schemas/Library.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
 // resolveParameter returns the parameter that p refers to, or p if it is not a reference.
@@ -445,7 +446,8 @@ func (o *openAPI) resolveResponse(r response) response {
 // deepest bounds how far schemas are followed.
 const deepest = 6
 
-// describe describes a schema in a few words. depth counts the schemas around it.
+// describe describes the type of a schema in a few words, such as "array of string or null". depth is how many schemas are around it; beyond deepest
+// it returns an ellipsis.
 func (s schema) describe(depth int) string {
 	var w string
 	switch {
@@ -477,7 +479,7 @@ func (s schema) describe(depth int) string {
 	return w
 }
 
-// additionalProperties returns the schema of an object's additional properties, or none.
+// additionalProperties returns the schema of an object's additional properties in a slice, which is nil if there is none.
 func (s schema) additionalProperties() []schema {
 	var additional schema
 	if len(s.AdditionalProperties) == 0 || s.AdditionalProperties[0] != '{' || json.Unmarshal(s.AdditionalProperties, &additional) != nil {
@@ -486,7 +488,8 @@ func (s schema) additionalProperties() []schema {
 	return []schema{additional}
 }
 
-// schemaName returns the name of the schema, or of its items, that the document defines; "" for none.
+// schemaName returns the name of the schema in the document to which s, its items, its first part or its additional properties refer; "" if there is
+// none. depth is how many schemas are around s.
 func (s schema) schemaName(depth int) string {
 	switch {
 	case depth > deepest:

@@ -13,11 +13,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// FilesPage returns the address of the page about a path below /ajax/libs/, percent-encoded as the client sent it: of a
-// folder, of a file, or one that says that the path does not exist.
-func FilesPage(siteBase, path string) string { return siteBase + "/files/" + path }
+// FilesPageURL returns the URL of the page about a path below /ajax/libs/, which is percent-encoded as the client sent it. That page displays a folder
+// or a file, or says that the path does not exist.
+func FilesPageURL(siteBase, path string) string { return siteBase + "/files/" + path }
 
-// filesPath returns the path of the page of a file or folder in a version of a library.
+// filesPath returns the path of the page of a file or folder in a version of a library; "" for file stands for all files.
 func filesPath(l, version, file string) string {
 	p := "/files/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 	if file == "" {
@@ -55,7 +55,8 @@ type folderEntry struct {
 // folderShown is how many entries a page of a folder has.
 const folderShown = 200
 
-// filesPage returns the page of a folder or file of a release.
+// filesPage returns the page of the folder or file of a release that the request's path names, or a redirect to the version that the version picker
+// submitted.
 func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, q.segments[1])
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return a, nil
 }
 
-// listEntries returns the entries of the folder, folders first, and counts the files below it.
+// listEntries returns the files and folders directly in the page's folder, folders first, and adds up the files and bytes below it in p.
 func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	prefix := ""
 	if p.Folder != "" {
@@ -118,7 +119,7 @@ func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	return append(folders, files...)
 }
 
-// newCrumbs returns the links from the release to each folder above a path.
+// newCrumbs returns links to the release's list of files and to each folder above the path at; nil for "".
 func newCrumbs(r *library.Release, at string) []crumb {
 	var above []crumb
 	if at == "" {
@@ -139,11 +140,12 @@ type noFileError struct {
 	path    string
 }
 
+// Error returns which release has no file at which path.
 func (e *noFileError) Error() string {
 	return fmt.Sprintf("%s %s has no file %s", e.release.Library, e.release.Version, e.path)
 }
 
-// suggestFiles returns links to the files that the visitor may have meant.
+// suggestFiles returns links to the pages of the files of the release that the visitor may have meant.
 func (e *noFileError) suggestFiles() []crumb {
 	var links []crumb
 	for _, file := range library.NearFiles(e.release, e.path) {
@@ -176,8 +178,8 @@ type source struct {
 	Pager     pager
 }
 
-// filePage returns the page of a file with its source: as plain text until a worker has highlighted it. If the source cannot be shown, the
-// page says why.
+// filePage returns the page of a file of a release with its sizes, integrity and source: as plain text until a worker has highlighted it. If the
+// source cannot be displayed, the page says why.
 func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {
@@ -210,5 +212,5 @@ func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (
 	}, nil
 }
 
-// LineNumber returns the number in the file of the displayed line with index i.
+// LineNumber returns the number in the file of the i-th line on the page, counted from 0.
 func (p filePage) LineNumber(i int) int { return p.First + i }

@@ -18,7 +18,8 @@ type glance struct {
 	SafeKnown bool   // vulnerabilities and deprecations are known, so that Safe is not only the newest
 }
 
-// newGlance returns the content of the summary box of a library's page. main is the file that its tag loads.
+// newGlance returns the content of the summary box of a release's page: its checks, and the newest safe version if that is another one. main is the
+// file that the page's tag loads.
 func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	g := &glance{Main: main, Checked: page.Marks.KnowsVulnerable, Proven: page.Built != nil && page.Built.Repository != ""}
 	g.SafeKnown = g.Checked && page.Marks.KnowsDeprecated
@@ -28,8 +29,7 @@ func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	return g
 }
 
-// minifiedOf returns the minified file beside a script or style sheet, or the file itself if it is minified or has
-// none.
+// minifiedOf returns the minified file of release r beside the script or style sheet f, or f if there is none.
 func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
 	if m, ok := r.Find(library.MinifiedPath(f.Path)); ok {
 		return m
@@ -82,14 +82,14 @@ func companionName(p string) string {
 	return strings.TrimSuffix(base, ".min")
 }
 
-// firstPart returns a name up to its first dot: bootstrap of bootstrap.bundle.
+// firstPart returns a name up to its first dot, such as bootstrap for bootstrap.bundle.
 func firstPart(name string) string {
 	part, _, _ := strings.Cut(name, ".")
 	return part
 }
 
-// pairTags returns the markup of the tags that load a script or style sheet and its companion, style sheet first; "" if
-// it has no companion.
+// pairTags returns the markup of the tags that load the chosen script or style sheet and its companion (see companionOf), style sheet first; "" if it
+// has no companion.
 func pairTags(q *request, r *library.Release, chosen views.PublishedFile) string {
 	if k := library.KindOf(chosen.Path, chosen.Module); k == library.Other {
 		return ""

@@ -44,7 +44,7 @@ type event struct {
 	Before string // the published version before this one, "" for none
 }
 
-// Done returns a word for the state of the version.
+// Done returns a word for the state of the version, such as "published".
 func (e event) Done() string { return stateNames[e.Kind] }
 
 var stateNames = map[views.StateKind]string{
@@ -73,7 +73,7 @@ var untried = map[views.StateKind]string{
 	views.Gone:       "Upstream had these once, and the bot did not publish them while it did.",
 }
 
-// historyPage returns the page that lists what became of each version of a library.
+// historyPage returns the page that lists what became of each version of a library, or of those in the state that the query names.
 func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) {
 	all, err := s.library.Accounts(l.Name)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// addEvents adds the listed versions to the page, the published ones with their files.
+// addEvents adds the versions in listed to the page, the published ones with their files, sizes and preceding version.
 func (s *Site) addEvents(page *historyPage, listed []views.Account) error {
 	versions, err := s.library.Versions(page.Name)
 	if err != nil {

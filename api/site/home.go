@@ -25,7 +25,7 @@ type card struct {
 	Snippet library.Snippet // of the file that a page loads; without URL for none
 }
 
-// Label returns a word for the kind of library.
+// Label returns a short word for the kind of the library's main file: js, module, css, or its extension.
 func (c card) Label() string {
 	switch c.Snippet.Kind {
 	case library.Script:
@@ -38,7 +38,7 @@ func (c card) Label() string {
 	return c.FileType()
 }
 
-// newCard returns a library as the front page and the search results display it, with the snippet that loads its file if it has one.
+// newCard returns a library as lists of libraries display it, with the snippet that loads its file if it has one.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	if l.HasFile() {
@@ -47,7 +47,7 @@ func newCard(q *request, l *library.Library) card {
 	return c
 }
 
-// newCards returns libraries as the front page displays them.
+// newCards returns libraries as lists display them, in their order.
 func newCards(q *request, libraries []*library.Library) []card {
 	cards := make([]card, len(libraries))
 	for i, l := range libraries {
@@ -59,7 +59,7 @@ func newCards(q *request, libraries []*library.Library) []card {
 // popularShown is how many libraries the front page shows.
 const popularShown = 12
 
-// homePage returns the front page.
+// homePage returns the front page, with popular libraries and totals.
 func (s *Site) homePage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {
@@ -111,7 +111,7 @@ type result struct {
 	library.Facts
 }
 
-// Mark returns what is wrong with the latest version in a word, "" for nothing.
+// Mark returns "vulnerable" or "deprecated" if the latest version is that, "" if it is neither or unknown.
 func (r result) Mark() string {
 	switch {
 	case r.Vulnerable != nil && *r.Vulnerable:
@@ -122,7 +122,7 @@ func (r result) Mark() string {
 	return ""
 }
 
-// Checks returns the outcomes of the checks of the latest version that the mark does not tell.
+// Checks returns words for the outcomes of the checks of the latest version, without what [result.Mark] says already; nil if nothing is published.
 func (r result) Checks() []string {
 	provenance := "provenance " + describeProvenance(r.Provenance)
 	switch {
@@ -138,7 +138,8 @@ func (r result) Checks() []string {
 	return []string{"no known vulnerabilities", provenance}
 }
 
-// OtherSafeVersion returns the newest safe version, "" if that is the latest version or does not exist.
+// OtherSafeVersion returns the newest stable version that is neither deprecated nor vulnerable, "" if that is the latest version, unknown, or does
+// not exist.
 func (r result) OtherSafeVersion() string {
 	if r.SafeVersion == nil || *r.SafeVersion == r.Version {
 		return ""
@@ -146,7 +147,8 @@ func (r result) OtherSafeVersion() string {
 	return *r.SafeVersion
 }
 
-// newResults returns the rows of a page of search results. It leaves out facts that cannot be read.
+// newResults returns the libraries as a page of search results displays them, with facts about each. It logs and leaves out facts that cannot be
+// read.
 func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 	results := make([]result, len(libraries))
 	for i, l := range libraries {
@@ -162,7 +164,7 @@ func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 // resultsShown is how many libraries a page of results has.
 const resultsShown = 30
 
-// searchPage returns the page of search results.
+// searchPage returns the page of search results for the query's text, or without a text the list of all libraries.
 func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -201,12 +203,12 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// redirectToSearch returns a redirect to the list of libraries, from the address of a library's files without a name.
+// redirectToSearch returns a redirect to the list of libraries, for the addresses /library and /files, which lack a name.
 func (s *Site) redirectToSearch(*request) (*pageAnswer, error) {
 	return &pageAnswer{status: http.StatusSeeOther, location: "/search"}, nil
 }
 
-// redirectToDocs returns a redirect to /docs, from the address of the OpenAPI document on the API's host.
+// redirectToDocs returns a redirect to /docs, for the address /api, at which the API has its OpenAPI document.
 func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
 	return &pageAnswer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
 }
@@ -232,7 +234,7 @@ type tally struct {
 // listed is how many lines the lists of a summary have.
 const listed = 10
 
-// summarize returns the totals and lists that the pages take from all libraries, computed once for each listing.
+// summarize returns the totals and lists of all libraries for pages, which are computed once for each listing. It waits for the first listing.
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -282,7 +284,8 @@ type totalsCache struct {
 	all       totals
 }
 
-// countStored returns the numbers of versions and files in the store and their sizes.
+// countStored returns how many files all published versions have, and their bytes. It reads only the versions of libraries that have changed since
+// the last call.
 func (s *Site) countStored(q *request) (totals, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -316,7 +319,7 @@ func (s *Site) countStored(q *request) (totals, error) {
 	return all, nil
 }
 
-// topTallies returns the most frequent keys with their counts, most frequent first.
+// topTallies returns the ten most frequent keys with their counts, most frequent first.
 func topTallies(counts map[string]int) []tally {
 	var all []tally
 	for what, n := range counts {
@@ -346,7 +349,7 @@ type Catalogue struct {
 	Refused []string
 }
 
-// statisticsPage returns the page with the statistics of the service.
+// statisticsPage returns the page with the statistics of the service, and the state of the catalogue if there is one.
 func (s *Site) statisticsPage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {

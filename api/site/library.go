@@ -93,7 +93,7 @@ type origin struct {
 	MorePeople                   int // that are not shown
 }
 
-// newOrigin returns where a library's files come from: npm or a git repository.
+// newOrigin returns the links to a library's homepage and repository, and to its authors.
 func newOrigin(l *library.Library) origin {
 	a := origin{HomepageLink: text.WebLink(l.Homepage), RepositoryLink: repositoryLink(l)}
 	if l.Repository != nil {
@@ -115,8 +115,8 @@ const (
 	mostManifest     = 2000 // files of a release whose manifest is read for its page
 )
 
-// libraryPage returns the page of a library's latest release, or a redirect to the version that the version picker
-// submitted.
+// libraryPage returns the page of a library's latest release, or if nothing is published one that says why, or a redirect to the version that the
+// version picker submitted.
 func (s *Site) libraryPage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		return &pageAnswer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encodeQuery("file", q.query.Get("file")))}, nil
@@ -127,17 +127,17 @@ func (s *Site) libraryPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return s.releasePage(q, l, l.Version)
 }
 
-// redirectToLibrary returns a redirect to a library's page, from the address of its files without a version.
+// redirectToLibrary returns a redirect to a library's page, for the address /files/LIBRARY, which lacks a version.
 func (s *Site) redirectToLibrary(_ *request, l *library.Library) (*pageAnswer, error) {
 	return &pageAnswer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
-// versionPage returns the page of the version that the path names.
+// versionPage returns the page of the version of a library that the request's path names.
 func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return s.releasePage(q, l, q.segments[1])
 }
 
-// unpublishedPage returns the page of a library that has no published version yet, which says why.
+// unpublishedPage returns the page of a library that has no published version, which says why.
 func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
 	s.useCounts(q) // and of what upstream has
@@ -158,7 +158,8 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 	}, nil
 }
 
-// findInitial returns the file that the page of a release is about if the user chooses none. It returns false if the release has no files.
+// findInitial returns the file that the page of a release is about if the user chooses none: the minified main file, the main file, or else the
+// first. The result is false if the release has no files.
 func findInitial(r *library.Release) (views.PublishedFile, bool) {
 	if f, ok := r.Find(r.Default); ok {
 		return minifiedOf(r, f), true
@@ -169,7 +170,7 @@ func findInitial(r *library.Release) (views.PublishedFile, bool) {
 	return r.Files[0], true
 }
 
-// releasePage returns the page of a version of a library.
+// releasePage returns the page of a version of a library: tags of the chosen file, its files, and what is known about the release.
 func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
@@ -264,8 +265,9 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 	}, nil
 }
 
-// addManifest adds to a page what only the manifest says: which files were left out and, in minified, which were
-// minified here. It skips the manifest of a release with very many files, which takes long to read.
+// addManifest reads the manifest of the page's release. It adds to the page which files were left out, and notes, and returns the paths of files that
+// were minified here and what upstream says about the release. It does nothing for a release with very many files, whose manifest takes long to read,
+// or if that fails; then both results are nil.
 func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
 		return nil, nil
@@ -290,12 +292,12 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *
 	return minified, about
 }
 
-// descriptionOf returns a library's description, or a substitute if it has none.
+// descriptionOf returns a library's description, cut to maxText bytes, or a substitute if it has none.
 func descriptionOf(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
-// addUnpublished adds the newest versions that are not published and newer than those that are.
+// addUnpublished adds to the page the newest versions in states, sorted newest first, that are not published and newer than the latest published one.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
@@ -320,9 +322,10 @@ type unpublishedError struct {
 	near             []string       // versions that may have been meant
 }
 
+// Error returns which version of which library is not published.
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
 
-// readRelease returns a release, or an error that says why it is not published.
+// readRelease returns a published release with its files. If it does not exist, the error is an *unpublishedError, which says why.
 func (s *Site) readRelease(q *request, name, version string) (*library.Release, error) {
 	r, err := s.library.Release(q.Context(), name, version)
 	if !errors.Is(err, library.ErrNoVersion) {
@@ -331,7 +334,7 @@ func (s *Site) readRelease(q *request, name, version string) (*library.Release, 
 	return nil, s.newUnpublishedError(name, version)
 }
 
-// newUnpublishedError returns an error that says why a version is not published.
+// newUnpublishedError returns an *unpublishedError with the state of the version and similar versions, or the error of reading them.
 func (s *Site) newUnpublishedError(name, version string) error {
 	states, err := s.library.Accounts(name)
 	if err != nil {
@@ -376,10 +379,11 @@ type fileRow struct {
 	Minified     bool // here, from another file
 }
 
-// Incompressible reports whether the file is stored in no compressed encoding.
+// Incompressible reports whether the file is stored neither in gzip nor in Brotli.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
-// newUse returns the tags and addresses by which a page loads a file of a release.
+// newUse returns the tag and address by which a page loads the file f of a release; for an ES module also its import map and the tags that preload
+// the modules that it imports.
 func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
 	if u.Kind != library.Module {
@@ -409,7 +413,7 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	return u, nil
 }
 
-// newFileRow returns the row of a file in the list of a release's files.
+// newFileRow returns a file of a release with its sizes, tag and integrity, for the list of files. The caller sets path and address.
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
 	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
 	content, err := s.library.Content(f.Hash)
@@ -428,8 +432,7 @@ func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile)
 	return row, nil
 }
 
-// filterFiles returns the indexes of the release's files whose paths contain all words of the text, the main file
-// first.
+// filterFiles returns the indexes in r.Files of the files whose paths contain all words of the text, in any case, the main file first.
 func filterFiles(r *library.Release, text string) []int {
 	words := strings.Fields(strings.ToLower(text))
 	files := make([]int, 0, len(r.Files))
@@ -455,7 +458,7 @@ func filterFiles(r *library.Release, text string) []int {
 	return files
 }
 
-// listModules returns links to the modules of a release, likely entry points first. address adds the address to a link.
+// listModules returns links to up to four ES modules of a release, likely entry points first. address returns the link of a path.
 func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	var links []fileLink
 	all := r.Modules()
@@ -465,7 +468,7 @@ func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	return links
 }
 
-// newIdentifier returns the name of a JavaScript variable made of a package's name.
+// newIdentifier returns the name of a JavaScript variable for a package: its name in camel case without scope, or "library" if that is no valid name.
 func newIdentifier(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		name = name[i+1:] // the scope

@@ -37,10 +37,10 @@ type logged struct {
 	Cut    bool       // one of them is longer than what is shown
 }
 
-// Done returns words for what the entry records.
+// Done returns words for what the entry records, such as "package added".
 func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
 
-// More returns the name of the document that only the entry's own page displays, "" for none.
+// More returns words for the document that only the entry's own page displays, "" if the entry names none.
 func (l logged) More() string {
 	switch {
 	case l.Entry.Diff != (kvstore.Hash{}):
@@ -51,7 +51,7 @@ func (l logged) More() string {
 	return ""
 }
 
-// Signed returns words for the result of checking upstream's signature, "" if the entry is about none.
+// Signed returns words for the outcome of checking upstream's signature, "" if the entry is about none.
 func (l logged) Signed() string {
 	switch l.Signature.Outcome {
 	case logs.SignatureVerified:
@@ -77,7 +77,7 @@ const (
 	documentsShown = 64 << 10 // bytes of a diff or a long reason
 )
 
-// logPage returns the page of the log, or of one entry.
+// logPage returns the page of the log's entries that the query selects, newest first, or of the one entry that it names.
 func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	if text := q.query.Get("entry"); text != "" {
 		return s.entryPage(text)
@@ -142,7 +142,8 @@ func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// entryPage returns the page of the log entry whose index the text is in decimal, with its documents. It refuses the text if there is none.
+// entryPage returns the page of one log entry with its documents. text is the entry's index in decimal; if there is no such entry, the error is a
+// refusal with status 404.
 func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	none := newRefusal(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
 	index, err := strconv.ParseUint(text, 10, 63)
@@ -168,7 +169,7 @@ func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	}, nil
 }
 
-// readDocuments returns an entry with the documents that it names, each cut to documentsShown bytes.
+// readDocuments returns a log entry with the diff and the full reason that it names, each cut to documentsShown bytes.
 func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	l := logged{Index: e.Index, Entry: e.Entry}
 	diff, err := s.readDocument(&l, e.Entry.Diff)
@@ -180,15 +181,15 @@ func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	return l, err
 }
 
-// readDocument returns the diff or the full reason whose hash an entry has, cut to documentsShown bytes; "" for the zero hash. It sets l.Cut
-// if it was longer.
+// readDocument returns the diff or the full reason with the hash h, cut to documentsShown bytes; "" for the zero hash. It sets l.Cut if it was
+// longer.
 func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
 	l.Cut = l.Cut || len(document) > documentsShown
 	return strings.ToValidUTF8(text.Cut(document, documentsShown), "\uFFFD"), err
 }
 
-// parseDiff returns the lines of a unified diff without the names of its files.
+// parseDiff returns the lines of a unified diff, without the two lines that name its files.
 func parseDiff(diff string) []diffLine {
 	var lines []diffLine
 	for text := range strings.Lines(diff) {
@@ -233,7 +234,7 @@ const (
 	alikeInGroup    = 10
 )
 
-// releaseHistoryPage returns the page with the log entries of one version, and what was done to each of its files.
+// releaseHistoryPage returns the page with the log entries about one version, and what was done to each of its files.
 func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	name, version := q.segments[0], q.segments[1]
 	q.inputs.addLibraries(name)
@@ -271,7 +272,8 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// addManifest adds the totals, notes and left-out files of the manifest, and the part of its files that the page number selects.
+// addManifest adds to the page the totals, notes and left-out files of its manifest, and the part of the manifest's files that the page number
+// selects.
 func (page *releasePage) addManifest(q *request) {
 	m := page.Manifest
 	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
@@ -292,8 +294,7 @@ func (page *releasePage) addManifest(q *request) {
 	}
 }
 
-// escapePaths returns paths with other characters than ASCII escaped, so that paths that look the same can be
-// distinguished.
+// escapePaths returns paths with all characters but ASCII escaped, so that paths that look the same can be distinguished, each cut to 300 bytes.
 func escapePaths(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {
@@ -302,10 +303,10 @@ func escapePaths(paths []string) []string {
 	return quoted
 }
 
-// logPath returns the path of the log's page with a query of names and values.
+// logPath returns the path of the log's page with a query of alternating names and values; empty values are left out.
 func logPath(pairs ...string) string { return withQuery("/history", encodeQuery(pairs...)) }
 
-// entryPath returns the path of the page of a log entry.
+// entryPath returns the path of the page of the log entry with an index.
 func entryPath(index int64) string { return logPath("entry", strconv.FormatInt(index, 10)) }
 
 // releaseHistoryPath returns the path of the page with the log entries of a version.

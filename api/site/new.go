@@ -41,6 +41,7 @@ type DraftError struct {
 	Later   bool // whether a later request may succeed
 }
 
+// Error returns the message for the user.
 func (e *DraftError) Error() string { return e.Message }
 
 // newPage is the page that writes a package JSON.
@@ -50,8 +51,8 @@ type newPage struct {
 	Why   string // why no draft was made
 }
 
-// newFilePage returns the page with a draft of the package JSON of an npm package. A request makes this service
-// download a release, so requests are limited for each client and in total.
+// newFilePage returns the page that writes a draft of the package JSON of the npm package in the query, or without one the empty form. A request
+// makes this service download a release, so requests are limited for each client and in total.
 func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 	a := &pageAnswer{view: "new", title: "Add a library", section: "/new",
 		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
@@ -104,8 +105,8 @@ type draftLimiter struct {
 	all     int                  // of them
 }
 
-// acquire waits until a draft may start and returns the function to call at its end, or an error that says when the
-// client may try again.
+// acquire waits until the client at the address remote may start a draft, and returns the function that the caller calls at its end. If the client
+// has reached its limit, or no turn comes in time, the error is a refusal that says when it may try again.
 func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func(), err error) {
 	if err := g.countRequest(remote); err != nil {
 		return nil, err
@@ -117,8 +118,8 @@ func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func()
 	return leave, err
 }
 
-// countRequest counts a request of the client at the address remote, and returns an error if the client has reached its
-// limit.
+// countRequest counts a request of the client at the address remote, and returns a refusal if the client has reached its limit of drafts in ten
+// minutes.
 func (g *draftLimiter) countRequest(remote string) error {
 	from, _ := client.Of(remote)
 	g.mu.Lock()

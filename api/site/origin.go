@@ -18,8 +18,8 @@ type built struct {
 	Outcome                    string // of the check of the provenance attestation, in a word or two
 }
 
-// newBuilt returns what the log entry of a release says about how it was built, compared with the repository in the
-// package JSON (a link, "" for none).
+// newBuilt returns where and how a release was built according to its publication's log entry e. repository is the link to the repository in the
+// package JSON, "" for none: if the proven one is another, the result says so.
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
@@ -47,7 +47,7 @@ func newBuilt(e logs.Entry, repository string) *built {
 	}
 }
 
-// describeProvenance returns the outcome of the check of a provenance attestation in words, "not checked" for "".
+// describeProvenance returns words for the outcome of checking a provenance attestation; "" stands for one that was not checked.
 func describeProvenance(outcome logs.AttestationOutcome) string {
 	switch outcome {
 	case "":
@@ -58,7 +58,7 @@ func describeProvenance(outcome logs.AttestationOutcome) string {
 	return string(outcome)
 }
 
-// workflowLink returns the link to the workflow's source at GitHub, "" for other services.
+// workflowLink returns the link to the source of the workflow that built a release at GitHub, "" for other services.
 func workflowLink(p *logs.Provenance) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(p.Workflow, p.Repository+"/"), "@")
 	if !strings.HasPrefix(p.Repository, "https://github.com/") {
@@ -67,8 +67,7 @@ func workflowLink(p *logs.Provenance) string {
 	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
-// addOrigin adds to a page what the log and the bot record about the source of a release. It leaves out what cannot be
-// read.
+// addOrigin adds to a release's page where it was built, and how it differs from upstream today. It logs and leaves out what cannot be read.
 func (s *Site) addOrigin(page *libraryPage) {
 	failed := func(err error) {
 		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
@@ -101,7 +100,7 @@ type person struct {
 // peopleShown is how many authors a page has.
 const peopleShown = 5
 
-// listAuthors returns the names of authors that a page displays, and how many more there are.
+// listAuthors returns the first five authors with a link each, to their own page or to a search for their name, and how many more there are.
 func listAuthors(authors []packages.Author) (shown []person, more int) {
 	for _, a := range authors[:min(peopleShown, len(authors))] {
 		p := person{Name: a.Name, Link: text.WebLink(a.URL), Own: true}

@@ -56,8 +56,8 @@ const (
 	renderTimeout = 4 * time.Second
 )
 
-// addLibraries records that the page depends on libraries. The caller reads them afterwards, so that no change is
-// missed.
+// addLibraries records that the page depends on libraries, so that a change of one makes it stale. The caller reads them afterwards, so that it
+// misses no change.
 func (n *inputs) addLibraries(libraries ...string) {
 	for _, l := range libraries {
 		if !slices.Contains(n.libraries, l) {
@@ -66,23 +66,23 @@ func (n *inputs) addLibraries(libraries ...string) {
 	}
 }
 
-// useCounts records that the page depends on counts of requests and downloads, which may be an hour old, and on the
-// advisories.
+// useCounts records that the page depends on counts of requests and downloads, and on the known vulnerabilities. It becomes stale when the hour or
+// the vulnerabilities change.
 func (s *Site) useCounts(q *request) {
 	q.inputs.hour = s.currentHour()
 	q.inputs.advisories = s.options.Advisories.Version()
 }
 
-// currentHour returns the hours since 1970.
+// currentHour returns the number of hours since 1970.
 func (s *Site) currentHour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
 
-// isStale reports whether an input of a page has changed since the page was made.
+// isStale reports whether an input of a page has changed since the page was made, so that the page must be made again.
 func (s *Site) isStale(n *inputs) bool {
 	return n.hour != 0 && (n.hour != s.currentHour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
 }
 
-// getPage returns the page of a path from the cache or makes it. It returns a failure as a page; the error says that
-// not even that could be made.
+// getPage returns the page for a request with this path, percent-encoded, from the cache or newly made when it is the client's turn. A failure is a
+// page, too; an error means that not even that could be made.
 func (s *Site) getPage(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
 		return s.renderAnswer(q, s.failurePage(q, err))
@@ -123,12 +123,13 @@ func (s *Site) getPage(q *request, path string) (*page, error) {
 	return p, nil
 }
 
-// cachedPage returns a cached page if none of its inputs has changed since.
+// cachedPage returns the cached page with this key; the result is false if there is none or an input of it has changed.
 func (s *Site) cachedPage(key pageKey) (*page, bool) {
 	return s.cachedPages.CachedIf(key, func(p *page) bool { return !s.isStale(&p.inputs) })
 }
 
-// newPageKey returns the cache key of a page, the same for all encodings of its path.
+// newPageKey returns the cache key of a page from its route, the decoded segments of the path (names), and the canonical query. It is the same for
+// all encodings of the path.
 func newPageKey(r route, names []string, query string, q *request) pageKey {
 	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
 }
@@ -143,7 +144,8 @@ type cachedHosts struct {
 
 const mostHosts = 8
 
-// admit reports whether a page that contains the requested host may be cached, and counts the host.
+// admit reports whether the page of a request may be cached, and counts the requested host. If pages contain the requested host, only those of the
+// first mostHosts hosts in each hour may be cached.
 func (k *cachedHosts) admit(s *Site, q *request) bool {
 	if s.options.SiteBase != "" && s.options.AssetBase != "" {
 		return true
@@ -164,13 +166,14 @@ func (k *cachedHosts) admit(s *Site, q *request) bool {
 	return true
 }
 
-// isCacheable reports whether a page stays the same until its inputs change.
+// isCacheable reports whether a page may be cached: it is successful, completely rendered, depends on libraries, and is not for a value that any
+// client can make up.
 func (p *page) isCacheable() bool {
 	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.isUnrendered && !p.inputs.arbitrary && len(p.inputs.libraries) > 0
 }
 
-// makeRendered makes a page. If a worker is still rendering a part, it waits up to renderTimeout without holding a
-// turn, and makes the page again.
+// makeRendered makes a page when it is the client's turn. If a worker is still rendering a document of it, it waits up to renderTimeout without
+// holding a turn, and makes the page again; after that the page has plain text.
 func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderTimeout)
 	defer cancel()
@@ -196,7 +199,7 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 	}
 }
 
-// awaitDocuments waits until all documents are rendered or given up, or ctx ends.
+// awaitDocuments waits until all pending documents are rendered or given up; if ctx ends before, it returns its error.
 func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	for _, pending := range all {
 		select {
@@ -208,12 +211,12 @@ func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	return nil
 }
 
-// makeInTurn makes the page of a path when it is the client's turn.
+// makeInTurn makes the page of a path, without the cache, when it is the client's turn.
 func (s *Site) makeInTurn(q *request, path string) (*page, error) {
 	return s.takeTurn(q, func() (*page, error) { return s.makePage(q, path) })
 }
 
-// takeTurn calls do when it is the client's turn, or returns a failure as a page if there is no turn in time.
+// takeTurn calls do when it is the client's turn, so that few pages are made at once. If there is no turn in time, it returns a failure as a page.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Timeout)
 	if err != nil {
@@ -226,7 +229,7 @@ func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	return do()
 }
 
-// makePage makes the page of a path, without the cache.
+// makePage makes the page of a path without the cache, and records its inputs. An error becomes a failure page.
 func (s *Site) makePage(q *request, path string) (*page, error) {
 	q.inputs = inputs{moment: s.library.Changes().Now()}
 	a, err := s.runRoute(q, path)
@@ -247,8 +250,8 @@ func (s *Site) makePage(q *request, path string) (*page, error) {
 	return p, err
 }
 
-// getRendered returns the result of rendering a document. ok is false if the page has to display plain text instead,
-// because the result is pending or was refused.
+// getRendered returns the result of rendering a document by a worker. ok is false if the page has to display plain text instead, because the result
+// is pending, which is recorded in q.inputs, or was refused.
 func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
@@ -265,8 +268,8 @@ func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result,
 	return r, err == nil, err
 }
 
-// documentsFor returns functions that read rendered documents for a page. If a document is pending, the page is not
-// cached.
+// documentsFor returns functions by which package library reads rendered documents for a page. A document that is still pending is recorded in
+// q.inputs, so that the page is not cached.
 func (s *Site) documentsFor(q *request) library.Documents {
 	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.isUnrendered = true
@@ -290,7 +293,8 @@ const (
 	maxGraphBytes = 32 << 20
 )
 
-// importGraph returns the modules that modules import, directly and indirectly, from the cache or by following their imports.
+// importGraph returns the graph of the modules that some modules of a release import, directly and indirectly, from the cache or by following their
+// imports. It records the libraries in it as inputs of the page.
 func (s *Site) importGraph(q *request, r *library.Release, modules []views.PublishedFile) (*library.Graph, error) {
 	key := graphKey{r.Owner(), "", q.assetBase}
 	for _, f := range modules {
@@ -311,8 +315,8 @@ func (s *Site) importGraph(q *request, r *library.Release, modules []views.Publi
 	return g.Graph, nil
 }
 
-// canonicalQuery returns the known parameters of a query in one form. known is false if the query has others. A name in
-// names that ends in "+" may occur several times.
+// canonicalQuery returns the known parameters of a query in one order and form, so that equal pages have equal keys. known is false if the query has
+// parameters that are not in names. A name in names that ends in "+" may occur several times.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
 	var b strings.Builder
 	found := 0
@@ -369,8 +373,8 @@ type flight struct {
 	cancel  context.CancelFunc
 }
 
-// do returns what make returns, for this request or for an earlier one of the same client for the same page. make's
-// context ends when no request waits for it any longer.
+// do returns the result of calling make for key, or that of a call that is under way for an earlier request with the same key. The context of make
+// ends when no request waits for it any longer. If ctx ends before, do returns its error.
 func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
@@ -399,10 +403,10 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	return nil, ctx.Err()
 }
 
-// newSignal returns a channel to close, for functions with a parameter called make.
+// newSignal returns a channel that is closed later. It is for functions in which a parameter called make hides the builtin one.
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-// run calls make for a flight, turns a panic into an error, and ends the flight.
+// run calls make for a flight and stores its result in it. It turns a panic into an error, removes the flight, and wakes those that wait.
 func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
@@ -417,7 +421,7 @@ func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make f
 	flying.page, flying.err = make(ctx)
 }
 
-// remove removes a flight; the caller holds mu.
+// remove removes a flight from those under way, unless another one has replaced it. The caller holds mu.
 func (f *flights) remove(key flightKey, flying *flight) {
 	if f.under[key] == flying {
 		delete(f.under, key)

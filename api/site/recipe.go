@@ -45,7 +45,8 @@ func recipePath(l, version string) string {
 	return "/recipe/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 }
 
-// recipePage returns the page on which a visitor chooses files and copies the tags that load them.
+// recipePage returns the page on which a visitor chooses files of a release and copies the tags that load them, or a redirect to the version that the
+// version picker submitted.
 func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		query := url.Values{"file": q.query["file"]}
@@ -83,7 +84,8 @@ func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	}, nil
 }
 
-// addChoices lists the files that a tag can load, and marks the chosen ones.
+// addChoices lists the files of a release that a tag can load and that the filter selects, and marks the chosen ones. Chosen files that are not in
+// the list go into p.Kept.
 func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile) {
 	isChosen := map[string]bool{}
 	for _, f := range chosen {
@@ -103,8 +105,9 @@ func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile
 	p.Kept = slices.Sorted(maps.Keys(isChosen))
 }
 
-// addTags adds the tags to the page in the order that browsers need: style sheets, the import map (which must precede
-// all modules) with its modules, classic scripts (the main one first), and module scripts.
+// addTags adds to the page the tags of the chosen files in the order that browsers need: style sheets, the import map (which must precede all
+// modules) with its modules, classic scripts (the main one first), and module scripts. It also adds problems of the modules and what the scripts
+// depend on.
 func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
 	var modules []views.PublishedFile
@@ -164,7 +167,7 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 	return nil
 }
 
-// loadRank returns a number that is lower for files that other files may need.
+// loadRank returns a number that is lower for files that other files may need: the main file first, then files in fewer folders.
 func loadRank(r *library.Release, file string) int {
 	bare := func(p string) string { return strings.ReplaceAll(path.Base(p), ".min.", ".") }
 	if bare(file) == bare(r.Default) {
@@ -173,21 +176,21 @@ func loadRank(r *library.Release, file string) int {
 	return strings.Count(file, "/")
 }
 
-// importMap returns the markup of an import map, which has the integrity of all modules
+// importMap returns the markup of the import map m in a script element. It also has the integrity of all modules
 // (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
 func importMap(m library.ImportMap) string {
 	text, _ := json.MarshalIndent(m, "", "  ") // strings always encode, and "<" is escaped, so that nothing ends the script element
 	return "<script type=\"importmap\">\n" + string(text) + "\n</script>"
 }
 
-// importStatement returns the markup of a module script that imports a module by its name.
+// importStatement returns the markup of a module script that imports a module by its specifier name.
 func importStatement(name string) string {
 	quoted, _ := json.Marshal(name) // a string always encodes
 	return "<script type=\"module\">\n  import * as " + newIdentifier(name) + " from " + string(quoted) + ";\n</script>"
 }
 
-// modulePreloads returns the tags that load modules early, and that check their integrity in browsers that do not
-// support it in import maps.
+// modulePreloads returns the link tags that load modules early. They also have the integrity of the modules, for browsers that do not support it in
+// import maps.
 func modulePreloads(modules []library.GraphModule) string {
 	lines := make([]string, len(modules))
 	for i, m := range modules {

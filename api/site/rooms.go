@@ -87,7 +87,8 @@ type liveState struct {
 	Stream string // address of the stream of changes
 }
 
-// newLive returns the state of live updates for a page with a path. room names the waiting room to stream, "" for all.
+// newLive returns the state of live updates for the page at path, by the request's parameter "live". room is the name of the waiting room whose
+// changes it streams, "" for all.
 func (q *request) newLive(path, room string) liveState {
 	return liveState{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encodeQuery("room", room))}
 }
@@ -100,7 +101,7 @@ func (l liveState) refreshSeconds() int {
 	return 0
 }
 
-// roomsPage returns the page of all waiting rooms.
+// roomsPage returns the page of all waiting rooms, for the operator.
 func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()
@@ -111,7 +112,7 @@ func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// roomPage returns the page of one waiting room.
+// roomPage returns the page of the waiting room in the path: its state, charts, and a forecast for the number of people in the query.
 func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	name := q.segments[0]
 	shown := reaches[0]
@@ -149,7 +150,7 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// formatPeriod returns the start of a period as text, in UTC.
+// formatPeriod returns the start of a period of a waiting room's statistics as text, in UTC, with the day if the period is longer than a minute.
 func formatPeriod(p waitingroom.Period) string {
 	if p.Minutes == 1 {
 		return p.Time.Format("15:04")
@@ -160,7 +161,8 @@ func formatPeriod(p waitingroom.Period) string {
 // roomPath returns the path of a waiting room's page.
 func roomPath(name string) string { return "/rooms/" + name }
 
-// newRoomCharts returns the charts of a waiting room's periods.
+// newRoomCharts returns the charts of a waiting room's statistics, one period a value, over the timespan shown: users in, waiting and admitted, and
+// waiting times.
 func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []chart {
 	of := func(value func(waitingroom.Period) float64) []float64 {
 		values := make([]float64, len(periods))
@@ -193,7 +195,7 @@ var statusWords = map[string]string{
 	waitingroom.NotQueueing: "no visitor waits", waitingroom.Queueing: "people wait", waitingroom.EventPrequeueing: "people wait for an event", waitingroom.Suspended: "suspended",
 }
 
-// formatRoomStatus describes the state of a waiting room in words.
+// formatRoomStatus returns the state of a waiting room in words.
 func formatRoomStatus(s waitingroom.Status) string {
 	if s.Status == waitingroom.Queueing && s.Method == queue.Reject {
 		return "no new visitor is let in"
@@ -201,7 +203,7 @@ func formatRoomStatus(s waitingroom.Status) string {
 	return cmp.Or(statusWords[s.Status], s.Status)
 }
 
-// formatSeconds returns a duration as text: "12 s", "3 min 20 s".
+// formatSeconds returns a number of seconds as text, such as "12 s" or "3 min 20 s"; "–" for less than half a second.
 func formatSeconds(seconds float64) string {
 	n := int(seconds + 0.5)
 	switch {
@@ -228,7 +230,8 @@ type line struct {
 	values []float64
 }
 
-// newChart returns a chart of lines. It includes the limit unless that is 0 or far above all values.
+// newChart returns a chart with the given lines over the timespan shown; id identifies it on the page, unit is that of the values. It draws the limit
+// unless that is 0 or far above all values.
 func newChart(shown timespan, id, title, unit string, limit float64, lines ...line) chart {
 	n := len(lines[0].values)
 	last := float64(max(1, n-1))
@@ -254,7 +257,7 @@ func newChart(shown timespan, id, title, unit string, limit float64, lines ...li
 	return chart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
 }
 
-// formatValue returns a value as text: as an integer, or with one decimal digit.
+// formatValue returns a number as text: with grouped digits if it is an integer, or else with one decimal digit.
 func formatValue(v float64) string {
 	if v == math.Trunc(v) {
 		return formatNumber(int(v))

@@ -15,7 +15,7 @@ import (
 // A markup is HTML that is being written. Only text and link write what others chose, and escape it.
 type markup struct{ strings.Builder }
 
-// addRaw appends markup, which must not contain input.
+// addRaw appends markup, which must not contain text that others chose, as it is. Like the other methods it returns m, for chaining.
 func (m *markup) addRaw(parts ...string) *markup {
 	for _, part := range parts {
 		m.WriteString(part)
@@ -23,13 +23,13 @@ func (m *markup) addRaw(parts ...string) *markup {
 	return m
 }
 
-// addText appends text, escaped for an element or for an attribute in double quotes.
+// addText appends text that others chose, escaped for an element or for an attribute in double quotes.
 func (m *markup) addText(s string) *markup {
 	template.HTMLEscape(&m.Builder, []byte(s))
 	return m
 }
 
-// addRawIf appends markup, which must not contain input, if a condition holds.
+// addRawIf appends markup, which must not contain text that others chose, if the condition is true.
 func (m *markup) addRawIf(condition bool, s string) *markup {
 	if condition {
 		m.WriteString(s)
@@ -37,22 +37,22 @@ func (m *markup) addRawIf(condition bool, s string) *markup {
 	return m
 }
 
-// openLink appends the start tag of a link to a path of the site.
+// openLink appends the start of a link to an address of the site, up to the end of the attribute; the caller adds more attributes and ">".
 func (m *markup) openLink(address string) *markup {
 	return m.addRaw(`<a href="`).addText(address).addRaw(`"`)
 }
 
-// addCell appends a cell of a table. Narrow screens display its label.
+// addCell appends a table cell with an escaped value. label, which must not contain text that others chose, is displayed on narrow screens.
 func (m *markup) addCell(label, value string) *markup {
 	return m.addRaw(`<td role="cell" data-label="`, label, `">`).addText(value).addRaw(`</td>`)
 }
 
-// html returns the markup.
+// html returns what was written, for a template.
 func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions returns the options of a version picker with their marks.
+// writeOptions returns the option elements of a version picker. marks says which versions are vulnerable or deprecated, which the options display.
 func writeOptions(versions []views.Version, selected string, marks library.Marks) template.HTML {
 	var m markup
 	for _, v := range versions {
@@ -70,7 +70,7 @@ func writeOptions(versions []views.Version, selected string, marks library.Marks
 	return m.html()
 }
 
-// writeFileRows returns the rows of the list of a release's files.
+// writeFileRows returns the table rows of the list of a release's files.
 func writeFileRows(files []fileRow) template.HTML {
 	var m markup
 	m.Grow(1200 * len(files))
@@ -93,14 +93,14 @@ func writeFileRows(files []fileRow) template.HTML {
 	return m.html()
 }
 
-// addCopyButton appends a button that copies value to the clipboard. what and label are its name for scripts and users,
-// of is what the value belongs to.
+// addCopyButton appends a button that copies value to the clipboard. what and label, which must not contain text that others chose, are its name for
+// users and its text; of is the file that the value belongs to.
 func (m *markup) addCopyButton(what, label, value, of string) *markup {
 	m.addRaw(`<button type="button" class="copy" data-copy="`).addText(value)
 	return m.addRaw(`" aria-label="Copy `, what, ` for `).addText(of).addRaw(`"><span>`, label, `</span></button>`)
 }
 
-// formatCoded returns the size of a file in an encoding as text, for 0 that it is not stored.
+// formatCoded returns the size of a file in an encoding as text; "–" for 0, which means that it is not stored in that.
 func formatCoded(size int64) string {
 	if size == 0 {
 		return "–"
@@ -108,7 +108,7 @@ func formatCoded(size int64) string {
 	return formatBytes(size)
 }
 
-// writeFolderRows returns the rows of a folder.
+// writeFolderRows returns the table rows of the files and folders in a folder.
 func writeFolderRows(entries []folderEntry) template.HTML {
 	var m markup
 	m.Grow(400 * len(entries))
@@ -125,7 +125,7 @@ func writeFolderRows(entries []folderEntry) template.HTML {
 	return m.html()
 }
 
-// writeProcessingRows returns the rows that say what was done to each file of a release.
+// writeProcessingRows returns the table rows that say what was done to each file of a release, such as that it was minified.
 func writeProcessingRows(files []logs.File) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))
@@ -144,7 +144,7 @@ func writeProcessingRows(files []logs.File) template.HTML {
 	return m.html()
 }
 
-// writeChangeRows returns the rows of the files that differ between two releases.
+// writeChangeRows returns the table rows of the files that differ between two releases.
 func writeChangeRows(changes []change) template.HTML {
 	var m markup
 	m.Grow(500 * len(changes))
@@ -163,7 +163,7 @@ func writeChangeRows(changes []change) template.HTML {
 	return m.html()
 }
 
-// writeChoices returns the list of the files that a visitor can choose for a recipe.
+// writeChoices returns the list items with checkboxes for the files that a visitor can choose for a recipe of tags.
 func writeChoices(files []recipeFile) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))

@@ -91,7 +91,7 @@ type caches struct {
 	hosts       cachedHosts
 }
 
-// New returns the site. It fails only if an embedded template or file is invalid.
+// New returns the site. It fails only if a required option is missing or an embedded template or file is invalid.
 func New(o Options) (*Site, error) {
 	if o.Library == nil || o.Renderer == nil {
 		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
@@ -151,7 +151,7 @@ type route struct {
 	show    func(*request) (*pageAnswer, error)
 }
 
-// decodeSegments decodes the segments of a path that match the pattern's stars.
+// decodeSegments percent-decodes stars, the segments of a path that match the stars of the route's pattern. It returns an error if one is malformed.
 func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
@@ -168,7 +168,8 @@ func (r route) decodeSegments(stars []string) ([]string, error) {
 	return names, nil
 }
 
-// withLibrary returns a function that looks up the library in the path and calls show with it.
+// withLibrary returns a route's function that looks up the library that the path names and calls show with it. It records that the page depends on
+// the library.
 func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, error)) func(*request) (*pageAnswer, error) {
 	return func(q *request) (*pageAnswer, error) {
 		q.inputs.addLibraries(q.segments[0])
@@ -180,8 +181,8 @@ func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, e
 	}
 }
 
-// Owns reports whether the site handles a path, percent-encoded as the client sent it: that of a page or embedded file,
-// or one below a page's path, where visitors get a page that says that nothing is there.
+// Owns reports whether the site responds to a path, percent-encoded as the client sent it: that of a page or embedded file, or one below a page's
+// path, where visitors get a page that says that nothing is there.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true
@@ -193,7 +194,8 @@ func (s *Site) Owns(path string) bool {
 	return below && slices.ContainsFunc(s.routes, func(r route) bool { return strings.HasPrefix(r.pattern, "/"+first+"/*") })
 }
 
-// findRoute returns the route of a path and the segments that match the pattern's stars.
+// findRoute returns the route of a path, and the still encoded segments that match the stars of its pattern. The result is false if no route has the
+// path.
 func (s *Site) findRoute(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
@@ -225,8 +227,8 @@ next:
 	return route{}, nil, false
 }
 
-// searchTextOf returns what to search for instead of an unknown path: its last segment that is neither a version nor a
-// name of the site's own.
+// searchTextOf returns the text to search for in place of an unknown path: its last segment that is neither a version nor a common name such as
+// index; "" if there is none.
 func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
@@ -247,7 +249,7 @@ func searchTextOf(path string) string {
 // libraryTimeout is how long a page waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// ServeHTTP responds with a page or an embedded file, and to other paths with a page that says that nothing is there.
+// ServeHTTP implements http.Handler. It responds with a page or an embedded file, and to other paths with a page that says that nothing is there.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {
@@ -269,7 +271,8 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.sendPage(w, r, p)
 }
 
-// runRoute finds the route of a path and returns its response.
+// runRoute returns the response of the route with this path, or a redirect to the path without a slash at its end. It returns a refusal for other
+// methods than GET and HEAD, unknown and malformed paths.
 func (s *Site) runRoute(q *request, path string) (*pageAnswer, error) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		return nil, newRefusal(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")

@@ -30,7 +30,8 @@ var languages = map[string]string{
 	".css": ".css", ".scss": ".css", ".less": ".css",
 }
 
-// addLines adds the displayed lines of a file to its page, with highlighting by a worker for source that people write.
+// addLines adds to the page of file f the lines of its source on the page number that the request has, highlighted by a worker if the file is in a
+// known language, or else as plain text.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
 	source = text.Cut(source, document.MaxSource)
@@ -67,7 +68,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	return nil
 }
 
-// addPlainLines adds the lines of source from index first on as plain text, document.MaxLines at most. If it shortens a line, it sets
+// addPlainLines adds to the page the lines of source from index first on as plain text, document.MaxLines at most. If it shortens a line, it sets
 // p.Long.
 func (p *filePage) addPlainLines(source string, first int) {
 	n, room := 0, document.MaxMarkup
@@ -91,9 +92,10 @@ func (p *filePage) addPlainLines(source string, first int) {
 // A noSourceError says why a file is not shown.
 type noSourceError struct{ why string }
 
+// Error returns a sentence for the page.
 func (e *noSourceError) Error() string { return e.why }
 
-// readSource returns the text of a file, or a *noSourceError if a page cannot display it.
+// readSource returns the text of a file, or a *noSourceError if a page cannot display it: it is too large, no text, or erased.
 func (s *Site) readSource(f views.PublishedFile) (string, error) {
 	if f.Size > mostSource {
 		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
@@ -120,7 +122,8 @@ type readme struct {
 	Plain bool // until it is rendered
 }
 
-// newReadme returns the README of a release as a page displays it. cut says that source is incomplete.
+// newReadme returns the README of a release as a page displays it: rendered by a worker, or else as plain text. file is its name, source its text,
+// and cut says that source is incomplete. Relative links lead to repository, a URL.
 func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
@@ -140,7 +143,8 @@ func (s *Site) newReadme(q *request, r *library.Release, repository, file, sourc
 	return shown, nil
 }
 
-// readmeDocument returns the document by which a worker renders a README, and false for a README in plain text.
+// readmeDocument returns the document by which a worker renders a README; see newReadme. The result is false for a README in plain text and one that
+// is too large.
 func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
@@ -167,9 +171,8 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 	}, true
 }
 
-// Part returns a [parts.Part] for processes that publish. It renders the README and reads the dependency ranges of each
-// release when it is published. Other processes render documents when a page displays them: a mirror copies logs of
-// many releases.
+// Part returns a part for processes that publish. It renders the README and reads the dependency ranges of each release when it is published. Other
+// processes render documents when a page displays them: a mirror copies logs of many releases.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "documents of new releases", Run: parts.RunUntilDone(func(ctx context.Context) {
@@ -191,7 +194,8 @@ func (s *Site) Part() parts.Part {
 	})}
 }
 
-// renderDocuments renders the README of the release that a log entry publishes, and reads its dependency ranges.
+// renderDocuments has a worker render the README of the release that log entry e publishes, and read its dependency ranges. It waits until the index
+// of libraries has the entry. A release that is no longer published is skipped.
 func (s *Site) renderDocuments(ctx context.Context, e logs.Indexed) error {
 	if err := s.library.Wait(ctx, e.Index+1); err != nil {
 		return err

@@ -25,8 +25,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// formatBytes returns a size as text with at least three digits, in powers of a thousand as browsers' developer tools
-// do.
+// formatBytes returns a size in bytes as text with three digits, such as 1.23 MB, in powers of a thousand as browsers' developer tools do.
 func formatBytes(n int64) string {
 	if n < 0 {
 		return "−" + formatBytes(-n)
@@ -51,7 +50,7 @@ func formatBytes(n int64) string {
 	panic("unreachable")
 }
 
-// formatDelta returns by how much a size has changed, as text.
+// formatDelta returns by how many bytes and percent a size has changed between from and to, as text.
 func formatDelta(from, to int64) string {
 	switch {
 	case from == to:
@@ -63,7 +62,7 @@ func formatDelta(from, to int64) string {
 	}
 }
 
-// formatPercent returns by how many percent a size has changed, as text.
+// formatPercent returns by how many percent a size has changed, as text in parentheses after a space; "" if from is 0.
 func formatPercent(from, to int64) string {
 	if from == 0 {
 		return ""
@@ -83,7 +82,7 @@ func formatPercent(from, to int64) string {
 // formatNumber returns a count as text with grouped digits.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
-// formatLarge returns a number as text of which only the magnitude matters.
+// formatLarge returns a number as text of which only the magnitude matters, from a million on such as "1.2 million".
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:
@@ -101,7 +100,7 @@ func isBidiControl(r rune) bool {
 	return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069'
 }
 
-// escapeBidi replaces bidirectional control characters in a page by visible ones.
+// escapeBidi replaces bidirectional control characters in the bytes of a page by U+FFFD, the replacement character.
 func escapeBidi(page []byte) []byte {
 	const lead = 0xe2 // the first byte of each such character
 	for at := 0; ; at++ {
@@ -122,16 +121,16 @@ func escapeBidi(page []byte) []byte {
 	}, page)
 }
 
-// formatDate returns the markup of a day, "" for an unknown time. A script converts it to the reader's time zone.
+// formatDate returns the markup of a day in UTC, "" for an unknown time. A script in the page converts it to the reader's time zone.
 func formatDate(t time.Time) template.HTML { return markUpTime(t, "2 January 2006", "day") }
 
-// formatMoment is like formatDate, but to the minute.
+// formatMoment returns the markup of a time to the minute in UTC, "" for an unknown time. A script in the page converts it to the reader's time zone.
 func formatMoment(t time.Time) template.HTML {
 	return markUpTime(t, "2 January 2006, 15:04 UTC", "minute")
 }
 
-// markUpTime returns the markup of a time, which has the given layout in UTC. A script converts it to the reader's time
-// zone, to the precision to.
+// markUpTime returns the markup of a time in UTC with the given layout, "" for an unknown time. A script in the page converts it to the reader's time
+// zone, with the precision to: "day" or "minute".
 func markUpTime(t time.Time, layout, to string) template.HTML {
 	if isUnknown(t) {
 		return ""
@@ -154,8 +153,8 @@ type pager struct {
 	What string
 }
 
-// newPager returns the pager of a list with total elements of the kind what, each on a page. If the page does not
-// exist, it returns the last one. address returns the address of another page.
+// newPager returns the pager for the page with this number of a list with total elements, each of them on a page; what is the kind of the elements in
+// words. If the page does not exist, it is the pager of the nearest one. address returns the URL of another page; "" stands for the first.
 func newPager(total, each, page int, what string, address func(page string) string) pager {
 	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
 	p.Page = min(max(page, 1), p.Pages)
@@ -175,7 +174,7 @@ func newPager(total, each, page int, what string, address func(page string) stri
 	return p
 }
 
-// sliceOf returns the elements of all that are on the pager's page.
+// sliceOf returns the elements of all, the complete list, that are on the pager's page.
 func sliceOf[T any](p pager, all []T) []T {
 	if p.Total == 0 {
 		return nil
@@ -186,8 +185,8 @@ func sliceOf[T any](p pager, all []T) []T {
 //go:embed templates
 var embeddedTemplates embed.FS
 
-// parseTemplates returns the templates of the pages by name. Each is a file of its own within frame.html; parts.html
-// has what several pages use.
+// parseTemplates parses the embedded templates of the pages, and returns them by name. Each is executed within frame.html; parts.html has what
+// several pages use. f has the paths of the embedded files.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
 		"file":      f.path,
@@ -282,7 +281,8 @@ type frame struct {
 	Page        any
 }
 
-// renderAnswer returns the page that the response's template makes.
+// renderAnswer returns the page that the response's template makes from its data, inside of the frame that all pages share. It replaces bidirectional
+// control characters.
 func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
@@ -307,20 +307,20 @@ func libraryPath(l string) string { return "/library/" + url.PathEscape(l) }
 // versionPath returns the path of the page of a version of a library.
 func versionPath(l, version string) string { return libraryPath(l) + "/" + url.PathEscape(version) }
 
-// historyPath returns the path of the page with the history of a library's versions.
+// historyPath returns the path of the page that lists what became of a library's versions.
 func historyPath(l string) string { return "/history/" + url.PathEscape(l) }
 
-// comparePath returns the path of the page that compares two versions.
+// comparePath returns the path of the page that compares two versions of a library; page is the number of its part as text, "" for the first.
 func comparePath(l, from, to, page string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "page", page))
 }
 
-// downloadPath returns the path of an archive of a version.
+// downloadPath returns the path of the archive of a version with the extension ext, such as ".zip".
 func downloadPath(l, version, ext string) string {
 	return "/download/" + url.PathEscape(l) + "/" + url.PathEscape(version) + ext
 }
 
-// encodeQuery returns a query of pairs of a name and a value, in their order, without those whose value is empty.
+// encodeQuery returns the URL query of alternating names and values, in their order. It leaves out pairs with an empty value.
 func encodeQuery(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
@@ -335,7 +335,7 @@ func encodeQuery(pairs ...string) string {
 	return b.String()
 }
 
-// repositoryLink returns the web address of a library's repository.
+// repositoryLink returns the web address of a library's repository, "" if it is unknown or no web address.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
 		return ""
@@ -361,7 +361,7 @@ var fileTypes = map[string]string{
 	".svg": "image/svg+xml",
 }
 
-// loadFiles reads the embedded files.
+// loadFiles reads the embedded style sheet, scripts and images, and gives each a path that contains a hash of its content.
 func loadFiles() (*files, error) {
 	loaded := &files{byPath: map[string]*answers.Body{}, paths: map[string]string{}}
 	entries, err := fs.ReadDir(embeddedFiles, "assets")
@@ -382,7 +382,7 @@ func loadFiles() (*files, error) {
 	return loaded, nil
 }
 
-// path returns the path of the embedded file with that name, which contains a hash of its content.
+// path returns the URL path of the embedded file with that name, which contains a hash of its content. An unknown name is an error.
 func (f *files) path(name string) (string, error) {
 	p, ok := f.paths[name]
 	if !ok {
@@ -391,7 +391,7 @@ func (f *files) path(name string) (string, error) {
 	return p, nil
 }
 
-// sendFile responds with an embedded file, which never changes under its path.
+// sendFile responds with an embedded file, which caches may store for a year because it never changes under its path.
 func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
 	setIsolation(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -22,8 +22,8 @@ type usageChart struct {
 	SVG      template.HTML
 }
 
-// addUsage adds the requests for the library, or for the page's version if it is not the latest. It adds nothing if
-// there are none or they cannot be read.
+// addUsage adds to a page a chart of the requests in the last 90 days for the library, or for the page's version if it is not the latest. It adds
+// nothing if there are none, and logs if they cannot be read.
 func (s *Site) addUsage(page *libraryPage) {
 	if s.options.Usage == nil {
 		return
@@ -42,7 +42,7 @@ func (s *Site) addUsage(page *libraryPage) {
 	}
 }
 
-// newUsageChart returns a chart of the requests for a version, "" for the library.
+// newUsageChart returns a chart of the daily requests in a report, which is about a version or, for "", all versions.
 func newUsageChart(version string, r *usage.Report) *usageChart {
 	values := make([]float64, len(r.Days))
 	highest, busiest := 0.0, 0

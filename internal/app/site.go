@@ -105,7 +105,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	const tags cachetags.Headers = true
 	assets, err := server.New(server.Options{
 		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking, Dictionaries: c.Dictionaries,
-		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.FilesPage(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
+		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.FilesPageURL(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
 	})
 	if err != nil {
 		return nil, nil, err
