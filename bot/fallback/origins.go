@@ -38,7 +38,7 @@ func (f *Fallback) parseOrigin(given string) (origin, error) {
 		client := verify.NewClient()
 		client.Transport = hopTransport{f.getter.Transport(fetch.TransportOptions{Trusted: host.isOrigin})}
 		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Root: f.o.Root, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
-		return &larder{host: host, options: o, contents: replication.HTTP(o)}, nil
+		return &larder{host: host, options: o, contents: replication.NewServer(o)}, nil
 	case "cdnjs":
 		return &cdnjs{host: host}, nil
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// acceptLoss repairs the store without the lost end of the log, and starts a new log that succeeds it.
+// acceptLoss repairs the store without the signed entries that are lost at the end of the log, and starts a new log, with a new key and origin, that
+// succeeds it. The checkpoint that an earlier check has seen moves to the files of the former log.
 func (e *engine) acceptLoss(ctx context.Context) error {
 	accepting := newEngine(e.RepairOptions)
 	// Nothing is compared with what was signed: less than that is there.
@@ -49,15 +50,15 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 
 // An ownLog says, by its own tree, which entries its log has.
 type ownLog interface {
-	// size is how many entries it had.
+	// size returns how many entries the log had.
 	size() int64
 	// hasEntryAt reports whether raw is the entry at that index.
 	hasEntryAt(index int64, raw []byte) bool
 }
 
-// chooseBaseLog returns the log from which the new store takes the entries after the signed ones: that of the damaged store. If the operator
-// accepts the loss of signed entries, a folder among the sources is used instead if it has more entries without a gap; most is how
-// many. It returns nil if there is no such log.
+// chooseBaseLog returns the log that decides which entries the new store takes after the signed ones: that of the damaged store. If the operator
+// accepts the loss of signed entries, it is the log with the most entries without a gap, most, among the damaged store and the folders among the
+// sources. It returns nil if there is no such log.
 func (e *engine) chooseBaseLog() (best ownLog, most int64) {
 	if e.damaged != nil {
 		best = e.damaged
@@ -80,8 +81,8 @@ func (e *engine) chooseBaseLog() (best ownLog, most int64) {
 	return best, most
 }
 
-// signedAtSources returns the largest checkpoint, no larger than the lost one, that a source has and that the log's key has signed; the
-// zero one if there is none.
+// signedAtSources returns the largest checkpoint among those of the sources that the log's key has signed and that is no larger than the lost one;
+// the zero one if there is none.
 func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
 	_, key, _ := signing.ReadFolder(e.Keys)
 	for note := range e.sourceNotes(ctx) {
@@ -93,7 +94,8 @@ func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
 	return most
 }
 
-// readablePrefix returns how many entries of a store can be read and belong to its tree, from the first one on without a gap, at most most.
+// readablePrefix returns how many entries of a store, from the first one on without a gap, can be read and belong to the store's tree; it stops at
+// most.
 func readablePrefix(store *kvstore.Store, most int64) int64 {
 	var n int64
 	for n < most && logs.MatchesTree(store, n, readEntry(store, n)) {
@@ -102,7 +104,7 @@ func readablePrefix(store *kvstore.Store, most int64) int64 {
 	return n
 }
 
-// readEntry returns the bytes of an entry, nil if they cannot be read.
+// readEntry returns the bytes of an entry of a store's log, nil if they cannot be read.
 func readEntry(store *kvstore.Store, index int64) []byte {
 	raw, _ := logs.RawEntry(store, index)
 	return raw
@@ -111,12 +113,12 @@ func readEntry(store *kvstore.Store, index int64) []byte {
 // A folderLog is the log of a store that is a source.
 type folderLog struct{ store *kvstore.Store }
 
-// hasEntryAt implements [ownLog].
+// hasEntryAt implements [ownLog], by the tree in the store.
 func (s folderLog) hasEntryAt(index int64, raw []byte) bool {
 	return logs.MatchesTree(s.store, index, raw)
 }
 
-// size implements [ownLog].
+// size implements [ownLog]. If the store's checkpoint cannot be read, it counts the entries that can.
 func (s folderLog) size() int64 {
 	had, err := logs.ReadCheckpoint(s.store)
 	if err != nil { // then those count that are there
@@ -125,10 +127,10 @@ func (s folderLog) size() int64 {
 	return had.Size
 }
 
-// isAccepted reports whether a finding is about the loss that the operator accepts.
+// isAccepted reports whether a finding is about the loss of signed entries that the operator accepts.
 func (e *engine) isAccepted(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
 
-// errNothingLeft returns the error of a repair that has no entry of the log at all.
-func (e *engine) errNothingLeft() error {
+// nothingLeftError returns the error of a repair that accepts the loss of the log's end, but finds no entry of the log at all.
+func (e *engine) nothingLeftError() error {
 	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor at a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
 }

@@ -28,7 +28,7 @@ var carried = []struct {
 	{kvstore.Usage, "counts of requests"},
 }
 
-// deleteCarried deletes from the new store what an interrupted repair has carried over, because the damaged store may have lost rows
+// deleteCarried deletes from the new store the rows that an interrupted repair has copied from the damaged one, because that may have lost rows
 // since, which carryRows only adds. Without a damaged store nothing is deleted: then the new store may have the only copy.
 func (e *engine) deleteCarried(ctx context.Context) error {
 	if e.damaged == nil {
@@ -45,7 +45,7 @@ func (e *engine) deleteCarried(ctx context.Context) error {
 	return nil
 }
 
-// deleteRows deletes from the new store the rows of a namespace that are carried over.
+// deleteRows deletes from the new store all rows of a namespace that a repair copies.
 func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -64,7 +64,8 @@ func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 	return w.commit()
 }
 
-// carryAll copies the rows that do not follow from the log from the damaged store, and lists what is lost of them.
+// carryAll copies the rows that do not follow from the log, such as settings and schedules, from the damaged store, or without one from a backup
+// among the sources. It lists in the result what is lost of them.
 func (e *engine) carryAll(ctx context.Context) error {
 	if e.damaged != nil && e.damaged.scan.Uncertain() {
 		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
@@ -88,8 +89,8 @@ func (e *engine) carryAll(ctx context.Context) error {
 	return nil
 }
 
-// carryRows copies the newest version of each row of a namespace from the damaged store. It lists rows that cannot be read or decided; name
-// describes the namespace.
+// carryRows copies the newest version of each row of a namespace from the damaged store to the new one. It lists in the result, under name, rows that
+// cannot be read or of which two versions contradict each other.
 func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -122,8 +123,8 @@ type CarriedRow struct {
 	Key, Value []byte
 }
 
-// CarriedRows yields the rows of a store that do not follow from its log, such as schedules and counts: what a backup has beside the log. Deltas are rows that
-// queue them, to be made again.
+// CarriedRows yields copies of the rows of a store that do not follow from its log, such as schedules and counts: a backup has them beside the log.
+// For each delta it yields a row that queues it to be made again. An error is the last thing it yields.
 func CarriedRows(r kvstore.Reader) iter.Seq2[CarriedRow, error] {
 	return func(yield func(CarriedRow, error) bool) {
 		for row, err := range r.Scan(kvstore.Deltas, kvstore.Range{}) {
@@ -147,10 +148,12 @@ func CarriedRows(r kvstore.Reader) iter.Seq2[CarriedRow, error] {
 
 // A RowSource is a [Source] that also has rows that do not follow from the log: a backup.
 type RowSource interface {
+	// CarriedRows returns the rows that the backup has beside the log.
 	CarriedRows(ctx context.Context) ([]CarriedRow, error)
 }
 
-// restoreRows writes the rows of a namespace that the first backup among the sources has. It returns false if none is a backup.
+// restoreRows writes the rows of a namespace that the first backup among the sources has into the new store. It returns false if no source is a
+// backup.
 func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restored bool, err error) {
 	for _, source := range e.RepairOptions.Sources {
 		backup, ok := source.(RowSource)
@@ -177,7 +180,8 @@ func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restore
 	return false, nil
 }
 
-// carryAbsent copies the rows about releases that are in the log without their files. The views depend on them.
+// carryAbsent copies from the damaged store the rows about releases that are in the log without their files, because a mirror leaves them out. The
+// views depend on them.
 func (e *engine) carryAbsent(ctx context.Context) error {
 	if e.damaged == nil {
 		return nil
@@ -185,12 +189,12 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
 }
 
-// keepsRow reports whether the new store gets a row of the damaged one.
+// keepsRow reports whether the new store gets a row of the damaged store or of a backup.
 func (e *engine) keepsRow(ns kvstore.Namespace, row kvstore.Item) bool {
 	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
 }
 
-// isCarried reports whether rows with a key are carried over. A new store writes the others itself.
+// isCarried reports whether a repair copies rows with a key in a namespace. A new store writes the others itself.
 func isCarried(ns kvstore.Namespace, key []byte) bool {
 	switch ns {
 	case kvstore.Meta:
@@ -201,8 +205,8 @@ func isCarried(ns kvstore.Namespace, key []byte) bool {
 	return true
 }
 
-// wantsState reports whether the new store gets a row with the state of a version: only if the log says only that the version was
-// detected.
+// wantsState reports whether the new store gets this row with the state of a version: only if it and the log say that no attempt to publish the
+// version has succeeded or was refused for good.
 func (e *engine) wantsState(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
 	if err != nil || s.Kind.Final() || !bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version)) {

@@ -133,8 +133,8 @@ type Rows struct {
 	Unexplained int64  `json:"unexplained"` // rows that are there and do not follow from the log
 }
 
-// Run checks everything in store and calls report for each thing that is wrong, one
-// call at a time. The error is for what kept it from checking.
+// Run checks everything in store, on a snapshot, and calls report for each thing that is wrong, one call at a time. The error says what kept it from
+// checking. It changes only the record of a deep check, with Options.Record.
 func Run(ctx context.Context, store *kvstore.Store, o Options, report func(Finding)) (Summary, error) {
 	return run(ctx, store, o, false, report)
 }
@@ -154,7 +154,7 @@ func ReplaceViews(ctx context.Context, store *kvstore.Store, o Options, report f
 // ErrUnderivable is that of [ReplaceViews] where the log is damaged, or a content that the views follow from.
 var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
 
-// run checks a store, and replaces its views if repair is true.
+// run checks a store, as [Run] does, and if repair is true also replaces its views, as [ReplaceViews] does.
 func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
 	derived, err := newDerivedViews(o.Temp)
 	if err != nil {
@@ -225,12 +225,12 @@ type standing struct {
 	provisional bool         // only another origin vouched for it
 }
 
-// reportf reports a finding with a formatted problem.
+// reportf counts and reports a finding; format and args are its problem.
 func (c *check) reportf(kind Kind, where, format string, args ...any) {
 	c.addFinding(Finding{Kind: kind, Where: where, Problem: fmt.Sprintf(format, args...)})
 }
 
-// addFinding counts a finding and reports it.
+// addFinding counts a finding, and reports it by calling c.report under the lock. A finding about the log or a checkpoint makes the log unsound.
 func (c *check) addFinding(f Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *check) addFinding(f Finding) {
 	c.report(f)
 }
 
-// reportUnderivable reports a finding that keeps the views from being made from the log.
+// reportUnderivable reports a finding because of which the views cannot be made from the log, so that a repair does not replace them.
 func (c *check) reportUnderivable(kind Kind, where string, err error) {
 	c.reportf(kind, where, "%v", err)
 	if c.underivable == nil {
@@ -252,8 +252,9 @@ func (c *check) reportUnderivable(kind Kind, where string, err error) {
 	}
 }
 
-// run checks the entries from an index on and everything that they change: contents, views, and the map of live releases. With an
-// index above 0, what it reads does not depend on how many entries there are before.
+// run checks the entries from the index from on and everything that they change: contents, views, and the map of live releases; with 0 also all other
+// rows. With an index above 0, what it reads does not depend on how many entries there are before. signed is the last signed checkpoint, which the
+// log must continue.
 func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) error {
 	c.reportDamagedFiles()
 	if from == 0 {
@@ -291,7 +292,7 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 	return c.countOrphans()
 }
 
-// reportDamagedFiles reports what is wrong with the store's files.
+// reportDamagedFiles reports what is wrong with the store's files, if it was opened read-only although it is damaged.
 func (c *check) reportDamagedFiles() {
 	if damage := c.store.Damage(); damage != nil {
 		for _, f := range damage.Findings {
@@ -300,7 +301,7 @@ func (c *check) reportDamagedFiles() {
 	}
 }
 
-// readOtherRows reads the rows that no other check reads.
+// readOtherRows reads the namespaces that no other check reads, and reports those that cannot be read.
 func (c *check) readOtherRows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
@@ -319,8 +320,8 @@ func (c *check) readOtherRows(ctx context.Context) error {
 	return nil
 }
 
-// checkEntries checks the log from an entry on and the contents that it names, and builds the second set
-// of views.
+// checkEntries checks the tree over the log, the entries from the index from on and the contents that they name, and builds the second set of views
+// from them. It waits until all contents are decoded.
 func (c *check) checkEntries(ctx context.Context, from int64) error {
 	var err error
 	if c.summary.Checkpoint, err = logs.ReadCheckpoint(c.snapshot); err != nil {
@@ -356,7 +357,7 @@ func (c *check) checkEntries(ctx context.Context, from int64) error {
 	return errors.Join(ctx.Err(), c.derived.commit())
 }
 
-// countEntries records how many entries are checked, and reports that now and then.
+// countEntries records how many of the entries are checked, and reports the progress now and then.
 func (c *check) countEntries(entries, of int64) {
 	c.mu.Lock()
 	c.progress.Entries, c.progress.Of = entries, of
@@ -366,7 +367,7 @@ func (c *check) countEntries(entries, of int64) {
 	}
 }
 
-// reportProgress calls [Options.Progress].
+// reportProgress calls [Options.Progress], if it is set, with the present progress.
 func (c *check) reportProgress() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,8 +376,7 @@ func (c *check) reportProgress() {
 	}
 }
 
-// checkEntry checks the contents that an entry names and adds its rows to the second
-// set of views.
+// checkEntry checks the contents that an entry names and the files of its release, and adds its rows to the second set of views.
 func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	where := fmt.Sprintf("entry %d", e.Index)
 	change, err := views.Load(c.store, e)
@@ -409,9 +409,9 @@ func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	return c.derived.commitIfLarge()
 }
 
-// checkOrder checks that the entry's change was possible at that point: only a served
-// release is withdrawn, or one that another actor withdrew, only a withdrawn one
-// restored or erased, and a release that comes back has the files that it had.
+// checkOrder checks that the entry's change was possible at that point, and reports it if not: only a served release is withdrawn, or one that
+// another actor withdrew, only a withdrawn one restored or erased, and a release that comes back has the files that it had. It then records whether
+// the release is served.
 func (c *check) checkOrder(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]
@@ -450,7 +450,7 @@ func (c *check) checkOrder(e logs.Indexed) {
 	c.updateStanding(e)
 }
 
-// updateStanding records whether the entry's release is served after it.
+// updateStanding records in c.live whether the entry's release is served after it.
 func (c *check) updateStanding(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]

@@ -15,8 +15,9 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// checkContent checks one content, once. name says which it is; file is the line of a
-// manifest that names it, or nil.
+// checkContent checks that a content is stored with the right size, once for each content; a deep check also decodes it, in the background. name says
+// for messages what needs it; file is the line of a manifest that names it, or nil if an entry does. A missing file is recorded, and reported later
+// unless it was erased.
 func (c *check) checkContent(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
 	if _, ok := c.seen[h]; ok {
 		if where, gone := c.missingAt(h); gone && file == nil {
@@ -53,7 +54,8 @@ func (c *check) checkContent(ctx context.Context, h kvstore.Hash, name string, f
 	})
 }
 
-// checkEncodings compares every coding of a content with its hash and its integrity.
+// checkEncodings decodes every stored encoding of a content, and compares the result with the hash and the integrity in the manifest. It reports what
+// is wrong, for the place where, and counts the decoded bytes.
 func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where string, file *logs.File) {
 	for _, r := range content.Representations {
 		_, coded, err := c.store.Coded(h, r.Coding)
@@ -88,7 +90,7 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 	}
 }
 
-// checkDeltas checks that each delta has a dictionary that is stored and, in a deep check, decodes to its content.
+// checkDeltas reports each stored delta whose content or dictionary is missing or, in a deep check, that does not decode to its content.
 func (c *check) checkDeltas(ctx context.Context) error {
 	return c.store.DamagedDeltas(ctx, c.options.Deep, func(d kvstore.DamagedDelta) error {
 		c.reportf(Content, placeOfDelta(d), "%s", d)
@@ -96,7 +98,7 @@ func (c *check) checkDeltas(ctx context.Context) error {
 	})
 }
 
-// placeOfDelta returns the content of a damaged delta, or its malformed key, for messages.
+// placeOfDelta returns the hash of the content of a damaged delta, or its malformed key in hexadecimal, for messages.
 func placeOfDelta(d kvstore.DamagedDelta) string {
 	if d.Key != nil {
 		return fmt.Sprintf("%x", d.Key)
@@ -104,7 +106,7 @@ func placeOfDelta(d kvstore.DamagedDelta) string {
 	return d.Content.String()
 }
 
-// reportContent reports what is wrong with a content.
+// reportContent reports what is wrong with the content h, which where names, and records it for reportSharedFiles.
 func (c *check) reportContent(h kvstore.Hash, where, format string, args ...any) {
 	c.reportf(Content, where, format, args...)
 	c.mu.Lock()
@@ -112,14 +114,14 @@ func (c *check) reportContent(h kvstore.Hash, where, format string, args ...any)
 	c.damaged[h] = where
 }
 
-// addMissing records that a content of a file is not in the store. where names the file.
+// addMissing records that the content h of a file is not in the store. where names the file.
 func (c *check) addMissing(h kvstore.Hash, where string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone[h] = where
 }
 
-// missingAt returns which file a missing content was recorded for, and reports whether it was.
+// missingAt returns the file for which a content was recorded as missing; ok reports whether it was.
 func (c *check) missingAt(h kvstore.Hash) (where string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +129,7 @@ func (c *check) missingAt(h kvstore.Hash) (where string, ok bool) {
 	return where, ok
 }
 
-// reportSharedFiles reports the other files of damaged contents, each of which was reported
-// under one name only.
+// reportSharedFiles reports the other files that have a damaged content, which was reported under the name of one only.
 func (c *check) reportSharedFiles(ctx context.Context) error {
 	if len(c.damaged) == 0 {
 		return nil
@@ -159,9 +160,8 @@ func (c *check) reportSharedFiles(ctx context.Context) error {
 	return nil
 }
 
-// reportMissing reports files' contents that are not in the store, unless they were
-// erased and no served file needs them. Contents are read as they are now and not
-// from the snapshot, so the log is too.
+// reportMissing reports contents of files that are not in the store, unless an entry erases them and no served file needs them. Contents are read as
+// they are now and not from the snapshot, so the log is too.
 func (c *check) reportMissing(ctx context.Context) error {
 	if len(c.gone) == 0 {
 		return nil
@@ -198,7 +198,7 @@ func (c *check) reportMissing(ctx context.Context) error {
 	return nil
 }
 
-// countOrphans counts the contents that no entry names.
+// countOrphans counts the stored contents that nothing in the log names, and reports malformed keys.
 func (c *check) countOrphans() error {
 	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
 		if err != nil {

@@ -27,7 +27,7 @@ type damagedStore struct {
 	tail   *tree           // all entries that it had, also those that were not signed yet
 }
 
-// scanStore scans the store of the data folder. It returns nil if the folder has no store.
+// scanStore scans all files of the damaged store in the data folder into an index. It returns nil if the folder has no store.
 func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -41,7 +41,7 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	return &damagedStore{scan: scan}, nil
 }
 
-// readLog finds the entries of the log: those of the signed checkpoint, and the later ones of the store.
+// readLog finds, among the rows of the scan, the entries of the log: those that the signed checkpoint covers, and the later ones that the store had.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
 	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
@@ -61,21 +61,21 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 // mostLost is how many entries may be missing from the end of a log of which the checkpoint is believed.
 const mostLost = 1 << 16
 
-// mostEntries returns how many entries the log can have had. The checkpoint in the store may be a row that someone has forged.
+// mostEntries returns an upper bound for how many entries the log can have had. The checkpoint in the store may be a row that someone has forged.
 func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
 	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 }
 
-// isStored reports whether an entry and its hash were found.
+// isStored reports whether the scan found an entry and its hash in the tree.
 func (d *damagedStore) isStored(index int64) bool {
 	raw, err := logs.RawEntry(d.scan, index)
 	return err == nil && logs.MatchesTree(d.scan, index, raw)
 }
 
-// size returns how many entries the store had.
+// size implements [ownLog]: it returns how many entries the store had.
 func (d *damagedStore) size() int64 { return max(d.had.Size, d.signed.size) }
 
-// entry returns the bytes of an entry that was signed or is in the tree that the store had, nil if it is lost.
+// entry returns the bytes of an entry that was signed or is in the tree that the store had, nil if they are lost.
 func (d *damagedStore) entry(index int64) []byte {
 	if index < d.signed.size {
 		return d.signed.entry(index)
@@ -83,7 +83,7 @@ func (d *damagedStore) entry(index int64) []byte {
 	return d.tail.entry(index)
 }
 
-// hasEntryAt implements [ownLog].
+// hasEntryAt implements [ownLog], by the signed tree or, for later entries, the tree that the store had.
 func (d *damagedStore) hasEntryAt(index int64, raw []byte) bool {
 	if index < d.signed.size {
 		return d.signed.hasEntryAt(index, raw)
@@ -91,7 +91,7 @@ func (d *damagedStore) hasEntryAt(index int64, raw []byte) bool {
 	return d.tail.hasEntryAt(index, raw)
 }
 
-// completePrefix returns how many entries were found from the first one on, without a gap.
+// completePrefix returns how many entries were found from the first one on without a gap.
 func (d *damagedStore) completePrefix() (n int64) {
 	for d.entry(n) != nil {
 		n++
@@ -99,7 +99,7 @@ func (d *damagedStore) completePrefix() (n int64) {
 	return n
 }
 
-// lostEntries returns the indexes of the signed entries that are lost.
+// lostEntries returns the indexes of the signed entries whose bytes the scan did not find.
 func (d *damagedStore) lostEntries() (all []int64) {
 	for index := range d.signed.size {
 		if d.signed.entry(index) == nil {
@@ -109,10 +109,10 @@ func (d *damagedStore) lostEntries() (all []int64) {
 	return all
 }
 
-// Name implements [Source].
+// Name implements [Source]: it returns a name for messages.
 func (d *damagedStore) Name() string { return "the damaged store" }
 
-// Entries returns the entries from index on that were found, for [replication.ReadEntries].
+// Entries returns the raw entries from index on that were found, without a gap, for [replication.ReadEntries]; [fs.ErrNotExist] if there is none.
 func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
 	for n := index; n < index+tiles.Width; n++ {
 		raw := d.entry(n)
@@ -127,7 +127,7 @@ func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]by
 	return entries, ctx.Err()
 }
 
-// Content implements [Source].
+// Content implements [Source]: it returns the encodings of a content that the scan found.
 func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	squeezed, coded, err := d.scan.Content(ctx, w.Hash, w.Limit)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound.
-// Others may use it meanwhile; readers of views must read again what Report lists
-// of. If a new store is needed, it changes nothing in the log and the views, and returns an error.
+// RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound: contents from other encodings or the sources,
+// then the views from the log. Others may use the store meanwhile; readers of views must read the rows again that Report is called with. If a new
+// store is needed, it changes nothing in the log and the views, and returns an error.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	begun := e.Now()
@@ -28,7 +28,8 @@ func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o R
 	return e.finishResult(begun), err
 }
 
-// findDamage returns why a new store has to be built, nil if the store can be repaired in place.
+// findDamage inspects and reads the store in the data folder. why is the reason why a new store has to be built, nil if the store can be repaired in
+// place. err says that this could not be determined.
 func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -56,14 +57,14 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 		return err, nil
 	}
 	if why = checkReadable(ctx, store); why == nil {
-		why, err = e.lacksEntries(store)
+		why, err = e.findMissingEntries(store)
 	}
 	return why, errors.Join(err, ctx.Err(), store.Close())
 }
 
-// lacksEntries returns which signed entries a store lacks, nil if it has all. Opening such a store for writing would delete files in which
-// they may be.
-func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
+// findMissingEntries returns as why that the store has fewer entries than were signed, nil if it has all. Opening such a store for writing would delete
+// files in which they may be. It reads the last signed checkpoint from the key folder, and restores the folder from the store if it lost it.
+func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 	if err := e.restoreKeys(signing.StoredNoteSeq(store)); err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
 	return why, err
 }
 
-// checkReadable returns why the rows of a store, but for the bytes of contents, cannot be read, or why its log is not complete.
+// checkReadable reads all rows of a store, but for the bytes of contents, and verifies its log. It returns why that fails, nil if it does not.
 func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	for _, ns := range []kvstore.Namespace{
 		kvstore.Contents, kvstore.Deltas, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
@@ -90,7 +91,7 @@ func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	return err
 }
 
-// openInPlace opens the store for writing and repairs it in place. why is the reason if that is impossible.
+// openInPlace opens the store of the data folder for writing and repairs it in place. why is the reason if a new store is needed instead.
 func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	o := e.storeOptions()
 	o.Mark = e.Mark
@@ -104,9 +105,9 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	return e.repairInPlace(ctx)
 }
 
-// repairInPlace repairs the open store. why is the reason if that is impossible.
+// repairInPlace repairs the open store: contents, deltas and views. why is the reason if a new store is needed instead.
 func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
-	if why, err := e.lacksEntries(e.store); why != nil || err != nil {
+	if why, err := e.findMissingEntries(e.store); why != nil || err != nil {
 		return why, err
 	}
 	have := e.log.Checkpoint()

@@ -19,7 +19,8 @@ type replayed struct {
 	problem     string
 }
 
-// checkLiveRoot applies an entry to the replayed map of live releases and compares the map's root with the one in the entry.
+// checkLiveRoot applies an entry to the replayed map of live releases and compares the map's root with the one in the entry. It reports consecutive
+// entries with a wrong root together, when a right one follows.
 func (c *check) checkLiveRoot(e logs.Indexed) error {
 	if err := logs.ApplyLive(c.replayed.live, e.Index, e.Entry); err != nil {
 		return err
@@ -37,7 +38,7 @@ func (c *check) checkLiveRoot(e logs.Indexed) error {
 	return nil
 }
 
-// reportWrongRoots reports the consecutive entries with a wrong root that were found last, if there are any.
+// reportWrongRoots reports the consecutive entries with a wrong root that checkLiveRoot found last, if there are any that were not reported.
 func (c *check) reportWrongRoots() {
 	r := &c.replayed
 	switch {
@@ -51,14 +52,14 @@ func (c *check) reportWrongRoots() {
 	r.first, r.last = 0, -1
 }
 
-// checkFileRoot compares the root of the files in an entry with that of its manifest.
+// checkFileRoot reports an entry whose root of the files is not that of its manifest m.
 func (c *check) checkFileRoot(e logs.Indexed, m *logs.Manifest) {
 	if root := m.Root(); root != e.Files {
 		c.reportf(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
 	}
 }
 
-// compareLive compares the stored map of live releases with the replayed one. A repair replaces a map that differs.
+// compareLive compares the stored map of live releases with the replayed one and reports the rows that differ. A repair replaces them.
 func (c *check) compareLive(ctx context.Context) error {
 	c.reportWrongRoots()
 	if c.underivable != nil || c.summary.Entries > 0 && !c.replayed.right {
@@ -114,13 +115,13 @@ func (c *check) compareLive(ctx context.Context) error {
 	return c.commitReplacedRows()
 }
 
-// reportLiveRow reports a wrong row of the stored map of live releases.
+// reportLiveRow reports a wrong row of the stored map of live releases, as repaired if this is a repair.
 func (c *check) reportLiveRow(row []byte, problem string) {
 	c.addFinding(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
 }
 
-// storeLive replaces the stored map of live releases by the replayed one, in a repair. It writes the root last, so that an incomplete map
-// has no root.
+// storeLive in a repair, replaces the stored map of live releases by the replayed one. It writes the root last, so that an incomplete map has no
+// root. In a check it does nothing.
 func (c *check) storeLive(ctx context.Context) error {
 	if c.repair == nil {
 		return nil
@@ -142,7 +143,7 @@ func (c *check) storeLive(ctx context.Context) error {
 	return errors.Join(failed, c.commitReplacedRows())
 }
 
-// commitReplacedRows commits the rows of the map of live releases that a repair replaces. It does nothing in a check.
+// commitReplacedRows commits the rows of the map of live releases that a repair has replaced. It does nothing in a check.
 func (c *check) commitReplacedRows() error {
 	if c.repair == nil {
 		return nil

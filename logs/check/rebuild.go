@@ -18,8 +18,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// rebuild builds a new store from the files of the damaged one and from the sources, checks it, and swaps the two unless a process reads
-// the damaged one. why is the damage.
+// rebuild builds a new store beside the damaged one, from its files and from the sources, checks it deeply, and swaps the two; it does not swap them
+// if this process reads the damaged one. why is the damage, for the result.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
 	if err := e.checkSpace(e.sizeOf(storeName) - e.sizeOf(buildingName)); err != nil {
@@ -62,7 +62,7 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	return e.swap()
 }
 
-// readLog finds the entries that the damaged store has.
+// readLog finds the signed entries and the later ones that the damaged store has. It returns an error if nothing says which entries the log had.
 func (e *engine) readLog(ctx context.Context) error {
 	signed := e.signed
 	if e.accepting {
@@ -76,7 +76,7 @@ func (e *engine) readLog(ctx context.Context) error {
 	return e.damaged.readLog(ctx, signed)
 }
 
-// signedNotes yields the signed checkpoints that were found in the files of the damaged store, and those of the sources.
+// signedNotes yields the signed checkpoints that were found in the files of the damaged store, and those of the sources. None is verified.
 func (e *engine) signedNotes(ctx context.Context) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if e.damaged != nil {
@@ -90,7 +90,7 @@ func (e *engine) signedNotes(ctx context.Context) iter.Seq[[]byte] {
 	}
 }
 
-// sourceNotes yields the signed checkpoints of the sources that have the log, unverified.
+// sourceNotes yields the checkpoints of those sources that have the log, unverified, with their signatures.
 func (e *engine) sourceNotes(ctx context.Context) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, source := range e.RepairOptions.Sources {
@@ -105,7 +105,7 @@ func (e *engine) sourceNotes(ctx context.Context) iter.Seq[[]byte] {
 	}
 }
 
-// checkComparable returns an error if neither a signed checkpoint nor the damaged store says which entries the log has.
+// checkComparable returns an error if neither a signed checkpoint nor the damaged store's own tree says which entries the log has.
 func (e *engine) checkComparable() error {
 	switch {
 	case e.signed.Size > 0:
@@ -120,8 +120,8 @@ func (e *engine) checkComparable() error {
 	return fmt.Errorf("the log was signed with %s, and the key folder %s has no checkpoint signed with it, without which nothing can be compared: name the right one with --keys", key, e.Keys)
 }
 
-// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It tries the sources in several
-// orders, because one of them may lie.
+// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It tries the sources in several orders, each
+// with a new store, because one of them may lie. If none gives the signed entries, the error is a [*LossError].
 func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
 	var first Source
@@ -133,7 +133,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 		if remaining := e.signedAtSources(ctx); remaining.Size > entries {
 			base, e.signed = nil, remaining
 		} else if base == nil {
-			return e.errNothingLeft()
+			return e.nothingLeftError()
 		}
 	}
 	attempts := sourceOrders(first, e.RepairOptions.Sources)
@@ -178,7 +178,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 	return e.lossError(problems)
 }
 
-// openBuilding opens the new store.
+// openBuilding opens the new store, which it creates or which an interrupted repair has begun, and its log.
 func (e *engine) openBuilding() (err error) {
 	dir := e.path(buildingName)
 	if e.store, err = kvstore.Open(dir, e.storeOptions()); err != nil {
@@ -189,7 +189,8 @@ func (e *engine) openBuilding() (err error) {
 	return err
 }
 
-// appendSigned appends the signed entries from the sources in order, and compares the result with the signed root.
+// appendSigned appends the signed entries that the new store lacks, from the sources in the given order, and compares the result with the signed
+// root.
 func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	if e.signed.Size == 0 {
 		return nil
@@ -210,7 +211,7 @@ func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	return err
 }
 
-// appendRaw appends entries to the log of the new store.
+// appendRaw appends entries to the log of the new store, in one batch.
 func (e *engine) appendRaw(batch []logs.Indexed) error {
 	return e.log.Update(func(tx *logs.Tx) error {
 		for _, entry := range batch {
@@ -222,10 +223,11 @@ func (e *engine) appendRaw(batch []logs.Indexed) error {
 	})
 }
 
-// isDamagedStore reports whether a source is the damaged store.
+// isDamagedStore reports whether a source is the scan of the damaged store.
 func (e *engine) isDamagedStore(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
 
-// appendUnsigned appends the entries after the signed ones that belong to the tree of base. It lists those that are lost.
+// appendUnsigned appends the entries after the signed ones that belong to the tree of base, from any source. It lists in the result those that are
+// lost. It returns a [*LossError] if nothing was signed and entries are lost. It does nothing if base is nil.
 func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 	if base == nil {
 		return nil
@@ -267,7 +269,7 @@ func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 	return nil
 }
 
-// addLostEntries lists unsigned entries as lost, one by one. err is why the first cannot be read.
+// addLostEntries lists the unsigned entries between two indexes as lost, one by one, and reports them. err is why the first cannot be read.
 func (e *engine) addLostEntries(from, to int64, err error) {
 	problem := "it was not signed yet, and cannot be read"
 	if err != nil {
@@ -283,7 +285,8 @@ func (e *engine) addLostEntries(from, to int64, err error) {
 	}
 }
 
-// buildRest writes everything but the log into the new store: contents, views, and rows that do not follow from the log.
+// buildRest writes everything but the log into the new store: contents, views, rows that do not follow from the log, and queue rows for missing
+// encodings.
 func (e *engine) buildRest(ctx context.Context) error {
 	c := e.newContents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
@@ -318,7 +321,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 	return errors.Join(c.queueEncodings(), c.listLost(ctx))
 }
 
-// deriveViews derives all views from the log of the new store.
+// deriveViews writes the views that follow from the log into the new store. It skips entries whose contents are lost.
 func (e *engine) deriveViews(ctx context.Context) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -346,7 +349,7 @@ func (e *engine) deriveViews(ctx context.Context) error {
 	return w.commit()
 }
 
-// checkBuilt checks the new store deeply. It returns an error if anything is wrong but contents that are listed as lost.
+// checkBuilt checks the new store deeply. It returns an error if anything is wrong but the key folder and contents that are listed as lost.
 func (e *engine) checkBuilt(ctx context.Context) error {
 	o := e.storeOptions()
 	o.ReadOnly = true
@@ -371,7 +374,7 @@ func (e *engine) checkBuilt(ctx context.Context) error {
 // reserve is what has to be left on the disk beside the new store.
 const reserve = 256 << 20
 
-// checkSpace returns an error if the disk has no room for need bytes.
+// checkSpace returns [kvstore.ErrDiskFull] if the disk does not have need bytes free beside a reserve.
 func (e *engine) checkSpace(need int64) error {
 	usage, err := vfs.Default.GetDiskUsage(e.Data)
 	if err != nil {
@@ -384,7 +387,7 @@ func (e *engine) checkSpace(need int64) error {
 	return nil
 }
 
-// checkSpaceForFiles returns an error if the disk has no room for the files of all manifests in the new store.
+// checkSpaceForFiles returns [kvstore.ErrDiskFull] if the disk has no room for the files of all manifests in the new store.
 func (e *engine) checkSpaceForFiles() error {
 	var need int64
 	seen := make(map[kvstore.Hash]struct{})
@@ -409,7 +412,7 @@ func (e *engine) checkSpaceForFiles() error {
 	return e.checkSpace(need - e.sizeOf(buildingName))
 }
 
-// sizeOf returns how many bytes the files of a folder in the data folder have, as far as that can be read.
+// sizeOf returns how many bytes the files directly in a folder of the data folder have, as far as that can be read.
 func (e *engine) sizeOf(name string) int64 {
 	size, _ := folderSize(vfs.Default, e.path(name))
 	return size

@@ -55,7 +55,7 @@ type RepairOptions struct {
 	Now func() time.Time
 }
 
-// setDefaults sets the fields that have a default.
+// setDefaults replaces a nil Logger, Report, Progress and Now by defaults.
 func (o *RepairOptions) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -118,7 +118,7 @@ type Lost struct {
 	Problem string `json:"problem"`
 }
 
-// Err returns what could not be repaired and what would help, nil if nothing is wrong any more.
+// Err returns an error that says how much could not be repaired and what would help; nil if everything that was found is repaired.
 func (r *RepairResult) Err() error {
 	n := int(r.Findings - r.Repaired)
 	if n <= 0 {
@@ -134,7 +134,7 @@ func (r *RepairResult) Err() error {
 	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
 }
 
-// useOf returns the counts of a source, which it adds if they are missing.
+// useOf returns the counts of a source in the result, which it adds if they are missing, for the caller to increase.
 func (r *RepairResult) useOf(s Source) *Use {
 	for i := range r.Sources {
 		if r.Sources[i].Name == s.Name() {
@@ -167,14 +167,14 @@ type engine struct {
 	shown  time.Time
 }
 
-// newEngine returns an engine with the defaults of its options.
+// newEngine returns the engine of one repair with the options o, in which it sets defaults. It has no store yet.
 func newEngine(o RepairOptions) *engine {
 	o.setDefaults()
 	return &engine{RepairOptions: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
 }
 
-// restoreKeys reads which checkpoint was signed last. A key folder that has lost it gets the newest of notes, the signed checkpoints in the
-// store.
+// restoreKeys reads into e.signed which checkpoint was signed last, from the key folder. A key folder that has lost it gets the newest of notes,
+// which are signed checkpoints, and that is reported as a finding. Without a key folder it does nothing.
 func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	if e.Keys == "" {
 		return nil
@@ -196,7 +196,7 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	return nil
 }
 
-// finishResult completes the result of a repair that began at start, and returns it.
+// finishResult completes the result of a repair that began at start, by the traffic of each source and the duration, and returns it.
 func (e *engine) finishResult(start time.Time) RepairResult {
 	for _, s := range e.RepairOptions.Sources {
 		u := e.result.useOf(s)
@@ -210,14 +210,14 @@ func (e *engine) finishResult(start time.Time) RepairResult {
 	return e.result
 }
 
-// updateResult changes the result under a lock.
+// updateResult calls fn with the result under the lock.
 func (e *engine) updateResult(fn func(*RepairResult)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fn(&e.result)
 }
 
-// addFinding reports a finding that the check at the end does not count again.
+// addFinding counts a finding in the result and reports it. The check at the end of the repair must not find it again.
 func (e *engine) addFinding(f Finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,14 +228,14 @@ func (e *engine) addFinding(f Finding) {
 	e.Report(f)
 }
 
-// addLost lists a content as lost and reports it.
+// addLost lists a content as lost in the result, and reports it as a finding.
 func (e *engine) addLost(h kvstore.Hash, l Lost) {
 	e.gone[h] = struct{}{}
 	e.result.Lost = append(e.result.Lost, l)
 	e.addFinding(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
 }
 
-// reportProgress reports how far a step is, at most five times a second.
+// reportProgress calls [RepairOptions.Progress] with how far a step is: done of of, at most five times a second and at its end.
 func (e *engine) reportProgress(step string, done, of int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -245,8 +245,8 @@ func (e *engine) reportProgress(step string, done, of int64) {
 	}
 }
 
-// runFinalCheck runs a check and adds its summary to the result, without findings about contents that are listed as lost. It returns the
-// findings that are not repaired.
+// runFinalCheck calls run, which checks the store, and adds its summary to the result. It leaves out findings about contents that are listed as lost,
+// and about a loss that the operator accepts. It returns the findings that are not repaired.
 func (e *engine) runFinalCheck(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
 	var left []Finding
 	before, repaired := e.result.Findings, e.result.Repaired
@@ -269,7 +269,7 @@ func (e *engine) runFinalCheck(run func(report func(Finding)) (Summary, error)) 
 	return left, err
 }
 
-// isLostContent reports whether a finding at where is about a content that is listed as lost.
+// isLostContent reports whether a finding's place, where, begins with the hash of a content that is listed as lost.
 func (e *engine) isLostContent(where string) bool {
 	hash, _, _ := strings.Cut(where, " ")
 	h, err := kvstore.ParseHash(hash)
@@ -280,7 +280,7 @@ func (e *engine) isLostContent(where string) bool {
 	return ok
 }
 
-// checkOptions returns the options of the check at the end of a repair.
+// checkOptions returns the options of the check at the end of a repair; deep has it decode all contents.
 func (e *engine) checkOptions(deep bool) Options {
 	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.reportProgress("checking", p.Entries, p.Of) }}
 }
@@ -296,16 +296,17 @@ const (
 	keptPattern  = "store.damaged-"  // what a new one has replaced, with the time in keptTime
 )
 
-// path returns the path of a file or folder in the data folder.
+// path returns the path of the file or folder with this name in the data folder.
 func (o *RepairOptions) path(name string) string { return filepath.Join(o.Data, name) }
 
-// storeOptions returns the options with which stores are opened.
+// storeOptions returns the options with which a repair opens stores.
 func (o *RepairOptions) storeOptions() kvstore.Options {
 	return kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger}
 }
 
-// Repair repairs the store of a data folder that no process has open. It returns the result with
-// an error too, as far as it got.
+// Repair repairs the store of a data folder that no process has open: in place, or by building a new one, which takes its place. It first completes a
+// repair that was interrupted. With AcceptLoss it gives up signed entries that no source has. It returns the result with an error too, as far as it
+// got.
 func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	start := e.Now()
@@ -325,7 +326,7 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	return e.finishResult(start), err
 }
 
-// repair repairs the store in place if that is possible, and otherwise builds a new one.
+// repair repairs the store of the data folder in place if that is possible, and otherwise builds a new one.
 func (e *engine) repair(ctx context.Context) error {
 	why, err := e.findDamage(ctx)
 	if why == nil && err == nil {

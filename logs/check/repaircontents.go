@@ -36,12 +36,12 @@ type contentRepair struct {
 	why   map[kvstore.Hash]error
 }
 
-// newContents returns what repairs the contents that the first size entries of the log name.
+// newContents returns a repair of the contents that the first size entries of the log name. The caller releases its pins at the end.
 func (e *engine) newContents(size int64) *contentRepair {
 	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: replication.NewBudget(), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
-// repairDocuments repairs the contents that the entries name themselves.
+// repairDocuments repairs the contents that the log's entries name themselves, such as manifests and package JSONs.
 func (c *contentRepair) repairDocuments(ctx context.Context) error {
 	return c.forEachEntry(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {
@@ -50,7 +50,7 @@ func (c *contentRepair) repairDocuments(ctx context.Context) error {
 	})
 }
 
-// repairFiles repairs the files of all releases, except those that were erased.
+// repairFiles repairs the files of all releases, except those that were erased and releases that a mirror leaves out.
 func (c *contentRepair) repairFiles(ctx context.Context) error {
 	erased, err := readErasures(ctx, c.store, 0)
 	if err != nil {
@@ -76,7 +76,8 @@ func (c *contentRepair) repairFiles(ctx context.Context) error {
 	})
 }
 
-// forEachEntry calls fn for each entry, and waits until the repairs that fn has started are done.
+// forEachEntry calls fn for each entry of the log, and then waits until the repairs that fn has started are done. step is the name under which it
+// reports progress.
 func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
 	c.jsons = make(map[string]kvstore.Hash)
 	var inner context.Context
@@ -104,7 +105,7 @@ func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(c
 	return ctx.Err()
 }
 
-// startRepair starts the repair of a content, unless that was started before.
+// startRepair starts the repair of a content in the background, unless that was started before. It waits if too many are running.
 func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
@@ -132,7 +133,8 @@ func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	})
 }
 
-// repairContent restores one content from its sound encodings or from a source. If none has it, it records why and returns no error.
+// repairContent restores one content from its sound encodings or from a source, and reports that. If none has it, it records why and returns no
+// error. A content that was erased since the repair began stays erased.
 func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.RepairContent(w.Hash)
 	switch {
@@ -186,7 +188,8 @@ func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted)
 	return nil
 }
 
-// storeContent stores a content that a source had. absent says that the store had nothing of it; then the write does not wait for the disk.
+// storeContent stores a content with the encodings that a source had. absent says that the store had nothing of it; then the write does not wait for
+// the disk.
 func (c *contentRepair) storeContent(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
 	size := int64(len(identity))
 	if absent {
@@ -198,7 +201,8 @@ func (c *contentRepair) storeContent(h kvstore.Hash, identity []byte, found repl
 	return c.store.ImproveContent(h, size, found.Squeezed, found.Coded)
 }
 
-// fetchContent returns a content from the first source that has it.
+// fetchContent returns a content from the first source that has it: its own bytes, and its verified encodings. The error says why each source does
+// not.
 func (c *contentRepair) fetchContent(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
 	var failed []error
 	for _, s := range c.sources {
@@ -224,7 +228,7 @@ var errNoSource = errors.New("no source was given")
 // describeContent returns a content's hash and the place that needs it, for messages.
 func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf names a place that needs a content: the path of a file's URL, or an entry.
+// placeOf returns the place that needs a content, for messages: the path of a file's URL, or an entry.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
 		return assetPath(w.Entry, w.File)
@@ -232,12 +236,12 @@ func placeOf(w replication.Wanted) string {
 	return fmt.Sprintf("entry %d (%s %s %s)", w.Entry.Index, w.Entry.Kind, w.Entry.Package, w.Entry.Version)
 }
 
-// assetPath returns the path of a file's URL.
+// assetPath returns the path of the URL at which a file is served, not encoded.
 func assetPath(e logs.Indexed, file *logs.File) string {
 	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
 }
 
-// queueEncodings queues encodings to make again, of contents that came in some of theirs only, and deltas.
+// queueEncodings writes the queue rows for encodings and deltas that have to be made or fetched again, because the restored contents lack them.
 func (c *contentRepair) queueEncodings() error {
 	w := newRowWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -250,7 +254,8 @@ func (c *contentRepair) queueEncodings() error {
 	return w.commit()
 }
 
-// repairDeltas deletes the deltas of an open store that are damaged, or lack their content or dictionary, and queues them to be made or fetched again.
+// repairDeltas deletes the damaged deltas of an open store, also those that lack their content or dictionary, queues them to be made or fetched
+// again, and reports each.
 func (c *contentRepair) repairDeltas(ctx context.Context) error {
 	return c.store.DamagedDeltas(ctx, true, func(d kvstore.DamagedDelta) error {
 		c.addFinding(Finding{Kind: Content, Where: placeOfDelta(d), Problem: d.String(), Repaired: true})
@@ -258,7 +263,7 @@ func (c *contentRepair) repairDeltas(ctx context.Context) error {
 	})
 }
 
-// listLost lists every place that needs a content which no source has.
+// listLost lists in the result every place that needs a content which no source has.
 func (c *contentRepair) listLost(ctx context.Context) error {
 	lost := make(map[kvstore.Hash]error)
 	for h, there := range c.done {
@@ -300,14 +305,15 @@ type erasures struct {
 	unknown  map[release]struct{} // releases whose lists of erased contents cannot be read
 }
 
-// has reports whether a content of an entry was erased, or may have been.
+// has reports whether the content h, which the entry e names, was erased, or may have been because the list of erased contents is lost.
 func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 	_, gone := x.contents[h]
 	_, unknown := x.unknown[release{e.Package, e.Version}]
 	return gone || unknown
 }
 
-// readErasures reads which contents the entries from an index on erase, without those that a later entry publishes again.
+// readErasures returns which contents the entries from the index from on erase, without those that a later entry publishes again. A list of erased
+// contents that cannot be read makes its release unknown, without an error.
 func readErasures(ctx context.Context, store *kvstore.Store, from int64) (erasures, error) {
 	x := erasures{make(map[kvstore.Hash]struct{}), make(map[release]struct{})}
 	for e, err := range logs.Entries(store, from) {

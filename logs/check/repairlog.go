@@ -18,6 +18,7 @@ type LossError struct {
 	Problem error        // why the sources could not supply the entries
 }
 
+// Error returns which entries are lost, and what the operator can do.
 func (e *LossError) Error() string {
 	text := fmt.Sprintf("the damaged store has other log entries than the %d that were signed, and no source has those", e.Size)
 	if len(e.Entries) > 0 {
@@ -35,7 +36,8 @@ func (e *LossError) Error() string {
 
 func (e *LossError) Unwrap() error { return e.Problem }
 
-// lossError returns the error of signed entries that no source has, and lists each of them.
+// lossError returns the [*LossError] for signed entries that no source has, and reports each of them as a finding. problems are why the attempts
+// failed.
 func (e *engine) lossError(problems []error) error {
 	missing := []logs.Range{{From: 0, To: e.signed.Size}}
 	if e.damaged != nil {
@@ -54,8 +56,8 @@ func (e *engine) lossError(problems []error) error {
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")
 
-// sourceOrders returns the orders in which sources are tried: all of them, and each alone, because one of the others may lie. first, which
-// may be nil, precedes the others, and is tried alone and left out, too.
+// sourceOrders returns the orders in which sources are tried for the log: all of them together, and each alone, because one of the others may lie.
+// first, which may be nil, precedes the others in some of them.
 func sourceOrders(first Source, others []Source) [][]Source {
 	var all [][]Source
 	with := func(more ...Source) {
@@ -81,7 +83,7 @@ func sourceOrders(first Source, others []Source) [][]Source {
 	return all
 }
 
-// namesOf returns the names of sources, for messages.
+// namesOf returns the names of sources, separated by commas, for messages.
 func namesOf(order []Source) string {
 	var names []string
 	for _, s := range order {
@@ -90,7 +92,8 @@ func namesOf(order []Source) string {
 	return strings.Join(names, ", ")
 }
 
-// forEachSigned calls fn with batches of the signed entries from an index on, each from the first source in order that has it.
+// forEachSigned calls fn with batches of the signed entries from the index from on, each from the first source in order that has it. The entries are
+// parsed, not verified. It reports progress.
 func (e *engine) forEachSigned(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
 	for index := from; index < e.signed.Size; {
 		source, batch, err := e.nextEntries(ctx, order, index, e.signed.Size)
@@ -106,7 +109,8 @@ func (e *engine) forEachSigned(ctx context.Context, order []Source, from int64, 
 	return nil
 }
 
-// nextEntries returns entries from an index on, none after end, from the first source in order that has the one at index.
+// nextEntries returns some entries from index on, none at end or after, from the first source in order that has the one at index. They are parsed,
+// not verified. If a source fails in another way than by not having it, e.unsure records that.
 func (e *engine) nextEntries(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
 	var problems []error
 	for _, s := range order {

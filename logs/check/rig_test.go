@@ -227,7 +227,7 @@ func (r *rig) peer() check.Source {
 }
 
 func peer(url string) check.Source {
-	server := replication.HTTP(verify.Options{Server: url})
+	server := replication.NewServer(verify.Options{Server: url})
 	server.MaxFailures = 64
 	return server
 }

@@ -24,7 +24,8 @@ type Seen struct {
 	Time time.Time `json:"time"`
 }
 
-// ReadSeen reads the file at path. It returns the zero value if the file does not exist.
+// ReadSeen reads the checkpoint that an earlier run recorded in the file at path. It returns the zero value if the file does not exist, and an error
+// if it is damaged.
 func ReadSeen(path string) (s Seen, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +45,7 @@ func ReadSeen(path string) (s Seen, err error) {
 	return s, nil
 }
 
-// Write replaces the file at path.
+// Write replaces the file at path, durably, by one with the checkpoint.
 func (s Seen) Write(path string) error {
 	s.Time = s.Time.UTC().Truncate(time.Second)
 	data, err := json.Marshal(s)

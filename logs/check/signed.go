@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readSigned reads the last signed checkpoint and checks its signature. A log that
-// was signed needs its key folder: if a folder without a key were accepted, a wrong
-// --keys would look like a log that was never signed.
+// readSigned returns the last signed checkpoint from the key folder, the zero one if there is none; it checks its signature and reports what is
+// wrong. A log that was signed needs its key folder: if a folder without a key were accepted, a wrong --keys would look like a log that was never
+// signed.
 func (c *check) readSigned() logs.Checkpoint {
 	signed, key, err := signing.Signed{}, "", error(fs.ErrNotExist)
 	if c.options.Keys != "" {
@@ -40,7 +40,8 @@ func (c *check) readSigned() logs.Checkpoint {
 	return logs.Checkpoint{}
 }
 
-// checkContinues reports a finding unless the log begins with the tree of an earlier checkpoint. what describes the checkpoint.
+// checkContinues reports a finding unless the log begins with exactly the entries of an earlier checkpoint. where is the finding's place, and what
+// describes the checkpoint. It does nothing for the zero checkpoint.
 func (c *check) checkContinues(where, what string, before logs.Checkpoint) {
 	if before == (logs.Checkpoint{}) {
 		return

@@ -25,7 +25,8 @@ type verified struct {
 	logs.Checkpoint
 }
 
-// verifiedEntries returns how many entries an earlier deep check has verified: 0 unless the signed log begins with those of its record.
+// verifiedEntries returns how many first entries an earlier deep check has verified, so that this one may skip them: 0 unless the options allow it
+// and the log begins with the entries of its record. signed is the last signed checkpoint.
 func (c *check) verifiedEntries(signed logs.Checkpoint) int64 {
 	if !c.options.Deep || !c.options.Record || c.options.All || c.repair != nil {
 		return 0
@@ -45,8 +46,8 @@ func (c *check) verifiedEntries(signed logs.Checkpoint) int64 {
 	return v.Size
 }
 
-// writeRecord records up to which checkpoint this deep check has verified everything. If something is wrong it removes the record, so that
-// the next deep check reads everything.
+// writeRecord records in the store's folder that this deep check has verified everything up to the signed checkpoint. If something is wrong it
+// removes the record, so that the next deep check reads everything.
 func (c *check) writeRecord(signed logs.Checkpoint) {
 	var err error
 	switch {
@@ -66,8 +67,8 @@ func (c *check) writeRecord(signed logs.Checkpoint) {
 	}
 }
 
-// replayEarlier replays the earlier entries of a release before the first new entry about it: the views of the release follow from all of
-// them.
+// replayEarlier applies entry e to the replayed map of live releases. Before the first new entry about a release it applies the release's entries
+// before the index from, to the map and to the second set of views: both follow from all of them.
 func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) error {
 	id := release{e.Package, e.Version}
 	if _, done := c.recalled[id]; !done && e.Version != "" {
@@ -109,8 +110,8 @@ func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int
 	}
 }
 
-// compareChangedLive compares what the map of live releases says of the changed releases with what follows from their entries. The
-// map's root is that of the last entry, or the map cannot be read.
+// compareChangedLive compares what the stored map of live releases says about the releases of new entries with what follows from their entries, and
+// reports differences.
 func (c *check) compareChangedLive(ctx context.Context) error {
 	rows := Rows{View: "live", Rows: int64(len(c.recalled))}
 	defer func() { c.summary.Views = append(c.summary.Views, rows) }()

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
-// Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new
-// one in place.
+// Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new one in place later. why
+// is the damage, for the result.
 func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	begun := e.Now()
@@ -25,8 +25,8 @@ func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, err
 	return e.finishResult(begun), err
 }
 
-// Swap puts the store that [Rebuild] has built in the place of the damaged one, which no process may have open, and returns the new name of
-// the damaged one, "" if there was none.
+// Swap puts the store that [Rebuild] has built in the place of the damaged one, which no process may have open. It returns the new path of the
+// damaged one, "" if there was none.
 func Swap(o RepairOptions) (kept string, err error) {
 	o.setDefaults()
 	e := &engine{RepairOptions: o}
@@ -34,7 +34,7 @@ func Swap(o RepairOptions) (kept string, err error) {
 	return e.result.Kept, err
 }
 
-// swap renames the damaged store, and then the new one. After a crash between the steps, [FinishRepair] completes it.
+// swap renames the damaged store, and then the new one into its place. After a crash between the steps, [FinishRepair] completes it.
 func (e *engine) swap() error {
 	ready, store := e.path(readyName), e.path(storeName)
 	if err := rename(e.path(buildingName), ready); err != nil {
@@ -53,7 +53,7 @@ func (e *engine) swap() error {
 	return moveIntoPlace(ready, store, e.Mark)
 }
 
-// moveIntoPlace deletes the mark, which is about the old store, and renames the new store.
+// moveIntoPlace deletes the mark file, which is about the old store, and renames the new store from ready to store.
 func moveIntoPlace(ready, store, mark string) error {
 	if mark != "" {
 		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -63,13 +63,13 @@ func moveIntoPlace(ready, store, mark string) error {
 	return rename(ready, store)
 }
 
-// exists reports whether there is a file or folder at a path.
+// exists reports whether there is a file, folder or symbolic link at a path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// rename renames a file or folder durably.
+// rename renames a file or folder, and waits until the disk has that.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -77,8 +77,8 @@ func rename(from, to string) error {
 	return disk.SyncFolder(vfs.Default, filepath.Dir(to))
 }
 
-// FinishRepair completes, or takes back, a repair of the data folder that was killed while it swapped the stores, and returns what it did,
-// "" for nothing. No process may have the store open. mark is that of [kvstore.Options].
+// FinishRepair completes, or reverts, a repair of the data folder that was interrupted while it swapped the stores, and returns a sentence about what
+// it did, "" for nothing. No process may have the store open. mark is that of [kvstore.Options].
 func FinishRepair(data, mark string) (did string, err error) {
 	ready, store := filepath.Join(data, readyName), filepath.Join(data, storeName)
 	switch {
@@ -112,8 +112,8 @@ const (
 // keptName matches the folders that a repair has named, and none that an operator has named after them.
 var keptName = lazyregexp.New(`^store\.damaged-(\d{8}-\d{6})(?:-\d+)?$`)
 
-// RemoveReplaced removes the stores in a data folder that a repair replaced over a month before now, and returns their paths. Call it
-// only after the present store has been opened: until then a replaced one may be the best copy.
+// RemoveReplaced removes the damaged stores in a data folder that repairs replaced over 30 days before now, and returns their paths. Call it only
+// after the present store has been opened: until then a replaced one may be the best copy.
 func RemoveReplaced(data string, now time.Time) (removed []string, err error) {
 	entries, err := os.ReadDir(data)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +137,7 @@ func RemoveReplaced(data string, now time.Time) (removed []string, err error) {
 	return removed, nil
 }
 
-// RepairInterrupted reports whether a repair of the data folder was interrupted.
+// RepairInterrupted reports whether the data folder has a new store of a repair that was interrupted.
 func RepairInterrupted(data string) bool {
 	return exists(filepath.Join(data, readyName)) || exists(filepath.Join(data, buildingName))
 }

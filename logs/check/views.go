@@ -48,7 +48,8 @@ const minimumSpace = 512 << 20
 // maxMemory bounds a second set of views in memory, because the process may be one that serves.
 const maxMemory = 256 << 20
 
-// newDerivedViews creates an empty set of views in a new folder in temp, or in memory if the disk of temp is full or read-only.
+// newDerivedViews creates an empty second set of views in a new folder in temp, by default the system's. If the disk of temp is almost full or
+// read-only, the set is in memory, and bounded. The caller closes it.
 func newDerivedViews(temp string) (*derivedViews, error) {
 	folder, err := makeFolder(cmp.Or(temp, os.TempDir()))
 	if err != nil {
@@ -58,8 +59,8 @@ func newDerivedViews(temp string) (*derivedViews, error) {
 	return s.open(folder, kvstore.Options{MinFreeBytes: minimumSpace / 2})
 }
 
-// newViewsInMemory creates an empty set of views in memory, whose files may have at most so many bytes. The error of a larger set contains
-// why, the reason that it is not on the disk.
+// newViewsInMemory creates an empty second set of views in memory, whose files may have at most most bytes. The error of a larger set contains why,
+// the reason that it is not on the disk.
 func newViewsInMemory(most int64, why error) (*derivedViews, error) {
 	const dir = "views"
 	memory := vfs.NewMem()
@@ -73,7 +74,7 @@ func newViewsInMemory(most int64, why error) (*derivedViews, error) {
 	return s.open(dir, kvstore.Options{MinFreeBytes: -1, FS: memory})
 }
 
-// open opens the store of the set in dir.
+// open opens the store of the set in dir and returns the set.
 func (s *derivedViews) open(dir string, o kvstore.Options) (_ *derivedViews, err error) {
 	store, err := kvstore.Open(dir, o)
 	if err != nil {
@@ -83,7 +84,7 @@ func (s *derivedViews) open(dir string, o kvstore.Options) (_ *derivedViews, err
 	return s, nil
 }
 
-// makeFolder makes a new folder in temp. It returns an error if the disk of temp has less than minimumSpace.
+// makeFolder makes a new folder in temp, which it creates if it is missing. It returns an error if the disk of temp has less than minimumSpace.
 func makeFolder(temp string) (folder string, err error) {
 	if err := os.MkdirAll(temp, 0o700); err != nil {
 		return "", err
@@ -94,7 +95,7 @@ func makeFolder(temp string) (folder string, err error) {
 	return os.MkdirTemp(temp, "fsck-")
 }
 
-// folderSize returns how many bytes the files of a folder have. A file that is deleted meanwhile does not count.
+// folderSize returns how many bytes the files directly in a folder have. A file that is deleted meanwhile does not count.
 func folderSize(files vfs.FS, dir string) (size int64, err error) {
 	names, err := files.List(dir)
 	if err != nil {
@@ -112,7 +113,7 @@ func folderSize(files vfs.FS, dir string) (size int64, err error) {
 	return size, nil
 }
 
-// close closes and deletes the set.
+// close closes the store of the set and deletes its folder.
 func (s *derivedViews) close() error {
 	return errors.Join(s.batch.Close(), s.store.Close(), s.removeFolder())
 }
@@ -125,7 +126,8 @@ func (s *derivedViews) removeFolder() error {
 	return os.RemoveAll(s.folder)
 }
 
-// apply adds the rows that follow from a change. They can be read after the next commit.
+// apply adds the rows that follow from a change, which an entry made, to the batch. They can be read after the next commit. The caller calls
+// commitIfLarge.
 func (s *derivedViews) apply(c views.Change) error {
 	rows := 4
 	if c.Manifest != nil {
@@ -136,10 +138,10 @@ func (s *derivedViews) apply(c views.Change) error {
 	return views.Apply(s.batch, c)
 }
 
-// commitIfLarge commits the batch if it is large.
+// commitIfLarge commits the batch if it is large, and returns an error if a set in memory is too large.
 func (s *derivedViews) commitIfLarge() error { return s.countAdded(0) }
 
-// addIndex adds the index rows of an entry, whose other rows are not known because its contents are damaged.
+// addIndex adds the index rows of an entry whose other rows are not known, because its contents are damaged.
 func (s *derivedViews) addIndex(e logs.Indexed) error {
 	logs.AddToIndex(s.batch, e.Index, e.Entry)
 	return s.countAdded(4)
@@ -148,7 +150,7 @@ func (s *derivedViews) addIndex(e logs.Indexed) error {
 // commit commits the batch, and returns an error if a set in memory is too large.
 func (s *derivedViews) commit() error { return errors.Join(s.rowWriter.commit(), s.checkSize()) }
 
-// countAdded counts rows that were added to the batch, and commits a large batch.
+// countAdded counts rows that were added to the batch, and commits a large batch, with an error if a set in memory is too large.
 func (s *derivedViews) countAdded(rows int) error {
 	err := s.rowWriter.countAdded(rows)
 	if s.rows == 0 { // it was committed
@@ -157,8 +159,8 @@ func (s *derivedViews) countAdded(rows int) error {
 	return err
 }
 
-// compareViews compares all views with the derived ones; after an earlier deep check only the rows that later entries change. A repair
-// replaces what differs.
+// compareViews compares all views with the second set, and reports differences; after an earlier deep check only the rows that later entries change.
+// A repair replaces rows that differ.
 func (c *check) compareViews(ctx context.Context) error {
 	for _, view := range names {
 		rows := Rows{View: view.name}
@@ -181,8 +183,8 @@ func (c *check) compareViews(ctx context.Context) error {
 	return nil
 }
 
-// compareView compares one view with the derived one and counts its rows. damage is why the view in use cannot be read, err any other
-// error.
+// compareView compares the view in one namespace with the second set, and counts its rows. damage is why the view in use cannot be read, err any
+// other error.
 func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
 	if c.summary.Since == 0 {
 		return c.compareRange(ctx, ns, kvstore.Range{}, rows)
@@ -215,7 +217,7 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 	return nil, nil
 }
 
-// compareRange compares the rows of a view in a range with the derived ones. It returns what compareView returns.
+// compareRange compares the rows of a view in a range with those of the second set. Its results are those of compareView.
 func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
 	have := newCursor(c.snapshot, ns, r)
 	defer have.stop()
@@ -259,7 +261,8 @@ func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstor
 	return nil, nil
 }
 
-// compareRow compares a row in use with the derived row of that key, counts it, and reports a difference. A row that does not exist is nil.
+// compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A row that does not
+// exist is nil; one of them does.
 func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows *Rows) error {
 	if want != nil {
 		rows.Rows++
@@ -280,7 +283,7 @@ func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows 
 	return c.reportRow(ns, *want, true, describeDifference(ns, *have, *want))
 }
 
-// reportRow reports a wrong row. A repair sets the row if it is wanted, and deletes it otherwise.
+// reportRow reports a wrong row. A repair also sets the row if wanted is true, and deletes it otherwise.
 func (c *check) reportRow(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
 	kind := View
 	if ns == kvstore.States {
@@ -293,9 +296,8 @@ func (c *check) reportRow(ns kvstore.Namespace, row kvstore.Item, wanted bool, p
 	return c.repair.replace(ns, row, wanted)
 }
 
-// isTransient reports whether a row is a state that the bot may write by itself. The log says of a
-// version that is not published, refused or withdrawn only whether it
-// was detected; what was tried since, and the time of the next attempt, is the bot's.
+// isTransient reports whether a row is a state of a version that the bot may write by itself. The log says of a version that is not published,
+// refused or withdrawn only whether it was detected; later attempts, and the time of the next one, are the bot's.
 func isTransient(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
 	if err != nil {
@@ -310,7 +312,7 @@ func isTransient(row kvstore.Item) bool {
 	return false
 }
 
-// describeDifference returns how two rows differ, for messages.
+// describeDifference returns how a row in use, have, differs from the derived one, want, for messages.
 func describeDifference(ns kvstore.Namespace, have, want kvstore.Item) string {
 	if ns == kvstore.States {
 		h, herr := views.DecodeState(have)
@@ -322,7 +324,7 @@ func describeDifference(ns kvstore.Namespace, have, want kvstore.Item) string {
 	return "the row differs from what the log says"
 }
 
-// rowName returns the key of a row as an operator would write it.
+// rowName returns the key of a row in readable form, for messages: the view, and the key's parts separated by slashes.
 func rowName(ns kvstore.Namespace, key []byte) string {
 	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
 		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
@@ -347,7 +349,7 @@ type cursor struct {
 	stop    func()
 }
 
-// newCursor returns a cursor at the first row of a range.
+// newCursor returns a cursor at the first row of a range. The caller calls its function stop.
 func newCursor(from kvstore.Reader, ns kvstore.Namespace, r kvstore.Range) *cursor {
 	c := new(cursor)
 	c.advance, c.stop = iter.Pull2(from.Scan(ns, r))

@@ -18,12 +18,12 @@ const (
 	bytesPerCommit     = 4 << 20
 )
 
-// newRowWriter returns a writer that commits after every most rows.
+// newRowWriter returns a writer that commits after about every most rows. The caller calls commit at the end, and closes its batch.
 func newRowWriter(store *kvstore.Store, most int) *rowWriter {
 	return &rowWriter{store: store, batch: store.NewBatch(), most: most}
 }
 
-// replace sets a row if it is wanted, and deletes it otherwise.
+// replace adds to the batch that a row is set if wanted is true, and deleted otherwise, and commits a large batch.
 func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) error {
 	if wanted {
 		w.batch.Set(ns, row.Key, row.Value)
@@ -34,7 +34,7 @@ func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool)
 	return w.countAdded(1)
 }
 
-// countAdded counts rows that were added to the batch, and commits a large batch.
+// countAdded counts rows that the caller has added to the batch, and commits a large batch.
 func (w *rowWriter) countAdded(rows int) error {
 	if w.rows += rows; w.rows < w.most && w.bytes < bytesPerCommit {
 		return nil
@@ -42,7 +42,7 @@ func (w *rowWriter) countAdded(rows int) error {
 	return w.commit()
 }
 
-// commit commits the batch, if it has rows, and begins another one.
+// commit commits the batch, if it has rows, and starts another one.
 func (w *rowWriter) commit() error {
 	if w.rows == 0 {
 		return nil

@@ -32,14 +32,16 @@ const (
 // that says so.
 type withdrawals map[[16]byte]int64
 
-// releaseKey returns the first 16 bytes of the key that a release has in the map of live releases.
+// releaseKey returns the first 16 bytes of the key that an entry's release has in the map of live releases (package livemap), by which withdrawals
+// are looked up.
 func releaseKey(e logs.Indexed) (key [16]byte) {
 	full := livemap.Key(e.Package, e.Version)
 	copy(key[:], full[:])
 	return key
 }
 
-// add records what an entry says about its release: whether the release is withdrawn after the entry.
+// add updates the set by an entry: if it withdraws a release, the release is added with the entry's index; if it publishes or restores one, the
+// release is removed. Entries come in the order of the log.
 func (t withdrawals) add(e logs.Indexed) {
 	switch {
 	case e.Kind.Serves(): // so that its files are needed
@@ -49,7 +51,7 @@ func (t withdrawals) add(e logs.Indexed) {
 	}
 }
 
-// leavesOut reports whether an entry publishes or restores a release that a later entry withdraws, so that its files are not fetched.
+// leavesOut reports whether an entry publishes or restores a release that a later entry in the set withdraws, so that its files are not fetched.
 func (t withdrawals) leavesOut(e logs.Indexed) bool {
 	if !e.Kind.Serves() {
 		return false
@@ -58,8 +60,8 @@ func (t withdrawals) leavesOut(e logs.Indexed) bool {
 	return ok && at > e.Index
 }
 
-// applyNew applies the entries of the source's log that the store lacks. It reads them twice: a release that is withdrawn at the end must
-// not be served in between.
+// applyNew applies the entries of the source's verified log that the store lacks. It reads them twice, because a release that is withdrawn in the end
+// must not be served in between.
 func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
 	withdrawn := withdrawals{}
 	begin := f.Log.Checkpoint().Size
@@ -93,7 +95,7 @@ func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// readEntries returns verified entries of the source's log from an index on. If the source contradicts itself, the error is a
+// readEntries returns some verified entries of the source's log from an index on, at least one. If the source contradicts itself, the error is a
 // [RefusedError].
 func (f *Follower) readEntries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
 	entries, err := log.Entries(ctx, index)
@@ -117,7 +119,7 @@ type pendingEntry struct {
 	dictionaries map[kvstore.Hash][]kvstore.Hash // of the source's deltas, by content
 }
 
-// addDictionaries records the dictionaries against which the source has deltas of a content.
+// addDictionaries records the hashes of the dictionaries against which the source has deltas of the content h. It is safe for concurrent use.
 func (c *pendingEntry) addDictionaries(h kvstore.Hash, dictionaries []kvstore.Hash) {
 	if len(dictionaries) == 0 {
 		return
@@ -127,12 +129,14 @@ func (c *pendingEntry) addDictionaries(h kvstore.Hash, dictionaries []kvstore.Ha
 	c.dictionaries[h] = dictionaries
 }
 
-// newPending prepares an entry whose contents it will fetch. absent says that the files of its release are left out.
+// newPending returns an entry whose contents are to be fetched, with a set of pins for them, which the caller releases. absent says that the files of
+// its release are left out.
 func (f *Follower) newPending(e logs.Indexed, absent bool) *pendingEntry {
 	return &pendingEntry{entry: e, absent: absent, pins: f.Store.Pin(), done: make(chan error, 1), dictionaries: make(map[kvstore.Hash][]kvstore.Hash)}
 }
 
-// apply fetches the contents of several entries at once and commits the entries in their order.
+// apply fetches the contents of several entries at the same time, and commits the entries in their order, each when its contents are stored. It
+// fetches nothing beyond an entry that erases contents until that is committed.
 func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn withdrawals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	queue := make(chan *pendingEntry, entriesAtOnce)
@@ -189,8 +193,8 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 	return ctx.Err()
 }
 
-// leavesOut reports whether the files of a release are left out when an entry about it is applied: it is withdrawn later, or not wanted
-// here.
+// leavesOut reports whether the files of a release are left out when an entry that publishes or restores it is applied: it is withdrawn later, or not
+// wanted here.
 func (f *Follower) leavesOut(e logs.Indexed, withdrawn withdrawals) bool {
 	return withdrawn.leavesOut(e) || e.Kind.Serves() && !f.wants(e.Package, e.Version)
 }
@@ -200,13 +204,13 @@ type partialSource interface {
 	Has(pkg, version string) bool
 }
 
-// wants reports whether to store the files of a release: [Options.Only] selects it, and the source has its files.
+// wants reports whether the store is to have the files of a release: [Options.Only] selects it, and the source has its files.
 func (f *Follower) wants(pkg, version string) bool {
 	p, partial := f.Source.(partialSource)
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
-// fetchEntry stores all contents that a pending entry needs: those that it names itself, and the files of its release.
+// fetchEntry stores all contents that a pending entry needs: those that it names itself, and the files of its release unless they are left out.
 func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
 		if err := f.fetchMissing(ctx, c, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry}); err != nil {
@@ -222,7 +226,8 @@ func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	return nil
 }
 
-// fetchRelease verifies the manifest of a pending entry and stores the files of the release, unless they are left out.
+// fetchRelease verifies that the manifest of a pending entry belongs to the entry, and stores the files of the release unless they are left out. A
+// manifest that does not is a [RefusedError].
 func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	content, err := f.Store.Content(c.entry.Manifest)
 	if err != nil {
@@ -248,7 +253,7 @@ func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	return f.fetchFiles(ctx, c, m.Files)
 }
 
-// fetchFiles stores the contents of files that the store lacks, several at once.
+// fetchFiles stores the contents of the files of a pending entry's release that the store lacks, several at the same time.
 func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs.File) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(filesAtOnce)
@@ -274,8 +279,8 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 	return group.Wait()
 }
 
-// fetchMissing stores a content that a pending entry needs, unless the store has it. If another goroutine is fetching the same content, it
-// waits for that and returns its error.
+// fetchMissing pins a content that a pending entry needs, and fetches and stores it unless the store has it. If another goroutine is fetching the
+// same content, it waits for that and returns its error.
 func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) error {
 	if there, err := c.pins.Has(w.Hash); there || err != nil {
 		return err
@@ -289,8 +294,8 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 	return err
 }
 
-// fetch fetches a content and calls use with it. It waits until the memory for that is free. If the source sends other bytes, the error is
-// a [RefusedError].
+// fetch waits for memory, fetches a content and calls use with its decoded bytes and its encodings. If the source sends other bytes, the error is a
+// [RefusedError].
 func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
 	release, err := f.memory.Take(ctx, w)
 	if err != nil {
@@ -307,7 +312,8 @@ func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, fo
 	return use(data, found)
 }
 
-// storeContent stores a content in the encodings that the source sent. The store makes other encodings when clients request them.
+// storeContent stores a content in the encodings that the source sent, and counts it; data are the decoded bytes. The server makes other encodings
+// when clients request them.
 func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error {
 	if err := f.Store.PutContent(h, int64(len(data)), found.Squeezed, found.Coded); err != nil {
 		return err
@@ -317,7 +323,8 @@ func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error 
 	return nil
 }
 
-// commitEntry appends a pending entry to the log and writes the views that follow from it, in one batch.
+// commitEntry appends a pending entry to the log in the store, with the rows of the views that follow from it, in one synced batch, and reports the
+// progress. Its contents are stored already.
 func (f *Follower) commitEntry(c *pendingEntry) error {
 	err := f.Log.Update(func(tx *logs.Tx) error {
 		e, err := tx.AppendRaw(c.entry.Raw)
@@ -341,7 +348,8 @@ func (f *Follower) commitEntry(c *pendingEntry) error {
 	return nil
 }
 
-// addViews adds to a batch the rows that follow from a pending entry, and removes the contents that it erases.
+// addViews adds to a batch the rows of the views that follow from a pending entry and queue rows for better encodings and deltas. If the entry erases
+// contents, it adds their removal.
 func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 	change, err := views.Load(f.Store, c.entry)
 	if err != nil {
@@ -366,12 +374,12 @@ func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 	return views.Apply(b, change)
 }
 
-// reportProgress reports how many entries are applied, and what was fetched so far.
+// reportProgress puts into the state how many entries are applied, and how many contents and bytes were fetched so far.
 func (f *Follower) reportProgress(entries int64) {
 	f.updateState(func(s *State) { s.Entries, s.Files, s.Bytes = entries, f.files.Load(), f.bytes.Load() })
 }
 
-// fillAbsent fetches the files of live releases that were left out before and are wanted now.
+// fillAbsent fetches the files of live releases that were left out before and that [Options.Only] and the source now allow.
 func (f *Follower) fillAbsent(ctx context.Context) error {
 	for item, err := range f.Store.Scan(kvstore.Absent, kvstore.Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -399,7 +407,8 @@ func (f *Follower) fillAbsent(ctx context.Context) error {
 	return nil
 }
 
-// fillRelease fetches the files of a release that was left out, and adds it to the views.
+// fillRelease fetches the files of a release that was left out, and adds it to the views, so that it is served. c is the entry that publishes or
+// restores it.
 func (f *Follower) fillRelease(ctx context.Context, c *pendingEntry) error {
 	defer c.pins.Release()
 	if err := f.fetchEntry(ctx, c); err != nil {

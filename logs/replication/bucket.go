@@ -25,13 +25,13 @@ type Bucket struct {
 	requests, received atomic.Int64
 }
 
-// Name implements [Source].
+// Name implements [Source]: it returns the name of the bucket.
 func (s *Bucket) Name() string { return s.Bucket.String() }
 
-// Spent returns how many requests there were, and how many bytes of objects were received.
+// Spent returns how many requests the source has sent, and how many bytes of objects it has received.
 func (s *Bucket) Spent() (requests, bytes int64) { return s.requests.Load(), s.received.Load() }
 
-// Get implements [Log].
+// Get implements [Log]: it reads the object at a path of the published log.
 func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
 	final := func(err error) bool {
 		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)
@@ -48,13 +48,13 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 	return data, err
 }
 
-// Content implements [Contents].
+// Content implements [Contents]: it reads the object with a content by hash, unencoded.
 func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
 	data, err := s.Get(ctx, tiles.HashPath(w.Hash), w.Limit)
 	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
-// Await polls the bucket until it has another checkpoint.
+// Await implements [Log]: it polls the bucket until it has another checkpoint than the given one. It ignores errors but that of ctx.
 func (s *Bucket) Await(ctx context.Context, checkpoint []byte) error {
 	interval := s.Interval
 	if interval == 0 {

@@ -62,7 +62,7 @@ type bundleHeader struct {
 	Sum kvstore.Hash `json:"sum"`
 }
 
-// encode returns the header in JSON with the sum over it and the members at headPaths, whose bytes are heads.
+// encode returns the header in JSON, with a new sum over itself and over heads, the bytes of the members at headPaths.
 func (h bundleHeader) encode(heads ...[]byte) ([]byte, error) {
 	h.Sum = kvstore.Hash{}
 	data, err := json.Marshal(h)
@@ -82,7 +82,7 @@ type member struct {
 	sum          string
 }
 
-// read returns the member's bytes. If they do not have the hash in its header, the error is [ErrOther].
+// read returns the member's bytes from the bundle's file. If they do not have the hash in its tar header, the error is [ErrOther].
 func (m member) read(file io.ReaderAt) ([]byte, error) {
 	data := make([]byte, m.size)
 	if _, err := file.ReadAt(data, m.offset); err != nil {
@@ -94,7 +94,7 @@ func (m member) read(file io.ReaderAt) ([]byte, error) {
 	return data, nil
 }
 
-// memberSum returns the hash of a member's bytes as its tar header has it.
+// memberSum returns the hash of a member's bytes in the form in which its tar header has it: the beginning of the SHA-256 in hexadecimal.
 func memberSum(data []byte) string {
 	sum := kvstore.Sum(data)
 	return hex.EncodeToString(sum[:15])
@@ -126,13 +126,15 @@ type Bundle struct {
 	index *bundleIndex
 }
 
-// OpenBundle opens a bundle file and checks its form. Its contents are verified as they are read.
+// OpenBundle opens the bundle file at path, and checks that it is complete and well-formed. Its contents are verified as they are read. The caller
+// closes it.
 func OpenBundle(path string) (*Bundle, error) {
 	b := &Bundle{path: path}
 	return b, b.open()
 }
 
-// open opens the file at the path and replaces the one that was open. An incomplete bundle is an error.
+// open opens the file at the bundle's path and replaces the one that was open. It returns an error, and keeps the old one, if the new one is
+// incomplete or malformed.
 func (b *Bundle) open() error {
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -161,34 +163,35 @@ func (b *Bundle) open() error {
 	return nil
 }
 
-// Close closes the file.
+// Close closes the bundle's file.
 func (b *Bundle) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.file.Close()
 }
 
-// Since is the log size from which on the bundle has entries.
+// Since returns the log size from which on the bundle has entries.
 func (b *Bundle) Since() int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.index.header.Since
 }
 
-// Packages are patterns of the releases whose files are in the bundle; none for all.
+// Packages returns the patterns of the releases whose files are in the bundle; none if all are.
 func (b *Bundle) Packages() []string {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.index.header.Packages
 }
 
-// Has reports whether the bundle was made with the files of a release.
+// Has implements partialSource: it reports whether the bundle was made with the files of a release, by its patterns.
 func (b *Bundle) Has(pkg, version string) bool {
 	only, err := ParseOnly(b.Packages())
 	return err == nil && (only == nil || only(pkg, version))
 }
 
-// Name implements [Source]. It is the same for all bundles of a log, because its key is remembered under it.
+// Name implements [Source]. It returns the name of the log in the checkpoint, the same for all bundles of a log, because the log's key is remembered
+// under it; or the path if that cannot be read.
 func (b *Bundle) Name() string {
 	data, err := b.Get(context.Background(), checkpointPath, maxCheckpoint)
 	origin, _, _ := bytes.Cut(data, []byte("\n"))
@@ -198,7 +201,7 @@ func (b *Bundle) Name() string {
 	return "bundle of " + string(origin)
 }
 
-// Get implements [Log].
+// Get implements [Log]: it reads the member with a path of the log.
 func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -212,7 +215,8 @@ func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error
 	return b.read(m)
 }
 
-// Content implements [Contents]. It also verifies the deltas of the content, because a follower takes them only after everything else.
+// Content implements [Contents]. It also reads and checks the deltas of the content, because a follower fetches those only after everything else,
+// when a changed bundle would be found too late.
 func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -246,7 +250,8 @@ func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	return found, ctx.Err()
 }
 
-// Delta implements deltaSource.
+// Delta implements deltaSource: it returns the delta of the content h against a dictionary; size is the content's most bytes. Nothing of it is
+// verified but the hash in its header.
 func (b *Bundle) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -262,7 +267,8 @@ func (b *Bundle) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int
 	return nil, fmt.Errorf("%s: delta of content %s: %w", b.path, h, cmp.Or(ctx.Err(), fs.ErrNotExist))
 }
 
-// membersOf yields the names and places of the members of a content, up to the first whose header is damaged.
+// membersOf yields the names and positions of those members, sorted by hash, that have the given content, up to the first whose header is damaged.
+// The caller holds b.mu.
 func (b *Bundle) membersOf(members []contentMember, h kvstore.Hash) iter.Seq2[string, member] {
 	return func(yield func(string, member) bool) {
 		cut := [16]byte(h[:])
@@ -279,7 +285,7 @@ func (b *Bundle) membersOf(members []contentMember, h kvstore.Hash) iter.Seq2[st
 // maxOverhead is how many bytes an encoding may be larger than the content.
 const maxOverhead = 64 << 10
 
-// read returns the bytes of a member. Its errors name the bundle.
+// read returns the bytes of a member. Its errors name the bundle. The caller holds b.mu.
 func (b *Bundle) read(m member) ([]byte, error) {
 	data, err := m.read(b.file)
 	if err != nil {
@@ -288,7 +294,7 @@ func (b *Bundle) read(m member) ([]byte, error) {
 	return data, err
 }
 
-// Await returns when another file is at the path of the bundle.
+// Await implements [Log]: it polls until another file is at the path of the bundle, and opens that.
 func (b *Bundle) Await(ctx context.Context, _ []byte) error {
 	for {
 		if err := retry.Sleep(ctx, bundleInterval); err != nil {
@@ -305,8 +311,8 @@ func (b *Bundle) Await(ctx context.Context, _ []byte) error {
 	}
 }
 
-// indexBundle reads the headers of all complete members in the first size bytes of a file. It returns an error if a header is not one that
-// a bundle may have there.
+// indexBundle reads the headers of all complete members in the first size bytes of a file, and returns where they are. It returns an error, with the
+// index so far, if a header or padding is not one that a bundle may have there.
 func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 	index := &bundleIndex{log: make(map[string]member)}
 	for index.end+bundleEnd < size {
@@ -341,7 +347,7 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 	return index, nil
 }
 
-// add adds a member to the index. It returns an error if a bundle may not have such a member there.
+// add adds a member to the index. It returns an error if a bundle may not have such a member there. The first one is the header, which it reads.
 func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 	if (x.end == 0) != (name == headerName) {
 		return fmt.Errorf("%q is where it must not be: a bundle begins with %s", name, headerName)
@@ -379,7 +385,7 @@ func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 	return nil
 }
 
-// checkHeader returns an error unless the sum in the header is that of the header and the members at headPaths.
+// checkHeader reads the members at headPaths, and returns an error unless the sum in the bundle's header is that over the header and these members.
 func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 	var heads [][]byte
 	for _, path := range headPaths {
@@ -402,7 +408,7 @@ func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 // contentSuffixes end the names of contents that are encoded.
 var contentSuffixes = map[string]coding.Coding{"": coding.Identity, ".br": coding.Brotli, ".gz": coding.Gzip}
 
-// contentName returns the name of the member that has a content in an encoding.
+// contentName returns the name of the member that has the content h in the encoding c.
 func contentName(h kvstore.Hash, c coding.Coding) string {
 	for suffix, encoding := range contentSuffixes {
 		if encoding == c {
@@ -412,7 +418,7 @@ func contentName(h kvstore.Hash, c coding.Coding) string {
 	panic("replication: an encoding without a suffix")
 }
 
-// parseContentName is the inverse of contentName. It returns false for the name of another member.
+// parseContentName returns the content and the encoding that a member's name says. The result is false for the name of another kind of member.
 func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
 	rest, ok := strings.CutPrefix(name, contentPrefix)
 	hash, suffix, dot := strings.Cut(rest, ".")
@@ -424,12 +430,12 @@ func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
 	return h, encoding, ok && known && err == nil
 }
 
-// deltaName returns the name of the member that has the delta of a content against a dictionary.
+// deltaName returns the name of the member that has the delta of the content h against a dictionary.
 func deltaName(h, dictionary kvstore.Hash) string {
 	return deltaPrefix + base64.RawURLEncoding.EncodeToString(h[:]) + "." + base64.RawURLEncoding.EncodeToString(dictionary[:])
 }
 
-// parseDeltaName is the inverse of deltaName. It returns false for the name of another member.
+// parseDeltaName returns the content and the dictionary that a member's name says. ok is false for the name of another kind of member.
 func parseDeltaName(name string) (h, dictionary kvstore.Hash, ok bool) {
 	of, against, _ := strings.Cut(strings.TrimPrefix(name, deltaPrefix), ".")
 	content, err := base64.RawURLEncoding.DecodeString(of)
@@ -441,7 +447,8 @@ func parseDeltaName(name string) (h, dictionary kvstore.Hash, ok bool) {
 	return h, dictionary, name == deltaName(h, dictionary)
 }
 
-// readMemberHeader reads the tar header at an offset. A header in another form than [memberHeader] writes is an error.
+// readMemberHeader reads the tar header at an offset, and returns the member's name, position and hash. A header in another form than [memberHeader]
+// writes is an error.
 func readMemberHeader(file io.ReaderAt, offset int64) (name string, m member, err error) {
 	block := make([]byte, blockSize)
 	if _, err := file.ReadAt(block, offset); err != nil {
@@ -461,7 +468,8 @@ func readMemberHeader(file io.ReaderAt, offset int64) (name string, m member, er
 	return h.Name, member{offset + blockSize, h.Size, h.Uname}, nil
 }
 
-// memberHeader returns the only tar header that a member with this name, size in bytes and hash may have.
+// memberHeader returns the only tar header that a bundle's member with this name, size in bytes and hash (see memberSum) may have. It returns an
+// error if the name or size exceeds its limit.
 func memberHeader(name string, size int64, sum string) ([]byte, error) {
 	if len(name) > maxMemberName || size < 0 || size > maxMember {
 		return nil, fmt.Errorf("a member %.120q of %d bytes cannot be in a bundle", name, size)
@@ -471,7 +479,7 @@ func memberHeader(name string, size int64, sum string) ([]byte, error) {
 	return block.Bytes(), err
 }
 
-// checkZeros returns an error unless the bytes from one offset to another are zero.
+// checkZeros returns an error unless the bytes of the file between two offsets are all zero.
 func checkZeros(file io.ReaderAt, from, to int64) error {
 	data := make([]byte, to-from)
 	if _, err := file.ReadAt(data, from); err != nil {

@@ -58,8 +58,9 @@ type BundleResult struct {
 // size, resumes it: with its checkpoint, after its last complete member.
 const UnfinishedSuffix = ".unfinished"
 
-// WriteBundle writes a bundle, which is complete when it appears under its name. What it writes is what a [Follower] of
-// the source would read: it makes the same requests.
+// WriteBundle writes a bundle of the source's log and contents to a file at path, which appears there when it is complete. It makes the same requests
+// to the source as a [Follower]. If it is interrupted, the next call with the same path and options resumes the unfinished file. It returns an error
+// if the path exists.
 func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResult, error) {
 	only, err := ParseOnly(o.Packages)
 	if err != nil {
@@ -89,8 +90,8 @@ func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResul
 	return w.result, fmt.Errorf("couldn't write the bundle: %w; run it again to go on with what %s has", err, file.Name())
 }
 
-// openUnfinished opens and locks the unfinished file of the bundle at path, after another process that writes it. It returns an error if
-// the bundle exists, also if the other process has completed it meanwhile.
+// openUnfinished opens and locks the unfinished file of the bundle at path; it waits for another process that writes it. It returns an error if the
+// bundle exists, also if the other process has completed it meanwhile.
 func openUnfinished(path string) (*lockedfile.File, error) {
 	for {
 		if err := checkAbsent(path); err != nil {
@@ -121,7 +122,7 @@ func openUnfinished(path string) (*lockedfile.File, error) {
 	}
 }
 
-// checkAbsent returns an error if there is a file at path, or if this cannot be read.
+// checkAbsent returns an error if there is a file at path, or if that cannot be determined.
 func checkAbsent(path string) error {
 	_, err := os.Lstat(path)
 	switch {
@@ -143,7 +144,7 @@ type bundleWriter struct {
 	result  BundleResult
 }
 
-// write writes the bundle: first what proves its entries, then the contents that they need.
+// write writes the bundle to the unfinished file: first the log with the proofs of its entries, then the contents that the entries need.
 func (w *bundleWriter) write(ctx context.Context) error {
 	resumed, err := w.resume()
 	if err != nil {
@@ -181,8 +182,8 @@ func (w *bundleWriter) write(ctx context.Context) error {
 	return err
 }
 
-// readEntries reads every part of the log that a follower with the first Since entries reads, so that the recorder notes its path. It
-// returns which releases are withdrawn at the end.
+// readEntries reads every part of the log that a follower with the first Since entries will read, so that the recorder records its path. It returns
+// which releases are withdrawn in the end.
 func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (withdrawals, error) {
 	if w.Since > 0 {
 		// The follower's root is not known here: this one is only proven by the tiles.
@@ -205,7 +206,7 @@ func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (withdr
 	return withdrawn, nil
 }
 
-// writeLog writes the header and the parts of the log whose paths the recorder has noted.
+// writeLog writes the header and the parts of the log whose paths the recorder has recorded. size is that of the log.
 func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int64) error {
 	var heads [][]byte
 	for _, path := range headPaths {
@@ -245,7 +246,8 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 	return nil
 }
 
-// writeContents writes the contents that an entry needs.
+// writeContents writes the contents that an entry needs: those that it names, and the files of its release unless it is withdrawn later or not
+// selected.
 func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn withdrawals) error {
 	for _, h := range e.Contents() {
 		if err := w.writeContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e}); err != nil {
@@ -272,7 +274,7 @@ func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdr
 	return nil
 }
 
-// writeContent writes a content in its smallest encoding, after its deltas, unless the bundle has it.
+// writeContent writes a content in its smallest encoding, after its deltas, unless the bundle has it already.
 func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 	name := contentName(wanted.Hash, coding.Identity)
 	if _, ok := w.written[name]; ok {
@@ -290,7 +292,8 @@ func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 	return w.addMember(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
 }
 
-// writeDeltas writes the deltas of a content against dictionaries, except those that the source does not send. The reader of the bundle verifies them.
+// writeDeltas writes the source's deltas of a content against dictionaries. It counts, and leaves out, those that the source fails to send. The
+// reader of the bundle verifies them.
 func (w *bundleWriter) writeDeltas(ctx context.Context, of Wanted, dictionaries []kvstore.Hash) error {
 	source, ok := w.Source.(deltaSource)
 	if !ok {
@@ -313,7 +316,8 @@ func (w *bundleWriter) writeDeltas(ctx context.Context, of Wanted, dictionaries 
 	return nil
 }
 
-// addMember writes a member, unless one with that key was written.
+// addMember writes a member with its tar header and padding, unless one with the same key was written. key is the name without the suffix for an
+// encoding.
 func (w *bundleWriter) addMember(key, name string, data []byte) error {
 	if _, ok := w.written[key]; ok {
 		return nil
@@ -333,7 +337,7 @@ func (w *bundleWriter) addMember(key, name string, data []byte) error {
 	return nil
 }
 
-// flush writes what is buffered.
+// flush writes what is buffered to the file. It does nothing if writing has not begun.
 func (w *bundleWriter) flush() error {
 	if w.out == nil {
 		return nil
@@ -341,8 +345,8 @@ func (w *bundleWriter) flush() error {
 	return w.out.Flush()
 }
 
-// resume truncates the unfinished file after its last complete member and continues there. It returns the log's checkpoint that the earlier
-// run used, by its path; none if it starts again.
+// resume truncates the unfinished file after its last complete member, so that writing continues there. It returns the log's checkpoint that the
+// earlier run used, by its path; nil if the file is started again, since it has other options or too little.
 func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	info, err := w.file.Stat()
 	if err != nil {
@@ -372,8 +376,8 @@ func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	return fixed, err
 }
 
-// resumeContents marks the intact contents and deltas of the unfinished file as written, up to the first that is damaged, as after a power
-// failure.
+// resumeContents marks the intact contents and deltas of the unfinished file as written. From the first damaged one on, as after a power failure,
+// they are written again.
 func (w *bundleWriter) resumeContents() error {
 	index := w.before
 	members := slices.Concat(index.contents, index.deltas)
@@ -408,7 +412,7 @@ type recorder struct {
 	paths map[string]struct{}
 }
 
-// Get implements [Log] and notes the path.
+// Get implements [Log] and records the path.
 func (r *recorder) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	data, ok := r.fixed[path]
 	if ok {

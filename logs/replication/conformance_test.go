@@ -112,7 +112,7 @@ var media = []medium{
 			http.NotFound(w, r)
 		}))
 		t.Cleanup(s.Close)
-		return replication.HTTP(serverOptions(s.URL))
+		return replication.NewServer(serverOptions(s.URL))
 	}},
 	{"bucket", func(t *testing.T, _ *upstream, _, x exposed) replication.Source {
 		b, err := bucket.Open("file://"+t.TempDir(), "", "")

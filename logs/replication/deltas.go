@@ -23,7 +23,7 @@ type deltaSource interface {
 	Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error)
 }
 
-// ReadDictionaries returns the dictionaries against which a store has deltas of a content; none if that cannot be read.
+// ReadDictionaries returns the hashes of the dictionaries against which a store has deltas of a content; none if its list of deltas cannot be read.
 func ReadDictionaries(from kvstore.Getter, h kvstore.Hash) (dictionaries []kvstore.Hash) {
 	deltas, _ := kvstore.ReadDeltas(from, h)
 	for _, d := range deltas {
@@ -32,7 +32,8 @@ func ReadDictionaries(from kvstore.Getter, h kvstore.Hash) (dictionaries []kvsto
 	return dictionaries
 }
 
-// queueDeltas adds rows to a batch that queue the deltas of a content which the source has and the store lacks. Those of newer releases come first.
+// queueDeltas adds rows to a batch that queue, for fetching, the deltas of a content against those of the dictionaries against which the store has
+// none. Deltas of newer releases come first. It adds none if the follower or the source does not support deltas.
 func (f *Follower) queueDeltas(b *kvstore.Batch, released time.Time, h kvstore.Hash, dictionaries []kvstore.Hash) {
 	if _, ok := f.Source.(deltaSource); !ok || !f.Dictionaries || len(dictionaries) == 0 {
 		return
@@ -59,9 +60,9 @@ type queuedDelta struct {
 	err    error // of this attempt
 }
 
-// fetchDeltas fetches queued deltas from the source: the first ones whose keys are not below from. It returns the key from which the next ones follow,
-// nil if there are none. Those that fail stay in the queue, up to deltaTries times. It returns an error, and the queue stays as it is, if the source does not
-// respond.
+// fetchDeltas fetches up to 32 queued deltas from the source, those with the first keys that are not below from, and stores them. It returns the key
+// from which the next ones follow, nil if there are none. Those that fail stay in the queue, up to deltaTries times. If the source does not respond,
+// the error is an *unreachableError, and the queue stays as it is.
 func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, err error) {
 	source, ok := f.Source.(deltaSource)
 	if !ok || !f.Dictionaries {
@@ -93,8 +94,9 @@ func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, e
 	return next, errors.Join(ctx.Err(), f.finishDeltas(ctx, rows))
 }
 
-// finishDeltas deletes the rows of deltas that are done, or were tried too often, and counts the failures of the others. It returns the errors of the others, or,
-// and then it changes nothing, that the source does not respond.
+// finishDeltas updates the queue after attempts to fetch the deltas of rows. It deletes the rows of deltas that are done, or were tried too often,
+// and counts the failures of the others. It returns the errors of the attempts; or an *unreachableError, having changed nothing, if the source does
+// not respond.
 func (f *Follower) finishDeltas(ctx context.Context, rows []queuedDelta) error {
 	var failed []error
 	b := f.Store.NewBatch()
@@ -125,8 +127,8 @@ type unreachableError struct{ error }
 // Unwrap returns why.
 func (e *unreachableError) Unwrap() error { return e.error }
 
-// fetchQueuedDelta fetches the delta that a row of the queue names and stores it. It returns no error, and logs why, if another attempt would not help: the delta
-// does not decode to the content, the source does not have it, or the store lacks the content or the dictionary.
+// fetchQueuedDelta fetches the delta whose queue row has the key row, and stores it. It returns no error, and may log why, if another attempt would
+// not help: the delta does not decode to the content, the source does not have it, or the store lacks the content or the dictionary.
 func (f *Follower) fetchQueuedDelta(ctx context.Context, source deltaSource, row []byte) error {
 	h, dictionary, ok := kvstore.ParseQueuedDeltaKey(row)
 	if !ok {
@@ -145,7 +147,7 @@ func (f *Follower) fetchQueuedDelta(ctx context.Context, source deltaSource, row
 	return nil
 }
 
-// fetchDelta fetches the delta of a content against a dictionary and stores it.
+// fetchDelta fetches the delta of the content h against a dictionary, both of which the store must have, and stores it if it saves enough.
 func (f *Follower) fetchDelta(ctx context.Context, source deltaSource, h, dictionary kvstore.Hash) error {
 	content, err := f.Store.Content(h)
 	if err != nil {

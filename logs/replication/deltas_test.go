@@ -87,12 +87,12 @@ func TestDeltas(t *testing.T) {
 	u := newUpstream(t)
 	u.publishVersions(t)
 	overHTTP := filepath.Join(t.TempDir(), "http.tar")
-	if _, err := replication.WriteBundle(t.Context(), overHTTP, replication.BundleOptions{Source: replication.HTTP(serverOptions(u.url)), Trust: verify.Trust{Key: u.signer.Key()}}); err != nil {
+	if _, err := replication.WriteBundle(t.Context(), overHTTP, replication.BundleOptions{Source: replication.NewServer(serverOptions(u.url)), Trust: verify.Trust{Key: u.signer.Key()}}); err != nil {
 		t.Fatal(err)
 	}
 	const want = "1.0.1 against 1.0.0, 1.0.1 against 1.0.1"
 	for name, source := range map[string]replication.Source{
-		"server": replication.HTTP(serverOptions(u.url)), "folder": replication.FromStore(u.Store, "folder"),
+		"server": replication.NewServer(serverOptions(u.url)), "folder": replication.FromStore(u.Store, "folder"),
 		"bundle": openBundle(t, bundleOf(t, u, 0)), "bundle of a server": openBundle(t, overHTTP),
 	} {
 		for _, enabled := range []bool{true, false} {

@@ -35,14 +35,14 @@ var improvementDelays = []time.Duration{time.Hour, 24 * time.Hour}
 // says how often the content was fetched again before. If the last attempt failed, the time follows at which it was due first.
 var improvementPrefix = kvstore.Prefix("follow", "later")
 
-// improvementKey returns the key of the row that has a content be fetched again at a time.
+// improvementKey returns the key of the row that says that a content is fetched again when it is due.
 func improvementKey(due time.Time, h kvstore.Hash) []byte {
 	key := binary.BigEndian.AppendUint64(improvementPrefix[:len(improvementPrefix):len(improvementPrefix)], uint64(max(0, due.Unix())))
 	return append(key, h[:]...)
 }
 
-// queueImprovements adds rows to a batch that have the files of a young release be fetched again later: the source may have smaller
-// encodings by then.
+// queueImprovements adds rows to a batch that have the files of the release that e publishes be fetched again in an hour, if the release is younger
+// than a day: the source may have smaller encodings by then.
 func (f *Follower) queueImprovements(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
 	now := f.Now()
 	if !e.Kind.Serves() || m == nil || now.Sub(e.Time) > young {
@@ -60,7 +60,7 @@ type improvementRow struct {
 	since int64 // the Unix time at which it was due first
 }
 
-// parseImprovementRow returns what an improvement row says, and false if its format is unknown.
+// parseImprovementRow parses a row about a content that is fetched again; ok is false if its format is unknown.
 func parseImprovementRow(row kvstore.Item) (r improvementRow, ok bool) {
 	key := row.Key[min(len(improvementPrefix), len(row.Key)):]
 	if len(key) != 8+len(r.hash) || len(row.Value) != 1 && len(row.Value) != 1+8 {
@@ -73,12 +73,13 @@ func parseImprovementRow(row kvstore.Item) (r improvementRow, ok bool) {
 	return r, true
 }
 
-// postpone adds to a batch that the content is fetched at another time. The row keeps the time at which it was due first.
+// postpone adds to a batch a row that has the content be fetched again at the time due. The row keeps the time at which it was due first.
 func (r improvementRow) postpone(b *kvstore.Batch, due time.Time) {
 	b.Set(kvstore.Meta, improvementKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
 }
 
-// Improve fetches the smaller encodings that are due from the source, and the queued deltas. It fetches encodings that become due meanwhile between deltas.
+// Improve fetches the smaller encodings that are due from the source, and then the queued deltas. It fetches encodings that become due meanwhile
+// between deltas. It returns the first error.
 func (f *Follower) Improve(ctx context.Context) error {
 	failed := f.improveContents(ctx)
 	for next := []byte(nil); ; {
@@ -93,8 +94,8 @@ func (f *Follower) Improve(ctx context.Context) error {
 	}
 }
 
-// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all
-// others that are due, for a week.
+// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all others
+// that are due, for up to a week. It stops after mostFailed failures, whose errors it returns.
 func (f *Follower) improveContents(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}
@@ -138,8 +139,8 @@ func (f *Follower) improveContents(ctx context.Context) error {
 	return errors.Join(append(failed, moved.Commit())...)
 }
 
-// firstRow returns a copy of the first row of a range; ok reports whether there is one. A scan that stayed open while contents are fetched
-// would keep the store from reclaiming space.
+// firstRow returns a copy of the first row of a range; ok reports whether there is one. Its scan ends at once: one that stayed open while contents
+// are fetched would keep the store from reclaiming space.
 func (f *Follower) firstRow(ns kvstore.Namespace, of kvstore.Range) (row kvstore.Item, ok bool, err error) {
 	for item, err := range f.Store.Scan(ns, of) {
 		return kvstore.Item{Key: bytes.Clone(item.Key), Value: bytes.Clone(item.Value)}, err == nil, err
@@ -147,8 +148,8 @@ func (f *Follower) firstRow(ns kvstore.Namespace, of kvstore.Range) (row kvstore
 	return row, false, nil
 }
 
-// improveContent fetches a content again, stores its encodings that are smaller, and queues the deltas that are new. It ignores a content that the store or the source no
-// longer has.
+// improveContent fetches a content again, stores those of its encodings that are smaller, and queues the deltas that the store lacks. It ignores a
+// content that the store or the source no longer has.
 func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	content, err := f.Store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -175,8 +176,8 @@ func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	return err
 }
 
-// improveRegularly fetches the smaller encodings and deltas that are due, at intervals, until ctx ends. It starts when the store has caught up with the
-// source once, because deltas need contents that may still be missing.
+// improveRegularly calls improveAndLog every ten minutes until ctx ends, once the store has caught up with the source, because deltas need contents
+// that may still be missing before.
 func (f *Follower) improveRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, improvementInterval) == nil {
 		if f.State().Ready {
@@ -185,7 +186,7 @@ func (f *Follower) improveRegularly(ctx context.Context) {
 	}
 }
 
-// improveAndLog fetches the smaller encodings and deltas that are due, and logs an error.
+// improveAndLog calls [Follower.Improve], which fetches the smaller encodings and deltas that are due, and logs its error.
 func (f *Follower) improveAndLog(ctx context.Context) {
 	if err := f.Improve(ctx); err != nil && ctx.Err() == nil {
 		f.Logger.Warn("couldn't take over the smaller codings of the source; it is tried again", "source", f.Source.Name(), "err", err)

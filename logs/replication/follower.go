@@ -79,7 +79,7 @@ type State struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Describe returns lines of text about the state, "" for nil.
+// Describe returns lines of text about the state for an operator, "" for nil.
 func (s *State) Describe() string {
 	if s == nil {
 		return ""
@@ -115,7 +115,7 @@ type Follower struct {
 	seen  []byte // the source's checkpoint, as it was sent last
 }
 
-// Open returns a follower and locks its key folder. Close it before the store.
+// Open returns a follower that continues where the key folder and the store say. It locks the key folder. The caller closes it before the store.
 func Open(o Options) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -132,7 +132,7 @@ func Open(o Options) (*Follower, error) {
 	return f, nil
 }
 
-// restoreState reads from the key folder and the store which checkpoint was applied last and which key is trusted.
+// restoreState reads from the key folder and the store which checkpoint was served last and which key is trusted, and initializes the state.
 func (f *Follower) restoreState() (err error) {
 	if f.known, err = verify.ReadKnown(filepath.Join(f.Keys, KnownFile)); err != nil {
 		return err
@@ -160,10 +160,10 @@ func (f *Follower) restoreState() (err error) {
 	return nil
 }
 
-// Close unlocks the key folder. Run, Once and CatchUp must have returned.
+// Close unlocks the key folder. The caller makes sure that Run, Once and CatchUp have returned.
 func (f *Follower) Close() error { return f.record.Close() }
 
-// State returns how far the follower has come.
+// State returns how far the follower has come, and whether the source's checkpoint may be out of date by now.
 func (f *Follower) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +174,7 @@ func (f *Follower) State() State {
 	return state
 }
 
-// updateState calls do with the state under a lock, and then [Options.Changed].
+// updateState calls do with the state under the lock, and then [Options.Changed] with the new state, without the lock.
 func (f *Follower) updateState(do func(*State)) {
 	f.mu.Lock()
 	do(&f.state)
@@ -188,11 +188,12 @@ func (f *Follower) updateState(do func(*State)) {
 // A RefusedError says that the source cannot be believed.
 type RefusedError struct{ Err error }
 
+// Error returns what is wrong, and that nothing of it was applied.
 func (e *RefusedError) Error() string {
 	return e.Err.Error() + "; nothing of it was taken over, and what is here stays as it is"
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns what is wrong with the source's data.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // The backoff after failures. The first is short, for a source that is several nodes behind one address, of which one may be a
@@ -204,7 +205,8 @@ const (
 	transientFailures = 6
 )
 
-// Run follows the source until ctx ends. If it cannot, [Follower.State] has the reason.
+// Run follows the source until ctx ends: it applies what is new, waits for more, and stores better encodings and deltas in the background. After a
+// failure it tries again with a backoff, and [Follower.State] has the reason.
 func (f *Follower) Run(ctx context.Context) {
 	var improving sync.WaitGroup
 	defer improving.Wait()
@@ -244,14 +246,14 @@ func (f *Follower) failureLevel(failures int) slog.Level {
 	return slog.LevelWarn
 }
 
-// recordFailure puts the reason why the source cannot be followed into the state.
+// recordFailure puts err into the state, as the reason why nothing more of the source is applied at the moment.
 func (f *Follower) recordFailure(err error) {
 	f.updateState(func(s *State) {
 		s.Problem, s.Refused = err.Error(), errors.As(err, new(*RefusedError))
 	})
 }
 
-// Once applies everything that the source has, and stores the smaller encodings that are due.
+// Once applies everything that the source has now, then stores the smaller encodings and the deltas that are due.
 func (f *Follower) Once(ctx context.Context) error {
 	err := f.CatchUp(ctx)
 	if err == nil {
@@ -261,7 +263,8 @@ func (f *Follower) Once(ctx context.Context) error {
 	return err
 }
 
-// CatchUp applies all entries that the source's newest checkpoint covers, and then serves that checkpoint.
+// CatchUp applies all entries that the source's newest checkpoint covers, fetches files that were left out and are wanted now, and then serves that
+// checkpoint.
 func (f *Follower) CatchUp(ctx context.Context) error {
 	log, err := f.openLog(ctx)
 	if err != nil {
@@ -297,7 +300,8 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 	return nil
 }
 
-// openLog opens the source's log, verifies that it continues the log in the store, and records what was seen of it.
+// openLog opens the source's log, verifies its checkpoint and that it continues the log in the store, and records the checkpoint and the key. If the
+// source contradicts itself, the error is a [RefusedError]; evidence of a fork is in the state.
 func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 	local := f.Log.Checkpoint()
 	bundle, _ := f.Source.(*Bundle)
@@ -341,7 +345,8 @@ func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 	return log, nil
 }
 
-// Checkpoint returns the source's last signed checkpoint of which the store has everything.
+// Checkpoint returns the source's last signed checkpoint of which the store has everything, for serving. Before there is one, the error is a
+// [signing.RefusedError].
 func (f *Follower) Checkpoint() (signing.Signed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -351,13 +356,13 @@ func (f *Follower) Checkpoint() (signing.Signed, error) {
 	return f.shown, nil
 }
 
-// SignedInStore returns the checkpoint that [Follower.Checkpoint] has, the zero value before the first.
+// SignedInStore returns the size and root of the checkpoint that [Follower.Checkpoint] returns, the zero value before the first.
 func (f *Follower) SignedInStore() logs.Checkpoint {
 	signed, _ := f.Checkpoint()
 	return signed.Checkpoint
 }
 
-// Origin returns the name of the log in its checkpoints.
+// Origin returns the name of the log in its checkpoints, "" before there is one to serve.
 func (f *Follower) Origin() string {
 	origin, _, _ := strings.Cut(f.Key(), "+")
 	return origin
@@ -373,5 +378,5 @@ func (f *Follower) Key() string {
 	return f.Trust.Key
 }
 
-// KeyChanges returns the rotations of the log's key, oldest first.
+// KeyChanges returns the rotations of the log's key that the store's log records, oldest first.
 func (f *Follower) KeyChanges() ([]signing.KeyChange, error) { return signing.KeyChanges(f.Store) }

@@ -248,7 +248,7 @@ func TestInterrupted(t *testing.T) {
 				if left.Add(-1) < 0 {
 					return replication.Found{}, errStop
 				}
-				return replication.HTTP(serverOptions(u.url)).Content(ctx, w)
+				return replication.NewServer(serverOptions(u.url)).Content(ctx, w)
 			}}
 		})
 		err := m.CatchUp(t.Context())
@@ -276,7 +276,7 @@ func TestWrongFolders(t *testing.T) {
 	if err := m.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), "another") && !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("another log: %v", err)
 	}
-	if _, err := replication.Open(replication.Options{Source: replication.HTTP(serverOptions(u.url)), Store: m.Store, Log: m.Log, Keys: u.signer.Folder(), Logger: quiet}); err == nil {
+	if _, err := replication.Open(replication.Options{Source: replication.NewServer(serverOptions(u.url)), Store: m.Store, Log: m.Log, Keys: u.signer.Folder(), Logger: quiet}); err == nil {
 		t.Error("a key folder that signs was taken")
 	}
 }

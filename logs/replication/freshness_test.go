@@ -147,7 +147,7 @@ func TestAgeOfBundle(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
 	path := filepath.Join(t.TempDir(), "bundle.tar")
-	written, err := replication.WriteBundle(t.Context(), path, replication.BundleOptions{Source: replication.HTTP(verify.Options{Server: u.url}), Trust: verify.Trust{Key: u.signer.Key()}})
+	written, err := replication.WriteBundle(t.Context(), path, replication.BundleOptions{Source: replication.NewServer(verify.Options{Server: u.url}), Trust: verify.Trust{Key: u.signer.Key()}})
 	if err != nil || written.Cosigned.IsZero() {
 		t.Fatalf("%+v, %v", written, err)
 	}

@@ -29,18 +29,18 @@ type Server struct {
 	failures atomic.Int64 // requests in a row that failed
 }
 
-// HTTP returns the Larder at a URL. Of the options it takes Server, Client and UserAgent.
-func HTTP(o verify.Options) *Server {
+// NewServer returns the Larder at a URL as a source. Of the options it uses Server (the URL), Client and UserAgent.
+func NewServer(o verify.Options) *Server {
 	return &Server{name: o.Server, fetcher: verify.NewFetcher(o)}
 }
 
-// Name implements [Source].
+// Name implements [Source]: it returns the URL.
 func (s *Server) Name() string { return s.name }
 
-// Spent returns how many requests there were, and how many bytes of bodies were received.
+// Spent returns how many requests the source has sent, and how many bytes of bodies it has received.
 func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Traffic() }
 
-// Get implements [Log].
+// Get implements [Log]: it requests a path of the log.
 func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
 	err = s.retryRequest(ctx, limit, func(ctx context.Context) (err error) {
 		data, err = s.fetcher.Get(ctx, path, limit)
@@ -49,7 +49,7 @@ func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte
 	return data, err
 }
 
-// Content implements [Contents].
+// Content implements [Contents]: it requests a content by hash, in the encoding that w names if the server has it.
 func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
 	err = s.retryRequest(ctx, w.Limit, func(ctx context.Context) error {
 		coded, dictionaries, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
@@ -59,7 +59,7 @@ func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error)
 	return found, err
 }
 
-// Delta implements deltaSource.
+// Delta implements deltaSource: it requests the delta of the content h, of at most size bytes, against a dictionary.
 func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) (delta []byte, err error) {
 	err = s.retryRequest(ctx, size, func(ctx context.Context) error {
 		delta, err = s.fetcher.Delta(ctx, h, dictionary, size)
@@ -68,7 +68,7 @@ func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int
 	return delta, err
 }
 
-// Await polls the server every second until it has another checkpoint.
+// Await implements [Log]: it polls the server every second until it has another checkpoint than the given one.
 func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	for {
 		if err := retry.Sleep(ctx, pollInterval); err != nil {
@@ -85,8 +85,8 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	}
 }
 
-// retryRequest calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently. After [Server.MaxFailures]
-// failures in a row, of any requests to the server, this call and later ones return an error without a request.
+// retryRequest calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently, three times at most. After
+// [Server.MaxFailures] failures in a row, of any requests to the server, this call and later ones return an error without a request.
 func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.Context) error) error {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
 	return retryTransient(ctx, final, func(ctx context.Context) error {

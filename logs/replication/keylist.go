@@ -11,8 +11,8 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readKeyList reads the signed list of the log's keys in the key folder. An operator may put a newer one there than the source sends: after
-// a theft of a key, the source may be the thief's.
+// readKeyList stores the signed list of the log's keys that is in the key folder among what is known of the log, if a root key is trusted and the
+// list exists. An operator may put a newer one there than the source sends: after a theft of a key, the source may be the thief's.
 func (f *Follower) readKeyList() error {
 	if f.Trust.Root == "" {
 		return nil
@@ -30,7 +30,7 @@ func (f *Follower) readKeyList() error {
 	return nil
 }
 
-// writeKeyList writes the newest signed list of the log's keys to the key folder, from which this mirror serves it.
+// writeKeyList writes the newest known signed list of the log's keys to the key folder, from which this mirror serves it, unless that has it already.
 func (f *Follower) writeKeyList() error {
 	newest := f.known.KeyList(f.Trust.Root)
 	if newest == nil {

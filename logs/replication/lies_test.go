@@ -202,7 +202,9 @@ func TestFork(t *testing.T) {
 	twin.serve(t, twin.signer)
 	before := m.Log.Checkpoint()
 	// The server answers with the twin from now on.
-	m.again(t, u.url, func(o *replication.Options) { o.Source = renamed{replication.HTTP(serverOptions(twin.url)), u.url} })
+	m.again(t, u.url, func(o *replication.Options) {
+		o.Source = renamed{replication.NewServer(serverOptions(twin.url)), u.url}
+	})
 	err = m.CatchUp(t.Context())
 	if !errors.As(err, new(*replication.RefusedError)) || !strings.Contains(err.Error(), "forked") {
 		t.Fatalf("got %v", err)
@@ -267,7 +269,7 @@ func TestStallingServer(t *testing.T) {
 			asked.Add(1)
 			return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, ContentLength: -1, Body: &stall{r.Context()}, Request: r}, nil
 		})}}
-		source := replication.HTTP(stalling)
+		source := replication.NewServer(stalling)
 		for name, ask := range map[string]func() error{
 			"content": func() error { _, err := source.Content(t.Context(), replication.Wanted{Limit: 1 << 20}); return err },
 			"log":     func() error { _, err := source.Get(t.Context(), "/log/checkpoint", 1000); return err },

@@ -182,7 +182,7 @@ func newMirror(t *testing.T, url string, change ...func(*replication.Options)) *
 
 func (m *mirror) open(t *testing.T, url string, change ...func(*replication.Options)) {
 	t.Helper()
-	o := replication.Options{Source: replication.HTTP(verify.Options{Server: url}), Store: m.Store, Log: m.Log, Keys: m.keys, Logger: quiet}
+	o := replication.Options{Source: replication.NewServer(verify.Options{Server: url}), Store: m.Store, Log: m.Log, Keys: m.keys, Logger: quiet}
 	for _, c := range change {
 		c(&o)
 	}

@@ -21,7 +21,7 @@ import (
 // A Log is a signed log as C2SP tlog-tiles lays it out. Nothing that it returns is trusted. It is safe for concurrent use,
 // bounds how long each call takes, and retries what may be a transient error.
 type Log interface {
-	// Name is what messages call the source, and under which its key is remembered: its URL, for example.
+	// Name returns what messages call the source, and under which its key is remembered: its URL, for example.
 	Name() string
 	// Get returns what is at a path of the log (/log/checkpoint, /log/key, /log/keys, /log/tile/…), of at most limit bytes,
 	// or [fs.ErrNotExist].
@@ -33,7 +33,7 @@ type Log interface {
 // Contents are contents by their hash. Nothing that they return is trusted. They are safe for concurrent use, bound how
 // long each call takes, and retry what may be a transient error.
 type Contents interface {
-	// Name is what messages call the source.
+	// Name returns what messages call the source.
 	Name() string
 	// Content returns a content, or [fs.ErrNotExist]. Callers use [Fetch], which verifies it.
 	Content(ctx context.Context, w Wanted) (Found, error)
@@ -73,8 +73,8 @@ type Found struct {
 // ErrOther says that a source has sent other bytes than those that were requested.
 var ErrOther = errors.New("the source sent other bytes")
 
-// Fetch returns a content that a source has: its own bytes, which are verified, and the sound ones of its encodings. If
-// an encoding is damaged at the source, another one may be sound.
+// Fetch requests a content from a source and verifies it. It returns the content's own bytes and those of the received encodings that decode to it.
+// If an encoding is damaged at the source, it requests another one. If the source sends other bytes, the error is [ErrOther].
 func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, found Found, err error) {
 	for _, w.Encoding = range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
 		sent, err := source.Content(ctx, w)
@@ -92,7 +92,8 @@ func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, fou
 	return nil, Found{}, ErrOther
 }
 
-// checkFile returns [ErrOther] if the bytes with the wanted hash do not have the size and integrity that the manifest states.
+// checkFile returns [ErrOther] if identity, bytes with the wanted hash, does not have the size and integrity that the manifest states for the wanted
+// file. Without a file or a hash it returns nil.
 func (w Wanted) checkFile(identity []byte) error {
 	if w.File == nil || w.Hash == (kvstore.Hash{}) || int64(len(identity)) == w.File.Size && logs.SumSRI(identity) == w.File.SRI {
 		return nil
@@ -100,7 +101,8 @@ func (w Wanted) checkFile(identity []byte) error {
 	return fmt.Errorf("%w: its manifest says another size or integrity than the bytes of that hash have", ErrOther)
 }
 
-// verifyEncodings returns the content's own bytes and those of its encodings that decode to it. If none does, the error is [ErrOther].
+// verifyEncodings decodes the encodings that a source sent. It returns the content's own bytes, and found without encodings that do not decode to the
+// wanted content. If none does, the error is [ErrOther].
 func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err error) {
 	sound.Squeezed, sound.Dictionaries = found.Squeezed, found.Dictionaries[:min(kvstore.MaxDeltas, len(found.Dictionaries))]
 	for _, c := range found.Coded {
@@ -121,7 +123,7 @@ func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err 
 	return nil, Found{}, ErrOther
 }
 
-// matches reports whether bytes have the hash, or without a hash the integrity, of the wanted content.
+// matches reports whether bytes have the hash of the wanted content or, if that is not known, the integrity of its file.
 func (w Wanted) matches(plain []byte) bool {
 	if w.Hash == (kvstore.Hash{}) {
 		return w.File != nil && logs.SumSRI(plain) == w.File.SRI
@@ -135,10 +137,11 @@ const contentMemory = 192 << 20
 // A Budget bounds the memory of the contents that are fetched at the same time.
 type Budget struct{ free *semaphore.Weighted }
 
-// NewBudget returns a budget of 192 MiB.
+// NewBudget returns an unused budget of 192 MiB of memory.
 func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
 
-// Take waits until there is memory for a content and its encodings. The caller calls release when it has stored the content.
+// Take waits until there is memory for fetching a content, or ctx ends. The caller calls release when it no longer needs the content's bytes; if err
+// is not nil, it does not.
 func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
 	if w.Limit == logs.MaxManifest { // nearly all documents are far smaller
@@ -161,8 +164,8 @@ type entryReader interface {
 	Entries(ctx context.Context, index int64) ([][]byte, error)
 }
 
-// ReadEntries returns the bytes of a log's entries from index on, at least one and as many as come at once, or
-// [fs.ErrNotExist]. Nothing of them is verified.
+// ReadEntries returns the raw bytes of consecutive log entries from index on, at least one and as many as a source sends at once. It returns
+// [fs.ErrNotExist] if the source does not have the entry. Nothing of them is verified.
 func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, error) {
 	if r, ok := source.(entryReader); ok {
 		return r.Entries(ctx, index)
@@ -202,7 +205,7 @@ func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, e
 	return entries, nil
 }
 
-// logSize returns how many entries the log's checkpoint has. Nothing of it is verified.
+// logSize returns how many entries the log has according to its checkpoint. Nothing of it is verified.
 func logSize(ctx context.Context, l Log) (int64, error) {
 	data, err := l.Get(ctx, checkpointPath, maxCheckpoint)
 	if err != nil {
@@ -222,7 +225,8 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// retryTransient calls do up to three times, with a backoff, until it succeeds or final reports that its error is not transient.
+// retryTransient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not transient. It
+// returns the last error.
 func retryTransient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		err := do(ctx)

@@ -22,10 +22,10 @@ type Store struct {
 	note  []byte // the checkpoint, in place of the stored one
 }
 
-// FromStore returns an open store as a source. Close closes the store.
+// FromStore returns an open store as a source with a name for messages. Close of the source closes the store.
 func FromStore(store *kvstore.Store, name string) *Store { return &Store{store: store, name: name} }
 
-// OpenFolder opens the store in dir, or in its subfolder store, read-only as a source.
+// OpenFolder opens the store in the subfolder store of dir, or else in dir, read-only, as a source. It may be damaged. The caller closes it.
 func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	path := filepath.Join(dir, "store")
 	if _, err := os.Stat(path); err != nil {
@@ -38,19 +38,20 @@ func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	return FromStore(s, dir), nil
 }
 
-// WithCheckpoint returns the same store as a source that shows note as its signed checkpoint.
+// WithCheckpoint returns the same store as a source that has note, in place of the stored one, as its signed checkpoint. Only one of the two is
+// closed.
 func (s *Store) WithCheckpoint(note []byte) *Store { return &Store{s.store, s.name, note} }
 
-// Underlying returns the open store.
+// Underlying returns the store that is the source.
 func (s *Store) Underlying() *kvstore.Store { return s.store }
 
-// Name implements [Source].
+// Name implements [Source]: it returns the name that [FromStore] was given, or the folder.
 func (s *Store) Name() string { return s.name }
 
-// Close closes the store.
+// Close closes the store that is the source.
 func (s *Store) Close() error { return s.store.Close() }
 
-// Get implements [Log]. It returns what a Larder serves at a path. The checkpoint is the last one that was signed of the entries in the store.
+// Get implements [Log]: it returns what a Larder with this store serves at a path, from its rows. The checkpoint is the last signed one.
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
 	if path == checkpointPath && s.note != nil {
 		data = s.note
@@ -63,13 +64,14 @@ func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, e
 	return data, nil
 }
 
-// Await implements [Log]. A store that is a source does not change.
+// Await implements [Log]: it waits until ctx ends, because a store that is a source does not change.
 func (*Store) Await(ctx context.Context, _ []byte) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// Entries returns the entries from an index on that are readable and belong to the store's own tree.
+// Entries implements entryReader: it returns the raw entries from an index on, up to the first that is not readable or does not belong to the store's
+// own tree.
 func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	var entries [][]byte
 	for n := index; n < index+tiles.Width; n++ {
@@ -85,7 +87,7 @@ func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	return entries, ctx.Err()
 }
 
-// Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them cannot.
+// Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them is damaged.
 func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) {
 	encodings := []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 	read := func(c coding.Coding) ([]byte, error) {
@@ -117,7 +119,7 @@ func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) 
 	return found, ctx.Err()
 }
 
-// Delta implements deltaSource.
+// Delta implements deltaSource: it returns the stored delta of the content h against a dictionary.
 func (s *Store) Delta(_ context.Context, h, dictionary kvstore.Hash, _ int64) ([]byte, error) {
 	delta, err := s.store.FindDelta(h, dictionary)
 	if errors.Is(err, kvstore.ErrNotFound) {
