@@ -71,7 +71,7 @@ type clusterNode struct {
 	folder    *Reader
 	bucket    bucket.Bucket
 	cluster   *cluster.Node
-	key       *cluster.SideKey // the cluster's; nil where the key folder has none
+	key       *cluster.Key // the cluster's; nil where the key folder has none
 	peers     peers
 	since     time.Time
 	candidate bool                   // it has the log's key
@@ -270,7 +270,7 @@ func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, k
 // bootstraps the log and has the log's key, as record says, creates a missing key. Otherwise a missing key is an error if the
 // node has the log's key or a node URL; other nodes only serve, and go without.
 func (n *clusterNode) openClusterKey(folder string, bootstraps bool, record *signing.Record) (err error) {
-	n.key, err = cluster.OpenSideKey(folder, bootstraps && record.OwnKey() != "")
+	n.key, err = cluster.OpenKey(folder, bootstraps && record.OwnKey() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case missing && record.OwnKey() != "":
 		return fmt.Errorf("%s has the log's key and not the cluster's: copy cluster.key from the key folder of the node that publishes, or take log.key away for a node that only serves", folder)

@@ -19,8 +19,8 @@ import (
 
 // Nodes answer those only that have the cluster's key.
 func TestNodeTLS(t *testing.T) {
-	key := func() *cluster.SideKey {
-		k, err := cluster.OpenSideKey(t.TempDir(), true)
+	key := func() *cluster.Key {
+		k, err := cluster.OpenKey(t.TempDir(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestNodeTLS(t *testing.T) {
 	server.TLS = listen
 	server.StartTLS()
 	defer server.Close()
-	ask := func(k *cluster.SideKey, bare bool) error {
+	ask := func(k *cluster.Key, bare bool) error {
 		_, config, err := k.TLS()
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,7 @@ func deleteOutbox(store *kvstore.Store) error {
 // in the bucket, and marks it as the cluster's. The first leader of a cluster keeps its own, marks it, and saves it in the
 // bucket.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
-	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
+	data, err := l.node.cluster.LoadSharedState(ctx, l.node.key)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	if sum == l.saved.sum {
 		return nil
 	}
-	if err := l.node.cluster.SaveSide(ctx, l.node.key, data); err != nil {
+	if err := l.node.cluster.SaveSharedState(ctx, l.node.key, data); err != nil {
 		return err
 	}
 	l.saved.sum = sum

@@ -30,8 +30,9 @@ type bootstrap struct {
 	packs  []PackName            // that the commits name
 }
 
-// compareWithBucket compares the store's log with the commits of a new bucket. If they have all of it, the store follows the bucket.
-// Otherwise it returns the bootstrap that brings the rest there. Commits of another log are an error.
+// compareWithBucket compares the store's log with the commits in a bucket with this id, which the store has not followed before. If the commits have
+// all of the log, it records that the store follows the bucket, and returns nil. Otherwise it returns the bootstrap with which the leader commits the
+// rest. Commits of another log are an error.
 func (n *Node) compareWithBucket(ctx context.Context, id string) (*bootstrap, error) {
 	empty, err := tlog.TreeHash(0, nil)
 	if err != nil {
@@ -44,16 +45,17 @@ func (n *Node) compareWithBucket(ctx context.Context, id string) (*bootstrap, er
 	return nil, f.finish()
 }
 
-// isDone reports whether the commits have all of the store's log.
+// isDone reports whether the bucket's commits, as far as they were read, have all of the store's log.
 func (f *bootstrap) isDone() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
 
-// checkpointOf returns the checkpoint of the first size entries of the store's log.
+// checkpointOf returns size and root of the first size entries of the store's log.
 func (n *Node) checkpointOf(size int64) (logs.Checkpoint, error) {
 	root, err := tlog.TreeHash(size, logs.Hashes(n.Store))
 	return logs.Checkpoint{Size: size, Root: root}, err
 }
 
-// readCommits compares the bucket's commits with the store's log, up to the end of either.
+// readCommits reads the bucket's commits, from the last one that it has read on, and compares them with the store's log, up to the end of either.
+// Commits of another log are an error.
 func (f *bootstrap) readCommits(ctx context.Context) error {
 	size := f.Log.Checkpoint().Size
 	for !f.isDone() {
@@ -88,8 +90,8 @@ func (f *bootstrap) readCommits(ctx context.Context) error {
 	return nil
 }
 
-// entriesAndContents returns the entries from one index to another, and the contents that they need and that no earlier commit has brought.
-// Contents that were erased since are left out.
+// entriesAndContents returns the store's entries from one index to another, exclusive, and the contents that they need and that no earlier commit has
+// brought. Contents that were erased since are left out.
 func (f *bootstrap) entriesAndContents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
 	for e, err := range logs.Entries(f.Store, from) {
 		if err != nil {
@@ -113,7 +115,7 @@ func (f *bootstrap) entriesAndContents(from, to int64) (entries []logs.Indexed, 
 	return entries, wanted, err
 }
 
-// recordContents records which contents the entries of a commit have brought, and which they have erased.
+// recordContents records in f.there which contents the entries between two indexes, those of a commit, have brought, and which they have erased.
 func (f *bootstrap) recordContents(from, to int64) error {
 	entries, wanted, err := f.entriesAndContents(from, to)
 	if err != nil {
@@ -137,7 +139,8 @@ func (f *bootstrap) recordContents(from, to int64) error {
 	return nil
 }
 
-// runBootstrap commits the rest of the store's log to a new bucket, and has the store follow the bucket from there.
+// runBootstrap commits to a new bucket those entries of the store's log that it lacks, if there are any, and has the store follow the bucket from
+// there. m is the machine of this node, which is about to lead. If another node takes over, the error is a [NotWriterError].
 func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	n.catching.Lock()
 	defer n.catching.Unlock()
@@ -156,7 +159,7 @@ func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 			break
 		}
 		if m.setNumber(f.next.number, f.next.epoch) == deposed {
-			return n.notLeader()
+			return n.notLeaderError()
 		}
 		if err := f.commitNext(ctx, m); err != nil {
 			return err
@@ -166,7 +169,8 @@ func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	return f.finish()
 }
 
-// commitNext lands the next entries of the store's log as a commit.
+// commitNext creates a commit with the next entries of the store's log, at most foundAtOnce or up to one that erases contents, and waits until it is
+// known what the bucket has under its number.
 func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	to := f.at.Size
 	c := Commit{Number: f.next.number, Epoch: m.epoch, Nonce: newNonce(), Before: f.at}
@@ -199,13 +203,13 @@ func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	case err != nil:
 		return err
 	case o != landed && o != overtaken:
-		return f.notLeader()
+		return f.notLeaderError()
 	}
 	return nil
 }
 
-// finish records in the store that it follows the bucket and has applied its commits. It queues all deltas, because commits have none, and they may need
-// dictionaries of any commit.
+// finish records in the store that it follows the bucket and has applied its commits. It queues all deltas, because commits have none, and they may
+// need dictionaries of any commit.
 func (f *bootstrap) finish() error {
 	b := f.Store.NewBatch()
 	defer b.Close()

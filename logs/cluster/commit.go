@@ -53,17 +53,18 @@ type FormatError struct {
 	Format int
 }
 
+// Error returns what has the unknown format, and that the node must be updated.
 func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s has format %d, which this release of Larder does not know: update this node; it serves what it has until then", e.What, e.Format)
 }
 
-// newNonce returns a text that no other commit, epoch or bucket has.
+// newNonce returns a random text that no other commit, epoch or bucket has.
 func newNonce() string { return rand.Text() }
 
-// commitKey returns the key of a commit.
+// commitKey returns the key of the object in the bucket that has the commit with a number.
 func commitKey(number int64) string { return fmt.Sprintf("commit/%020d", number) }
 
-// encode returns the commit in JSON. A commit that is too large is an error.
+// encode sets the commit's format and returns the commit in JSON. A commit that is too large is an error.
 func (c *Commit) encode() ([]byte, error) {
 	c.Format = CommitFormat
 	data, err := json.Marshal(c)
@@ -76,8 +77,8 @@ func (c *Commit) encode() ([]byte, error) {
 	return data, nil
 }
 
-// decodeCommit is the inverse of Commit.encode. What it returns is sound in itself; whether the
-// entries make the tree that it says is found out by who applies it.
+// decodeCommit parses the commit with a number, and checks that it is consistent in itself. Whether its entries make the tree that it says is checked
+// when it is applied. An unknown format is a [FormatError].
 func decodeCommit(number int64, data []byte) (Commit, error) {
 	var c Commit
 	var version struct {
@@ -98,7 +99,7 @@ func decodeCommit(number int64, data []byte) (Commit, error) {
 	return c, nil
 }
 
-// validate returns an error unless the commit is consistent in itself and has this number.
+// validate returns an error unless the commit is consistent in itself and has this number. It cannot check that the entries make the tree of After.
 func (c *Commit) validate(number int64) error {
 	switch {
 	case c.Number != number:
@@ -125,7 +126,7 @@ func (c *Commit) validate(number int64) error {
 	return nil
 }
 
-// checkFollows returns an error unless the commit continues a log with checkpoint before, whose last commit is of an epoch.
+// checkFollows returns an error unless the commit continues a log whose checkpoint is before, and whose last commit has the given epoch.
 func (c *Commit) checkFollows(before logs.Checkpoint, epoch int64) error {
 	switch {
 	case c.Before != before:

@@ -20,7 +20,8 @@ const (
 	maxCounted   = 1 << 20 // objects that are listed
 )
 
-// PutCounts stores in the bucket what the node with that name has counted on a day.
+// PutCounts stores in the bucket the encoded request counts of a day, all of them, from the node with that name. It replaces those of an earlier
+// call.
 func (n *Node) PutCounts(ctx context.Context, name string, day time.Time, counts []byte) error {
 	if len(counts) > maxCounts {
 		return fmt.Errorf("the counts of %s have %d bytes, and %d are the most", day.Format(time.DateOnly), len(counts), maxCounts)
@@ -42,8 +43,8 @@ type seen struct {
 	sure bool
 }
 
-// ReadNew calls take with the counts of other nodes that have changed, for the days from since on. The last change is delivered twice. What
-// fails is tried again by the next call.
+// ReadNew calls take with the encoded counts of each other node and day that have changed since the last call, for the days from since on. The last
+// change may be delivered twice. What fails is tried again by the next call; the errors are joined. today is the present day.
 func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
 	if h.known == nil {
 		h.known = map[string]seen{}
@@ -87,7 +88,7 @@ func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take
 	return failed
 }
 
-// DeleteCounts deletes the counts of the days before one.
+// DeleteCounts deletes from the bucket the counts of all nodes for the days before one.
 func (n *Node) DeleteCounts(ctx context.Context, before time.Time) error {
 	for o, err := range n.Bucket.List(ctx, countsPrefix, "") {
 		if err != nil || o.Key >= countsPrefix+before.Format(time.DateOnly) {

@@ -15,7 +15,7 @@ import (
 // Smaller encodings of contents, and deltas between versions, are made long after the contents were published. forms/N is a pack of them,
 // created once, by the node that made them. Only what is smaller replaces, so it does no harm if two nodes make the same.
 
-// encodingsKey returns the key of the object with the smaller encodings that have a number.
+// encodingsKey returns the key of the object in the bucket that has the pack of smaller encodings with a number.
 func encodingsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
 
 // Rows of [kvstore.Meta] about smaller codings.
@@ -28,22 +28,23 @@ var (
 // encodingsAtOnce bounds the contents and deltas that are shared in one go.
 const encodingsAtOnce = 1000
 
-// QueueEncodings records that the store has smaller encodings of a content, for [Node.ShareEncodings].
+// QueueEncodings records in the store that it has smaller encodings of a content, so that [Node.ShareEncodings] sends them to the other nodes.
 func (n *Node) QueueEncodings(h kvstore.Hash) error {
 	return n.queueKey(slices.Concat(foundPrefix, h[:]))
 }
 
-// QueueDelta records that the store has a delta of a content against a dictionary, for [Node.ShareEncodings].
+// QueueDelta records in the store that it has a delta of the content h against a dictionary, so that [Node.ShareEncodings] sends it to the other
+// nodes.
 func (n *Node) QueueDelta(h, dictionary kvstore.Hash) error {
 	return n.queueKey(deltaKey(h, dictionary))
 }
 
-// deltaKey returns the key of the row that queues a delta for [Node.ShareEncodings].
+// deltaKey returns the key of the row that queues the delta of the content h against a dictionary for [Node.ShareEncodings].
 func deltaKey(h, dictionary kvstore.Hash) []byte {
 	return slices.Concat(deltaPrefix, h[:], dictionary[:])
 }
 
-// queueKey writes a row that queues what is to be shared.
+// queueKey writes a row with this key, which queues an encoding or a delta for [Node.ShareEncodings].
 func (n *Node) queueKey(key []byte) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
@@ -51,7 +52,8 @@ func (n *Node) queueKey(key []byte) error {
 	return b.Commit()
 }
 
-// ShareEncodings puts the queued encodings and deltas into the bucket for the other nodes, and returns how many.
+// ShareEncodings puts up to 1,000 of the queued encodings, and as many deltas, into the bucket for the other nodes, removes them from the queue and
+// returns how many. It first applies those of the other nodes. While the log is being brought to a new bucket, it does nothing.
 func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err
@@ -105,7 +107,8 @@ func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 	return shared, unqueue()
 }
 
-// createEncodings creates the object with the next number of encodings from a pack.
+// createEncodings creates an object in the bucket with a pack of encodings, under the next free number; it applies those that other nodes have
+// created before.
 func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	for {
 		next, err := n.ApplyEncodings(ctx)
@@ -118,7 +121,8 @@ func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	}
 }
 
-// ApplyEncodings stores the smaller encodings that other nodes have put into the bucket, and returns the next number.
+// ApplyEncodings stores the smaller encodings and deltas that other nodes have put into the bucket since the last call, and returns the number of the
+// next such pack, which the bucket does not have yet.
 func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	n.forming.Lock()
 	defer n.forming.Unlock()
@@ -151,8 +155,8 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	}
 }
 
-// storeEncodings stores the encodings of a pack that are smaller than the store's, and records that the pack with this number is done. It
-// skips erased contents.
+// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number is
+// applied. It skips erased contents, and logs and skips a malformed pack.
 func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
@@ -179,7 +183,8 @@ func (n *Node) storeEncodings(pack []byte, number int64) error {
 	return b.Commit()
 }
 
-// unqueueDelta adds to a batch that the store's delta is not shared, because the bucket has it.
+// unqueueDelta adds to a batch the removal of a delta of the content h from the queue of [Node.ShareEncodings], if the store has exactly this delta:
+// the bucket has it.
 func (n *Node) unqueueDelta(b *kvstore.Batch, h kvstore.Hash, delta []byte) error {
 	deltas, err := n.Store.Deltas(h)
 	if errors.Is(err, kvstore.ErrCorrupt) {
@@ -193,7 +198,7 @@ func (n *Node) unqueueDelta(b *kvstore.Batch, h kvstore.Hash, delta []byte) erro
 	return err
 }
 
-// PackContent returns a pack with one content in the encodings of this store, which has recompressed it for the leader.
+// PackContent returns a pack with the content h in the encodings of this store, which has recompressed it for the leader.
 func (n *Node) PackContent(h kvstore.Hash) (packed []byte, err error) {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		packed = pack
@@ -205,12 +210,13 @@ func (n *Node) PackContent(h kvstore.Hash) (packed []byte, err error) {
 	return packed, p.flush()
 }
 
-// UnpackContents calls take with each content of a pack, in encodings that were decoded and have its hash.
+// UnpackContents calls take with the hash, size and encodings of each content in a pack. The encodings were decoded and have the hash. It ignores
+// deltas.
 func (n *Node) UnpackContents(packed []byte, take func(h kvstore.Hash, size int64, coded []kvstore.Coded) error) error {
 	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) }, nil)
 }
 
-// recompressionKey returns the key of the row that queues a content for recompression, for when this node leads.
+// recompressionKey returns the key of the row that queues a content for recompression, which this node does if it becomes the leader.
 func recompressionKey(h kvstore.Hash) []byte {
 	return append(kvstore.Repaired[:len(kvstore.Repaired):len(kvstore.Repaired)], h[:]...)
 }

@@ -49,8 +49,8 @@ const (
 	putUnknown
 )
 
-// setNumber sets the number of the next commit before the node takes over. epoch is that of the commit before; if it is later than the
-// node's own, another node has taken over: deposed.
+// setNumber sets the number of the next commit before the node takes over. epoch is that of the last commit. If it is later than the node's own,
+// another node has taken over: the result is deposed, and the machine ends.
 func (m *machine) setNumber(number, epoch int64) outcome {
 	if epoch > m.epoch {
 		m.phase = ended
@@ -60,7 +60,7 @@ func (m *machine) setNumber(number, epoch int64) outcome {
 	return undecided
 }
 
-// startAttempt starts to land the commit with a nonce.
+// startAttempt starts the attempt to create the next commit, which has this nonce. No other attempt may be under way.
 func (m *machine) startAttempt(nonce string) {
 	if m.phase != idle {
 		panic("cluster: a commit is under way")
@@ -68,7 +68,8 @@ func (m *machine) startAttempt(nonce string) {
 	m.nonce, m.phase = nonce, putting
 }
 
-// putDone handles the result of the put.
+// putDone handles the result of a request to create the commit. It returns landed if that succeeded, or else undecided: the caller reads what the
+// number has next.
 func (m *machine) putDone(r putResult) outcome {
 	if r == putCreated {
 		return m.endAttempt(landed)
@@ -77,13 +78,14 @@ func (m *machine) putDone(r putResult) outcome {
 	return undecided
 }
 
-// foundNothing handles that the number has no commit yet. The same bytes are put again, because the first put may still land.
+// foundNothing handles that the number has no commit yet. It returns undecided: the caller puts the same bytes again, because the first request may
+// still take effect.
 func (m *machine) foundNothing() outcome {
 	m.phase = putting
 	return undecided
 }
 
-// foundCommit handles that the number has the commit with an epoch and a nonce.
+// foundCommit handles that the number has a commit with this epoch and nonce, and returns what that means for the attempt.
 func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	switch {
 	case nonce == m.nonce:
@@ -98,7 +100,7 @@ func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	return deposed
 }
 
-// endAttempt ends the attempt with an outcome and advances to the next number.
+// endAttempt ends the attempt, advances to the next number, and returns o.
 func (m *machine) endAttempt(o outcome) outcome {
 	m.number++
 	m.nonce, m.phase = "", idle

@@ -2,7 +2,7 @@ package cluster
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// RegisterMetrics registers metrics about the state of a node.
+// RegisterMetrics registers metrics about the state of a node, which member returns when they are scraped.
 func RegisterMetrics(r prometheus.Registerer, member func() Member) {
 	gauge := func(name, help string, value func(Member) float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "cluster", Name: name, Help: help}, func() float64 { return value(member()) }))

@@ -75,6 +75,7 @@ type NotWriterError struct {
 	Writer string // its URL, "" if none is known
 }
 
+// Error returns which node publishes, if that is known.
 func (e *NotWriterError) Error() string {
 	if e.Writer == "" {
 		return "no node of the cluster publishes at the moment; one takes over within seconds: try again"
@@ -90,6 +91,7 @@ type BehindError struct {
 	Entries int64 // that the store has
 }
 
+// Error returns what the bucket lacks, and what the operator does.
 func (e *BehindError) Error() string {
 	return fmt.Sprintf("%s lacks commit %d, which this node has applied: the bucket is behind, as after an old copy of it was restored, and nothing may be published into it. Stop all nodes, and start them with a new, empty --bucket, first the node that has the most entries (this one has %d; larder log list tells on the others): it brings the log there", e.Bucket, e.Commit, e.Entries)
 }
@@ -111,9 +113,8 @@ type state struct {
 	epoch  int64 // of the last one
 }
 
-// Open returns the node of a store. The log is shared from here on: what does not come from the
-// bucket is refused until the node leads. Open reads which log the bucket has, and claims the bucket if it
-// has none.
+// Open returns the node of a store. From now on the log takes entries only from the bucket's commits, until the node leads. If the store has followed
+// no bucket, Open reads which log the bucket has, and claims the bucket for this log if it has none; otherwise the first CatchUp or Lead does that.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	if o.CommitTimeout == 0 {
 		o.CommitTimeout = 10 * time.Second
@@ -139,7 +140,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// Joined reports whether a store is that of a node, so that its log must not grow by itself.
+// Joined reports whether a store is that of a node of a cluster, so that its log must not grow without the bucket.
 func Joined(store kvstore.Reader) (bool, error) {
 	_, err := store.Get(kvstore.Meta, bucketKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -148,8 +149,8 @@ func Joined(store kvstore.Reader) (bool, error) {
 	return err == nil, err
 }
 
-// attachBucket checks once whether the bucket is the one that the store follows. If it is another one, the store follows that, or has to
-// bring its log there.
+// attachBucket checks, until it has succeeded once, whether the bucket is the one that the store follows. If it is another one, the store follows
+// that from now on, or the leader has to bring the store's log there.
 func (n *Node) attachBucket(ctx context.Context) error {
 	n.mu.Lock()
 	confirmed := n.confirmed
@@ -191,7 +192,7 @@ type Status struct {
 	Problem string
 }
 
-// Status returns the state of the node.
+// Status returns the state of the node, and what it knows about the leader.
 func (n *Node) Status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,7 +201,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// recordResult puts into the status whether the node could catch up with the bucket.
+// recordResult puts into the status whether the node could catch up with the bucket, or the error why not.
 func (n *Node) recordResult(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -211,14 +212,14 @@ func (n *Node) recordResult(err error) {
 	}
 }
 
-// Bootstrapping reports whether the store has a log that the bucket lacks. The leader puts it there.
+// Bootstrapping reports whether the store has log entries that the bucket lacks, since it is new. The node that becomes the leader commits them.
 func (n *Node) Bootstrapping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.bootstrap != nil
 }
 
-// readState returns how far the store has applied commits.
+// readState returns up to which commit the store has applied the bucket's commits; the zero value before the first.
 func (n *Node) readState() (state, error) {
 	row, err := n.Store.Get(kvstore.Meta, stateKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -233,12 +234,12 @@ func (n *Node) readState() (state, error) {
 	return state{int64(binary.BigEndian.Uint64(row)), int64(binary.BigEndian.Uint64(row[8:]))}, nil
 }
 
-// encode returns the row that stores the state.
+// encode returns the value of the row that stores the state.
 func (s state) encode() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(s.number)), uint64(s.epoch))
 }
 
-// packedContentKey returns the key of the row that says that a pack in the bucket has a content.
+// packedContentKey returns the key of the row that says that a pack in the bucket has a content, so that no later commit packs it.
 func packedContentKey(h kvstore.Hash) []byte {
 	return append(contentPrefix[:len(contentPrefix):len(contentPrefix)], h[:]...)
 }
@@ -249,7 +250,8 @@ func (n *Node) NextCommit() (int64, error) {
 	return s.number, err
 }
 
-// CatchUp applies the commits that the store lacks, and returns how many.
+// CatchUp applies the commits in the bucket that the store lacks, and returns how many. While the store has entries that a new bucket lacks, it
+// applies none. If the bucket lacks the last commit that the store has applied, the error is a [BehindError].
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
@@ -290,14 +292,15 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	}
 }
 
-// setComplete records whether the bucket is known to have all commits that the store has applied.
+// setComplete records whether the bucket is known to have all commits that the store has applied, so that checkComplete need not query it.
 func (n *Node) setComplete(whole bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.whole = whole
 }
 
-// checkComplete returns a [BehindError] if the bucket lacks the commit before next. It queries the bucket once.
+// checkComplete returns a [BehindError] if the bucket lacks the commit before the number next. It queries the bucket only if setComplete has not
+// recorded that it is complete.
 func (n *Node) checkComplete(ctx context.Context, next int64) error {
 	n.mu.Lock()
 	whole := n.whole
@@ -312,7 +315,7 @@ func (n *Node) checkComplete(ctx context.Context, next int64) error {
 	return nil
 }
 
-// requireCommit returns a [BehindError] if the bucket lacks a commit.
+// requireCommit returns a [BehindError] if the bucket lacks the commit with this number.
 func (n *Node) requireCommit(ctx context.Context, number int64) error {
 	if number < 0 {
 		return nil
@@ -327,7 +330,7 @@ func (n *Node) requireCommit(ctx context.Context, number int64) error {
 // errAppliedMeanwhile says that an Update of this node has written what a commit says.
 var errAppliedMeanwhile = errors.New("the commit is applied already")
 
-// readCommit returns the commit with a number, or [bucket.ErrNotFound].
+// readCommit reads the commit with a number from the bucket and checks its form. It returns [bucket.ErrNotFound] if the bucket does not have it.
 func (n *Node) readCommit(ctx context.Context, number int64) (Commit, error) {
 	data, _, err := n.Bucket.Get(ctx, commitKey(number), maxCommit)
 	if err != nil {
@@ -340,7 +343,8 @@ func (n *Node) readCommit(ctx context.Context, number int64) (Commit, error) {
 	return c, nil
 }
 
-// applyCommit applies a commit to a store in state s: it stores the contents, then the entries and their views in one batch.
+// applyCommit applies a commit to the store, which is in state s: it stores the contents, then in one batch the entries with their views, and that
+// the commit is applied. If the state has changed, the error is errAppliedMeanwhile.
 func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	pins := n.Store.Pin()
 	defer pins.Release()
@@ -395,7 +399,7 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	})
 }
 
-// addViews adds to the batch the rows that follow from an entry, and removes the contents that it erases.
+// addViews adds to the batch of tx the rows of the views that follow from an entry, and the removal of the contents that it erases.
 func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	change, err := views.Load(n.Store, e)
 	if err != nil {
@@ -429,7 +433,8 @@ func (c *Commit) recordApplied(b *kvstore.Batch, packed []kvstore.Hash) {
 	}
 }
 
-// storePack verifies a pack and stores its contents. It returns their hashes, and those of contents in fast encodings only.
+// storePack reads a pack from the bucket, verifies it, and pins and stores its contents. It returns their hashes, and in rough those of contents that
+// are not recompressed.
 func (n *Node) storePack(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
 	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
 	if err != nil {

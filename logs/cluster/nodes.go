@@ -54,13 +54,13 @@ const (
 	silence = 90 * time.Second
 )
 
-// Silent reports whether the last report of a node is so old that the node does not run, or does not reach the bucket.
+// Silent reports whether the last report of a node is older than 90 s at the time now: the node does not run, or does not reach the bucket.
 func (m *Member) Silent(now time.Time) bool { return now.Sub(m.Heard) > silence }
 
-// memberKey returns the key of a node's report.
+// memberKey returns the key of the object in the bucket that has the report of the node with this name.
 func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
 
-// PutMember stores the report of this node in the bucket.
+// PutMember stores the report of this node in the bucket, with the root of its log and the epoch in which it leads, which it sets.
 func (n *Node) PutMember(ctx context.Context, m Member) error {
 	m.Root = shortRoot(n.Log.Checkpoint().Root)
 	m.Epoch, _ = n.leadingEpoch()
@@ -71,12 +71,13 @@ func (n *Node) PutMember(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
-// DeleteMember deletes the report of a node from the bucket, when the node stops.
+// DeleteMember deletes the report of the node with this name from the bucket, when the node stops.
 func (n *Node) DeleteMember(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, memberKey(name))
 }
 
-// Members returns the nodes' reports of the last day, the leader first.
+// Members reads from the bucket the reports of all nodes of the last day, and returns them sorted, the leader first. A leader that is silent or
+// replaced has the role [Former].
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	now := time.Now()
 	var all []Member
@@ -110,8 +111,8 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	return all, nil
 }
 
-// sortMembers sorts reports by role and name. A report of a leader that is silent, or of an earlier epoch than the latest, becomes that of
-// a former leader.
+// sortMembers sorts reports by role and name. A report of a leader that is silent at the time now, or whose epoch is not the latest, gets the role
+// [Former].
 func sortMembers(all []Member, latest int64, now time.Time) {
 	for i := range all {
 		if m := &all[i]; m.Role == Leader && (m.Epoch != latest || m.Silent(now)) {

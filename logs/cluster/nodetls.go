@@ -19,9 +19,9 @@ var (
 	nodesUntil = time.Date(2120, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// TLS returns the configurations for listening to other nodes and for requests to them. Both sides show a certificate of an authority whose
-// key is derived from the cluster's. Each call makes a new certificate.
-func (k *SideKey) TLS() (listen, ask *tls.Config, err error) {
+// TLS returns the configurations with which a node listens to other nodes, and with which it sends requests to them (ask). Both sides present a
+// certificate of an authority whose key is derived from the cluster's key, so only nodes with that key connect. Each call creates a new certificate.
+func (k *Key) TLS() (listen, ask *tls.Config, err error) {
 	seed, err := k.Derive("authority of nodes")
 	if err != nil {
 		return nil, nil, err

@@ -22,7 +22,7 @@ const (
 	fullPack     = 8 << 20
 )
 
-// packPrefix returns what the keys of an epoch's packs begin with. A leader puts no pack of another epoch into a commit.
+// packPrefix returns the prefix of the keys of the packs that the leader of an epoch creates. A leader names no pack of another epoch in a commit.
 func packPrefix(epoch int64) string { return fmt.Sprintf("pack/%020d/", epoch) }
 
 // A packIndex begins a pack, after its length in four bytes; the coded bytes follow in its order, then the deltas, at most [kvstore.MaxDeltas] of a content.
@@ -59,7 +59,8 @@ type packer struct {
 	full   func(pack []byte) error // takes a pack that is full
 }
 
-// add adds a content to the pack, in all encodings that the store has. It ends a pack that is full before.
+// add adds a content to the pack, in all encodings that the store has. If the pack would be too large, it calls full with it first, and starts
+// another.
 func (p *packer) add(h kvstore.Hash) error {
 	for {
 		err := p.addOnce(h)
@@ -72,7 +73,7 @@ func (p *packer) add(h kvstore.Hash) error {
 // errReplaced says that a coding was replaced by a smaller one between two reads.
 var errReplaced = errors.New("the content changes")
 
-// addOnce is one attempt of add. If an encoding is replaced meanwhile, the error is [errReplaced].
+// addOnce does the work of add once. If an encoding is replaced by a smaller one meanwhile, it adds nothing, and the error is errReplaced.
 func (p *packer) addOnce(h kvstore.Hash) error {
 	content, err := p.store.Content(h)
 	if err != nil {
@@ -101,7 +102,8 @@ func (p *packer) addOnce(h kvstore.Hash) error {
 	return nil
 }
 
-// addDelta adds the delta of a content against a dictionary to the pack. It ends a pack that is full before.
+// addDelta adds the delta of the content h against a dictionary to the pack. If the pack would be too large, it calls full with it first, and starts
+// another.
 func (p *packer) addDelta(h, dictionary kvstore.Hash) error {
 	delta, err := p.store.FindDelta(h, dictionary)
 	if err == nil {
@@ -117,7 +119,7 @@ func (p *packer) addDelta(h, dictionary kvstore.Hash) error {
 	return nil
 }
 
-// makeRoom ends the pack if it would be too full with length more bytes.
+// makeRoom calls flush if the pack would have more than fullPack bytes with length more.
 func (p *packer) makeRoom(length int) error {
 	if len(p.body)+len(p.deltas)+length > fullPack {
 		return p.flush()
@@ -125,7 +127,7 @@ func (p *packer) makeRoom(length int) error {
 	return nil
 }
 
-// flush ends the pack and calls full with it, unless it is empty.
+// flush completes the pack, calls full with it and starts another, unless the pack is empty.
 func (p *packer) flush() error {
 	if len(p.index.Contents)+len(p.index.Deltas) == 0 {
 		return nil
@@ -144,8 +146,8 @@ func (p *packer) flush() error {
 	return p.full(pack)
 }
 
-// unpack calls fn for each content of a pack, with encodings that were decoded and have its hash, and then takeDelta, unless it is nil, for each delta,
-// which is not verified.
+// unpack reads a pack. It calls fn for each content, with encodings that it has decoded and that have the content's hash, and then takeDelta, unless
+// it is nil, for each delta of a content h, which is not verified. The first error ends it. An unknown format is a [FormatError].
 func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error, takeDelta func(h kvstore.Hash, delta []byte) error) error {
 	if len(pack) < 4 {
 		return errors.New("the pack is malformed: it has no index")
@@ -201,7 +203,8 @@ func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error, ta
 	return nil
 }
 
-// storeDelta stores a delta from a pack, unless dictionaries are disabled. It logs one that does not decode to its content, and leaves it out.
+// storeDelta stores a delta of the content h from a pack, unless dictionaries are disabled. If it does not decode to the content, it is logged and
+// skipped without an error.
 func (n *Node) storeDelta(h kvstore.Hash, delta []byte) error {
 	if !n.Dictionaries {
 		return nil
@@ -214,7 +217,7 @@ func (n *Node) storeDelta(h kvstore.Hash, delta []byte) error {
 	return err
 }
 
-// verifyEncoding returns an error unless an encoding decodes to the content's bytes.
+// verifyEncoding returns an error unless an encoding decodes to the bytes of the content c: its size and its hash.
 func verifyEncoding(c packContent, form kvstore.Coded) error {
 	if c.Size < 0 || c.Size > maxContent {
 		return fmt.Errorf("content %s has %d bytes by the pack", c.Hash, c.Size)

@@ -40,8 +40,8 @@ var shownKey = kvstore.Key("cluster", "shown")
 // ErrNewerPublished says that the bucket shows a newer checkpoint already.
 var ErrNewerPublished = errors.New("the bucket shows a newer checkpoint")
 
-// UpdatePublic brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last. It deletes the contents that only
-// withdrawn releases have by now.
+// UpdatePublic brings the copy of the log below public/ in the bucket up to a signed checkpoint: tiles and contents first, the checkpoint last. It
+// deletes the contents that only withdrawn releases have by now. If the bucket has a larger checkpoint, the error is [ErrNewerPublished].
 func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	n.showing.Lock()
 	defer n.showing.Unlock()
@@ -55,7 +55,7 @@ func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	return n.setPublishedSize(signed.Size)
 }
 
-// publicCopy returns the copy of the log that the node publishes in the cluster's bucket.
+// publicCopy returns the copy of the log that the node publishes in the cluster's bucket, without changing it.
 func (n *Node) publicCopy() PublicCopy { return PublicCopy{Store: n.Store, Bucket: n.Bucket} }
 
 // A PublicCopy is a signed log with its contents in a bucket, below public/, with the paths at which a Larder serves them.
@@ -70,8 +70,8 @@ type PublicCopy struct {
 	Progress func(entries, of int64)
 }
 
-// Update brings a copy, which has everything about the first entries, from of them, up to a signed checkpoint: tiles and contents first,
-// the checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now.
+// Update brings a copy in the bucket, which has everything about the first from entries, up to a signed checkpoint: tiles and contents first, the
+// checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now.
 func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signed) error {
 	s := newPublication(ctx, p)
 	for _, t := range tlog.NewTiles(tileHeight, from, signed.Size) {
@@ -95,8 +95,8 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 	return p.putCheckpoint(ctx, signed)
 }
 
-// Prune deletes the contents that the entries from one index to another erase, unless the store has them again, or a later entry erases
-// them.
+// Prune deletes from the bucket the contents that the entries from one index to another, exclusive, erase, unless the store has them again or a later
+// entry erases them, too.
 func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 	s := newPublication(ctx, p)
 	gone := map[kvstore.Hash]struct{}{}
@@ -127,7 +127,7 @@ func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 	return errors.Join(s.deleteContents(gone), s.group.Wait())
 }
 
-// newPublication returns a publication that ends with ctx.
+// newPublication returns a publication, whose requests run concurrently, at most showAtOnce, and end with ctx. The caller waits for its group.
 func newPublication(ctx context.Context, p PublicCopy) *publication {
 	s := &publication{PublicCopy: p, put: map[kvstore.Hash]struct{}{}}
 	s.group, s.ctx = errgroup.WithContext(ctx)
@@ -135,7 +135,7 @@ func newPublication(ctx context.Context, p PublicCopy) *publication {
 	return s
 }
 
-// setPublishedSize records in the store how many entries public/ has.
+// setPublishedSize records in the store that public/ in the bucket has everything about the first size entries.
 func (n *Node) setPublishedSize(size int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
@@ -143,7 +143,7 @@ func (n *Node) setPublishedSize(size int64) error {
 	return b.Commit()
 }
 
-// publishedSize returns how many entries public/ has with everything that they name, as far as this store knows.
+// publishedSize returns how many entries public/ in the bucket has with everything that they name, as far as this store knows.
 func (n *Node) publishedSize() (int64, error) {
 	row, err := n.Store.Get(kvstore.Meta, shownKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -158,8 +158,8 @@ func (n *Node) publishedSize() (int64, error) {
 	return int64(binary.BigEndian.Uint64(row)), nil
 }
 
-// putCheckpoint replaces the checkpoint in public/ by a larger one. If the one there is larger, the error is [ErrNewerPublished]. A leader
-// that was paused fails, because the object has another version by then.
+// putCheckpoint replaces the checkpoint in public/ by a signed one that is not smaller. If the one there is larger, the error is [ErrNewerPublished].
+// A leader that was paused fails, because the object has another version by then.
 func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
 	for attempt := 1; ; attempt++ {
@@ -198,7 +198,7 @@ type publication struct {
 	put   map[kvstore.Hash]struct{} // contents that are put, or stay
 }
 
-// start puts the bytes that fn returns at a path below public/, concurrently.
+// start puts the bytes that fn returns into the bucket at a path below public/, in a goroutine of the group.
 func (s *publication) start(path string, fn func() ([]byte, error)) {
 	s.group.Go(func() error {
 		data, err := fn()
@@ -209,7 +209,7 @@ func (s *publication) start(path string, fn func() ([]byte, error)) {
 	})
 }
 
-// tilePaths returns the path of a tile and, on the lowest level, that of the bundle of entries with the same hashes.
+// tilePaths returns the path of a tile of hashes and, on the lowest level, also that of the bundle of the entries that have these hashes.
 func tilePaths(t tlog.Tile) []string {
 	paths := []string{tiles.TilePath(t)}
 	if t.L == 0 {
@@ -218,7 +218,7 @@ func tilePaths(t tlog.Tile) []string {
 	return paths
 }
 
-// readLog returns what a Larder with this node's store serves at a path of the log.
+// readLog returns what a Larder with this node's store serves at a path of the log, such as a tile.
 func (s *publication) readLog(path string) ([]byte, error) {
 	data, err := tiles.ReadLog(s.Store, path)
 	if err != nil {
@@ -227,7 +227,8 @@ func (s *publication) readLog(path string) ([]byte, error) {
 	return data, nil
 }
 
-// putContents puts the contents that the entries from one index to another name, and deletes those that no live release has by now.
+// putContents starts to put the contents that the entries from one index to another, exclusive, name, and to delete those that no live release has by
+// now.
 func (s *publication) putContents(from, to int64) error {
 	gone := map[kvstore.Hash]struct{}{}
 	for e, err := range logs.Entries(s.Store, from) {
@@ -271,8 +272,8 @@ func (s *publication) putContents(from, to int64) error {
 	return s.deleteContents(gone)
 }
 
-// startContent puts a content, concurrently, unless that was started before or the bucket of a backup has it. One that may be erased need
-// not be in the store.
+// startContent puts a content into public/, in a goroutine of the group, unless that was started before or the bucket of a backup has it. If
+// mayBeErased is set, it is no error that the store does not have it.
 func (s *publication) startContent(h kvstore.Hash, mayBeErased bool) {
 	if _, ok := s.put[h]; ok {
 		return
@@ -300,7 +301,7 @@ func (s *publication) startContent(h kvstore.Hash, mayBeErased bool) {
 	})
 }
 
-// deleteContents deletes the contents in gone that no live release has.
+// deleteContents starts to delete from public/ those contents in gone that no live release has and that this publication has not put.
 func (s *publication) deleteContents(gone map[kvstore.Hash]struct{}) error {
 	for h := range gone {
 		standing, err := views.StandingOf(s.Store, h)

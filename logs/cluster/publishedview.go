@@ -34,9 +34,9 @@ type PublishedView struct {
 	evidence string // the file that proves a fork
 }
 
-// NewPublishedView returns the view of a node's bucket. last is the checkpoint that was served before; key is the trusted verifier key, or
-// "" to trust the one that the bucket names first. keep stores a checkpoint for the next start; fork writes the evidence of a fork into a
-// file and returns its name.
+// NewPublishedView returns the view that a node which does not lead has of the log's signature in the bucket. last is the checkpoint that was served
+// before; key is the trusted verifier key, or "" to trust the one that the bucket names first. keep stores a checkpoint, and the key that signed it,
+// for the next start; fork writes the evidence of a fork of the log into a file and returns its path.
 func NewPublishedView(n *Node, key string, last signing.Signed, keep func(string, signing.Signed) error, fork func(*signing.Evidence) string) *PublishedView {
 	s := &PublishedView{node: n, key: key, keep: keep, fork: fork, signed: last, of: last.Size}
 	if last.Note != nil {
@@ -51,6 +51,7 @@ type ForkError struct {
 	Evidence string // the file that proves it; "" where one checkpoint alone does not
 }
 
+// Error returns what contradicts the log, and which file proves it.
 func (e *ForkError) Error() string {
 	text := e.Why + "; it is not shown here, and what is here goes on being served"
 	if e.Evidence != "" {
@@ -62,14 +63,15 @@ func (e *ForkError) Error() string {
 // rereadInterval is how often the checkpoint of an unchanged log is read, which is cosigned every hour.
 const rereadInterval = 5 * time.Minute
 
-// UpToDate reports whether the served checkpoint covers all entries in the store and was read from the bucket a short time ago.
+// UpToDate reports whether the served checkpoint covers all entries in the store and was read from the bucket less than five minutes before now.
 func (s *PublishedView) UpToDate(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signed.Checkpoint == s.node.Log.Checkpoint() && now.Sub(s.readAt) < rereadInterval
 }
 
-// Refresh reads the bucket's checkpoint, and serves it if the store has everything that it covers.
+// Refresh reads the bucket's checkpoint, verifies its signature and that it belongs to the log in the store, and serves it from now on if the store
+// has everything that it covers and it is not smaller than the last one. A checkpoint of another log is a [ForkError].
 func (s *PublishedView) Refresh(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
 	b := s.node.Bucket
@@ -117,8 +119,8 @@ func (s *PublishedView) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// recordFork returns a [ForkError] for a checkpoint that is not one of the log in the store, and stores the evidence if two signed
-// checkpoints prove it.
+// recordFork returns a [ForkError] for the checkpoint signed, which is not one of the log in the store. If it and the checkpoint last prove that to
+// anyone, it stores them as evidence.
 func (s *PublishedView) recordFork(last, signed signing.Signed) error {
 	fork := &ForkError{Why: fmt.Sprintf("%s shows a signed checkpoint of %d entries with root %s, which is not that of the log that its commits make", s.node.Bucket, signed.Size, shortRoot(signed.Root))}
 	changes, err := s.KeyChanges()
@@ -136,7 +138,8 @@ func (s *PublishedView) recordFork(last, signed signing.Signed) error {
 	return fork
 }
 
-// keyChain returns the verifier keys that count: the trusted one, and those to which it was rotated.
+// keyChain returns the verifier keys whose signatures count: the trusted one, and those to which it was rotated. If none is trusted yet, it trusts
+// the one that the bucket names, and logs that.
 func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 	if s.key == "" {
 		data, _, err := s.node.Bucket.Get(ctx, publicPrefix+tiles.Prefix+"key", maxEpochRecord)
@@ -168,21 +171,22 @@ func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 	return chain, nil
 }
 
-// Lacks returns how many signed entries of the bucket are missing in the store, and the file that proves a fork, "" if there was no fork.
+// Lacks returns how many signed entries of the bucket are missing in the store, and the path of the file that proves a fork of the log, "" if there
+// was no fork.
 func (s *PublishedView) Lacks() (entries int64, evidence string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, s.of-s.node.Log.Checkpoint().Size), s.evidence
 }
 
-// Served returns the checkpoint that is served, the zero value before the first.
+// Served returns the signed checkpoint that this node serves, the zero value before the first.
 func (s *PublishedView) Served() signing.Signed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signed
 }
 
-// Checkpoint returns the checkpoint that is served, or an error before the first.
+// Checkpoint returns the signed checkpoint that this node serves. Before the first, the error is a [signing.RefusedError].
 func (s *PublishedView) Checkpoint() (signing.Signed, error) {
 	if signed := s.Served(); signed.Note != nil {
 		return signed, nil
@@ -190,7 +194,7 @@ func (s *PublishedView) Checkpoint() (signing.Signed, error) {
 	return signing.Signed{}, &signing.RefusedError{Reason: "this node of a cluster has yet to catch up with the others for the first time"}
 }
 
-// SignedInStore returns the checkpoint that is served, without its signatures.
+// SignedInStore returns size and root of the checkpoint that this node serves, the zero value before the first.
 func (s *PublishedView) SignedInStore() logs.Checkpoint { return s.Served().Checkpoint }
 
 // Origin returns the name of the log in its checkpoints.
@@ -203,13 +207,13 @@ func (s *PublishedView) Key() string {
 	return s.by
 }
 
-// KeyChanges returns the rotations of the log's key, oldest first.
+// KeyChanges returns the rotations of the log's key that the store's log records, oldest first.
 func (s *PublishedView) KeyChanges() ([]signing.KeyChange, error) {
 	return signing.KeyChanges(s.node.Store)
 }
 
-// RecordPublished records that public/ has everything that a checkpoint of so many entries covers, so that a new leader puts only what is
-// missing.
+// RecordPublished records in the store, if it does not know that yet, that public/ in the bucket has everything about the first size entries, so that
+// this node puts only what is missing when it becomes the leader.
 func (n *Node) RecordPublished(size int64) error {
 	shown, err := n.publishedSize()
 	if err != nil || shown >= size {

@@ -29,7 +29,8 @@ type Reconciled struct {
 	Partial int
 }
 
-// Reconcile compares public/ with the log, as far as [Node.UpdatePublic] has brought it, and removes the differences. Contents are compared by their sizes: a client that reads one checks its hash.
+// Reconcile compares the objects below public/ in the bucket with the log, as far as [Node.UpdatePublic] has published it, and removes the
+// differences. It compares contents by their sizes: a client that reads one checks its hash. It changes nothing if this node does not lead.
 func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
 	m := &reconciliation{node: n, publication: publication{PublicCopy: n.publicCopy(), ctx: ctx}}
 	err := m.reconcileTiles()
@@ -48,17 +49,18 @@ type reconciliation struct {
 	done Reconciled
 }
 
-// runExclusively calls do while no UpdatePublic runs, if this node leads: what UpdatePublic puts may be newer than what do knows.
+// runExclusively calls do while no UpdatePublic runs, if this node leads, because what that puts may be newer than what do knows. Otherwise it
+// returns a [NotWriterError].
 func (m *reconciliation) runExclusively(do func() error) error {
 	m.node.showing.Lock()
 	defer m.node.showing.Unlock()
 	if !m.node.Leads() {
-		return m.node.notLeader()
+		return m.node.notLeaderError()
 	}
 	return do()
 }
 
-// putMissing puts the bytes that read returns at a path below public/, and counts that.
+// putMissing puts the bytes that read returns into the bucket at a path below public/, and counts that.
 func (m *reconciliation) putMissing(path string, read func() ([]byte, error)) error {
 	data, err := read()
 	if err == nil {
@@ -73,7 +75,8 @@ func (m *reconciliation) putMissing(path string, read func() ([]byte, error)) er
 // mostPartial bounds the partial tiles that are removed at once; the next Reconcile goes on.
 const mostPartial = 10_000
 
-// reconcileTiles puts the tiles of the published log that are missing, and deletes partial tiles that full ones have replaced.
+// reconcileTiles puts the tiles of the published log that are missing or have another size, and deletes up to 10,000 partial tiles that full ones
+// have replaced.
 func (m *reconciliation) reconcileTiles() error {
 	shown, err := m.node.publishedSize()
 	if err != nil {
@@ -118,7 +121,7 @@ func (m *reconciliation) reconcileTiles() error {
 	return nil
 }
 
-// reconcileKeys puts the files with the log's keys, if they differ.
+// reconcileKeys puts the files with the log's keys into public/ if those there differ.
 func (m *reconciliation) reconcileKeys() error {
 	for _, path := range keyPaths {
 		err := m.runExclusively(func() error {
@@ -142,7 +145,7 @@ func (m *reconciliation) reconcileKeys() error {
 // reconciledAtOnce is how many listed contents are held against the store at once.
 const reconciledAtOnce = 1000
 
-// reconcileContents compares the contents in the bucket with those in the store in the order of their hashes, atOnce at a time.
+// reconcileContents compares the contents in public/ with those in the store in the order of their hashes, atOnce at a time, and corrects public/.
 func (m *reconciliation) reconcileContents(atOnce int) error {
 	listed := map[kvstore.Hash]int64{}
 	var from []byte
@@ -168,7 +171,7 @@ func (m *reconciliation) reconcileContents(atOnce int) error {
 	return m.compareContents(listed, kvstore.Range{From: from})
 }
 
-// compareContents compares listed contents and their sizes with those that the store has in a range, and corrects the bucket.
+// compareContents compares contents that public/ has, with their sizes, with those in a range of the store, and corrects public/. It consumes listed.
 func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstore.Range) error {
 	var wrong []kvstore.Hash
 	for item, err := range m.Store.Scan(kvstore.Contents, r) {
@@ -202,8 +205,8 @@ func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstor
 	return nil
 }
 
-// isPublishedRight reports whether public/ has a content as it should: there says whether it is there, size its bytes. A content that
-// nothing names may be newer than this node knows.
+// isPublishedRight reports whether public/ has a content as it should: there says whether it is there, size how many bytes it has. A content that
+// nothing names is right, because it may be newer than this node knows.
 func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool) (bool, error) {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
@@ -219,7 +222,7 @@ func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool
 	return there && size == content.Size, err
 }
 
-// correctContent puts or deletes a content in public/, as its releases require now.
+// correctContent puts a content into public/ if a live release has it now, and deletes it if only withdrawn ones have.
 func (m *reconciliation) correctContent(h kvstore.Hash) error {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
@@ -241,15 +244,15 @@ var (
 	packNames = kvstore.Prefix("cluster", "pack")
 )
 
-// packRow returns the key of the row that says that a commit names a pack.
+// packRow returns the key of the row that says that a commit names the pack with this key in the bucket.
 func packRow(key string) []byte { return append(packNames[:len(packNames):len(packNames)], key...) }
 
-// CollectPacks deletes the packs of earlier epochs that no commit names, and returns how many and their bytes. Nodes of these epochs cannot
-// commit any more, and this node has applied all that they committed.
+// CollectPacks deletes from the bucket the packs of earlier epochs that no commit names, and returns how many and their bytes. Nodes of these epochs
+// cannot commit any more, and this node has applied all that they committed. If this node does not lead, the error is a [NotWriterError].
 func (n *Node) CollectPacks(ctx context.Context) (packs int, size int64, err error) {
 	epoch, leads := n.leadingEpoch()
 	if !leads {
-		return 0, 0, n.notLeader()
+		return 0, 0, n.notLeaderError()
 	}
 	if _, err := n.Store.Get(kvstore.Meta, packsKey); err != nil {
 		return 0, 0, fmt.Errorf("which packs are in use is not known here: %w", err)
@@ -277,7 +280,7 @@ func (n *Node) CollectPacks(ctx context.Context) (packs int, size int64, err err
 	return packs, size, nil
 }
 
-// packEpoch returns the epoch in the key of a pack.
+// packEpoch returns the epoch in the key of a pack in the bucket, and an error for another key.
 func packEpoch(key string) (int64, error) {
 	text, _, _ := strings.Cut(strings.TrimPrefix(key, "pack/"), "/")
 	epoch, err := strconv.ParseInt(text, 10, 64)

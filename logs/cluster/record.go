@@ -4,26 +4,26 @@ import "fmt"
 
 // A RecordSealer encrypts and authenticates the versions of a configuration record in the bucket, with their numbers.
 type RecordSealer struct {
-	Key    *SideKey
+	Key    *Key
 	Record string // its name
 }
 
-// additionalData returns the record's name and a version's number, which are authenticated with the version.
+// additionalData returns the bytes that are authenticated, but not stored, with a version of the record: its name and the version's number.
 func (s RecordSealer) additionalData(number int64) []byte {
 	return fmt.Appendf(nil, "larder record %s %d", s.Record, number)
 }
 
-// Seal encrypts a version of the record.
+// Seal returns a version of the record, encrypted with the cluster's key and bound to its number.
 func (s RecordSealer) Seal(number int64, data []byte) ([]byte, error) {
 	return s.Key.aead.Seal(nil, nil, data, s.additionalData(number)), nil
 }
 
-// Open decrypts a version of the record. It returns an error if the version was changed, or encrypted with another key or for another
-// number.
+// Open returns the decrypted data of a version of the record. It returns an error if the version was changed, or encrypted with another key or for
+// another number.
 func (s RecordSealer) Open(number int64, stored []byte) ([]byte, error) {
 	data, err := s.Key.aead.Open(nil, nil, stored, s.additionalData(number))
 	if err != nil {
-		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", sideKeyFile, err)
+		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", clusterKeyFile, err)
 	}
 	return data, nil
 }

@@ -26,12 +26,12 @@ const (
 	maxRoomed    = 1 << 20
 )
 
-// roomsKey returns the key of the object that lists a node's waiting rooms.
+// roomsKey returns the key of the object in the bucket that lists the waiting rooms of the node with this name.
 func roomsKey(name string) string {
 	return roomedPrefix + kvstore.Sum([]byte(name)).String()[:roomedID]
 }
 
-// Leader reads from the bucket the latest epoch, or 0, and the URL of the node that leads in it.
+// Leader reads from the bucket the latest epoch, 0 before the first, and returns it with the URL of the node that leads in it.
 func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) {
 	if epoch, err = n.latestEpoch(ctx); err != nil {
 		return 0, "", err
@@ -44,7 +44,7 @@ func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) 
 	return epoch, n.writer, nil
 }
 
-// JoinRooms lists a node and its waiting rooms in the bucket.
+// JoinRooms lists a node and its waiting rooms in the bucket, in place of an earlier list.
 func (n *Node) JoinRooms(ctx context.Context, r RoomsOfNode) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -53,12 +53,13 @@ func (n *Node) JoinRooms(ctx context.Context, r RoomsOfNode) error {
 	return n.Bucket.Put(ctx, roomsKey(r.Name), data)
 }
 
-// LeaveRooms removes a node and its waiting rooms from the bucket. All that it has promised to visitors must have expired.
+// LeaveRooms removes the list of a node's waiting rooms from the bucket. The caller makes sure that everything that the node has promised to visitors
+// has expired.
 func (n *Node) LeaveRooms(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, roomsKey(name))
 }
 
-// Rooms returns the waiting rooms that the bucket lists for a node, none if it does not list the node.
+// Rooms returns the waiting rooms that the bucket lists for the node with this name, none if it does not list the node.
 func (n *Node) Rooms(ctx context.Context, name string) ([]string, error) {
 	r, err := n.readRooms(ctx, roomsKey(name))
 	if errors.Is(err, bucket.ErrNotFound) {
@@ -67,8 +68,8 @@ func (n *Node) Rooms(ctx context.Context, name string) ([]string, error) {
 	return r.Rooms, err
 }
 
-// AllRooms returns all nodes that the bucket lists, with their rooms. strange has an error for each object there that is no valid
-// list of a node. Such an object may have replaced a node's list. So its key is returned as a node that has all rooms and
+// AllRooms returns the waiting rooms of all nodes that the bucket lists, by the nodes' names. strange has an error for each object there, by its key,
+// that is no valid list of a node. Such an object may have replaced a node's list. So its key is returned in all as a node that has all rooms and
 // never reports how many visitors are inside, and a new leader waits for it as long as for a node that is lost.
 func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange map[string]error, err error) {
 	all, strange = map[string][]string{}, map[string]error{}
@@ -109,8 +110,7 @@ func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange m
 // errStrange is in the errors of objects that are not what a node has written there.
 var errStrange = errors.New("it is not a node's list of its waiting rooms")
 
-// readRooms reads which waiting rooms the node at a key has. If no node can have written that object, the error is
-// [errStrange].
+// readRooms reads the object with this key, which lists a node's waiting rooms. If no node can have written it, the error is errStrange.
 func (n *Node) readRooms(ctx context.Context, key string) (r RoomsOfNode, err error) {
 	data, _, err := n.Bucket.Get(ctx, key, maxRoomed)
 	if err == nil && (json.Unmarshal(data, &r) != nil || roomsKey(r.Name) != key) || errors.Is(err, bucket.ErrTooLarge) {

@@ -21,11 +21,12 @@ const (
 	wholeBeats  = 15     // after so many, the writer looks whether the bucket still has what it has published
 )
 
-// beatKey returns the key of the heartbeat of an epoch's leader.
+// beatKey returns the key of the object in the bucket that has the last heartbeat of an epoch's leader.
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
-// Follow applies commits until ctx ends. For a candidate it also returns, with vacant true, when there is no leader: there was none yet, or
-// that of the epoch after has sent no heartbeat for a while. each, if set, is called whenever the store has all commits.
+// Follow applies commits until ctx ends, and calls each, if it is set, whenever the store has all of them. If candidate is set, it also returns, with
+// vacant true, when there is no leader: there was none yet, or that of the epoch after has sent no heartbeat for a while or has left. Errors are
+// logged and in the status.
 func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
 	w := heartbeatMonitor{heard: time.Now(), timeout: missedBeats * n.Beat}
 	var readAt time.Time
@@ -51,7 +52,7 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 	return 0, false
 }
 
-// SendHeartbeats sends heartbeats until this node does not lead any more, or ctx ends.
+// SendHeartbeats sends heartbeats to the bucket until this node does not lead any more, or ctx ends. Errors are logged and in the status.
 func (n *Node) SendHeartbeats(ctx context.Context) {
 	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
 		err := n.sendHeartbeat(ctx, beat)
@@ -65,7 +66,8 @@ func (n *Node) SendHeartbeats(ctx context.Context) {
 	}
 }
 
-// sendHeartbeat puts the heartbeat with a number into the bucket. It steps down if another node leads, or if the bucket has lost commits.
+// sendHeartbeat puts the heartbeat with this number, which counts from 1, into the bucket. It steps down if another node leads by now or, which it
+// checks at every 15th, the bucket has lost the last commit.
 func (n *Node) sendHeartbeat(ctx context.Context, count int64) error {
 	epoch, leads := n.leadingEpoch()
 	if !leads {
@@ -93,7 +95,7 @@ func (n *Node) sendHeartbeat(ctx context.Context, count int64) error {
 	return err
 }
 
-// Leave steps down, and records that in the bucket, so that another node may lead at once.
+// Leave steps down, and records that in the bucket, so that another node may lead at once. It does nothing if this node does not lead.
 func (n *Node) Leave(ctx context.Context) {
 	epoch, leads := n.leadingEpoch()
 	n.StepDown()
@@ -105,7 +107,8 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 }
 
-// FindLeader reads from the bucket which node leads, and returns its URL, "" if the node has none.
+// FindLeader reads from the bucket which node leads, and returns its URL, "" if the node has none. If no node has led yet, the error is a
+// [NotWriterError].
 func (n *Node) FindLeader(ctx context.Context) (url string, err error) {
 	latest, err := n.latestEpoch(ctx)
 	if err == nil && latest == 0 {
@@ -116,7 +119,8 @@ func (n *Node) FindLeader(ctx context.Context) (url string, err error) {
 	return n.writer, err
 }
 
-// readHeartbeat returns the latest epoch and a text that changes with each heartbeat of its leader, "" if there never was one.
+// readHeartbeat reads from the bucket the latest epoch and its leader's last heartbeat; sign is a text that changes with each heartbeat, "" if there
+// never was a leader.
 func (n *Node) readHeartbeat(ctx context.Context) (latest int64, sign string, err error) {
 	latest, err = n.latestEpoch(ctx)
 	if err != nil || latest == 0 {
@@ -137,8 +141,8 @@ type heartbeatMonitor struct {
 	timeout time.Duration
 }
 
-// isVacant reports whether there is no leader: sign, the text of its last heartbeat, has not changed for the timeout. With an error, the
-// bucket says nothing about the leader.
+// isVacant reports whether there is no leader: it has left, or sign, the text of its last heartbeat, has not changed for the timeout. If err is set,
+// the heartbeat could not be read, which says nothing about the leader; then it is false.
 func (w *heartbeatMonitor) isVacant(now time.Time, sign string, err error) bool {
 	switch {
 	case err != nil:

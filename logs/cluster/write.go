@@ -17,9 +17,8 @@ import (
 // AnyEpoch has [Node.Lead] take the place of whichever node writes.
 const AnyEpoch = -1
 
-// Lead has this node write in the place of the one of an epoch: it claims the next one, applies what is
-// committed, and lands a commit of its own, after which no earlier writer's can land. It returns a
-// NotWriterError where another node was faster.
+// Lead makes this node the leader in the place of the one of the epoch after ([AnyEpoch] for whichever): it claims the next epoch, applies what is
+// committed, and creates a commit of its own, after which no earlier leader can commit. If another node was faster, the error is a [NotWriterError].
 func (n *Node) Lead(ctx context.Context, after int64) error {
 	if err := n.attachBucket(ctx); err != nil {
 		return err
@@ -42,7 +41,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 			return err
 		}
 		if l.machine.setNumber(s.number, s.epoch) == deposed {
-			return n.notLeader()
+			return n.notLeaderError()
 		}
 		at := n.Log.Checkpoint()
 		fence := Commit{Number: s.number, Epoch: epoch, Nonce: newNonce(), Before: at, After: at}
@@ -62,12 +61,12 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 			n.becomeLeader(l, epoch)
 			return nil
 		case outcome != overtaken:
-			return n.notLeader()
+			return n.notLeaderError()
 		}
 	}
 }
 
-// becomeLeader records that this node leads in an epoch, so that its own updates of the log become commits.
+// becomeLeader records that this node leads in an epoch, so that its own updates of the log become commits from now on.
 func (n *Node) becomeLeader(l *lead, epoch int64) {
 	l.at = n.Log.Checkpoint()
 	n.mu.Lock()
@@ -76,7 +75,8 @@ func (n *Node) becomeLeader(l *lead, epoch int64) {
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
-// StepDown ends leading. An unconfirmed commit stays so until a commit of another node decides.
+// StepDown makes this node no longer the leader. It stores nothing in the bucket; see [Node.Leave]. A commit that the bucket has not confirmed is
+// undecided until a commit of another node decides.
 func (n *Node) StepDown() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,15 +86,14 @@ func (n *Node) StepDown() {
 	n.leads = nil
 }
 
-// Leads reports whether the node writes, as far as it knows: its next commit may find out that it
-// does not.
+// Leads reports whether this node leads, as far as it knows: its next commit may find out that another does.
 func (n *Node) Leads() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.leads != nil
 }
 
-// leadingEpoch returns the epoch in which this node leads, and whether it does. There may be a later epoch already.
+// leadingEpoch returns the epoch in which this node leads; leads is false if it does not. Another node may have claimed a later epoch already.
 func (n *Node) leadingEpoch() (epoch int64, leads bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,14 +103,15 @@ func (n *Node) leadingEpoch() (epoch int64, leads bool) {
 	return n.leads.machine.epoch, true
 }
 
-// notLeader returns a [NotWriterError] with the URL of the known leader.
-func (n *Node) notLeader() error {
+// notLeaderError returns the [NotWriterError] for an operation that only the leader can do, with the URL of the known leader.
+func (n *Node) notLeaderError() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return &NotWriterError{n.writer}
 }
 
-// commitGrowth publishes an update of the log as a commit in the bucket. The log calls it before it writes the update.
+// commitGrowth publishes an update of the log as a commit in the bucket. The log calls it under its lock before it writes the update; with an error
+// nothing is written. If the bucket does not confirm the commit in time, the error is [logs.ErrUnconfirmed], and a goroutine continues.
 func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Lock()
 	l := n.leads
@@ -119,12 +119,12 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Unlock()
 	switch {
 	case l == nil:
-		return n.notLeader()
+		return n.notLeaderError()
 	case pending:
 		return fmt.Errorf("the bucket has not confirmed an earlier publication: %w", ErrUnavailable)
 	case g.Before != l.at: // an update was committed that this node could not write
 		n.StepDown()
-		return n.notLeader()
+		return n.notLeaderError()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.CommitTimeout)
 	defer cancel()
@@ -156,10 +156,11 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 		return nil
 	}
 	n.stopLeading(outcome, c.Number)
-	return n.notLeader()
+	return n.notLeaderError()
 }
 
-// confirmPending continues to land a commit for which no Update waits any longer, until its outcome is known.
+// confirmPending continues to create a commit for which no Update of the log waits any longer, until its outcome is known; then it applies the
+// commit, or steps down. It runs in a goroutine.
 func (n *Node) confirmPending(l *lead, data []byte) {
 	ctx := context.Background()
 	number := l.machine.number
@@ -182,7 +183,7 @@ func (n *Node) confirmPending(l *lead, data []byte) {
 	l.at, l.pending = n.Log.Checkpoint(), false
 }
 
-// stopLeading logs why the number has another commit, and steps down.
+// stopLeading logs why the number of this node's commit has another commit, and steps down.
 func (n *Node) stopLeading(o outcome, number int64) {
 	if o == deposed {
 		n.Logger.Warn("another node publishes by now", "commit", number)
@@ -192,7 +193,7 @@ func (n *Node) stopLeading(o outcome, number int64) {
 	n.StepDown()
 }
 
-// land makes requests until the outcome of a commit is known, or ctx ends.
+// land sends requests to the bucket until it is known what became of the commit data that m has started, or ctx ends, with an error.
 func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	for {
 		o, err := n.stepOnce(ctx, m, data)
@@ -208,7 +209,7 @@ func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, erro
 	}
 }
 
-// stepOnce makes the one request that the machine needs next and returns the outcome. An error says why the machine knows no more than
+// stepOnce sends the one request that the machine needs next, and returns what is known then. An error says why the machine knows no more than
 // before.
 func (n *Node) stepOnce(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	key := commitKey(m.number)
@@ -232,8 +233,8 @@ func (n *Node) stepOnce(ctx context.Context, m *machine, data []byte) (outcome, 
 	return m.foundCommit(c.Epoch, c.Nonce), nil
 }
 
-// packEntries puts the contents that entries name, and that no earlier commit has brought, into packs of the commit. It returns their
-// hashes.
+// packEntries puts the contents that entries name, and that no earlier commit has brought, into packs in the bucket, which it names in the commit c.
+// It returns the contents' hashes.
 func (n *Node) packEntries(ctx context.Context, c *Commit, entries []logs.Indexed) ([]kvstore.Hash, error) {
 	wanted, err := n.missingContents(entries, func(h kvstore.Hash) (bool, error) {
 		_, err := n.Store.Get(kvstore.Meta, packedContentKey(h))
@@ -248,7 +249,7 @@ func (n *Node) packEntries(ctx context.Context, c *Commit, entries []logs.Indexe
 	return wanted, n.packContents(ctx, c, wanted)
 }
 
-// packContents puts contents into packs of the commit.
+// packContents puts the wanted contents into packs in the bucket, and names these in the commit c.
 func (n *Node) packContents(ctx context.Context, c *Commit, wanted []kvstore.Hash) error {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		hash := kvstore.Sum(pack)
@@ -267,7 +268,7 @@ func (n *Node) packContents(ctx context.Context, c *Commit, wanted []kvstore.Has
 	return p.flush()
 }
 
-// missingContents returns the contents that entries name, each once, for which there returns false.
+// missingContents returns the contents that entries and the manifests of their releases name, each once, for which there returns false.
 func (n *Node) missingContents(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
 	seen := map[kvstore.Hash]struct{}{}
 	add := func(h kvstore.Hash) error {
@@ -311,17 +312,18 @@ type epochRecord struct {
 	Since  time.Time `json:"since"` // by that node's clock; for people
 }
 
-// epochKey returns the key of the record that claims an epoch.
+// epochKey returns the key of the object in the bucket by which a node claims an epoch.
 func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
 
-// claimEpoch claims the epoch after another one, and returns it. If another node was faster, the error is a [NotWriterError].
+// claimEpoch claims the epoch after the one given as after, by creating an object in the bucket, and returns its number. If another node was faster,
+// the error is a [NotWriterError].
 func (n *Node) claimEpoch(ctx context.Context, after int64) (int64, error) {
 	latest, err := n.latestEpoch(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if after != AnyEpoch && latest != after {
-		return 0, n.notLeader()
+		return 0, n.notLeaderError()
 	}
 	own := epochRecord{CommitFormat, newNonce(), n.URL, time.Now().UTC()}
 	data, err := json.Marshal(own)
@@ -330,12 +332,12 @@ func (n *Node) claimEpoch(ctx context.Context, after int64) (int64, error) {
 	}
 	_, err = n.Bucket.Create(ctx, epochKey(latest+1), data)
 	if errors.Is(err, bucket.ErrExists) {
-		return 0, n.notLeader()
+		return 0, n.notLeaderError()
 	}
 	return latest + 1, err
 }
 
-// latestEpoch reads the latest epoch from the bucket, 0 before the first, and records which node has claimed it.
+// latestEpoch reads from the bucket the number of the latest epoch, 0 before the first, and records in n which node has claimed it.
 func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	n.mu.Lock()
 	latest := n.latest
@@ -370,13 +372,13 @@ type identity struct {
 
 const identityKey = "log"
 
-// Origin returns the name of the log in a bucket, "" if it has none.
+// Origin returns the name of the log in a bucket, "" if the bucket has none.
 func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
 	is, err := readIdentity(ctx, b)
 	return is.Origin, err
 }
 
-// readIdentity returns the bucket's identity, an empty one if it has none.
+// readIdentity reads from the bucket which log it has; the result is empty if it has none.
 func readIdentity(ctx context.Context, b bucket.Bucket) (is identity, err error) {
 	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
 	if errors.Is(err, bucket.ErrNotFound) {
@@ -397,12 +399,13 @@ func readIdentity(ctx context.Context, b bucket.Bucket) (is identity, err error)
 	return is, nil
 }
 
-// ForeignError returns the error of a bucket that has another log than the node's keys are for.
+// ForeignError returns the error for a bucket, by its name, that has the log has, while the keys of this node are those of the log want.
 func ForeignError(bucket, has, want string) error {
 	return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", bucket, has, want)
 }
 
-// claimBucket returns the id of the bucket, which it gives to a bucket that has no log yet. A bucket with another log is an error.
+// claimBucket returns the bucket's id. A bucket without a log gets an id and this node's log, if the node has the log's key (Bootstraps). A bucket
+// with another log is an error.
 func (n *Node) claimBucket(ctx context.Context) (id string, err error) {
 	is, err := readIdentity(ctx, n.Bucket)
 	if err == nil && is.ID == "" && !n.Bootstraps {
