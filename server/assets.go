@@ -187,8 +187,8 @@ func checkMemory(cacheBytes, sendBytes int64) error {
 	return nil
 }
 
-// SetMemory changes [Options.CacheBytes] and [Options.SendBytes] while the assets serve. Zero stands for no default: both are taken as they are, and
-// checked. Bodies that are being sent stay in memory.
+// SetMemory changes [Options.CacheBytes] and [Options.SendBytes] while the assets serve. Unlike in the options, zero does not stand for a default.
+// Bodies that are being sent stay in memory.
 func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	if err := checkMemory(cacheBytes, sendBytes); err != nil {
 		return err

@@ -18,13 +18,11 @@ type Alarm struct {
 	Retry     int       // how many times it was handled before and failed
 }
 
-// SetAlarm sets the object's alarm, in place of the one it has, as one of its writes.
-// A time in the past fires at once. The handler is called at that time or later, at
-// least once, also after a crash or a restart.
+// SetAlarm sets the object's alarm to a time, in place of the one it has, as one of its writes. A time in the past fires at once. The handler is
+// called at that time or later, at least once, also after a crash or a restart.
 //
-// If it fails, it is called again after two seconds, then after twice as long each time
-// up to [Limits].LongestRetry, and up to a quarter longer, until it succeeds. An alarm
-// that is set or deleted meanwhile, by the handler or another event, ends that.
+// If the handler fails, it is called again after two seconds, then after twice as long each time up to [Limits].LongestRetry, and up to a quarter
+// longer, until it succeeds. An alarm that is set or deleted meanwhile, by the handler or another event, ends that.
 func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
 	t, err := toNanoseconds(at)
 	if err != nil {
@@ -38,7 +36,7 @@ func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// DeleteAlarm removes the object's alarm, if it has one.
+// DeleteAlarm removes the object's alarm, if it has one, as one of its writes.
 func (s *State) DeleteAlarm(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -48,8 +46,8 @@ func (s *State) DeleteAlarm(ctx context.Context) error {
 	return nil
 }
 
-// GetAlarm returns when the object's alarm fires next, and whether it has one. While
-// an alarm is handled it has none, unless one was set since.
+// GetAlarm returns when the object's alarm fires next; the bool is false if it has none. While an alarm is handled it has none, unless one was set
+// since.
 func (s *State) GetAlarm(ctx context.Context) (time.Time, bool, error) {
 	if err := s.lock(ctx); err != nil {
 		return time.Time{}, false, err
@@ -65,7 +63,7 @@ func (s *State) GetAlarm(ctx context.Context) (time.Time, bool, error) {
 	return time.Unix(0, a.next), true, nil
 }
 
-// setAlarm sets the alarm, in the transaction if there is one. The caller holds o.mu.
+// setAlarm sets the object's alarm, or removes it for nil, within the transaction if there is one. The caller holds the object's mu.
 func (s *State) setAlarm(a *alarm) {
 	if s.tx != nil {
 		s.tx.alarmed, s.tx.alarm = true, a
@@ -92,14 +90,15 @@ type hold struct {
 	retry uint32
 }
 
-// init creates the channels and maps.
+// init creates the channels and maps of an empty set of alarms.
 func (a *alarms) init() {
 	a.wake = make(chan struct{}, 1)
 	a.running = make(map[string]struct{})
 	a.held = make(map[string]hold)
 }
 
-// alarmChanged handles that an object's alarm in the store was replaced by another one, or by none.
+// alarmChanged is called when it is durable that an object's alarm was replaced by to, or removed for nil. It wakes the loop that fires alarms if
+// necessary.
 func (a *alarms) alarmChanged(name string, to *alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +115,7 @@ func (a *alarms) alarmChanged(name string, to *alarm) {
 	}
 }
 
-// wakeLoop has the loop read the alarms again. The caller holds a.mu.
+// wakeLoop makes the loop that fires alarms read them again. The caller holds a.mu.
 func (a *alarms) wakeLoop() {
 	select {
 	case a.wake <- struct{}{}:
@@ -132,7 +131,7 @@ const (
 	pauseAfterError = time.Second
 )
 
-// fireAlarms fires alarms when they are due, until the runtime closes.
+// fireAlarms fires the alarms of a class when they are due, each in a goroutine, until the runtime closes. It is a loop in a goroutine of its own.
 func (c *class) fireAlarms() {
 	a := &c.alarms
 	timer := time.NewTimer(0)
@@ -161,7 +160,8 @@ func (c *class) fireAlarms() {
 	}
 }
 
-// dueAlarms returns the objects whose alarm is to fire now, which count as running, and the time in nanoseconds at which to look again.
+// dueAlarms returns the names of the objects whose alarm is to fire now, as many as the limit allows, and marks them as running. next is the time in
+// nanoseconds at which the loop reads the alarms again.
 func (c *class) dueAlarms() (names []string, next int64, err error) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -219,7 +219,8 @@ func (c *class) dueAlarms() (names []string, next int64, err error) {
 	return names, next, nil
 }
 
-// fireAlarm has an object handle its alarm.
+// fireAlarm has the object with this name handle its alarm, and then no longer counts it as running. If that fails, the alarm is stored to be tried
+// again, or if that is impossible, held back in memory.
 func (c *class) fireAlarm(name string) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -247,7 +248,8 @@ func (c *class) fireAlarm(name string) {
 	a.wakeLoop()
 }
 
-// handleAlarm calls the handler if the alarm is still due, and records the result. It returns the alarm that was handled.
+// handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it again if the handler failed. retry
+// is how often it failed at least. It returns the alarm that was handled, the zero value if none was due.
 func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
 	o.mu.Lock()
 	if o.alarm == nil || o.alarm.next > s.Now().UnixNano() {
@@ -273,7 +275,7 @@ func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry 
 	return was, err
 }
 
-// retryAlarm returns the next attempt of an alarm that has just failed.
+// retryAlarm returns the alarm a, which has just failed, set to the time of the next attempt.
 func (c *class) retryAlarm(a alarm) *alarm {
 	return &alarm{scheduled: a.scheduled, next: c.retryAt(a.retry), retry: a.retry + 1}
 }
@@ -281,14 +283,13 @@ func (c *class) retryAlarm(a alarm) *alarm {
 // firstRetry is the wait after the first failure.
 const firstRetry = 2 * time.Second
 
-// retryAt returns when an alarm is tried again that had failed so many times before
-// it did just now.
+// retryAt returns the time in nanoseconds of the next attempt of an alarm that has just failed and had failed before times before.
 func (c *class) retryAt(before uint32) int64 {
 	wait := retry.Doubled(int(before)+1, firstRetry, c.limits.LongestRetry)
 	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
 }
 
-// recordAlarmFailure stores that an alarm failed whose instance was stopped before it could do so.
+// recordAlarmFailure stores that the due alarm of the object with this name failed, for an instance that was stopped before it could do so.
 func (c *class) recordAlarmFailure(name string) error {
 	ctx := c.runtime.ctx
 	return c.withInstance(name, func(o *object) error {

@@ -36,9 +36,9 @@ type Class[Q, A any] struct {
 // A Handler is one object in memory. Its methods are never called while another
 // event has the turn, so its fields need no lock.
 type Handler[Q, A any] interface {
-	// Handle handles an event and returns the response.
+	// Handle handles an event and returns its response.
 	Handle(ctx context.Context, s *State, request Q) (A, error)
-	// Alarm does what is due. Embed [NoAlarm] where nothing ever is.
+	// Alarm is called when the object's alarm has fired. Handlers whose objects set none embed [NoAlarm].
 	Alarm(ctx context.Context, s *State, a Alarm) error
 }
 
@@ -79,7 +79,7 @@ func (l *Limits) setDefaults() {
 // NoAlarm is embedded by handlers whose objects never set an alarm.
 type NoAlarm struct{}
 
-// Alarm fails.
+// Alarm implements [Handler]. It returns an error.
 func (NoAlarm) Alarm(context.Context, *State, Alarm) error {
 	return errors.New("objects of this class handle no alarms")
 }
@@ -87,8 +87,7 @@ func (NoAlarm) Alarm(context.Context, *State, Alarm) error {
 // A Namespace is the objects of a class.
 type Namespace[Q, A any] struct{ class *class }
 
-// Open begins to deliver events, and alarms that are due, to the objects of a class.
-// A runtime opens a class once.
+// Open registers a class with the runtime, and starts to deliver events, and alarms that are due, to its objects. A runtime opens a class once.
 func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 	if !className.MatchString(c.Name) {
 		return nil, fmt.Errorf("durable: %q can't be the name of a class: use lower-case letters, digits and hyphens", c.Name)
@@ -112,16 +111,15 @@ func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 	return &Namespace[Q, A]{core}, nil
 }
 
-// Object returns the object with a name, of 1 to 512 bytes without a zero byte. The
-// same name is the same object.
+// Object returns the object with a name, of 1 to 512 bytes without a zero byte, whether it exists or not. The same name is the same object. It reads
+// nothing.
 func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]{n.class, name} }
 
-// NewUniqueID returns the name of an object that was never used: 26 letters and
-// digits that cannot be guessed.
+// NewUniqueID returns a random name for a new object: 26 letters and digits that cannot be guessed.
 func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
 
-// Names returns the names of up to limit objects that have stored something, in the
-// order of their bytes, beginning after a name. What is not yet durable does not count.
+// Names returns the names of up to limit objects that have stored something, in the order of their bytes, from the first one after the name after.
+// Writes that are not yet durable do not count.
 func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	class := kvstore.Prefix("o", n.class.name)
 	names := []string{}
@@ -147,7 +145,7 @@ func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	return names, nil
 }
 
-// NamesDueAfter returns the names of the objects whose alarm fires after a time.
+// NamesDueAfter returns the names of the objects whose alarm fires later than a time, in the order of their alarms.
 func (n *Namespace[Q, A]) NamesDueAfter(at time.Time) (names []string, err error) {
 	from, err := toNanoseconds(at)
 	if err != nil {
@@ -176,13 +174,11 @@ type Object[Q, A any] struct {
 // Name returns the object's name.
 func (o Object[Q, A]) Name() string { return o.name }
 
-// Send delivers an event and returns its response, once everything that the object
-// wrote before is durable. With the context of another object's event it is a call of
-// that object's: see [State.Call].
+// Send delivers an event to the object and returns its response, once everything that the object wrote before is durable. With the context of another
+// object's event it is a call of that object's: see [State.Call].
 //
-// An error of the handler's is returned as it is, another one says which object it is
-// about. The handler runs with ctx, and Send returns when it does. Where ctx ends before the
-// event is delivered, or while the disk is being waited for, Send returns at once.
+// An error of the handler is returned as it is; another one is wrapped with the object's name. The handler runs with ctx, and Send returns when it
+// does. If ctx ends before the event is delivered, or while the object's writes are not yet durable, Send returns its error at once.
 func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
 	var answer, none A
 	var own error
@@ -218,7 +214,8 @@ type class struct {
 	sweeper *time.Timer        // set while idle is not empty
 }
 
-// send delivers an event to an object. If ctx is that of an event of another object, it is a call of that object's.
+// send delivers an event, which is f, to the object with this name, and returns when its response may leave. If ctx is that of an event of another
+// object, it is a call of that object's. Events beyond the limit are refused.
 func (c *class) send(ctx context.Context, name string, f handle) error {
 	if s, ok := ctx.Value(stateKey{}).(*State); ok {
 		switch s.turnState() {
@@ -231,7 +228,8 @@ func (c *class) send(ctx context.Context, name string, f handle) error {
 	return c.deliverEvent(ctx, name, f, true)
 }
 
-// acquire returns the object with a name, in memory, and adds a user. Release has to follow.
+// acquire returns the object with this name, which it creates in memory if it is not there, and counts one more user of it. The caller calls
+// class.release at the end.
 func (c *class) acquire(name string) (*object, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -254,7 +252,7 @@ func (c *class) acquire(name string) (*object, error) {
 	return o, nil
 }
 
-// addUser adds a user to an object that has one.
+// addUser counts one more user of an object that has one already. The caller calls class.release at the end.
 func (c *class) addUser(o *object) {
 	c.mu.Lock()
 	o.users++
@@ -262,7 +260,8 @@ func (c *class) addUser(o *object) {
 	c.mu.Unlock()
 }
 
-// release removes a user. An object without users is idle, and leaves memory after a while.
+// release counts one user of an object fewer. An object without users is idle, and is evicted from memory after a while, or at once if there are too
+// many.
 func (c *class) release(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,7 +284,8 @@ func (c *class) release(o *object) {
 	}
 }
 
-// evictIdle evicts objects that have been idle for long.
+// evictIdle evicts the objects that have been idle for as long as the limits allow. It is called by a timer, which it starts again while objects are
+// idle.
 func (c *class) evictIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,14 +301,15 @@ func (c *class) evictIdle() {
 	}
 }
 
-// evict removes an object without users from memory. The caller holds c.mu.
+// evict removes an object without users from memory; what it has stored stays. The caller holds c.mu.
 func (c *class) evict(o *object) {
 	c.removeIdle(o)
 	delete(c.objects, o.name)
 	o.cache.clear()
 }
 
-// replaceInstance puts a new instance into the place of o, which was stopped. The caller holds o.mu.
+// replaceInstance removes the stopped object o from the class, so that later events get a new one. If o still has writes under way, it creates the
+// new one, which waits for them. The caller holds o.mu.
 func (c *class) replaceInstance(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,7 +327,7 @@ func (c *class) replaceInstance(o *object) {
 	c.objects[o.name] = o.next
 }
 
-// removeIdle removes an object from the list of idle objects. The caller holds c.mu.
+// removeIdle removes an object from the list of idle objects, if it is there. The caller holds c.mu.
 func (c *class) removeIdle(o *object) {
 	if o.idle != nil {
 		c.idle.Remove(o.idle)

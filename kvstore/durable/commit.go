@@ -19,7 +19,7 @@ type change struct {
 	write            *write
 }
 
-// size returns the bytes of the key and the value.
+// size returns how many bytes the key and the value have.
 func (c *change) size() int { return len(c.key) + len(c.value) }
 
 // A write is what happens to an object atomically: first it is the object's pending
@@ -35,7 +35,7 @@ type write struct {
 	err      error         // set before
 }
 
-// wait returns when the write is durable or has failed, or ctx ends. A nil write is durable.
+// wait waits until the write is durable or has failed, or ctx ends, and returns the error. For a nil write it returns nil.
 func (w *write) wait(ctx context.Context) error {
 	if w == nil {
 		return nil
@@ -53,7 +53,7 @@ func (w *write) wait(ctx context.Context) error {
 	}
 }
 
-// checkWriteSize returns an error if a write of so many bytes may not grow by more. A deletion is always allowed.
+// checkWriteSize returns [ErrTooLarge] if a write of so many bytes must not grow by more bytes. A deletion is always allowed.
 func checkWriteSize(bytes, more int, deleted bool) error {
 	if !deleted && bytes+more > MaxWriteBytes {
 		return fmt.Errorf("%w: more than %d MiB would be written at once", ErrTooLarge, MaxWriteBytes>>20)
@@ -61,7 +61,7 @@ func checkWriteSize(bytes, more int, deleted bool) error {
 	return nil
 }
 
-// pendingWrite returns the pending write, and creates it if necessary. The caller holds o.mu, as for all below.
+// pendingWrite returns the object's pending write, to which changes are added, and creates it if there is none. The caller holds o.mu.
 func (o *object) pendingWrite() *write {
 	if o.pending == nil {
 		o.pending = &write{object: o, done: make(chan struct{})}
@@ -69,7 +69,8 @@ func (o *object) pendingWrite() *write {
 	return o.pending
 }
 
-// addChange makes a change, which is visible at once and durable with the pending write.
+// addChange applies a change of a value to the object: events see it at once, and it is durable with the pending write. If that would be too large,
+// the error is [ErrTooLarge]. The caller holds o.mu.
 func (o *object) addChange(c change) error {
 	w := o.pendingWrite()
 	old := o.dirty[c.key]
@@ -100,14 +101,15 @@ func (o *object) addChange(c change) error {
 	return nil
 }
 
-// setAlarm changes the alarm with the pending write.
+// setAlarm sets the object's alarm, or removes it for nil; it is durable with the pending write. The caller holds o.mu.
 func (o *object) setAlarm(a *alarm) {
 	o.alarm, o.replaced = a, true
 	w := o.pendingWrite()
 	w.alarmed, w.confirm = true, true
 }
 
-// commitPending passes the pending write to the committer, which writes it with others; later changes start another one.
+// commitPending passes the object's pending write to the committer, which writes it with others; later changes start another one. It does nothing
+// without one. The caller holds o.mu.
 func (o *object) commitPending() {
 	w := o.pending
 	if w == nil || o.failed != nil {
@@ -128,7 +130,8 @@ func (o *object) commitPending() {
 	o.class.runtime.commits.add(w)
 }
 
-// finish records in the object whether the write is durable, and wakes the goroutines that wait for it.
+// finish records in the object that the write is durable, or for an error that it failed, which stops the object. It wakes the goroutines that wait
+// for the write. The committer calls it.
 func (w *write) finish(err error) {
 	o := w.object
 	o.mu.Lock()
@@ -178,7 +181,7 @@ type committer struct {
 	done   chan struct{} // closed when run has returned
 }
 
-// add queues a write.
+// add queues a write to be committed, and wakes the committer.
 func (c *committer) add(w *write) {
 	c.mu.Lock()
 	c.queue = append(c.queue, w)
@@ -192,7 +195,8 @@ func (c *committer) add(w *write) {
 // batchBytes bounds what is committed together, if it is more than one write.
 const batchBytes = 4 * MaxWriteBytes
 
-// nextWrites waits for writes and returns as many as one batch has room for; none once the committer is closed and empty.
+// nextWrites waits for writes and returns as many, in their order, as one batch has room for. It returns none when the committer is closed and its
+// queue empty.
 func (c *committer) nextWrites() []*write {
 	for {
 		c.mu.Lock()
@@ -214,7 +218,7 @@ func (c *committer) nextWrites() []*write {
 	}
 }
 
-// run commits writes until close.
+// run commits queued writes, by calling commit with batches of the store, until close is called and the queue is empty. It is a goroutine of its own.
 func (c *committer) run(store *kvstore.Store, commit func(*kvstore.Batch) error) {
 	defer close(c.done)
 	for {
@@ -226,7 +230,8 @@ func (c *committer) run(store *kvstore.Store, commit func(*kvstore.Batch) error)
 	}
 }
 
-// commitWrites writes one batch. Writes that follow a failed write of the same object fail, too.
+// commitWrites commits the writes in one batch, and finishes each with the result. Writes that follow a failed write of the same object fail, too,
+// and are left out.
 func (c *committer) commitWrites(store *kvstore.Store, writes []*write, commit func(*kvstore.Batch) error) {
 	batch := store.NewBatch()
 	defer batch.Close()
@@ -253,7 +258,7 @@ func (c *committer) commitWrites(store *kvstore.Store, writes []*write, commit f
 	}
 }
 
-// close returns when all queued writes are done. Nothing may be added any more.
+// close waits until all queued writes are done and the committer has ended. The caller adds none any more.
 func (c *committer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -265,7 +270,7 @@ func (c *committer) close() {
 	<-c.done
 }
 
-// addTo adds the write to a batch.
+// addTo adds the write's changes of values and of the alarm to a batch.
 func (w *write) addTo(b *kvstore.Batch) {
 	class, name := w.object.class.name, w.object.name
 	prefix := valuePrefix(class, name)
@@ -310,7 +315,8 @@ type cached struct {
 // size returns about how many bytes of memory an entry takes.
 func (e *cached) size() int64 { return int64(len(e.key) + len(e.value) + 192) }
 
-// get returns the value of a key; ok reports whether it has one, known whether the cache knows.
+// get returns the cached value of a key. known reports whether the cache has an entry about the key, ok whether that is a value, rather than that
+// there is none.
 func (c *cache) get(key string) (value []byte, ok, known bool) {
 	at := c.entries[key]
 	if at == nil {
@@ -321,7 +327,8 @@ func (c *cache) get(key string) (value []byte, ok, known bool) {
 	return e.value, e.ok, true
 }
 
-// put stores an entry, if there is room for it after the object's older entries are removed.
+// put stores a value of a key, or with ok false that the key has none. It first removes the object's oldest entries while the class has too many
+// bytes, and stores nothing if that is not enough.
 func (c *cache) put(key string, value []byte, ok bool) {
 	c.remove(key)
 	e := &cached{key: key, value: value, ok: ok}
@@ -339,7 +346,7 @@ func (c *cache) put(key string, value []byte, ok bool) {
 	c.entries[key] = c.order.PushBack(e)
 }
 
-// remove removes an entry.
+// remove removes the entry about a key, if there is one.
 func (c *cache) remove(key string) {
 	if e := c.entries[key]; e != nil {
 		delete(c.entries, key)
@@ -347,7 +354,7 @@ func (c *cache) remove(key string) {
 	}
 }
 
-// clear removes all entries.
+// clear removes all entries of the object.
 func (c *cache) clear() {
 	for e := c.order.Front(); e != nil; e = e.Next() {
 		c.total.Add(-e.Value.(*cached).size())

@@ -32,7 +32,7 @@ type Entry struct {
 	Value []byte
 }
 
-// List returns the entries that o selects. It reads from the disk, always.
+// List returns the entries that o selects, with the object's writes that are not yet durable. It always reads the store.
 func (s *State) List(ctx context.Context, o ListOptions, options ...Option) ([]Entry, error) {
 	if o.Start != "" && o.StartAfter != "" {
 		return nil, errors.New("a list can start at a key or after one, not both")
@@ -62,12 +62,12 @@ func (s *State) List(ctx context.Context, o ListOptions, options ...Option) ([]E
 	return entries, nil
 }
 
-// selects reports whether a key is within the bounds.
+// selects reports whether a key is within the prefix and the bounds.
 func (o ListOptions) selects(key string) bool {
 	return strings.HasPrefix(key, o.Prefix) && key >= o.Start && (o.StartAfter == "" || key > o.StartAfter) && (o.End == "" || key < o.End)
 }
 
-// compare compares two keys in the order of the list.
+// compare compares two keys in the order of the list: negative if a comes first.
 func (o ListOptions) compare(a, b string) int {
 	if o.Reverse {
 		a, b = b, a
@@ -75,7 +75,8 @@ func (o ListOptions) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// changesInOrder returns the selected changes that may not be in the store yet, in the order of the list. The caller holds o.mu.
+// changesInOrder returns copies of those changes that o selects and that may not be in the store yet, those of the transaction included, in the order
+// of the list. The caller holds the object's mu.
 func (s *State) changesInOrder(o ListOptions) []*change {
 	newest := make(map[string]*change)
 	for key, c := range s.object.dirty {
@@ -99,7 +100,7 @@ func (s *State) changesInOrder(o ListOptions) []*change {
 	return changes
 }
 
-// merge returns the selected entries of a store, with changes on top.
+// merge returns the entries of a store that o selects, in its order, with changes applied on top, up to the limit.
 func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entries []Entry, err error) {
 	full := func() bool { return o.Limit > 0 && len(entries) >= o.Limit }
 	add := func(c *change) {
@@ -160,7 +161,7 @@ const (
 
 var className = lazyregexp.New(`^[a-z][a-z0-9-]{0,63}$`)
 
-// checkName returns an error if an object cannot have this name.
+// checkName returns an error unless an object can have this name.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -173,7 +174,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkKey returns an error if a value cannot have this key.
+// checkKey returns an error unless a value can have this key: not empty and not too long.
 func checkKey(key string) error {
 	if key == "" {
 		return fmt.Errorf("a key has to have at least one byte")
@@ -184,7 +185,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkValue returns an error if a value is too large.
+// checkValue returns [ErrTooLarge] if the value of a key has more bytes than are allowed.
 func checkValue(key string, value []byte) error {
 	if len(value) > MaxValueBytes {
 		return fmt.Errorf("%w: the value of %q has %d bytes, %d are allowed", ErrTooLarge, key, len(value), MaxValueBytes)
@@ -192,21 +193,21 @@ func checkValue(key string, value []byte) error {
 	return nil
 }
 
-// valuePrefix returns what the keys of an object's values begin with.
+// valuePrefix returns the prefix of the keys of the rows with an object's values.
 func valuePrefix(class, name string) []byte { return kvstore.Prefix("o", class, name) }
 
-// alarmKey returns the key of an object's alarm.
+// alarmKey returns the key of the row with an object's alarm.
 func alarmKey(class, name string) []byte { return kvstore.Key("t", class, name) }
 
-// duePrefix returns what the keys of a class's alarms in the order of time begin with.
+// duePrefix returns the prefix of the keys of the rows that list a class's alarms in the order of their times.
 func duePrefix(class string) []byte { return kvstore.Prefix("a", class) }
 
-// dueKey returns the key that says when an object's alarm fires next.
+// dueKey returns the key of the row that says that an object's alarm fires at a time in nanoseconds.
 func dueKey(class, name string, at int64) []byte {
 	return append(binary.BigEndian.AppendUint64(duePrefix(class), uint64(at)), name...)
 }
 
-// parseDue reads what follows duePrefix in a dueKey.
+// parseDue returns the object's name and the time from what follows duePrefix in a key made by dueKey.
 func parseDue(rest []byte) (name string, at int64, err error) {
 	if len(rest) <= 8 {
 		return "", 0, fmt.Errorf("%w: a row of alarms has the key %x", kvstore.ErrCorrupt, rest)
@@ -224,7 +225,7 @@ type alarm struct {
 
 const alarmFormat = 1
 
-// encode returns the row of an alarm.
+// encode returns the value of the row with the alarm.
 func (a alarm) encode() []byte {
 	b := []byte{alarmFormat}
 	b = binary.BigEndian.AppendUint64(b, uint64(a.scheduled))
@@ -232,7 +233,7 @@ func (a alarm) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, a.retry)
 }
 
-// decodeAlarm is the inverse of [alarm.encode].
+// decodeAlarm parses the value of a row with an alarm. A malformed one is [kvstore.ErrCorrupt].
 func decodeAlarm(b []byte) (alarm, error) {
 	if len(b) != 21 || b[0] != alarmFormat {
 		return alarm{}, fmt.Errorf("%w: an alarm is %x", kvstore.ErrCorrupt, b)
@@ -258,8 +259,8 @@ func toNanoseconds(t time.Time) (int64, error) {
 	return t.UnixNano(), nil
 }
 
-// RowPrefixes returns what the keys of all rows of a class begin with, in [kvstore.Durable]: for a copy to another store while no runtime
-// has the class open.
+// RowPrefixes returns the prefixes of the keys of all rows of a class in [kvstore.Durable], for a copy to another store while no runtime has the
+// class open.
 func RowPrefixes(class string) [][]byte {
 	return [][]byte{kvstore.Prefix("o", class), kvstore.Prefix("t", class), duePrefix(class)}
 }

@@ -59,7 +59,7 @@ type object struct {
 	replaced bool          // whether the alarm was set or deleted since a handler was called for it
 }
 
-// newObject returns an object that is not loaded.
+// newObject returns an object in memory whose instance and alarm are not loaded yet.
 func newObject(c *class, name string) *object {
 	o := &object{class: c, name: name, line: list.New(), settled: make(chan struct{}), stopped: make(chan struct{})}
 	o.cache.total, o.cache.limit = &c.cached, c.limits.CacheBytes
@@ -74,8 +74,9 @@ type waiter struct {
 	err    error // set before ready is closed
 }
 
-// enter waits until the strand has the turn. A fresh strand gives up if ctx ends, and with errStale if the instance stops; any other has to
-// come back.
+// enter waits until a strand (the work of one event, or a task of it) has the object's turn, so that no other event runs. A fresh strand, that of an
+// event that has not begun, gives up with an error if ctx ends, and with errStale if the instance stops. Any other strand waits however long it
+// takes, even if the instance stops.
 func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	o.mu.Lock()
 	if fresh && o.failed != nil {
@@ -116,7 +117,8 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	return context.Cause(ctx)
 }
 
-// giveTurn gives a strand the turn. The caller holds o.mu.
+// giveTurn gives the object's turn, the right to run, to a strand (the work of an event), and starts the timer that stops an instance whose turn is
+// too long. The caller holds o.mu.
 func (o *object) giveTurn(st *strand) {
 	o.active, st.place = 1, inside
 	o.turn++
@@ -130,7 +132,7 @@ func (o *object) giveTurn(st *strand) {
 	o.limit = time.AfterFunc(o.class.limits.Turn, func() { o.stopIfTurn(turn) })
 }
 
-// stopIfTurn stops the instance if a turn is not over: the handler has kept it for too long.
+// stopIfTurn stops the instance if the turn with this number is not over: a handler has kept it for too long.
 func (o *object) stopIfTurn(turn uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +142,8 @@ func (o *object) stopIfTurn(turn uint64) {
 	}
 }
 
-// leave takes the turn from a strand, and gives it to the next in line if no other strand has it. The caller holds o.mu.
+// leave takes the object's turn, the right to run, from a strand (the work of an event or task). If no other strand has it, the pending write is
+// committed, and the next event in line gets the turn. The caller holds o.mu.
 func (o *object) leave(st *strand) {
 	st.place = outside
 	if o.active--; o.active > 0 {
@@ -158,8 +161,8 @@ func (o *object) leave(st *strand) {
 	}
 }
 
-// fail stops the instance because of an error: writes that it has not handed over are dropped, and events that wait go to the next
-// instance. The caller holds o.mu.
+// fail stops the instance of the object because of err. It discards writes that were not yet passed to the committer. Events that wait go to a new
+// instance, which starts from the storage. It does nothing if the instance is stopped. The caller holds o.mu.
 func (o *object) fail(err error) {
 	if o.failed != nil {
 		return
@@ -183,7 +186,7 @@ func (o *object) fail(err error) {
 	}
 }
 
-// allowNextInstance lets the next instance begin, because the writes of this one are done. The caller holds o.mu.
+// allowNextInstance lets the next instance start, because all writes of this one are done. The caller holds o.mu.
 func (o *object) allowNextInstance() {
 	close(o.settled)
 	o.cache.clear()
@@ -195,13 +198,13 @@ func (o *object) allowNextInstance() {
 // A handle is the function by which an event uses an instance.
 type handle func(ctx context.Context, s *State, instance any) error
 
-// deliverEvent delivers an event to the object with a name, and returns when its response may leave. limited says that the limit of events
-// applies.
+// deliverEvent delivers an event, which is f, to the object with this name, and returns its error when its response may leave. limited says that the
+// limit of events applies, which it does not for alarms.
 func (c *class) deliverEvent(ctx context.Context, name string, f handle, limited bool) error {
 	return c.withInstance(name, func(o *object) error { return o.handleEvent(ctx, f, limited) })
 }
 
-// withInstance calls f with the object, and again with the next instance if that one has stopped before.
+// withInstance calls f with the object with this name, and again with the object's next instance if the first was stopped before f could use it.
 func (c *class) withInstance(name string, f func(*object) error) error {
 	for {
 		o, err := c.acquire(name)
@@ -218,7 +221,8 @@ func (c *class) withInstance(name string, f func(*object) error) error {
 	}
 }
 
-// handleEvent runs an event and returns its error once everything that it wrote is durable.
+// handleEvent runs an event, which is f, when it has the turn, and returns its error once everything that the object wrote before is durable. limited
+// says that the limit of events applies.
 func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error {
 	o.mu.Lock()
 	if limited && o.events >= o.class.limits.Events {
@@ -275,7 +279,8 @@ func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error 
 // grace is how long an event whose instance was stopped may take to say what came of it.
 const grace = time.Second
 
-// runStrand calls f with the object's instance for a strand that has the turn.
+// runStrand calls f, an event, with the object's instance for a strand that has the turn, and waits for the tasks that f began. It creates the
+// instance if there is none. A panic stops the instance.
 func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error) {
 	s := &State{strand: st}
 	defer o.recover(&err)
@@ -289,7 +294,8 @@ func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error
 	return err
 }
 
-// finishEvent ends a strand that is an event, and waits until its response may leave.
+// finishEvent ends the strand of an event whose handler has returned err, and waits until its response may leave: until the writes that it depends on
+// are durable. It returns the error of the event.
 func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	o.mu.Lock()
 	o.commitPending()
@@ -311,7 +317,8 @@ func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	return err
 }
 
-// endStrand ends a strand. The caller holds o.mu.
+// endStrand marks a strand, the work of an event, as ended, so that its State can no longer be used. If it has the object's turn, the next event gets
+// that. The caller holds o.mu.
 func (o *object) endStrand(st *strand) {
 	if st.place == inside {
 		o.leave(st)
@@ -319,7 +326,8 @@ func (o *object) endStrand(st *strand) {
 	st.place = ended
 }
 
-// errorOfStopped returns the error of an event whose instance has stopped: failed is why, err what the event returned.
+// errorOfStopped returns the error of an event whose instance was stopped because of failed: err, which the event returned, if it wraps that, or else
+// failed.
 func errorOfStopped(failed, err error) error {
 	if errors.Is(err, failed) {
 		return err
@@ -327,7 +335,8 @@ func errorOfStopped(failed, err error) error {
 	return failed
 }
 
-// recover stops an instance whose code has panicked, because its state in memory cannot be trusted, and sets err.
+// recover is deferred by functions that call a handler. It stops an instance whose code has panicked, because its state in memory cannot be trusted,
+// and sets *err.
 func (o *object) recover(err *error) {
 	p := recover()
 	if p == nil {
@@ -340,7 +349,7 @@ func (o *object) recover(err *error) {
 	o.mu.Unlock()
 }
 
-// load creates the instance of an object that was not in memory.
+// load creates the instance of an object that has none, with its alarm. The caller's strand has the turn.
 func (o *object) load(ctx context.Context, s *State) error {
 	if o.instance != nil {
 		return nil
@@ -358,7 +367,7 @@ func (o *object) load(ctx context.Context, s *State) error {
 	})
 }
 
-// loadAlarm reads the object's alarm once the writes of the instance before are done.
+// loadAlarm reads the object's alarm from the store, once, after the writes of the instance before are done.
 func (o *object) loadAlarm() error {
 	if o.loaded {
 		return nil

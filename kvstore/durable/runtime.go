@@ -117,7 +117,7 @@ type Runtime struct {
 	commit  func(b *kvstore.Batch) (err error) // commits a batch
 }
 
-// New begins to run objects over a store. Close the runtime before the store.
+// New returns a runtime of objects over a store, with the goroutine that commits their writes. The caller closes it before the store.
 func New(store *kvstore.Store, o Options) *Runtime {
 	r := &Runtime{
 		store:   store,
@@ -139,7 +139,8 @@ func New(store *kvstore.Store, o Options) *Runtime {
 	return r
 }
 
-// addClass starts to run a class.
+// addClass registers a class, and starts to fire its alarms unless the runtime is quiet. It returns an error if the class is open or the runtime
+// closed.
 func (r *Runtime) addClass(c *class) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,16 +157,15 @@ func (r *Runtime) addClass(c *class) error {
 	return nil
 }
 
-// isClosed reports whether Close was called.
 // Now returns the time by the clock of the options.
 func (r *Runtime) Now() time.Time { return r.now() }
 
+// isClosed reports whether Close was called.
 func (r *Runtime) isClosed() bool { return r.ending.Load() }
 
-// Close delivers no more events, ends the contexts of alarms that are being handled,
-// and waits until all events are over and their writes durable. An alarm that fails
-// because of it counts as not tried. Where ctx ends first, Close returns an error
-// that says how many objects are still at work; what these write later may be lost.
+// Close delivers no more events, cancels the contexts of alarms that are being handled, and waits until all events have ended and their writes are
+// durable. An alarm that fails because of it counts as not tried. If ctx ends first, the error says how many objects are still at work; what these
+// write later may be lost.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	first := !r.ending.Swap(true)
@@ -247,7 +247,7 @@ var (
 	lateDesc      = newDescription("alarm_late_seconds", "Delay of the oldest due alarm; 0 if none is late.")
 )
 
-// newDescription returns the description of a metric by class.
+// newDescription returns the description of a metric of durable objects that has a value for each class.
 func newDescription(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("larder_objects_"+name, help, []string{"class"}, nil)
 }
@@ -286,7 +286,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// oldestDelay returns for how long the oldest alarm has been due that is neither being handled nor held back.
+// oldestDelay returns for how long the oldest of those alarms has been due that are neither being handled nor held back after a failure; 0 if none is
+// late.
 func (c *class) oldestDelay() (time.Duration, error) {
 	a := &c.alarms
 	a.mu.Lock()

@@ -23,7 +23,7 @@ const (
 	NoCache
 )
 
-// joinOptions returns all options as one.
+// joinOptions returns all options joined into one.
 func joinOptions(options []Option) (all Option) {
 	for _, o := range options {
 		all |= o
@@ -31,14 +31,13 @@ func joinOptions(options []Option) (all Option) {
 	return all
 }
 
-// Get returns the value of a key, and whether there is one. The value is the
-// caller's.
+// Get returns a copy of the value of a key; the bool is false if there is none.
 func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
 	value, ok, err := s.get(ctx, key, joinOptions(options))
 	return bytes.Clone(value), ok, err
 }
 
-// GetAll returns the values of up to [MaxKeys] keys. What has no value is missing.
+// GetAll returns copies of the values of up to [MaxKeys] keys. A key without a value is missing in the result.
 func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (map[string][]byte, error) {
 	if len(keys) > MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys were asked for at once, %d are allowed", ErrTooLarge, len(keys), MaxKeys)
@@ -50,7 +49,7 @@ func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (m
 	return found, err
 }
 
-// get is Get, but the value is shared with the cache.
+// get does the work of [State.Get], but its value is shared with the cache, and must not be changed.
 func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
 	if err := checkKey(key); err != nil {
 		return nil, false, err
@@ -75,7 +74,7 @@ func (s *State) get(ctx context.Context, key string, option Option) ([]byte, boo
 	return value, ok, nil
 }
 
-// getAll is GetAll, but the values are shared with the cache.
+// getAll does the work of [State.GetAll], but its values are shared with the cache, and must not be changed.
 func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[string][]byte, error) {
 	for _, key := range keys {
 		if err := checkKey(key); err != nil {
@@ -123,8 +122,8 @@ func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[s
 	return found, nil
 }
 
-// lookupMemory returns the value of a key if it is in memory; ok reports whether the key has a value, known whether that is known. The
-// caller holds o.mu.
+// lookupMemory returns the value of a key if it is in memory: in the transaction, among the changes that are not durable, or in the cache. known
+// reports whether it is, ok whether the key has a value. The caller holds the object's mu.
 func (s *State) lookupMemory(key string) (value []byte, ok, known bool) {
 	if s.tx != nil {
 		if c := s.tx.changes[key]; c != nil {
@@ -137,7 +136,7 @@ func (s *State) lookupMemory(key string) (value []byte, ok, known bool) {
 	return s.object.cache.get(key)
 }
 
-// readStored returns the value of a key in the store, and whether there is one.
+// readStored returns the value of a key of the object in the store; the bool is false if there is none.
 func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) {
 	value, err := r.Get(kvstore.Durable, append(valuePrefix(o.class.name, o.name), key...))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -146,8 +145,8 @@ func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) 
 	return value, err == nil, err
 }
 
-// read calls f with a snapshot of the store, and then keep, unless an option forbids that or something was written meanwhile. The caller
-// holds o.mu, which read unlocks.
+// read calls f with a snapshot of the store, and then keep, which caches what f has read, unless an option forbids that or something was written
+// meanwhile. With AllowConcurrency other events get the turn while f runs. The caller holds the object's mu, which read unlocks.
 func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
 	o := s.object
 	o.commitPending()
@@ -178,7 +177,7 @@ func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) e
 	return err
 }
 
-// Put sets the value of a key, of up to [MaxValueBytes]. It does not wait for the disk.
+// Put sets the value of a key, of up to [MaxValueBytes] bytes, to a copy of value. Events see it at once; it does not wait for the disk.
 func (s *State) Put(ctx context.Context, key string, value []byte, options ...Option) error {
 	if err := errors.Join(checkKey(key), checkValue(key, value)); err != nil {
 		return err
@@ -190,7 +189,7 @@ func (s *State) Put(ctx context.Context, key string, value []byte, options ...Op
 	return s.write(change{key: key, value: append([]byte{}, value...)}, joinOptions(options))
 }
 
-// Delete removes a key, if it is there. It does not wait for the disk.
+// Delete removes a key and its value, if they exist. Events see that at once; it does not wait for the disk.
 func (s *State) Delete(ctx context.Context, key string, options ...Option) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -202,8 +201,7 @@ func (s *State) Delete(ctx context.Context, key string, options ...Option) error
 	return s.write(change{key: key, deleted: true}, joinOptions(options))
 }
 
-// DeleteAll removes every key and the alarm, so that nothing is left of the object:
-// in one atomic write with those before and after it.
+// DeleteAll removes every key and the alarm of the object, so that nothing is left of it, in one atomic write with the writes before and after.
 func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -222,7 +220,7 @@ func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
 	return nil
 }
 
-// write makes a change, in the transaction if there is one. The caller holds o.mu.
+// write applies a change of a value, within the transaction if there is one. The caller holds the object's mu.
 func (s *State) write(c change, option Option) error {
 	c.noCache = option&NoCache != 0
 	c.confirm = option&AllowUnconfirmed == 0
@@ -245,7 +243,7 @@ func (s *State) Sync(ctx context.Context) error {
 	return last.wait(ctx)
 }
 
-// GetJSON returns what [PutJSON] put, and whether there is something.
+// GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if there is none. Malformed JSON is [kvstore.ErrCorrupt].
 func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
 	var v T
 	data, ok, err := s.get(ctx, key, joinOptions(options))
@@ -277,11 +275,10 @@ type transaction struct {
 	done    chan struct{} // closed when it is over
 }
 
-// Transaction runs f, whose writes happen when it returns nil; with an error, none
-// of them does, and the error is returned. They are one atomic write, whatever is read
-// between them. Tasks beside wait with what they want of the storage meanwhile.
+// Transaction runs f, whose writes take effect together when it returns nil; with an error, none of them does, and the error is returned. They are
+// one atomic write, whatever is read between them. Tasks that run beside it wait when they use the storage.
 //
-// F has to use the State that it receives. It cannot call out.
+// f has to use the State that it receives. It cannot call out, and not open another transaction.
 func (s *State) Transaction(ctx context.Context, f func(context.Context, *State) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -317,13 +314,13 @@ func (s *State) Transaction(ctx context.Context, f func(context.Context, *State)
 	return o.applyTransaction(tx)
 }
 
-// end closes the transaction. The caller holds o.mu.
+// end closes the transaction and wakes the tasks that wait for that. The caller holds o.mu.
 func (tx *transaction) end(o *object) {
 	o.tx = nil
 	close(tx.done)
 }
 
-// add makes a change within the transaction. The caller holds o.mu.
+// add adds a change of a value to the transaction. If that would be too large, the error is [ErrTooLarge]. The caller holds the object's mu.
 func (tx *transaction) add(c change) error {
 	size := c.size()
 	if old := tx.changes[c.key]; old != nil {
@@ -337,7 +334,7 @@ func (tx *transaction) add(c change) error {
 	return nil
 }
 
-// applyTransaction makes the changes of a transaction. The caller holds o.mu.
+// applyTransaction applies the changes of a transaction that has succeeded to the object, in one pending write. The caller holds o.mu.
 func (o *object) applyTransaction(tx *transaction) error {
 	if o.pending != nil && o.pending.bytes > 0 && o.pending.bytes+tx.bytes > MaxWriteBytes {
 		o.commitPending()

@@ -54,10 +54,10 @@ func (c stateContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// context returns a context that belongs to the state: with it, sending to another object is a call of this one's.
+// context returns a context derived from ctx that belongs to the state: with it, sending to another object is a call of this one's.
 func (s *State) context(ctx context.Context) context.Context { return stateContext{ctx, s} }
 
-// turnState returns whether the state's strand has the turn.
+// turnState returns whether the event that the state belongs to has the object's turn (runs), waits for it, or has ended.
 func (s *State) turnState() turnState {
 	s.object.mu.Lock()
 	defer s.object.mu.Unlock()
@@ -70,7 +70,8 @@ func (s *State) Name() string { return s.object.name }
 // Now returns the time by the runtime's clock.
 func (s *State) Now() time.Time { return s.object.class.runtime.now() }
 
-// lock locks the object for an operation. It returns an error if the state may not be used now.
+// lock locks the object's mu for an operation of the state; it first waits for a transaction of another task. It returns an error, without the lock,
+// if the state may not be used now or the object has stopped.
 func (s *State) lock(ctx context.Context) error {
 	o := s.object
 	o.mu.Lock()
@@ -102,7 +103,8 @@ func (s *State) lock(ctx context.Context) error {
 	}
 }
 
-// yieldTurn gives the turn to the next strand, unless the state keeps it, and unlocks the object. The returned function waits for the turn.
+// yieldTurn lets other events of the object run while this one waits for something outside, unless the state keeps the turn (in blocks and
+// transactions). It unlocks the object's mu, which the caller holds. The caller calls back afterwards, which waits for the turn.
 func (s *State) yieldTurn() (back func()) {
 	o := s.object
 	if s.blocking || s.tx != nil {
@@ -119,20 +121,19 @@ func (s *State) yieldTurn() (back func()) {
 	return func() { _ = o.enter(context.Background(), s.strand, false) }
 }
 
-// retakeTurn lets a strand that kept the turn go on, unless its event has ended meanwhile.
+// retakeTurn marks an event that kept the object's turn while it called out as running again, unless the event has ended meanwhile. The caller holds
+// the object's mu.
 func (s *State) retakeTurn() {
 	if s.strand.place == outside {
 		s.strand.place = inside
 	}
 }
 
-// Call runs f, which talks to something outside: once every write before is durable, and
-// without the object's turn, so that other events are delivered meanwhile. Where
-// such a write fails f is not called. What f returns comes back as an event would,
-// when the object has a turn for it.
+// Call calls f, which communicates with something outside, once every write before is durable, and without the object's turn, so that other events
+// are delivered meanwhile. If such a write fails, f is not called. Call returns when the object has the turn for this event again.
 //
-// F must not use the state, nor touch what belongs to the object without a lock.
-// In a transaction, whose writes must not be seen outside yet, a call is refused.
+// f must not use the state, nor touch what belongs to the object without a lock. In a transaction, whose writes must not be seen outside yet, a call
+// is refused.
 func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -159,8 +160,8 @@ func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
-// Client returns an HTTP client, made from that of the class, whose requests are
-// calls as [State.Call] has them. The body of a response is read in the turn.
+// Client returns an HTTP client, made from that of the class, each of whose requests is a [State.Call]. The body of a response is read in the turn.
+// Without a client of the class, requests fail.
 func (s *State) Client() *http.Client {
 	client := http.Client{}
 	if base := s.object.class.client; base != nil {
@@ -179,7 +180,7 @@ type gatedTransport struct {
 	base  http.RoundTripper
 }
 
-// RoundTrip implements [http.RoundTripper].
+// RoundTrip implements [http.RoundTripper], within a [State.Call].
 func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if g.base == nil {
 		return nil, fmt.Errorf("objects of class %s have no HTTP client: give their class one", g.state.object.class.name)
@@ -195,9 +196,8 @@ func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err
 	return response, err
 }
 
-// Go begins a task beside the one that calls it, in the same turn. Tasks are not
-// protected from each other until one comes back from a call: from then on it has a
-// turn of its own. The event ends when all of them have.
+// Go starts a task, f, in a goroutine beside the caller, in the same turn. Tasks are not protected from each other until one comes back from a call:
+// from then on it has a turn of its own. The event ends when all of them have. If a task cannot start, [State.Wait] returns the error.
 func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	o, parent := s.object, s.strand
 	err := s.lock(ctx)
@@ -231,15 +231,15 @@ func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	}()
 }
 
-// runTask runs a task and waits for those that it has begun.
+// runTask calls the task f with its own state and waits for the tasks that it has begun. A panic stops the instance.
 func (s *State) runTask(ctx context.Context, f func(context.Context, *State) error) (err error) {
 	defer s.object.recover(&err)
 	ctx = s.context(ctx)
 	return errors.Join(f(ctx, s), s.Wait(ctx))
 }
 
-// Wait waits for the tasks that were begun with [State.Go], without the turn, and
-// returns their errors since the last Wait, joined.
+// Wait waits for the tasks that were started with [State.Go], without the turn, and returns their errors since the last Wait, joined. It ignores its
+// context.
 func (s *State) Wait(context.Context) error {
 	o := s.object
 	o.mu.Lock()
@@ -267,9 +267,8 @@ func (s *State) Wait(context.Context) error {
 // longestBlock is how long BlockConcurrencyWhile may take.
 const longestBlock = 30 * time.Second
 
-// BlockConcurrencyWhile runs f, and delivers no other event until it has returned,
-// not even while it calls out. If f fails, or takes longer than 30 seconds, the object is
-// stopped and starts again from its storage. It is how [Class].New runs.
+// BlockConcurrencyWhile calls f and delivers no other event until it has returned, not even while it calls out. If f fails, or takes longer than 30
+// seconds, the object is stopped and starts again from its storage, and the error says so. [Class].New runs like that.
 func (s *State) BlockConcurrencyWhile(ctx context.Context, f func(context.Context, *State) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err

@@ -126,7 +126,7 @@ func (s *derivedViews) removeFolder() error {
 	return os.RemoveAll(s.folder)
 }
 
-// apply adds the rows that follow from a change, which an entry made, to the batch. They can be read after the next commit. The caller calls
+// apply adds to the batch the rows of the views that follow from an entry's change. They can be read after the next commit. The caller calls
 // commitIfLarge.
 func (s *derivedViews) apply(c views.Change) error {
 	rows := 4
@@ -159,8 +159,8 @@ func (s *derivedViews) countAdded(rows int) error {
 	return err
 }
 
-// compareViews compares all views with the second set, and reports differences; after an earlier deep check only the rows that later entries change.
-// A repair replaces rows that differ.
+// compareViews compares all views in use with a second set that was derived from the log alone, and reports differences; after an earlier deep check
+// only the rows that later entries change. A repair replaces rows that differ.
 func (c *check) compareViews(ctx context.Context) error {
 	for _, view := range names {
 		rows := Rows{View: view.name}
@@ -183,8 +183,8 @@ func (c *check) compareViews(ctx context.Context) error {
 	return nil
 }
 
-// compareView compares the view in one namespace with the second set, and counts its rows. damage is why the view in use cannot be read, err any
-// other error.
+// compareView compares the view in one namespace with a second one that was derived from the log alone, and counts its rows. damage is why the view
+// in use cannot be read, err any other error.
 func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
 	if c.summary.Since == 0 {
 		return c.compareRange(ctx, ns, kvstore.Range{}, rows)
@@ -217,7 +217,8 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 	return nil, nil
 }
 
-// compareRange compares the rows of a view in a range with those of the second set. Its results are those of compareView.
+// compareRange compares the rows of a view in a range with those that were derived from the log alone, reports differences and counts the rows.
+// damage is why the view in use cannot be read, err any other error.
 func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
 	have := newCursor(c.snapshot, ns, r)
 	defer have.stop()
