@@ -2,5 +2,5 @@
 
 package priority
 
-// LowerForBackground does nothing.
+// LowerForBackground does nothing on this system, which has no priorities of Unix processes.
 func LowerForBackground() error { return nil }

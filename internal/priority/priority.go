@@ -13,14 +13,15 @@ import (
 // processors is what runtime.GOMAXPROCS was at the start of the process.
 var processors = runtime.GOMAXPROCS(0)
 
-// Processors returns on how many processors this process is to run.
+// Processors returns the number of processors that this process was allowed at its start (runtime.GOMAXPROCS), before
+// RaiseForRequests changed that.
 func Processors() int { return processors }
 
 // extraGoroutines is how many goroutines may compute without one that serves a request having to wait until the Go scheduler interrupts one
 // of them, which it does after 10 ms. The system divides the processors among their threads, and interrupts those at once.
 const extraGoroutines = 2
 
-// addThreads lets more goroutines run at once than there are processors, unless the environment says how many.
+// addThreads lets extraGoroutines more goroutines run at once than there are processors, unless the environment sets GOMAXPROCS.
 func addThreads() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(processors + extraGoroutines)

@@ -8,25 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RaiseForRequests has the threads of this process, and of the processes that it starts, run soon after they wake up. It also lets more
-// goroutines run at once than there are processors.
+// RaiseForRequests makes Linux run the threads of this process, and of the processes that it starts, soon after they wake up, by
+// the shortest time slice. It also lets more goroutines run at once than there are processors.
 func RaiseForRequests() error {
 	addThreads()
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime = uint64(servingSlice) })
 }
 
-// RestoreTimeSlices gives all threads of this process the time slices of other processes.
+// RestoreTimeSlices gives all threads of this process the default time slices again. A child process calls it that has inherited
+// those of RaiseForRequests.
 func RestoreTimeSlices() error {
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime = 0 })
 }
 
-// LowerForBackground gives all threads of this process the lowest priority and the time slices of other processes.
+// LowerForBackground gives all threads of this process the lowest priority, nice value 19, and the default time slices, for
+// background work.
 func LowerForBackground() error {
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime, a.Nice = 0, lowest })
 }
 
-// changeThreads changes how the system runs all threads of this process. On Linux, nice values and time slices belong to threads, and a
-// thread inherits them from the one that starts it. So it looks for new threads until there are none.
+// changeThreads applies change to the scheduling attributes of all threads of this process. Attributes belong to threads on
+// Linux, and a thread inherits them from the one that starts it, so it repeats until it finds no new thread.
 func changeThreads(change func(*unix.SchedAttr)) error {
 	for changed := map[string]bool{}; ; {
 		before := len(changed)
@@ -53,7 +55,7 @@ func changeThreads(change func(*unix.SchedAttr)) error {
 	}
 }
 
-// changeThread changes how the system runs a thread.
+// changeThread applies change to the scheduling attributes of the thread with an id.
 func changeThread(id int, change func(*unix.SchedAttr)) error {
 	a, err := unix.SchedGetAttr(id, 0)
 	if err != nil {

@@ -2,11 +2,12 @@
 
 package priority
 
-// RaiseForRequests lets more goroutines run at once than there are processors.
+// RaiseForRequests lets more goroutines run at once than there are processors. This system has no time slices that a process can
+// set.
 func RaiseForRequests() error {
 	addThreads()
 	return nil
 }
 
-// RestoreTimeSlices does nothing.
+// RestoreTimeSlices does nothing on this system.
 func RestoreTimeSlices() error { return nil }

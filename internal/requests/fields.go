@@ -77,7 +77,8 @@ func ParseAcceptEncoding(lines []string) Weights {
 	}
 }
 
-// resolveWeight returns the weight of a coding: the listed one, or that of "*", or else the default otherwise.
+// resolveWeight returns the weight of a coding: listed, if the client lists the coding, else star, the weight of "*", if that is
+// listed, else otherwise.
 func resolveWeight(listed, star, otherwise Weight) Weight {
 	switch {
 	case listed != unlisted:
@@ -88,7 +89,7 @@ func resolveWeight(listed, star, otherwise Weight) Weight {
 	return otherwise
 }
 
-// Of returns the weight that the client gives a coding; [Refused] if it must not be sent.
+// Of returns the weight that the client gives a coding; [Refused] if the coding must not be sent.
 func (w Weights) Of(c coding.Coding) Weight {
 	switch c {
 	case coding.Brotli:
@@ -107,8 +108,8 @@ type Representation struct {
 	Length int64 // in bytes, of what would be sent
 }
 
-// Choose returns the index of the acceptable representation with the greatest weight, and of equal ones the shortest; -1 if none is
-// acceptable, which is a 406.
+// Choose returns the index of the representation in forms with the greatest weight, and among equal ones the shortest. It returns
+// -1 if the client accepts none, for which the response is 406.
 func (w Weights) Choose(forms []Representation) int {
 	best, heaviest := -1, Refused
 	for i := range forms {
@@ -132,8 +133,8 @@ func (w Weights) PreferredCoding() coding.Coding {
 	return best
 }
 
-// cutToken cuts the first member off a list if it is a token without parameters, as most are. Otherwise name is empty and rest is
-// the list. more reports whether rest has another member.
+// cutToken cuts the first member off a comma-separated list if it is a token without parameters, as most are. Otherwise it
+// returns an empty name and the list as rest. more reports whether rest has another member.
 func cutToken(list string) (name, rest string, more bool) {
 	begin := 0
 	for begin < len(list) && (list[begin] == ' ' || list[begin] == '\t') {
@@ -154,7 +155,8 @@ func cutToken(list string) (name, rest string, more bool) {
 	return "", list, true
 }
 
-// parseMember parses a member of Accept-Encoding, `token [ OWS ";" OWS "q=" qvalue ]`; ok is false if it is malformed.
+// parseMember parses a member of Accept-Encoding, `token [ OWS ";" OWS "q=" qvalue ]`. w is the full weight without a qvalue. ok
+// is false if the member is malformed.
 func parseMember(member string) (name string, w Weight, ok bool) {
 	name, parameter, weighted := strings.Cut(member, ";")
 	name = trimOWS(name)
@@ -192,7 +194,7 @@ func parseQuality(s string) (thousandths int, ok bool) {
 	return q, q <= 1000
 }
 
-// equalToken reports whether a token is lower, which is in lower case, disregarding the case of the token.
+// equalToken reports whether name equals lower, a token in lower case, in any case.
 func equalToken(name, lower string) bool {
 	return name == lower || len(name) == len(lower) && strings.EqualFold(name, lower)
 }
@@ -256,8 +258,8 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
-// WantsPage reports whether the lines of an Accept field name HTML, and do not refuse it. Browsers name it when a person opens an
-// address; requests of pages and of programs do not.
+// WantsPage reports whether the lines of an Accept field name text/html, and do not refuse it. Browsers name it when a person
+// opens an address; requests of scripts and of programs do not.
 func WantsPage(lines []string) bool {
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {
@@ -273,7 +275,8 @@ func WantsPage(lines []string) bool {
 	return false
 }
 
-// FormatDictionary returns the value of Available-Dictionary of a client that has a dictionary with this SHA-256.
+// FormatDictionary returns the value that the Available-Dictionary field of a request has if the client has a dictionary with
+// this SHA-256.
 func FormatDictionary(sum [sha256.Size]byte) string {
 	return ":" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
@@ -298,7 +301,7 @@ func ExpectsContinue(h http.Header) bool {
 	return len(lines) > 0 && httpguts.HeaderValuesContainsToken(lines[:1], "100-continue")
 }
 
-// FieldsOf returns the fields that choose a response from a header of net/http.
+// FieldsOf returns the fields of a request that choose its response, from a header of net/http.
 func FieldsOf(h http.Header) Fields {
 	return Fields{
 		Accept:              h["Accept"],
@@ -314,8 +317,8 @@ func FieldsOf(h http.Header) Fields {
 // Conditions are evaluated in the order of RFC 9110 §13.2.2: first PreconditionFailed, then NotModified. The
 // representation has the strong tag current and was modified at that time, zero for unknown.
 
-// PreconditionFailed reports whether If-Match, or without it If-Unmodified-Since, requires another state of the representation:
-// the response is 412.
+// PreconditionFailed reports whether the response is 412, because If-Match, or without it If-Unmodified-Since, does not hold.
+// current is the strong entity tag of the representation, and modified when it was changed last, zero for unknown.
 func (f *Fields) PreconditionFailed(current string, modified time.Time) bool {
 	if f.IfMatch != nil {
 		return !ifMatch(f.IfMatch, current)
@@ -324,8 +327,8 @@ func (f *Fields) PreconditionFailed(current string, modified time.Time) bool {
 	return ok && modified.After(since)
 }
 
-// NotModified reports whether the client has the representation, by If-None-Match or without it by If-Modified-Since: the response
-// is 304.
+// NotModified reports whether the response is 304, because the client has the representation by If-None-Match, or without it by
+// If-Modified-Since. current is its strong entity tag, and modified when it was changed last, zero for unknown.
 func (f *Fields) NotModified(current string, modified time.Time) bool {
 	if f.IfNoneMatch != nil {
 		return !IfNoneMatch(f.IfNoneMatch, current)
@@ -334,8 +337,8 @@ func (f *Fields) NotModified(current string, modified time.Time) bool {
 	return ok && !modified.IsZero() && !modified.After(since)
 }
 
-// ParseDate parses the lines of a field that is an HTTP date (RFC 9110 §5.6.7); false if the field is absent, repeated or
-// malformed.
+// ParseDate parses the lines of a field whose value is an HTTP date (RFC 9110 §5.6.7). It returns false if the field is absent,
+// repeated or malformed.
 func ParseDate(lines []string) (time.Time, bool) {
 	if len(lines) != 1 {
 		return time.Time{}, false
@@ -358,8 +361,8 @@ func (t Tag) String() string {
 	return t.Opaque
 }
 
-// CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the separators before it, and returns the rest of the list.
-// ok is false at the end of the list, or if the tag is malformed.
+// CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a comma-separated list, with the separators before it, and returns the
+// rest of the list. ok is false at the end of the list, or if the tag is malformed.
 func CutTag(list string) (tag Tag, rest string, ok bool) {
 	list = strings.TrimLeft(list, " \t,")
 	list, weak := strings.CutPrefix(list, "W/")
@@ -381,7 +384,7 @@ func CutTag(list string) (tag Tag, rest string, ok bool) {
 	return Tag{}, "", false
 }
 
-// IsAny reports whether a field of entity tags is "*", which every representation matches.
+// IsAny reports whether the lines of an If-Match or If-None-Match field are "*", which matches every representation.
 func IsAny(lines []string) bool { return len(lines) == 1 && trimOWS(lines[0]) == "*" }
 
 // ifMatch reports whether an If-Match field is true for a representation with the strong tag current (RFC 9110 §13.1.1). It is
@@ -396,8 +399,8 @@ func IfNoneMatch(lines []string, current string) bool {
 	return lines == nil || !IsAny(lines) && !containsTag(lines, current, true)
 }
 
-// containsTag reports whether lines of entity tags contain current. Weak tags count only if weak is set. It ignores the rest of a
-// line from a malformed tag on.
+// containsTag reports whether lines, lists of entity tags, contain the opaque tag current. It ignores weak tags unless weak is
+// set, and the rest of a line from a malformed tag on.
 func containsTag(lines []string, current string, weak bool) bool {
 	for _, list := range lines {
 		for {

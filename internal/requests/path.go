@@ -29,13 +29,13 @@ import (
 // answered with 414 (RFC 9110 §15.5.15).
 const MaxLine = 8 << 10
 
-// LineTooLong reports whether a request's line is over [MaxLine].
+// LineTooLong reports whether the request line (method, target and version) is longer than [MaxLine].
 func LineTooLong(r *http.Request) bool {
 	return len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > MaxLine
 }
 
-// RawPath returns the path of a URL percent-encoded as the client sent it. URL.EscapedPath differs if the client left bytes
-// unencoded that should be encoded: it encodes the decoded path again, and then every "%2F" is a "/".
+// RawPath returns the path of a request's URL percent-encoded as the client sent it. URL.EscapedPath differs if the client left
+// bytes unencoded that should be encoded: it encodes the decoded path again, and then every "%2F" is a "/".
 func RawPath(u *url.URL) string {
 	switch {
 	case u.RawPath != "":
@@ -46,8 +46,8 @@ func RawPath(u *url.URL) string {
 	return u.EscapedPath() // the client encoded it in the same way
 }
 
-// Origin returns the scheme and host at which a client reached this server, such as https://cdn.example.com; ok is false if the
-// Host field is neither a name nor an address.
+// Origin returns scheme and host of the address at which the client reached this server, such as https://cdn.example.com, in
+// lower case. ok is false if the Host field is neither a name nor an address.
 func Origin(r *http.Request) (origin string, ok bool) {
 	if !isHost(r.Host) {
 		return "", false
@@ -57,7 +57,7 @@ func Origin(r *http.Request) (origin string, ok bool) {
 
 var hostName = lazyregexp.New(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
 
-// isHost reports whether a Host field (RFC 9110 §7.2) is a name or an address, with or without a port.
+// isHost reports whether the value of a Host field (RFC 9110 §7.2) is a name or an IP address, with or without a port.
 func isHost(host string) bool {
 	if address, ok := strings.CutPrefix(host, "["); ok {
 		address, port, ok := strings.Cut(address, "]")
@@ -67,8 +67,9 @@ func isHost(host string) bool {
 	return hostName.MatchString(host)
 }
 
-// ParseQuery parses a query as browsers write it. Invalid percent-encoding, and what does not decode to UTF-8, stays as it is,
-// because people search for "50%" by hand. Unlike url.ParseQuery it takes a semicolon literally.
+// ParseQuery parses the query of a URL as browsers write it. Percent-encoding that is invalid, or is not of UTF-8, stays as it
+// is, because people search for "50%" by hand. Other bytes that are not UTF-8 become U+FFFD. Unlike url.ParseQuery it takes a
+// semicolon literally.
 func ParseQuery(raw string) url.Values {
 	values := url.Values{}
 	for pair := range strings.SplitSeq(raw, "&") {
@@ -84,7 +85,7 @@ func ParseQuery(raw string) url.Values {
 // encoded are the parts of a text that are percent-encoded.
 var encoded = lazyregexp.New(`(?:%[0-9A-Fa-f]{2})+`)
 
-// decodeQueryPart decodes a name or a value of a query as ParseQuery says; "+" is a space.
+// decodeQueryPart decodes a name or a value of a query by the rules of ParseQuery; "+" is a space.
 func decodeQueryPart(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "+", " "), "\uFFFD")
 	if !strings.Contains(s, "%") {

@@ -22,7 +22,8 @@ import (
 // A Head is the head of a response as it is sent, but for the date.
 type Head []byte
 
-// NewHead returns the head of a response with fields, in their order. Date and Connection are added when it is sent.
+// NewHead returns the head of a response over HTTP/1.1 with a status line and the fields, in their order. It replaces line ends
+// in values with spaces. The head ends with "Date: "; the lane adds the value and Connection when it sends the head.
 func NewHead(status int, fields iter.Seq2[string, string]) Head {
 	b := fmt.Appendf(nil, "HTTP/1.1 %d %s", status, http.StatusText(status))
 	for name, value := range fields {
@@ -55,9 +56,10 @@ type Exchange struct {
 	later  bool // it cannot be answered now
 }
 
-// MayBlock must be called before something that may block, such as reading from a disk, so that other connections are not delayed.
-// It holds until Send, Writer or the end of the response. If it returns false, the handler must not block and returns; then it is
-// called again, or an http.Handler is.
+// MayBlock announces that the handler is about to do something that may block, such as reading from a disk. Over HTTP/1.1 it lets
+// another goroutine take over the event loop if that takes long, until the handler calls Send or Writer or returns, and returns
+// true. Over HTTP/2 it returns false: the handler must return without a response, and is called again later, or an http.Handler
+// is called instead.
 func (x *Exchange) MayBlock() bool {
 	if x.stream != nil {
 		x.later = true
@@ -70,8 +72,9 @@ func (x *Exchange) MayBlock() bool {
 // Multiplexed reports whether the response goes over HTTP/2, so that its head is a header block.
 func (x *Exchange) Multiplexed() bool { return x.stream != nil }
 
-// Ready must be called before a body is taken from memory. If it returns false, the client does not take a body now, and the
-// handler returns; then it is called again.
+// Ready reports whether the client can take a body now. The handler must call it before it takes a body from memory. If it
+// returns false, which only happens over HTTP/2, the handler must return without a response, and is called again when the client
+// can take one.
 func (x *Exchange) Ready() bool {
 	if x.stream == nil || x.stream.CanSend() {
 		return true
@@ -80,12 +83,13 @@ func (x *Exchange) Ready() bool {
 	return false
 }
 
-// Held returns the Held that Send was called with, nil if it was not called or with none: the body may be sent later.
+// Held returns the holder of the body that was passed to Send, as long as the body has not been released. It is nil if Send was
+// not called, or was called without a holder.
 func (x *Exchange) Held() h2.Held { return x.held }
 
-// Send sends a response: a head, over HTTP/2 a header block, and a body. The body is released by held, which may be nil, when it has been
-// sent or sending has failed, which may be after the handler has returned; without held it must not change. Each 64 KiB of the body have their own deadline; it is earlier
-// if held reports memory pressure.
+// Send sends a response: head, which is a header block over HTTP/2 and else from NewHead, and body. The lane calls held.Release
+// when the body has been sent or sending has failed, which may be after the handler has returned. Without held, body must never
+// change. Over HTTP/1.1 each 64 KiB of a body have their own deadline, which is earlier if held reports memory pressure.
 func (x *Exchange) Send(head Head, body []byte, held h2.Held) {
 	x.held = held
 	if x.stream != nil {
@@ -118,14 +122,16 @@ func (x *Exchange) Send(head Head, body []byte, held h2.Held) {
 	}
 }
 
-// timeForChunk returns how long the client may take for the next chunk of a body, after which sent bytes of it will have been sent.
+// timeForChunk returns how long the client may take for the next 64 KiB of a body over HTTP/1.1. sent is how many bytes of the
+// body will have been sent after them. The time is shorter if memory or connections are scarce.
 func (x *Exchange) timeForChunk(now time.Time, sent int) time.Duration {
 	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
 	return p.TimeFor(p.Stall, now.Sub(x.begun), int64(sent), x.held != nil && x.held.Scarce() || x.MustHurry())
 }
 
-// sendTimeout returns how long the client of a connection on a loop may take until it is sent more: for a chunk of the body, or for all of
-// a small one. A chunk that was begun has the time that is left.
+// sendTimeout returns how much longer than now the client of a connection on an event loop may take until the lane can send the
+// rest of the current chunk: 64 KiB of a large body, or all of a small one. It sets the deadline of a chunk when that begins, and
+// returns the rest of its time later.
 func (x *Exchange) sendTimeout(now time.Time) time.Duration {
 	c, sent := x.c, x.size-len(x.c.parts[2])
 	switch {
@@ -139,7 +145,8 @@ func (x *Exchange) sendTimeout(now time.Time) time.Duration {
 	return max(time.Millisecond, x.chunkBy.Sub(now))
 }
 
-// releaseBody ends the holding of a body that has been sent, or is not sent any further.
+// releaseBody forgets the unsent rest of a response and releases the body to its holder, if it has one, with how many bytes were
+// sent. The lane calls it after a response over HTTP/1.1 was sent, or has failed.
 func (x *Exchange) releaseBody() {
 	x.missing += x.c.clearParts()
 	if held := x.held; held != nil {
@@ -148,10 +155,11 @@ func (x *Exchange) releaseBody() {
 	}
 }
 
-// MustHurry reports whether connections are scarce, so that clients have less time.
+// MustHurry reports whether the listener is near its limit of connections, so that clients get less time for a response.
 func (x *Exchange) MustHurry() bool { return x.c.listener.Scarce() }
 
-// write writes the parts of the response, and returns how much of the body was not sent.
+// write sends the parts of a response over HTTP/1.1, with or without TLS, and waits for the client if necessary. It stores an
+// error in x.err. It returns how many bytes of the last part, the body, were not sent.
 func (x *Exchange) write() int {
 	if x.c.secure != nil {
 		x.err = x.c.sendTLS()
@@ -161,9 +169,10 @@ func (x *Exchange) write() int {
 	return x.c.clearParts()
 }
 
-// Writer returns an http.ResponseWriter for a response that is not prepared. The response must have a Content-Length or no body.
-// Over HTTP/1.1 the writer supports the write deadlines of http.ResponseController; over HTTP/2 it buffers the response until the
-// handler returns.
+// Writer returns an http.ResponseWriter for a response that is generated, not prepared. The handler must set Content-Length
+// unless there is no body, and must call WriteHeader. Over HTTP/1.1 the writer sends as it is written to and supports the write
+// deadlines of http.ResponseController; the goroutine leaves its event loop, because it may wait. Over HTTP/2 the writer buffers
+// the response until the handler returns.
 func (x *Exchange) Writer() http.ResponseWriter {
 	if x.stream != nil {
 		if x.brief == nil {
@@ -188,6 +197,8 @@ type writer struct {
 
 func (w *writer) Header() http.Header { return w.header }
 
+// WriteHeader implements http.ResponseWriter. It prepares the head with the status, which is sent with the first bytes of the
+// body, and sets the deadline for writes.
 func (w *writer) WriteHeader(status int) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
@@ -198,12 +209,14 @@ func (w *writer) WriteHeader(status int) {
 	w.x.c.extendWriteDeadline(w.x.c.now, w.x.c.listener.o.WriteTimeout)
 }
 
+// SetWriteDeadline implements the method for http.ResponseController. It never fails.
 func (w *writer) SetWriteDeadline(t time.Time) error {
 	w.x.c.setWriteDeadline(t)
 	return nil
 }
 
-// Write implements io.Writer. It sends the head with the first bytes.
+// Write implements io.Writer. It sends a part of the body at once, with the head before the first part, and waits for the client
+// if necessary.
 func (w *writer) Write(p []byte) (int, error) {
 	x := w.x
 	if x.err != nil {
@@ -219,8 +232,8 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, x.err
 }
 
-// finish sends the head if the handler has written no body. If the handler has written less than Content-Length says, the
-// connection ends.
+// finish ends the response after the handler has returned. It sends the head if the handler has written no body. If the handler
+// has written less than Content-Length says, it stores an error, so that the connection is closed.
 func (w *writer) finish() {
 	x := w.x
 	if w.head != nil {
@@ -247,7 +260,7 @@ func (b *bufferedResponse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send sends the buffered response.
+// send sends the buffered response with the exchange's Send, which needs HTTP/2.
 func (b *bufferedResponse) send(x *Exchange) {
 	x.Send(appendFields(h2.AppendStatus(nil, b.status), b.header), b.body, nil)
 }
@@ -273,7 +286,8 @@ func (c *clock) headEnd(now time.Time, closes bool) []byte {
 // dateField returns the Date field of a header block that is sent at a time.
 func (c *clock) dateField(now time.Time) []byte { return c.formatSecond(now).block }
 
-// formatSecond returns the head lines with the Date of the second of now. It caches those of the last second.
+// formatSecond returns the Date of the second of now, in each of the forms in which heads need it. It caches the result for the
+// last second.
 func (c *clock) formatSecond(now time.Time) *stamp {
 	s := c.now.Load()
 	if second := now.Unix(); s == nil || s.second != second {
@@ -304,10 +318,10 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// unsent returns how many bytes of the parts are not sent.
+// unsent returns how many bytes of the response's parts (head, end of the head, body) are not sent yet.
 func (c *conn) unsent() int { return len(c.parts[0]) + len(c.parts[1]) + len(c.parts[2]) }
 
-// removeSent removes the first n bytes from the parts.
+// removeSent removes the first n bytes, which were sent, from the response's parts.
 func (c *conn) removeSent(n int) {
 	for i := range c.parts {
 		m := min(n, len(c.parts[i]))
@@ -316,7 +330,7 @@ func (c *conn) removeSent(n int) {
 	}
 }
 
-// clearParts removes all parts, and returns how many bytes of the last one, the body, were not sent.
+// clearParts forgets all parts of the response, and returns how many bytes of the last part, the body, were not sent.
 func (c *conn) clearParts() int {
 	left := len(c.parts[2])
 	c.parts = [3][]byte{}
@@ -330,8 +344,9 @@ func (c *conn) joinParts() *[]byte {
 	return b
 }
 
-// send writes the parts, and waits for the client if it must. On a loop it first writes what the system takes at once. Only if
-// something is left, it gives the loop to another goroutine and waits.
+// send sends the response's parts without TLS, and waits for the client if necessary. On an event loop it first sends what the
+// system takes at once; only if something is left, it leaves the loop to another goroutine and waits. It does not wait in the
+// state closing.
 func (c *conn) send() error {
 	if c.loop != nil && (c.socket == nil || c.state() != alone) {
 		if err := c.sendNow(); err != nil || c.unsent() == 0 {
@@ -357,8 +372,9 @@ func (c *conn) send() error {
 	return err
 }
 
-// sendTLS writes the parts over TLS. Each Write makes its own records: the first has the head and as much of the body as fits.
-// After an error all of the body counts as unsent, because it is unknown how much of a record the client has received.
+// sendTLS sends the response's parts over TLS, in as few system calls as possible, and waits for the client if necessary. The
+// first record has the head and as much of the body as fits. After an error all of the body counts as unsent, because it is
+// unknown how much of a record the client has received.
 func (c *conn) sendTLS() (err error) {
 	body := c.parts[2]
 	rest := body
@@ -394,6 +410,8 @@ type gatherer struct {
 	m        *multiplexer // which gathers all that is written, and sends it; or nil
 }
 
+// Read implements io.Reader for crypto/tls. For a connection on an event loop it does not wait: it returns errAgain if there is
+// nothing to read.
 func (g *gatherer) Read(p []byte) (int, error) {
 	if g.of == nil {
 		return g.Conn.Read(p)
@@ -401,7 +419,8 @@ func (g *gatherer) Read(p []byte) (int, error) {
 	return g.of.receiveNow(p)
 }
 
-// writeThrough sends bytes to the client without gathering them, and returns how many were sent.
+// writeThrough sends encrypted bytes to the client now, without gathering them, and waits for the client if necessary. It returns
+// how many were sent.
 func (g *gatherer) writeThrough(p []byte) (int, error) {
 	c := g.of
 	if c == nil {
@@ -412,7 +431,8 @@ func (g *gatherer) writeThrough(p []byte) (int, error) {
 	return len(p) - c.clearParts(), err
 }
 
-// Write collects TLS records, to write several with one system call.
+// Write implements io.Writer for crypto/tls. It adds a TLS record to what the multiplexer (HTTP/2) or sendTLS gathers, so that
+// several are sent with one system call. If none gathers, it sends the record at once.
 func (g *gatherer) Write(p []byte) (int, error) {
 	if g.m != nil {
 		g.m.addRecord(p)
@@ -431,7 +451,7 @@ func (g *gatherer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn for crypto/tls. It closes the socket, or the descriptor of a connection that only an event loop has.
 func (g *gatherer) Close() error {
 	if g.Conn == nil {
 		return g.of.closeDescriptor()
@@ -439,6 +459,7 @@ func (g *gatherer) Close() error {
 	return g.Conn.Close()
 }
 
+// SetWriteDeadline implements net.Conn for crypto/tls. It does nothing for a connection that only an event loop has.
 func (g *gatherer) SetWriteDeadline(t time.Time) error {
 	if g.Conn == nil {
 		return nil

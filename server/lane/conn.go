@@ -80,8 +80,9 @@ var errAgain = os.ErrDeadlineExceeded
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// serve performs the TLS handshake of a connection that was accepted as a net.Conn. Then it serves the connection in this
-// goroutine, unless a loop or net/http takes it over.
+// serve performs the TLS handshake of a new connection that package net has accepted, and then serves its requests in this
+// goroutine. It returns early if an event loop takes the connection over, or if it hands the connection over to net/http; without
+// a handler it hands over all connections that do not use HTTP/2.
 func (c *conn) serve() {
 	o := &c.listener.o
 	as, next := c.handshake()
@@ -105,8 +106,9 @@ func (c *conn) serve() {
 	}
 }
 
-// handshake performs the TLS handshake. It returns the next state: idle, busy for HTTP/2, or handed with the connection that
-// net/http gets.
+// handshake performs the TLS handshake, within its deadline. It returns the next state: idle for HTTP/1.1 (also without TLS),
+// busy for HTTP/2, or handed. Only with handed, after an error or for HTTP/2 that the lane does not serve, as is not nil: the TLS
+// connection that net/http gets.
 func (c *conn) handshake() (as net.Conn, next state) {
 	o := &c.listener.o
 	if o.TLS == nil {
@@ -131,14 +133,16 @@ func (c *conn) handshake() (as net.Conn, next state) {
 	return nil, next
 }
 
-// moveToLoop lets a TLS connection wait for requests on a loop. It returns false if the connection stays with its goroutine.
+// moveToLoop takes the descriptor of a TLS connection from Go's poller, lets it wait for requests on an event loop, and serves
+// what came with the handshake. next is the state after the handshake: busy for HTTP/2, else idle. It returns false if the
+// connection stays with its goroutine, and true if it has moved or was closed because that failed.
 func (c *conn) moveToLoop(next state) bool {
 	l := c.listener
 	below, ok := c.socket.(*limitedConn)
 	if !ok || c.secure == nil || len(l.loops) == 0 {
 		return false
 	}
-	l.mu.Lock() // for cut
+	l.mu.Lock() // for shutDownAll
 	fd, err := below.takeDescriptor()
 	if err == nil {
 		c.moveTo(alone)
@@ -161,8 +165,9 @@ func (c *conn) moveToLoop(next state) bool {
 	return true
 }
 
-// enterState acts on the state after a response: it starts HTTP/2, hands the connection over, or closes it. It reports whether the
-// state is idle, so that the connection has to wait for the next request.
+// enterState acts on the next state that followed a read or a response: it starts HTTP/2 for busy, hands the connection over to
+// net/http for handed, and closes it for closing. It reports whether the state is idle, so that the connection has to wait for
+// the next request. For idle and sending it does nothing.
 func (c *conn) enterState(next state) bool {
 	switch next {
 	case busy:
@@ -175,7 +180,8 @@ func (c *conn) enterState(next state) bool {
 	return next == idle
 }
 
-// waitingState returns the state of the connection when it starts to wait for a request.
+// waitingState returns the state in which the connection waits for a request: fresh, with the time when it was opened, before its
+// first response, and idle, with the time of the last request, after one.
 func (c *conn) waitingState() state {
 	if c.opened.IsZero() {
 		return idle.withStart(c.now)
@@ -183,7 +189,8 @@ func (c *conn) waitingState() state {
 	return fresh.withStart(c.opened)
 }
 
-// waitForRequest reads the beginning of the next request. It returns false if the connection was closed.
+// waitForRequest waits in this goroutine until the client sends a part of its next request, or until the deadline of the phase.
+// It reads that part into the buffer. It returns false if it or another goroutine has closed the connection.
 func (c *conn) waitForRequest() bool {
 	s, ending := c.waitingState(), c.listener.endingSince()
 	if s.name() == fresh {
@@ -202,8 +209,9 @@ func (c *conn) waitForRequest() bool {
 	return false
 }
 
-// respondToRead responds to all requests in the buffer, which were read at now, and returns the next state: idle, sending if the client
-// takes no more of a response, busy for HTTP/2, handed or closing.
+// respondToRead responds to all requests in the buffer, which were read at the time now, and reads the rest of an incomplete one.
+// It returns the next state: idle when it has responded to all, sending if the client takes no more of a response, busy for
+// HTTP/2, handed for a request that net/http has to serve, or closing.
 func (c *conn) respondToRead(now time.Time) state {
 	for c.now = now; ; c.now = time.Now() {
 		n, next := c.readHead()
@@ -230,9 +238,9 @@ func (c *conn) respondToRead(now time.Time) state {
 // clearPreface is the part of the preface of HTTP/2 that distinguishes it from HTTP/1.1.
 const clearPreface = "PRI "
 
-// readHead reads the head of a request of which the first bytes are in the buffer. It returns the length of the head and idle. If
-// the lane cannot parse the request, it returns the state in which the connection continues or ends: busy for HTTP/2, handed or
-// closing.
+// readHead reads and parses the head of a request whose first bytes are in the buffer. It waits for missing bytes. It returns the
+// length of the head in bytes and idle. If it cannot parse the request, it returns 0 and the next state: busy if the client
+// begins HTTP/2 without TLS, handed if net/http has to judge the request, or closing if the client has gone or takes too long.
 func (c *conn) readHead() (int, state) {
 	o := &c.listener.o
 	clear := c.secure == nil && !c.opened.IsZero() && o.allowsH2C()
@@ -262,7 +270,8 @@ func (c *conn) readHead() (int, state) {
 	}
 }
 
-// readMore waits for more bytes of a request.
+// readMore waits until the client sends more bytes of a request, and appends them to the buffer. The goroutine leaves its event
+// loop to another one first.
 func (c *conn) readMore() error {
 	if err := c.prepareToWait(); err != nil {
 		return err
@@ -284,7 +293,8 @@ func (c *conn) readMore() error {
 	return err
 }
 
-// headDeadline returns when the head of the request must be complete.
+// headDeadline returns the time by which the head of the request must be complete: HeaderTimeout after the connection was opened,
+// for its first request, or after the request came, for a later one.
 func (c *conn) headDeadline() time.Time {
 	since := c.now
 	if !c.opened.IsZero() {
@@ -293,8 +303,8 @@ func (c *conn) headDeadline() time.Time {
 	return since.Add(c.listener.o.HeaderTimeout)
 }
 
-// needsNewDeadline reports whether a deadline has to be set anew, to be limit after now. Small differences are tolerated, because
-// setting one costs time.
+// needsNewDeadline reports whether the caller has to set a deadline anew so that it is limit after now. It tolerates a deadline
+// that is too early by up to limit/slack, because setting one costs time.
 func needsNewDeadline(deadline, now time.Time, limit time.Duration) bool {
 	left := deadline.Sub(now)
 	return left > limit || left < limit-limit/slack
@@ -309,7 +319,8 @@ func (c *conn) setReadDeadline(t time.Time) {
 	}
 }
 
-// extendWriteDeadline sets the deadline for writes to limit after now, unless it is near that already.
+// extendWriteDeadline sets the deadline for writes to limit after now. It leaves a deadline that is less than limit/slack
+// earlier.
 func (c *conn) extendWriteDeadline(now time.Time, limit time.Duration) {
 	if needsNewDeadline(c.writeBy, now, limit) {
 		c.setWriteDeadline(now.Add(limit))
@@ -324,7 +335,9 @@ func (c *conn) setWriteDeadline(t time.Time) {
 	}
 }
 
-// respond has the handler respond to the request that was read, and returns the next state.
+// respond has [Options.Handler] respond to the request that was parsed, and returns the next state: idle after a complete
+// response, sending if the client has not taken all of it yet, handed if the handler does not serve the request, or closing. It
+// logs a panic of the handler and closes the connection then.
 func (c *conn) respond() (next state) {
 	x := &c.exchange
 	x.c, x.err, x.slow, x.held = c, nil, nil, nil
@@ -363,7 +376,8 @@ func (c *conn) respond() (next state) {
 	return idle
 }
 
-// clientAddress returns the address of the client, for logs.
+// clientAddress returns the address of the client for logs, nil if the connection is broken. Because it may need a socket of
+// package net, it takes the connection from its event loop.
 func (c *conn) clientAddress() net.Addr {
 	if c.prepareToWait() != nil {
 		return nil
@@ -371,17 +385,19 @@ func (c *conn) clientAddress() net.Addr {
 	return c.socket.RemoteAddr()
 }
 
-// close closes a connection. Only its owner may call it.
+// close moves the connection to the state closing, removes it from its loop and from the listener, and closes the socket. Only
+// the connection's owner may call it.
 func (c *conn) close() {
 	c.moveTo(closing)
 	c.listener.forget(c) // first: the descriptor's number may be another connection's soon
 	_ = c.closeSocket()
 }
 
-// closeSocket closes the socket of a connection in the state closing. TLS sends a goodbye first, which may take time.
+// closeSocket closes the socket of a connection in the state closing, and releases a body that was not sent completely. Over
+// HTTP/2 it sends GOAWAY first, and over TLS close_notify, which may take time.
 func (c *conn) closeSocket() error {
 	if m := c.multiplexed.Load(); m != nil {
-		m.closeWaited()
+		m.closeWaiting()
 		return nil
 	}
 	if c.sendTimer != nil {
@@ -396,7 +412,8 @@ func (c *conn) closeSocket() error {
 	return c.stream().Close()
 }
 
-// stream returns what the client's bytes are read from and written to: the TLS connection or the socket.
+// stream returns the connection that the client's bytes are read from and written to: the TLS connection, or the socket without
+// TLS.
 func (c *conn) stream() net.Conn {
 	if c.secure != nil {
 		return c.secure
@@ -457,6 +474,7 @@ type handedOffConn struct {
 // MarkAsked records that a complete request has come, so that the connection is evicted after those that made none.
 func (c *handedOffConn) MarkAsked() { c.place.markAsked() }
 
+// Read implements io.Reader. It returns first the bytes that the lane has read and not responded to.
 func (c *handedOffConn) Read(p []byte) (int, error) {
 	if len(c.rest) == 0 {
 		return c.Conn.Read(p)
@@ -482,4 +500,5 @@ type handedOffTLSConn struct {
 	state tls.ConnectionState
 }
 
+// ConnectionState returns the state of TLS as it was when the lane handed the connection over. net/http takes it for Request.TLS.
 func (c *handedOffTLSConn) ConnectionState() tls.ConnectionState { return c.state }

@@ -85,20 +85,24 @@ var networks = [...]struct {
 	share float64
 }{{64, 1}, {56, 1. / 4}, {48, 1. / 16}}
 
-// newConnLimit returns a limit of most connections in all, shared fairly among clients; 0 for none.
+// newConnLimit returns a limit of most open connections in all, shared fairly among clients. With 0 it limits nothing, but still
+// has entries for connections.
 func newConnLimit(most int) *connLimit {
-	return &connLimit{bounded: most > 0, most: most, ample: ampleOf(most), clients: make(map[netip.Prefix]*clientCount)}
+	return &connLimit{bounded: most > 0, most: most, ample: evictionThreshold(most), clients: make(map[netip.Prefix]*clientCount)}
 }
 
-// ampleOf returns up to how many connections none is evicted, under a limit. The others make time for those that are being closed.
-func ampleOf(most int) int { return most * 9 / 10 }
+// evictionThreshold returns how many connections may be open before a new one evicts another, nine tenths of the limit most. The
+// rest is for evicted connections that are not closed yet.
+func evictionThreshold(most int) int { return most * 9 / 10 }
 
-// newEntry returns the entry of a connection that does not count yet.
+// newEntry returns the entry of a connection that has been accepted and does not count towards the limit yet. Either fd is its
+// descriptor and socket is nil, or fd is -1 and package net has the socket.
 func (r *connLimit) newEntry(fd int, socket net.Conn) *connEntry {
 	return &connEntry{limit: r, fd: fd, socket: socket, place: -1, handshake: -1, opened: time.Now()}
 }
 
-// admit adds a new connection of a client, the zero prefix for none, and evicts another one if there are too many.
+// admit counts a new connection for its client, and evicts another connection if too many are open. client is the zero prefix if
+// the connection counts for no client. Without a limit it does nothing.
 func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	if !r.bounded {
 		return
@@ -110,9 +114,9 @@ func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	r.makeRoom(p)
 }
 
-// serveDelay returns how much later than it was accepted a new connection is served, because its client or a network of it churns: too many of
-// its connections have ended without a complete request. It returns 0 unless more than an eighth of the limit is silent, because a delay also
-// affects other users of the same address or network.
+// serveDelay returns how much later than it was accepted a new connection has to be served, at most mostDelay, because too many
+// connections of its client or network have ended without a complete request. It returns 0 unless more than an eighth of the
+// limit has made no request yet, because a delay also affects other users of the same address or network.
 func (p *connEntry) serveDelay() (delay time.Duration) {
 	if p == nil {
 		return 0
@@ -131,7 +135,9 @@ func (p *connEntry) serveDelay() (delay time.Duration) {
 	return delay
 }
 
-// countChurn adds n connections, 1 or -1, to those that ended without a complete request. The caller holds mu.
+// countChurn adds n, 1 or -1, to the count of connections that ended without a complete request, for the client of p and its
+// networks. The count is a time until which they are forgiven; each adds half a second or the network's share of it. The caller
+// holds mu.
 func (r *connLimit) countChurn(p *connEntry, n int, now time.Time) {
 	for network, share := range networksOf(p.client) {
 		c := r.clients[network]
@@ -147,8 +153,8 @@ func (r *connLimit) countChurn(p *connEntry, n int, now time.Time) {
 	}
 }
 
-// removeForgiven removes some clients without connections whose churn is forgiven: as many as a new connection may add, and one more. The
-// caller holds mu.
+// removeForgiven deletes the counters of some clients that have no open connection, and whose connections without a request are
+// forgiven. It looks at as many as a new connection may add, and one more, so that the map does not grow. The caller holds mu.
 func (r *connLimit) removeForgiven(now time.Time) {
 	looked := 0
 	for network, c := range r.clients {
@@ -161,8 +167,8 @@ func (r *connLimit) removeForgiven(now time.Time) {
 	}
 }
 
-// moveToClient counts a connection for a client, if it counted for none or for another one before. It returns false if the
-// connection was evicted before, or is evicted now; then the connection is shut down.
+// moveToClient counts a connection for client instead of the one that it counted for, if any, and evicts a connection if too many
+// are open. It returns false if that one, or an earlier evicted one, is p; then the connection has been or is being shut down.
 func (r *connLimit) moveToClient(p *connEntry, client netip.Prefix) bool {
 	if !r.bounded {
 		return true
@@ -178,17 +184,17 @@ func (r *connLimit) moveToClient(p *connEntry, client netip.Prefix) bool {
 	return r.makeRoom(nil) != p
 }
 
-// shutDown makes reading and writing of a connection fail, so that its owner closes it.
+// shutDown makes reading and writing of a connection fail, so that its owner closes it. It locks mu.
 func (r *connLimit) shutDown(p *connEntry) {
 	r.mu.Lock()
 	p.shutDown()
 	r.mu.Unlock()
 }
 
-// setLimit changes the limit. If more connections are open than a lower limit allows, it evicts some.
+// setLimit changes the limit to most open connections. It evicts connections if more are open than may be without an eviction.
 func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
-	r.most, r.ample = most, ampleOf(most)
+	r.most, r.ample = most, evictionThreshold(most)
 	r.updateScarce()
 	excess := len(r.entries) - r.ample
 	r.mu.Unlock()
@@ -198,8 +204,9 @@ func (r *connLimit) setLimit(most int) {
 	}
 }
 
-// makeRoom evicts a connection other than the newcomer if there are too many, and returns it; nil for none. The caller holds mu, which
-// makeRoom releases.
+// makeRoom evicts a connection other than newcomer (nil for any) if too many are open or in the TLS handshake, and returns it;
+// nil if it evicts none. It closes one that waits for a request in a goroutine, and shuts down any other. The caller holds mu,
+// which makeRoom releases.
 func (r *connLimit) makeRoom(newcomer *connEntry) (evicted *connEntry) {
 	defer r.mu.Unlock()
 	switch now := time.Now(); {
@@ -227,8 +234,8 @@ func (r *connLimit) makeRoom(newcomer *connEntry) (evicted *connEntry) {
 	return evicted
 }
 
-// evictionCandidate returns the connection with the highest score, of all if they are few, else of some at random. It returns nil if none
-// but the newcomer has a higher score than least. The caller holds mu.
+// evictionCandidate returns the connection of all with the highest eviction score. It compares all if they are few, else some at
+// random. It never returns newcomer, and returns nil if no score is higher than least. The caller holds mu.
 func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now time.Time, least float64) (candidate *connEntry) {
 	highest := least
 	for i := range min(samples, len(all)) {
@@ -246,9 +253,11 @@ func (r *connLimit) evictionCandidate(all []*connEntry, newcomer *connEntry, now
 	return candidate
 }
 
-// evictionScore returns how little harm it does to evict a connection. The package comment explains it. The caller holds mu.
+// evictionScore returns how little harm it does to evict a connection now: the higher, the less. It depends on how long the
+// connection has been without traffic or a first request, and on how many its client has; the package comment has the formula.
+// The caller holds mu.
 func (r *connLimit) evictionScore(p *connEntry, now time.Time) float64 {
-	silent, asked := r.countOf(p)
+	silent, asked := r.clientShare(p)
 	quiet := now.Sub(p.opened)
 	switch c := p.conn.Load(); {
 	case p.asked.Load():
@@ -268,9 +277,9 @@ func (r *connLimit) evictionScore(p *connEntry, now time.Time) float64 {
 	return max(quiet, leastQuiet).Seconds() * math.Sqrt(max(1, asked)) * idleWeight
 }
 
-// countOf returns how many connections the client of a connection has, without and with a complete request, or the share that counts of those of
-// its network if that is more. The caller holds mu.
-func (r *connLimit) countOf(p *connEntry) (silent, asked float64) {
+// clientShare returns how many connections the client of p has: silent have made no complete request, asked have made one. For
+// IPv6 it is the client's own count, or the share of its network's count if that is more. The caller holds mu.
+func (r *connLimit) clientShare(p *connEntry) (silent, asked float64) {
 	silent, asked = 1, 0
 	if p.asked.Load() {
 		silent, asked = 0, 1
@@ -283,7 +292,8 @@ func (r *connLimit) countOf(p *connEntry) (silent, asked float64) {
 	return silent, asked
 }
 
-// networksOf returns the client itself and the larger IPv6 networks that it is part of, with the share of their connections that counts.
+// networksOf yields the client itself and the larger IPv6 networks that it is part of, each with the share of its connections
+// that counts (1 for the client). It yields nothing for the zero prefix.
 func networksOf(client netip.Prefix) iter.Seq2[netip.Prefix, float64] {
 	return func(yield func(netip.Prefix, float64) bool) {
 		if !client.IsValid() {
@@ -301,7 +311,7 @@ func networksOf(client netip.Prefix) iter.Seq2[netip.Prefix, float64] {
 	}
 }
 
-// add counts a connection. The caller holds mu.
+// add adds a connection to those that count towards the limit and for their client. The caller holds mu.
 func (r *connLimit) add(p *connEntry) {
 	p.place = len(r.entries)
 	r.entries = append(r.entries, p)
@@ -309,7 +319,8 @@ func (r *connLimit) add(p *connEntry) {
 	r.count(p, 1)
 }
 
-// remove stops counting a connection. The caller holds mu.
+// remove removes a connection from those that count towards the limit and for their client; nothing if it does not count. The
+// caller holds mu.
 func (r *connLimit) remove(p *connEntry) {
 	if p.place < 0 {
 		return
@@ -342,10 +353,12 @@ func (r *connLimit) endHandshake(p *connEntry) {
 	p.handshake = -1
 }
 
-// updateScarce updates whether connections are scarce. The caller holds mu.
+// updateScarce stores whether more than three quarters of the limit are in use, so that clients get less time. The caller holds
+// mu.
 func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries) > r.most*3/4) }
 
-// count adds n, 1 or -1, to the connections of a client and of its networks. The caller holds mu.
+// count adds n, 1 or -1, to the counters of the client of p, of its networks, and of all connections without a complete request.
+// The caller holds mu.
 func (r *connLimit) count(p *connEntry, n int) {
 	if !p.asked.Load() {
 		r.silent += n
@@ -367,7 +380,8 @@ func (r *connLimit) count(p *connEntry, n int) {
 	}
 }
 
-// markAsked records that the connection has made a complete request.
+// markAsked records that the connection has made a complete request, so that it is evicted after those that have made none, and
+// makes up for one that ended without a request. Later calls, and those of a nil entry, do nothing.
 func (p *connEntry) markAsked() {
 	if p == nil || p.asked.Load() { // so that only the first request takes the lock
 		return
@@ -387,7 +401,8 @@ func (p *connEntry) markAsked() {
 	p.limit.countChurn(p, -1, time.Now())
 }
 
-// setHandshake records whether the connection is in the TLS handshake.
+// setHandshake records that the TLS handshake of the connection begins, or else that it has ended. At most half of the limit may
+// be in it.
 func (p *connEntry) setHandshake(begins bool) {
 	if p == nil {
 		return
@@ -401,8 +416,9 @@ func (p *connEntry) setHandshake(begins bool) {
 	}
 }
 
-// setDescriptor sets what the connection is from now on: a descriptor, or a connection of package net.
-func (p *connEntry) setDescriptor(fd int, socket net.Conn) {
+// setTransport records by what the connection can be shut down from now on: the descriptor fd (-1 for none), or a socket of
+// package net (nil for none).
+func (p *connEntry) setTransport(fd int, socket net.Conn) {
 	if p != nil {
 		p.limit.mu.Lock()
 		p.fd, p.socket = fd, socket
@@ -410,8 +426,8 @@ func (p *connEntry) setDescriptor(fd int, socket net.Conn) {
 	}
 }
 
-// remove removes the connection from the limit, before it is closed. It counts against its client if it has made no complete request, unless
-// it was evicted, which is not the client's doing.
+// remove removes the connection from the limit, before it is closed. If it has made no complete request, that counts against its
+// client, unless it was evicted, which is not the client's doing. A nil entry is ignored.
 func (p *connEntry) remove() {
 	if p != nil {
 		p.limit.mu.Lock()
@@ -424,7 +440,7 @@ func (p *connEntry) remove() {
 	}
 }
 
-// setConn sets which connection of the lane this is, nil if it is none any more.
+// setConn records the lane's connection of this entry, nil when the lane has it no longer.
 func (p *connEntry) setConn(c *conn) {
 	if p != nil {
 		p.conn.Store(c)

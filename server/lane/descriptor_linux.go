@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepareListener makes acceptDescriptor possible. It sets the options on the listener that package net sets on each connection:
-// accepted connections inherit them.
+// prepareListener duplicates the listening socket for acceptDescriptor. It sets the options on the listener that package net
+// would set on each connection, because accepted connections inherit them.
 func (l *limited) prepareListener() error {
 	var err error
 	if l.file, err = l.File(); err != nil {
@@ -41,8 +41,9 @@ func (l *limited) prepareListener() error {
 	})
 }
 
-// acceptDescriptor accepts a connection as a descriptor, which Go's poller does not know. The goroutine that closes the descriptor
-// must call connEntry.leave before, and releaseSlot.
+// acceptDescriptor waits for a slot and a client, and accepts the connection as a descriptor that Go's poller does not know. It
+// returns the descriptor and the connection's entry in the limit, nil if there is none. The goroutine that closes the descriptor
+// must call connEntry.remove before, and limited.releaseSlot afterwards.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	if err := l.acceptNext(); err != nil {
 		return -1, nil, err
@@ -52,7 +53,8 @@ func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	return l.next.fd, p, nil
 }
 
-// acceptNext waits for a slot and for a connection, and accepts that into next.
+// acceptNext waits for a slot and for a client, and accepts the connection into l.next. After an error it has released the slot.
+// The error is net.ErrClosed when the listener was closed.
 func (l *limited) acceptNext() error {
 	if err := l.acquireSlot(); err != nil {
 		return err
@@ -83,7 +85,8 @@ type arrival struct {
 	accept func(uintptr) bool // the method, made once so that calling it allocates nothing
 }
 
-// doAccept accepts a connection, and returns false if no client waits. The listener must be non-blocking in all processes that share it, because
+// doAccept accepts a connection of the descriptor listener, and stores its descriptor and peer, or the error, in a. It returns
+// false, so that Go's poller waits, if no client waits. The listener must be non-blocking in all processes that share it, because
 // nothing could stop a blocked goroutine.
 func (a *arrival) doAccept(listener uintptr) bool {
 	for {
@@ -101,21 +104,22 @@ func (a *arrival) doAccept(listener uintptr) bool {
 	}
 }
 
-// toAddrPort returns a socket address of the system as a netip.AddrPort; invalid if it is not an Internet address.
+// toAddrPort converts a socket address of the system to a netip.AddrPort, an IPv4 address in IPv6 to IPv4. The result is invalid
+// if it is not an Internet address.
 func toAddrPort(a *unix.RawSockaddrAny) netip.AddrPort {
 	switch a.Addr.Family {
 	case unix.AF_INET:
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(a))
-		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), networkOrder(v4.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), fromNetworkOrder(v4.Port))
 	case unix.AF_INET6:
 		v6 := (*unix.RawSockaddrInet6)(unsafe.Pointer(a))
-		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr).Unmap(), networkOrder(v6.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr).Unmap(), fromNetworkOrder(v6.Port))
 	}
 	return netip.AddrPort{}
 }
 
-// networkOrder converts a port from network byte order.
-func networkOrder(n uint16) uint16 {
+// fromNetworkOrder converts a port in network byte order, as a socket address has it in memory, to a number.
+func fromNetworkOrder(n uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
 }
 
@@ -125,8 +129,9 @@ func shutdownDescriptor(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 }
 
-// outstanding reports whether the client has not taken all that was sent, and how long ago bytes moved: those of the server if it has not,
-// else those of either side. The caller holds the limit's mu.
+// outstanding asks the kernel about the connection. unsent reports whether the client has not acknowledged all that was sent.
+// quiet is how long ago the server sent something if unsent, else how long ago either side did. Both are zero for a Unix socket.
+// The caller holds the limit's mu.
 func (p *connEntry) outstanding() (unsent bool, quiet time.Duration) {
 	read := func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -149,7 +154,8 @@ func (p *connEntry) outstanding() (unsent bool, quiet time.Duration) {
 	return unsent, quiet
 }
 
-// takeDescriptor takes the descriptor of a connection from Go's package net. The connection still counts for the limit.
+// takeDescriptor takes the connection from Go's package net: it duplicates the descriptor, closes the net.TCPConn, and returns
+// the duplicate. The connection still counts towards the limit and has its slot.
 func (c *limitedConn) takeDescriptor() (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -160,13 +166,14 @@ func (c *limitedConn) takeDescriptor() (int, error) {
 	if err = cmp.Or(closed, err); err != nil {
 		return -1, err
 	}
-	c.place.setDescriptor(fd, nil)
+	c.place.setTransport(fd, nil)
 	_ = c.TCPConn.Close() // the other one stays
 	return fd, nil
 }
 
-// prepareToWait must be called before the goroutine waits for the client: another goroutine takes the loop over, and Go's poller
-// gets to know the connection.
+// prepareToWait prepares the goroutine to wait for the client: another goroutine takes its event loop over, and the connection
+// gets a socket of package net, so that Go's poller watches it. The caller owns the connection. After an error the connection is
+// unusable.
 func (c *conn) prepareToWait() error {
 	if c.leaveLoop(); c.socket != nil {
 		return nil
@@ -177,7 +184,9 @@ func (c *conn) prepareToWait() error {
 	return c.loop.add(c)
 }
 
-// moveToPoller makes Go's poller know the connection instead of its loop.
+// moveToPoller takes the connection from its event loop, and makes a socket of package net of its descriptor, with the current
+// deadlines, so that Go's poller watches it. It does nothing but leave the loop if there is a socket already. After an error the
+// descriptor is closed, and its slot released.
 func (c *conn) moveToPoller() error {
 	c.loop.forget(c)
 	if c.added {
@@ -191,12 +200,12 @@ func (c *conn) moveToPoller() error {
 	}
 	file := os.NewFile(uintptr(c.fd), "")
 	socket, fd, err := newTCPConn(file)
-	c.listener.mu.Lock() // for cut
+	c.listener.mu.Lock() // for Listener.shutDownAll
 	c.fd = fd
 	if err == nil {
-		c.place.setDescriptor(-1, socket)
+		c.place.setTransport(-1, socket)
 	} else {
-		c.place.setDescriptor(-1, nil)
+		c.place.setTransport(-1, nil)
 	}
 	c.listener.mu.Unlock()
 	_ = file.Close()
@@ -236,8 +245,8 @@ func newTCPConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
-// waitWhileOpen waits for as long as the delay says, without reading. It returns net.ErrClosed at once when the client has closed the
-// connection, or it was shut down.
+// waitWhileOpen waits for delay, without reading. It returns nil after that, and net.ErrClosed at once when the client closes the
+// connection, or another goroutine shuts it down.
 func waitWhileOpen(socket net.Conn, delay time.Duration) error {
 	s, ok := socket.(syscall.Conn)
 	if !ok {
@@ -284,7 +293,8 @@ func (c *conn) shutDown() {
 	}
 }
 
-// receiveNow reads without waiting. It returns errAgain if there is nothing to read, and io.EOF at the end.
+// receiveNow reads bytes of the client into p without waiting, and returns how many. It returns errAgain if there is nothing to
+// read, and io.EOF if the client has closed the connection.
 func (c *conn) receiveNow(p []byte) (int, error) {
 	if c.unread == none {
 		return 0, errAgain
@@ -313,7 +323,8 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 // mostUntold is how much is copied at once without telling the runtime: the garbage collector may have to wait for it.
 const mostUntold = 256 << 10
 
-// sendNow writes as much of the parts as the system takes without waiting.
+// sendNow sends as much of the response's parts as the system takes without waiting, and removes it from them. It returns nil
+// also if something is left.
 func (c *conn) sendNow() error {
 	var vectors [len(c.parts)]unix.Iovec
 	n, size := 0, 0

@@ -61,7 +61,9 @@ type limit struct {
 	over   bool
 }
 
-// setDeadline moves a deadline, and calls end when it passes. A zero time removes the deadline.
+// setDeadline sets the read or write deadline l of the stream to t, and calls end, with the connection's mu held, when it passes,
+// or now if it has passed. A zero t removes the deadline. A write deadline is extended while other streams of the client go
+// first. The caller holds the connection's mu.
 func (w *handled) setDeadline(l *limit, t time.Time, end func()) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -101,14 +103,15 @@ func (w *handled) setDeadline(l *limit, t time.Time, end func()) {
 // bufferedBytes are gathered of what a handler writes before it is sent.
 const bufferedBytes = 4 << 10
 
-// newHandled returns the response of an http.Handler to a stream.
+// newHandled returns the http.ResponseWriter for one stream of the connection m. It has no stream until prepareRequest is called.
 func newHandled(m *multiplexer) *handled {
 	w := &handled{m: m, header: make(http.Header), length: -1}
 	w.change.L = &m.mu
 	return w
 }
 
-// Received implements h2.Peer.
+// Received implements h2.Peer. It buffers a piece of the request's body until the handler reads it, or drops it if the handler
+// has finished with the body.
 func (w *handled) Received(p []byte) {
 	if w.unread {
 		w.s.Consumed(len(p))
@@ -118,7 +121,7 @@ func (w *handled) Received(p []byte) {
 	w.change.Broadcast()
 }
 
-// Ended implements h2.Peer: the body of the request has ended.
+// Ended implements h2.Peer. It records that the body of the request has ended, and copies the trailer.
 func (w *handled) Ended(trailer []h2.Field) {
 	w.bodyEnded = true
 	for _, f := range trailer {
@@ -127,7 +130,8 @@ func (w *handled) Ended(trailer []h2.Field) {
 	w.change.Broadcast()
 }
 
-// Sent implements h2.Peer: what was written has been copied to the connection's output.
+// Sent implements h2.Peer. It wakes the handler when everything that it has written has been copied to the connection's output,
+// and gives it at least StallTimeout for the next write if other streams had delayed this one.
 func (w *handled) Sent() {
 	w.sending = false
 	if l := &w.writeTime; l.timer != nil && w.s.SentByOthers() > l.others {
@@ -139,7 +143,7 @@ func (w *handled) Sent() {
 	w.change.Broadcast()
 }
 
-// Broken implements h2.Peer: the stream has ended before the response.
+// Broken implements h2.Peer. It wakes the handler and cancels the request's context when the stream ends before the response.
 func (w *handled) Broken(h2.Code) {
 	w.broken, w.body = true, nil
 	if w.cancel != nil {
@@ -148,9 +152,9 @@ func (w *handled) Broken(h2.Code) {
 	w.change.Broadcast()
 }
 
-// start creates the request of a stream for the handler, but does not call the handler. The caller holds the
-// connection's mu.
-func (w *handled) start(s *h2.Stream) {
+// prepareRequest creates the http.Request of the stream s with its context, and starts the stream's deadlines. It does not call
+// the handler. The caller holds the connection's mu.
+func (w *handled) prepareRequest(s *h2.Stream) {
 	c, r, o := w.m.c, &s.Request, &w.m.c.listener.o
 	w.s = s
 	ctx := o.Context
@@ -205,7 +209,8 @@ func (w *handled) start(s *h2.Stream) {
 	}
 }
 
-// newTrailer adds to a trailer, which may be nil, the fields that a Trailer field announces, and returns the trailer.
+// newTrailer adds an empty entry for each field that value, a line of the Trailer field, announces to trailer, which may be nil,
+// and returns trailer. It omits fields that cannot be in a trailer.
 func newTrailer(trailer http.Header, value string) http.Header {
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = http.CanonicalHeaderKey(textproto.TrimString(name)); name {
@@ -220,7 +225,7 @@ func newTrailer(trailer http.Header, value string) http.Header {
 	return trailer
 }
 
-// onWriteTimeout resets the stream when the deadline for writes has passed.
+// onWriteTimeout resets the stream when its deadline for writes has passed. The caller holds the connection's mu.
 func (w *handled) onWriteTimeout() {
 	if !w.broken {
 		w.s.Reset(h2.InternalError)
@@ -228,9 +233,10 @@ func (w *handled) onWriteTimeout() {
 	}
 }
 
-// run calls the handler with the request.
+// run calls Options.Requests with the request, or Options.TooLarge for one with too many fields, and ends the response. It runs
+// in the handler's goroutine.
 func (w *handled) run() {
-	defer w.done()
+	defer w.endRequest()
 	o := &w.m.c.listener.o
 	switch r := w.request; {
 	case w.s.Request.TooLarge && o.TooLarge != nil:
@@ -245,7 +251,8 @@ func (w *handled) run() {
 	w.finish()
 }
 
-// parseTarget parses the target of the request as net/http does. If it is malformed, it resets the stream and returns false.
+// parseTarget sets the URL of the request from its target, by the same rules as net/http. If the target is malformed, it resets
+// the stream and returns false.
 func (w *handled) parseTarget() bool {
 	r := w.request
 	if r.Method == http.MethodConnect {
@@ -265,8 +272,9 @@ func (w *handled) parseTarget() bool {
 	return false
 }
 
-// done ends the request, also after a panic of the handler.
-func (w *handled) done() {
+// endRequest must be deferred by the handler's goroutine. It recovers and logs a panic of the handler, then resets the stream. In
+// any case it stops the deadlines, drops the unread body and cancels the request's context.
+func (w *handled) endRequest() {
 	reason := recover()
 	if reason != nil && reason != http.ErrAbortHandler {
 		w.m.c.listener.o.Logger.Error("server: a request made a handler panic", "client", w.request.RemoteAddr, "panic", reason, "stack", string(debug.Stack()))
@@ -292,6 +300,8 @@ func (w *handled) done() {
 // Header implements http.ResponseWriter.
 func (w *handled) Header() http.Header { return w.header }
 
+// WriteHeader implements http.ResponseWriter. It sends an informational response at once. For any other status it only takes a
+// snapshot of the header, which is sent with the first bytes of the body. Later calls do nothing, and an invalid status panics.
 func (w *handled) WriteHeader(status int) {
 	if w.status != 0 {
 		return
@@ -316,7 +326,8 @@ func (w *handled) WriteHeader(status int) {
 	}
 }
 
-// sendInformational sends an informational response (1xx).
+// sendInformational sends an informational response (1xx) at once: with the header that the handler has set, unless it is 100
+// (Continue).
 func (w *handled) sendInformational(status int) {
 	block := h2.AppendStatus(nil, status)
 	if status != http.StatusContinue {
@@ -336,12 +347,15 @@ func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-func (w *handled) Write(p []byte) (int, error) { return write(w, p) }
+// Write implements io.Writer. It may wait for the client's windows.
+func (w *handled) Write(p []byte) (int, error) { return writeBody(w, p) }
 
-func (w *handled) WriteString(s string) (int, error) { return write(w, s) }
+// WriteString implements io.StringWriter. It may wait for the client's windows.
+func (w *handled) WriteString(s string) (int, error) { return writeBody(w, s) }
 
-// write buffers a part of the body, and sends full buffers.
-func write[T string | []byte](w *handled, p T) (int, error) {
+// writeBody adds p to the buffered part of the response's body, and sends the buffer when it is full. It returns an error if the
+// response must have no body, or if the body gets longer than Content-Length.
+func writeBody[T string | []byte](w *handled, p T) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
@@ -358,7 +372,7 @@ func write[T string | []byte](w *handled, p T) (int, error) {
 		w.buffer = append(w.buffer, p...)
 		return len(p), nil
 	}
-	if err := w.flush(); err != nil {
+	if err := w.flushBuffer(); err != nil {
 		return 0, err
 	}
 	if len(p) <= cap(w.buffer) {
@@ -371,8 +385,9 @@ func write[T string | []byte](w *handled, p T) (int, error) {
 	return len(p), nil
 }
 
-// flush sends the buffered part of the body.
-func (w *handled) flush() error {
+// flushBuffer sends the buffered part of the body, and the head before it if that was not sent. Without a buffered part it does
+// nothing.
+func (w *handled) flushBuffer() error {
 	if len(w.buffer) == 0 {
 		return nil
 	}
@@ -384,7 +399,8 @@ func (w *handled) flush() error {
 // Flush implements http.Flusher.
 func (w *handled) Flush() { _ = w.FlushError() }
 
-// FlushError sends the head and what is buffered. It implements the method for http.ResponseController.
+// FlushError implements the method for http.ResponseController. It sends the head if it was not sent, with status 200 by default,
+// and the buffered part of the body.
 func (w *handled) FlushError() error {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -403,7 +419,8 @@ func (w *handled) resetBuffer() error {
 	return nil
 }
 
-// failure returns why the stream has failed, nil if it has not. The caller holds the connection's mu.
+// failure returns os.ErrDeadlineExceeded after the write deadline, errStreamEnded if the stream was reset or the connection has
+// ended, and else nil. The caller holds the connection's mu.
 func (w *handled) failure() error {
 	switch {
 	case w.writeTime.over:
@@ -414,8 +431,8 @@ func (w *handled) failure() error {
 	return nil
 }
 
-// send sends the head, if it was not sent, and p. Unless last is set, it waits until p was copied to the connection's output, which
-// the client's windows may delay.
+// send sends the head, if it was not sent, and p, the next part of the body. last says that the response ends with p and the
+// trailer. Unless last is set, it waits until p was copied to the connection's output, which the client's windows may delay.
 func (w *handled) send(p []byte, last bool) error {
 	var head []byte
 	if !w.sentHead {
@@ -455,7 +472,8 @@ func (w *handled) send(p []byte, last bool) error {
 	return w.failure()
 }
 
-// headerBlock returns the header block of the response. p is the beginning of the body, and with all the complete body.
+// headerBlock returns the encoded header block of the response. It adds Date, Content-Type as detected from p, the beginning of
+// the body, and, if all says that p is the complete body, Content-Length, unless the handler has set them.
 func (w *handled) headerBlock(p []byte, all bool) []byte {
 	h := w.snapshot
 	if w.length < 0 && all && hasBody(w.status) && (len(p) > 0 || w.request.Method != http.MethodHead) {
@@ -484,7 +502,8 @@ func appendFields(b []byte, h http.Header) []byte {
 	return b
 }
 
-// appendField appends a field with each of its values to a header block. It omits invalid names and values.
+// appendField appends a field to the header block b, once for each value, and returns the block. It omits invalid names and
+// values.
 func appendField(b []byte, name string, values []string) []byte {
 	lower := strings.ToLower(name)
 	if !h2.IsName(lower) {
@@ -498,7 +517,8 @@ func appendField(b []byte, name string, values []string) []byte {
 	return b
 }
 
-// trailerBlock returns the header block of the trailer, nil without a trailer.
+// trailerBlock returns the encoded header block of the response's trailer, with the fields that the handler has announced or
+// prefixed with http.TrailerPrefix; nil if there are none.
 func (w *handled) trailerBlock() (block []byte) {
 	for _, name := range w.trailers {
 		block = appendField(block, name, w.header[name])
@@ -512,7 +532,7 @@ func (w *handled) trailerBlock() (block []byte) {
 }
 
 // finish sends the rest of the response after the handler has returned. If the handler has written less than Content-Length says,
-// finish panics, so that done resets the stream.
+// finish panics, so that endRequest resets the stream.
 func (w *handled) finish() {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -531,7 +551,8 @@ func (w *handled) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is for http.ResponseController.
+// SetWriteDeadline implements the method for http.ResponseController. It always returns nil, and does nothing after the deadline
+// has passed.
 func (w *handled) SetWriteDeadline(t time.Time) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

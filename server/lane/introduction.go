@@ -83,10 +83,10 @@ func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
 }
 
-// startSlowly starts a connection of a trusted proxy, which begins with a header of the PROXY protocol, or one of a client that churns,
-// after a delay.
-func (l *Listener) startSlowly(c *conn, delay time.Duration) {
-	err := l.prepareSlowly(c, delay)
+// startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if the client churns, else
+// after a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection and logs why.
+func (l *Listener) startLater(c *conn, delay time.Duration) {
+	err := l.waitToStart(c, delay)
 	if err != nil {
 		if n, ok := l.refused.Allow(); ok && delay == 0 && !errors.Is(err, net.ErrClosed) {
 			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
@@ -100,9 +100,9 @@ func (l *Listener) startSlowly(c *conn, delay time.Duration) {
 	l.start(c)
 }
 
-// prepareSlowly reads the header of the PROXY protocol, or waits for as long as the delay says. It returns an error if the connection is
-// to be closed.
-func (l *Listener) prepareSlowly(c *conn, delay time.Duration) error {
+// waitToStart waits for delay if it is more than 0, else it reads the header of the PROXY protocol. It gives a connection without
+// a socket one of package net meanwhile. It returns an error if the connection has to be closed.
+func (l *Listener) waitToStart(c *conn, delay time.Duration) error {
 	bare := c.socket == nil
 	if bare {
 		l.mu.Lock()
@@ -131,7 +131,8 @@ func (l *Listener) prepareSlowly(c *conn, delay time.Duration) error {
 	return nil
 }
 
-// readProxied reads the header of the PROXY protocol, and counts the connection as the client's.
+// readProxied reads the header of the PROXY protocol within the deadline for the handshake, records the address that it names,
+// and counts the connection for that client. It returns net.ErrClosed if that client has too many connections.
 func (l *Listener) readProxied(c *conn) error {
 	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
 	from, err := readProxyHeader(c.socket)

@@ -13,7 +13,8 @@ import (
 
 // This file closes connections that wait for a request, which any goroutine may do.
 
-// closeWaiting closes c if it still waits in the state s, and reports whether it did.
+// closeWaiting closes c if it is still in the waiting state s, and reports whether it did. Any goroutine may call it, because
+// nobody owns a connection that waits.
 func (l *Listener) closeWaiting(c *conn, s state) bool {
 	l.mu.Lock()
 	closes := l.takeWaiting(c, s)
@@ -24,8 +25,9 @@ func (l *Listener) closeWaiting(c *conn, s state) bool {
 	return closes
 }
 
-// takeWaiting removes c if it still waits in the state s, and reports whether the caller has to close it. The caller holds mu; it closes
-// c after it has released mu, because the goodbye of TLS may take time.
+// takeWaiting moves c to the state closing and removes it from the listener, if it is still in the waiting state s. It reports
+// whether it did; then the caller has to close the socket, after it has released the listener's mu, because the goodbye of TLS
+// may take time. The caller holds that mu.
 func (l *Listener) takeWaiting(c *conn, s state) bool {
 	if !c.move(s, closing) {
 		return false
@@ -37,8 +39,9 @@ func (l *Listener) takeWaiting(c *conn, s state) bool {
 // sweeps is how often the shortest time limit is looked after.
 const sweeps = 8
 
-// sweep closes connections whose deadline has passed at intervals, and the loops when no connection is left. Until the listener
-// stops, it looks at connections on loops only: others have deadlines in their goroutines.
+// sweep periodically closes connections that have waited past their deadline. It closes the event loops and returns when the
+// listener has stopped and no connection is left. Until the listener stops, it considers only connections on loops: others have
+// deadlines in their goroutines.
 func (l *Listener) sweep() {
 	ticks := time.NewTicker(max(time.Millisecond, min(l.deadlines.Unanswered, l.deadlines.Idle)/sweeps))
 	defer ticks.Stop()
@@ -58,7 +61,8 @@ func (l *Listener) sweep() {
 	}
 }
 
-// closeOverdue closes the connections whose deadline has passed.
+// closeOverdue closes the connections that wait for a request and whose deadline has passed at the time now. Those without an
+// event loop have their own deadlines, so it closes them only once the listener has stopped.
 func (l *Listener) closeOverdue(now time.Time) {
 	ending := l.endingSince()
 	var overdue []*conn
@@ -102,11 +106,12 @@ type limited struct {
 	next arrival
 }
 
-// Limit returns a listener that has at most that many connections of l open at a time, if most is not 0; others wait in the
-// system's queue. Near the limit a new connection evicts another one.
+// Limit returns a listener for the connections of l with at most most of them open at a time, 0 for any number. Further clients
+// wait in the system's queue. Near the limit a new connection evicts another one.
 func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)[0] }
 
-// LimitAll is [Limit] for several listeners together, of TCP or Unix sockets. Connections of a Unix socket count for no client.
+// LimitAll is [Limit] for several listeners, of TCP or Unix sockets, that share one limit. Its results are in their order.
+// Connections of a Unix socket count for no client.
 func LimitAll(most int, of ...net.Listener) []net.Listener {
 	slots, room := newSlots(most), newConnLimit(most)
 	all := make([]net.Listener, len(of))
@@ -144,6 +149,7 @@ func (l *limitedUnixListener) Accept() (net.Conn, error) {
 	return &unixConn{Conn: c, place: p, release: sync.OnceFunc(l.slots.release)}, nil
 }
 
+// Close implements net.Listener. It also ends a call of Accept that waits for a slot.
 func (l *limitedUnixListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
@@ -156,7 +162,7 @@ type unixConn struct {
 	release func()
 }
 
-// CloseWrite closes the connection for writing.
+// CloseWrite closes the connection for writing. It does nothing if that is not possible.
 func (c *unixConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -164,21 +170,24 @@ func (c *unixConn) CloseWrite() error {
 	return nil
 }
 
+// entry returns the connection's entry in the limit.
 func (c *unixConn) entry() *connEntry { return c.place }
 
+// Close closes the connection, removes it from the limit, and releases its slot.
 func (c *unixConn) Close() error {
 	defer c.release()
 	c.place.remove()
 	return c.Conn.Close()
 }
 
-// acquireSlot waits until another connection may be open.
+// acquireSlot waits until another connection may be open, and counts it. It returns net.ErrClosed when the listener is closed.
 func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
 
-// releaseSlot records that a connection was closed.
+// releaseSlot ends the count of a connection that was closed, so that another one may be open.
 func (l *limited) releaseSlot() { l.slots.release() }
 
-// Accept waits for a slot and accepts a connection. Near the limit it evicts another one.
+// Accept implements net.Listener. It waits for a slot and for a connection, and counts it towards the limit. Near the limit it
+// evicts another one.
 func (l *limited) Accept() (net.Conn, error) {
 	if err := l.acquireSlot(); err != nil {
 		return nil, err
@@ -194,7 +203,8 @@ func (l *limited) Accept() (net.Conn, error) {
 	return &limitedConn{TCPConn: c, of: l, place: p}, nil
 }
 
-// newEntry returns the entry of a connection in the limit, nil if there is neither a limit nor a trusted proxy.
+// newEntry returns the limit's entry of a connection, nil if there is neither a limit nor a trusted proxy. Either fd is the
+// descriptor of the connection and socket is nil, or fd is -1.
 func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
 		return nil
@@ -202,7 +212,8 @@ func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 	return l.room.newEntry(fd, socket)
 }
 
-// admit adds a connection of a peer to the limit.
+// admit counts a new connection for its peer's address towards the limit, or for no client if the peer is a trusted proxy. It
+// evicts another connection if too many are open. A nil entry is ignored.
 func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	if p == nil {
 		return
@@ -214,8 +225,9 @@ func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	l.room.admit(p, of)
 }
 
-// countForClient counts the connection of a trusted proxy for the client whose request it carries, while connections are scarce. It
-// returns false if that client has too many. It does not count HTTP/2: there a proxy needs few connections.
+// countForClient counts the connection of a trusted proxy for the client whose request it carries, while connections are scarce.
+// It returns false if that client has too many, so that the connection is shut down. It does not count HTTP/2: there a proxy
+// needs few connections.
 func (l *Listener) countForClient(c *conn) bool {
 	if !l.Scarce() || c.place == nil || !c.place.proxy || c.place.remote != nil || len(c.exchange.Relayed) == 0 {
 		return true
@@ -224,8 +236,8 @@ func (l *Listener) countForClient(c *conn) bool {
 	return !of.IsValid() || l.source.room.moveToClient(c.place, client.At(of))
 }
 
-// SetLimit changes how many connections the listener may have open, together with those that share its limit, which must not have
-// been 0. Beyond a lower limit it evicts connections.
+// SetLimit changes to most how many connections the listener, and those that share its limit, may have open. It evicts
+// connections beyond a lower limit. The limit must not have been 0.
 func (l *Listener) SetLimit(most int) {
 	if local, ok := l.Listener.(*limitedUnixListener); ok {
 		local.slots.setLimit(most)
@@ -237,9 +249,10 @@ func (l *Listener) SetLimit(most int) {
 	}
 }
 
-// Scarce reports whether connections are scarce, so that clients have less time.
+// Scarce reports whether more than three quarters of the limit of connections are in use, so that clients get less time.
 func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
+// Close implements net.Listener. It also ends a call of Accept or acceptDescriptor that waits.
 func (l *limited) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
@@ -268,6 +281,7 @@ func (c *limitedConn) RemoteAddr() net.Addr {
 	return c.TCPConn.RemoteAddr()
 }
 
+// Close closes the connection, removes it from the limit, and releases its slot. Later calls only return an error.
 func (c *limitedConn) Close() error {
 	c.place.remove()
 	err := c.TCPConn.Close()

@@ -78,7 +78,7 @@ type Options struct {
 	deadlines *Deadlines           // replace those of the options, in tests
 }
 
-// Deadlines returns the deadlines of connections by the options.
+// Deadlines returns how long connections may stay in each phase, by the timeouts in the options.
 func (o *Options) Deadlines() Deadlines {
 	if o.deadlines != nil {
 		return *o.deadlines
@@ -89,7 +89,8 @@ func (o *Options) Deadlines() Deadlines {
 	}
 }
 
-// allowsH2C reports whether a client may use HTTP/2 without TLS.
+// allowsH2C reports whether the lane serves HTTP/2 without TLS: the option Clear is set, there is no TLS, and there is a handler
+// of such requests.
 func (o *Options) allowsH2C() bool { return o.Clear && o.TLS == nil && o.Requests != nil }
 
 // A Listener is a net.Listener of the connections that are not for the lane.
@@ -126,8 +127,8 @@ type Listener struct {
 	next   int // in loops, for the next connection
 }
 
-// New returns a listener that serves the connections of inner from now on. It has event loops only if inner is a *net.TCPListener
-// or a result of [Limit].
+// New returns a listener that serves the connections of inner by the options, from now on. Its Accept returns those that net/http
+// has to serve. It has event loops only on Linux, if inner is a *net.TCPListener or a result of [Limit].
 func New(inner net.Listener, o Options) *Listener {
 	if tcp, ok := inner.(*net.TCPListener); ok {
 		inner = Limit(tcp, 0)
@@ -147,8 +148,8 @@ func New(inner net.Listener, o Options) *Listener {
 	return l
 }
 
-// startLoops starts the event loops, before there is any connection. Without loops each connection has a goroutine. It starts none
-// if the lane would serve no request: without a handler, and without HTTP/2.
+// startLoops starts one event loop for each processor, before there is any connection. It starts none if the lane itself would
+// serve no request, or if that fails, which it logs; then each connection has a goroutine.
 func (l *Listener) startLoops() {
 	if l.source == nil || l.o.Handler == nil && (l.o.Requests == nil || l.o.TLS == nil && !l.o.Clear) {
 		return
@@ -174,13 +175,14 @@ func (l *Listener) startLoops() {
 	}
 }
 
-// nextLoop returns the loop for the next connection. The caller holds mu.
+// nextLoop returns the event loop for the next connection, each in turn. The caller holds mu.
 func (l *Listener) nextLoop() *loop {
 	l.next++
 	return l.loops[l.next%len(l.loops)]
 }
 
-// acceptConnections accepts connections until the listener stops.
+// acceptConnections accepts and starts connections until the listener stops. It returns an error to the caller of
+// [Listener.Accept], and goes on when that is called again.
 func (l *Listener) acceptConnections() {
 	defer l.stopAccepting()
 	for {
@@ -195,7 +197,7 @@ func (l *Listener) acceptConnections() {
 			l.mu.Lock()
 			l.arriving[c] = struct{}{}
 			l.mu.Unlock()
-			go l.startSlowly(c, delay)
+			go l.startLater(c, delay)
 			continue
 		case l.isStopped() && errors.Is(err, net.ErrClosed):
 			return // those that are there may yet be handed over
@@ -221,7 +223,8 @@ func (l *Listener) stopAccepting() {
 	l.checkNone()
 }
 
-// accept accepts a connection. It has no socket if it waits on a loop from the start.
+// accept waits for a connection and accepts it. With event loops and without TLS the connection has only a descriptor, no socket
+// of package net.
 func (l *Listener) accept() (c *conn, err error) {
 	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
 	c.exchange.relay = l.relay
@@ -238,7 +241,8 @@ func (l *Listener) accept() (c *conn, err error) {
 	return c, err
 }
 
-// start serves a new connection, on a loop or in a goroutine.
+// start starts to serve a new connection, on an event loop or in a goroutine. It closes the connection if the listener has ended
+// meanwhile.
 func (l *Listener) start(c *conn) {
 	l.mu.Lock()
 	delete(l.arriving, c)
@@ -274,7 +278,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close stops accepting connections and handing them over. Open connections stay until Stop or Abort.
+// Close implements net.Listener. It stops accepting connections and handing them over. Open connections stay until Stop or Abort.
 func (l *Listener) Close() error {
 	var err error // of the first time only: net/http closes what Stop has closed
 	l.once.Do(func() {
@@ -284,7 +288,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// closeInner closes the listener below once.
+// closeInner closes the listener that connections come from. It does so once; later calls return nil.
 func (l *Listener) closeInner() (err error) {
 	l.shut.Do(func() { err = l.Listener.Close() })
 	return err
@@ -297,7 +301,7 @@ func (l *Listener) forget(c *conn) {
 	l.remove(c)
 }
 
-// countHandOver adds n to the number of connections that are being handed over.
+// countHandOver adds n, 1 or -1, to the number of connections that are being handed over to net/http, for which Wait waits.
 func (l *Listener) countHandOver(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,14 +328,14 @@ func (l *Listener) remove(c *conn) {
 	l.checkNone()
 }
 
-// checkNone wakes Wait if the listener was stopped and has no connection left. The caller holds mu.
+// checkNone wakes Wait if the listener was stopped, accepts no more connections, and has none left. The caller holds mu.
 func (l *Listener) checkNone() {
 	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
 
-// isOver reports whether the listener was stopped and has no connection.
+// isOver reports whether the listener was stopped and has had no connection left since.
 func (l *Listener) isOver() bool {
 	select {
 	case <-l.none:
@@ -402,7 +406,7 @@ func (l *Listener) closeWaitingNow() {
 	}
 }
 
-// listMultiplexers returns the connections that use HTTP/2.
+// listMultiplexers returns the open connections that use HTTP/2.
 func (l *Listener) listMultiplexers() (all []*multiplexer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -414,7 +418,7 @@ func (l *Listener) listMultiplexers() (all []*multiplexer) {
 	return all
 }
 
-// Abort stops, and closes all connections at once.
+// Abort calls Stop and Close, and closes or shuts down all connections at once.
 func (l *Listener) Abort() {
 	l.Stop()
 	_ = l.Close()
@@ -441,7 +445,7 @@ func (l *Listener) shutDownAll() {
 	}
 }
 
-// Wait waits until a stopped listener has no connections.
+// Wait waits until the listener was stopped and has no connection left, or until ctx is done, and returns the error of ctx then.
 func (l *Listener) Wait(ctx context.Context) error {
 	select {
 	case <-l.none:
@@ -451,8 +455,8 @@ func (l *Listener) Wait(ctx context.Context) error {
 	}
 }
 
-// Counts returns how many connections the lane has, and how many of them are being
-// answered or in the middle of a request or handshake.
+// Counts returns how many connections the lane has open, and how many of these do not wait for a request: they are in a
+// handshake, in the middle of a request, or getting a response.
 func (l *Listener) Counts() (open, working int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -464,7 +468,7 @@ func (l *Listener) Counts() (open, working int) {
 	return l.open.n, working
 }
 
-// Len returns how many connections the lane has.
+// Len returns how many connections the lane has open, without those that net/http has.
 func (l *Listener) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

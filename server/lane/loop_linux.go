@@ -102,16 +102,16 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
-// close ends the loop. Its goroutine closes the eventfd afterwards: while it may write there, the number must not be reused for
-// another descriptor.
+// close ends the event loop. Its goroutine closes the eventfd afterwards: while the goroutine may write there, the number must
+// not be reused for another descriptor.
 func (l *loop) close() {
 	close(l.ended)
 	l.overdue.Stop()
 	l.epoll.Close()
 }
 
-// addNew queues a new connection for the loop's goroutine, which responds to what came with it, and watches it by epoll only if it
-// stays open.
+// addNew queues a new connection for the loop's goroutine, and wakes that. The goroutine responds to what came with the
+// connection, and watches it by epoll only if it stays open.
 func (l *loop) addNew(c *conn) {
 	l.mu.Lock()
 	l.arrived = append(l.arrived, c)
@@ -123,7 +123,8 @@ func (l *loop) addNew(c *conn) {
 	}
 }
 
-// takeArrived takes a batch of new connections, and reports whether there are any.
+// takeArrived moves a batch of queued new connections to those that the loop's goroutine serves next, and reports whether there
+// are any. If there is nothing else to do either, it records that the goroutine has to be woken.
 func (l *loop) takeArrived() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +134,8 @@ func (l *loop) takeArrived() bool {
 	return l.met > 0
 }
 
-// serveNew responds to what came with a new connection. It returns false if this goroutine no longer has the loop.
+// serveNew responds to what came with a new connection, unless it was closed meanwhile. It returns false if this goroutine no
+// longer runs the loop.
 func (l *loop) serveNew(c *conn) bool {
 	s := c.state()
 	if !s.isWaiting() || !c.move(s, onLoop) {
@@ -143,7 +145,7 @@ func (l *loop) serveNew(c *conn) bool {
 	return c.serveReady(l.now)
 }
 
-// add adds c to the set of connections that the loop watches.
+// add has the loop watch the connection's descriptor by epoll.
 func (l *loop) add(c *conn) error {
 	c.added = true
 	l.mu.Lock()
@@ -155,7 +157,8 @@ func (l *loop) add(c *conn) error {
 	return l.changeEvents(unix.EPOLL_CTL_ADD, c.fd, c.watchedEvents())
 }
 
-// watchedEvents returns which events of the connection the loop watches.
+// watchedEvents returns the epoll events of the connection that its loop watches: that it can be read from, and if watchesOut is
+// set, that it can be written to.
 func (c *conn) watchedEvents() uint32 {
 	if c.watchesOut {
 		return interest | unix.EPOLLOUT
@@ -163,7 +166,7 @@ func (c *conn) watchedEvents() uint32 {
 	return interest
 }
 
-// changeEvents changes which events of a descriptor the loop watches.
+// changeEvents adds, modifies or removes a descriptor in the loop's epoll set. op is one of unix.EPOLL_CTL_ADD, MOD and DEL.
 func (l *loop) changeEvents(op, fd int, events uint32) error {
 	var err error
 	closed := l.wait.Control(func(epoll uintptr) {
@@ -172,8 +175,8 @@ func (l *loop) changeEvents(op, fd int, events uint32) error {
 	return cmp.Or(closed, err)
 }
 
-// watchAgain sets which events of c the loop watches, and has it get those that are there already. It does nothing if c was closed
-// meanwhile: then another connection may have its descriptor.
+// watchAgain sets which events of c's descriptor fd the loop watches, and makes epoll report those that are there already. It
+// does nothing if c was closed meanwhile: then another connection may have its descriptor.
 func (l *loop) watchAgain(c *conn, fd int, events uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +194,7 @@ func (l *loop) forget(c *conn) {
 	l.mu.Unlock()
 }
 
-// run serves the connections of the loop until it is closed or another goroutine takes it over.
+// run serves the connections of the loop in this goroutine, until the loop is closed or another goroutine has taken it over.
 func (l *loop) run() {
 	for {
 		// If this goroutine has handed the loop to another one meanwhile, both positions may have changed.
@@ -214,7 +217,8 @@ func (l *loop) run() {
 	}
 }
 
-// serveNext serves the next ready or new connection. It returns false if this goroutine no longer has the loop.
+// serveNext serves the next connection of the current batch, one with an event or a new one. It returns false if this goroutine
+// no longer runs the loop.
 func (l *loop) serveNext() bool {
 	if l.at < l.n {
 		l.at++
@@ -226,7 +230,8 @@ func (l *loop) serveNext() bool {
 	return l.serveNew(c)
 }
 
-// waitForLoop waits until this goroutine gets the loop back. It returns false if the loop has no more work for it.
+// waitForLoop lets a goroutine rest that has left the loop to another one, until the loop needs it again. It returns false if the
+// goroutine has to end: the loop was closed, or enough others rest.
 func (l *loop) waitForLoop() bool {
 	defer l.resting.Add(-1)
 	if l.resting.Add(1) > mostResting {
@@ -240,8 +245,9 @@ func (l *loop) waitForLoop() bool {
 	}
 }
 
-// doPoll requests ready connections from the system without waiting; false if there are none, or if the loop has run for so long
-// that other goroutines get their turn first.
+// doPoll fetches a batch of events from the epoll descriptor without waiting, and of new connections. It returns false, so that
+// Go's poller waits for the epoll descriptor, if there are none, or if the loop has run for so long that other goroutines get
+// their turn first.
 func (l *loop) doPoll(epoll uintptr) bool {
 	if l.now.Sub(l.begun) > turn {
 		// The set is ready at once. The sum in the eventfd is never read: ones do not fill it.
@@ -261,8 +267,8 @@ func (l *loop) doPoll(epoll uintptr) bool {
 	return true
 }
 
-// serve responds on the connection of an event. It returns false if this goroutine no longer has the loop. It ignores a connection
-// that another goroutine owns, and a descriptor whose number was reused has nothing to read.
+// serve responds on the connection of an epoll event. It does nothing if another goroutine owns the connection or the connection
+// was closed. It returns false if this goroutine no longer runs the loop.
 func (l *loop) serve(e unix.EpollEvent) bool {
 	var c *conn
 	l.mu.Lock()
@@ -288,8 +294,8 @@ func (l *loop) serve(e unix.EpollEvent) bool {
 	return c.serveReady(l.now)
 }
 
-// serveReady responds to what has come, and then lets the connection wait on its loop. It returns false if this goroutine no longer
-// has the loop.
+// serveReady responds to what the client has sent, and then lets the connection wait on its loop, hands it over, or closes it. It
+// returns false if this goroutine no longer runs the loop.
 func (c *conn) serveReady(now time.Time) bool {
 	next := c.respondNow(now)
 	if next == handed {
@@ -317,7 +323,9 @@ func (c *conn) serveReady(now time.Time) bool {
 	return mine
 }
 
-// respondNow sends the rest of a response, responds to what can be read without waiting, and returns the next state.
+// respondNow sends the rest of a response, then responds to all requests that can be read without waiting, and returns the next
+// state as respondToRead does. It returns idle when there is nothing more to read, and closing when the client has closed the
+// connection.
 func (c *conn) respondNow(now time.Time) state {
 	if c.unsent() > 0 {
 		if next := c.continueSending(now); next != idle {
@@ -348,7 +356,8 @@ func (c *conn) respondNow(now time.Time) state {
 	}
 }
 
-// waitOnLoop lets the connection wait for its next request. With again the loop checks once more for bytes that are there already.
+// waitOnLoop lets the connection wait on its loop for its next request. again makes the loop check for bytes that came while this
+// goroutine owned the connection.
 func (c *conn) waitOnLoop(again bool) {
 	s, loop, fd, events := c.waitingState(), c.loop, c.fd, c.watchedEvents()
 	c.buffer = nil
@@ -364,7 +373,8 @@ func (c *conn) waitOnLoop(again bool) {
 	}
 }
 
-// continueSending sends more of a response, without waiting, and responds to what was read behind its request. It returns the next state.
+// continueSending sends more of a response, without waiting. When it is complete, it responds to the bytes that were read after
+// its request. It returns the next state: sending if the client takes no more.
 func (c *conn) continueSending(now time.Time) state {
 	x := &c.exchange
 	if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
@@ -385,7 +395,8 @@ func (c *conn) continueSending(now time.Time) state {
 	return c.respondToRead(now)
 }
 
-// saveUnparsed saves the bytes in the buffer behind a request whose response is being sent.
+// saveUnparsed copies the bytes in the buffer that follow a request whose response is being sent, for continueSending, because
+// the buffer is the loop's.
 func (c *conn) saveUnparsed() {
 	if c.start < c.end && c.unparsed == nil {
 		c.unparsed = buffers.Get().(*[bufferBytes]byte)
@@ -394,7 +405,8 @@ func (c *conn) saveUnparsed() {
 	c.buffer = nil
 }
 
-// waitToSend lets the connection wait until the client takes more of a response. With again the loop checks once more whether it did.
+// waitToSend lets the connection wait on its loop until the client takes more of a response, and starts the timer that closes it
+// if that takes too long. again makes the loop check whether the client did while this goroutine owned the connection.
 func (c *conn) waitToSend(again bool) {
 	loop, fd, now := c.loop, c.fd, time.Now()
 	timeout := c.exchange.sendTimeout(now)
@@ -422,7 +434,8 @@ func (c *conn) closeStalled() {
 	}
 }
 
-// allowBlocking lets another goroutine take the loop over if this one has it and does not call [conn.endBlocking] soon.
+// allowBlocking lets another goroutine take the loop over if this one runs it and does not call [conn.endBlocking] within
+// blockTimeout.
 func (c *conn) allowBlocking() {
 	if c.state() == onLoop {
 		c.moveTo(mayBlock)
@@ -431,14 +444,15 @@ func (c *conn) allowBlocking() {
 	}
 }
 
-// endBlocking ends what allowBlocking has started.
+// endBlocking ends what allowBlocking has started, if no other goroutine has taken the loop over.
 func (c *conn) endBlocking() {
 	if c.state() == mayBlock && c.move(mayBlock, onLoop) {
 		c.loop.overdue.Stop()
 	}
 }
 
-// takeOver runs a loop whose goroutine blocks. If the goroutine has returned meanwhile and blocks again, that does no harm.
+// takeOver runs the loop in this goroutine if the one that ran it still blocks. A timer calls it blockTimeout after
+// allowBlocking. If that goroutine has returned meanwhile and blocks again, the early takeover does no harm.
 func (l *loop) takeOver() {
 	if c := l.blocker.Load(); c != nil && c.move(mayBlock, alone) {
 		l.buffer = buffers.Get().(*[bufferBytes]byte)

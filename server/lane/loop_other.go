@@ -68,7 +68,7 @@ func (*conn) shutDown() {}
 // allowBlocking does nothing: each connection has a goroutine, which may block.
 func (*conn) allowBlocking() {}
 
-// endBlocking does nothing, as allowBlocking.
+// endBlocking does nothing, because allowBlocking does nothing.
 func (*conn) endBlocking() {}
 
 // leaveLoop does nothing: on this system no goroutine runs a loop, and each connection has its own.

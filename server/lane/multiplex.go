@@ -57,7 +57,8 @@ type multiplexer struct {
 	ended     bool      // it is closed, or is being closed
 }
 
-// startHTTP2 makes the connection use HTTP/2 from now on. b was read already. Only the owner may call it.
+// startHTTP2 makes the connection use HTTP/2 from now on. b is what was read of it already. Without an event loop it starts the
+// goroutine that writes. Only the connection's owner may call it.
 func (c *conn) startHTTP2(b []byte, now time.Time) *multiplexer {
 	o := &c.listener.o
 	m := &multiplexer{c: c, halted: true} // some may have come with the handshake
@@ -90,7 +91,7 @@ func (c *conn) startHTTP2(b []byte, now time.Time) *multiplexer {
 	return m
 }
 
-// isSafeForHTTP2 reports whether HTTP/2 may be used over a TLS connection (RFC 9113 §9.2).
+// isSafeForHTTP2 reports whether version and cipher suite of a TLS connection are allowed for HTTP/2 (RFC 9113 §9.2).
 func isSafeForHTTP2(s *tls.ConnectionState) bool {
 	switch s.CipherSuite {
 	case tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -101,8 +102,8 @@ func isSafeForHTTP2(s *tls.ConnectionState) bool {
 	return s.Version >= tls.VersionTLS13
 }
 
-// makeBusy makes the connection busy if it is not yet. It returns false if the connection has ended or another goroutine closes
-// it. The caller holds mu, and so owns the connection.
+// makeBusy moves a connection that waits for a request to the state busy, in which the goroutine with mu owns it. It returns
+// false if the connection has ended or another goroutine closes it. The caller holds mu.
 func (m *multiplexer) makeBusy() bool {
 	for {
 		switch s := m.c.state(); {
@@ -118,8 +119,8 @@ func (m *multiplexer) makeBusy() bool {
 	}
 }
 
-// receive processes bytes that the client has sent. Like the methods below that do not lock mu themselves, it is called with mu
-// held and the connection busy.
+// receive processes bytes that the client has sent, unless the connection only waits for the client to close it. Like the methods
+// below that do not lock mu themselves, it is called with mu held and the connection busy.
 func (m *multiplexer) receive(b []byte, now time.Time) {
 	if m.c.now = now; m.lingers.IsZero() && len(b) > 0 {
 		m.h.Receive(b, now)
@@ -129,7 +130,8 @@ func (m *multiplexer) receive(b []byte, now time.Time) {
 	}
 }
 
-// flushAndWait sends what can be sent now, and then lets the connection wait or closes it.
+// flushAndWait gathers and sends what can be sent without waiting. Then it closes the connection if that has ended, else lets it
+// wait for requests, or for the client, and sets the timer for that.
 func (m *multiplexer) flushAndWait(now time.Time) {
 	m.c.now = now
 	if id, open := m.h.Last(); open || id != m.last || m.asked.IsZero() {
@@ -164,7 +166,8 @@ func (m *multiplexer) flushAndWait(now time.Time) {
 	m.c.moveTo(s)
 }
 
-// onChange does the same as flushAndWait for a goroutine that has changed something and may not own the connection.
+// onChange calls flushAndWait, for a goroutine such as a handler's that has changed a stream. It does nothing if the connection
+// has ended. The caller holds mu.
 func (m *multiplexer) onChange() {
 	if m.makeBusy() {
 		m.flushAndWait(time.Now())
@@ -174,7 +177,8 @@ func (m *multiplexer) onChange() {
 // isSent reports whether everything that was gathered has been sent.
 func (m *multiplexer) isSent() bool { return m.out == nil && m.sealed == nil }
 
-// nextData returns the data to send next, nil for none.
+// nextData gathers the frames to send next, and how long the client may take for them. It returns nil if there are none.
+// Gathering has the handlers respond to requests whose turn it is.
 func (m *multiplexer) nextData(now time.Time) *h2.Out {
 	out := h2.NewOut(m.c.loop == nil || m.c.secure != nil)
 	m.h.Gather(out, now)
@@ -212,7 +216,8 @@ func (m *multiplexer) Serve(s *h2.Stream) {
 	m.startHandler(s, loads)
 }
 
-// tryHandler has the lane's handler respond, and reports whether the stream got a response or has ended.
+// tryHandler has the lane's handler h respond to x, whose stream is set. It reports whether the stream got a response, or was
+// reset because the handler panicked, which it logs.
 func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	s := x.stream
 	defer func() {
@@ -233,11 +238,12 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	return true
 }
 
-// ReceiveBody implements h2.Server: it returns a new [handled], by which an http.Handler will respond, and which keeps the body
-// that comes until the handler reads it.
+// ReceiveBody implements h2.Server. It returns a new [handled], which buffers the request's body for an http.Handler that will
+// respond.
 func (m *multiplexer) ReceiveBody(*h2.Stream) h2.Peer { return newHandled(m) }
 
-// startHandler has an http.Handler respond in a goroutine. loads says that the handler of the lane would have to wait.
+// startHandler has Options.Requests respond to the stream in a new goroutine, or refuses the stream if too many handlers run.
+// loads says that the response needs what is not in memory, of which only mostLoads may run.
 func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	if m.running >= answers.Streams || !m.c.findRemote() { // those that run are of streams that were reset
 		s.Reset(h2.RefusedStream)
@@ -247,7 +253,7 @@ func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	if !ok {
 		w = newHandled(m)
 	}
-	w.start(s)
+	w.prepareRequest(s)
 	m.running++
 	if w.loads = loads; loads {
 		m.loads++
@@ -256,7 +262,7 @@ func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	go w.run()
 }
 
-// onHandlerDone removes a handler that has returned.
+// onHandlerDone stops counting a handler that has returned, and lets streams that have waited for it continue.
 func (m *multiplexer) onHandlerDone(w *handled) {
 	m.running--
 	if w.loads {
@@ -265,7 +271,8 @@ func (m *multiplexer) onHandlerDone(w *handled) {
 	}
 }
 
-// readRequest sets the fields of the exchange from a request over HTTP/2; false if the request needs an http.Handler.
+// readRequest sets the exchange's request from one over HTTP/2. It returns false if the lane's handler cannot serve it, so that
+// an http.Handler has to.
 func (x *Exchange) readRequest(r *h2.Request) bool {
 	if x.Head = r.Method == http.MethodHead; !x.Head && r.Method != http.MethodGet {
 		return false
@@ -315,7 +322,8 @@ func (x *Exchange) readRequest(r *h2.Request) bool {
 	return isHost(x.Host)
 }
 
-// setTarget sets path and query; false if they are unusual.
+// setTarget sets Target to s, and Path to s without the query. It returns false if s is not a path, with or without a query, in
+// the characters that the lane accepts.
 func (x *Exchange) setTarget(s string) bool {
 	end, query, ok := scanTarget(unsafe.Slice(unsafe.StringData(s), len(s)), 0)
 	if !ok || end != len(s) || !strings.HasPrefix(s, "/") {
@@ -328,7 +336,8 @@ func (x *Exchange) setTarget(s string) bool {
 	return true
 }
 
-// startEnd ends the connection once its streams have ended.
+// startEnd ends the connection gracefully: it sends GOAWAY as soon as that is allowed, and closes the connection once its streams
+// have ended. It locks mu.
 func (m *multiplexer) startEnd() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -338,8 +347,8 @@ func (m *multiplexer) startEnd() {
 	}
 }
 
-// announceEnd queues GOAWAY. That forbids new requests (RFC 9113 §6.8), so a client that has sent none gets it with its first
-// request, or at the deadline for that.
+// announceEnd queues the first GOAWAY if the connection is to end. GOAWAY forbids new requests (RFC 9113 §6.8), so a client that
+// has made none gets it with its first request, or when the deadline for that has passed.
 func (m *multiplexer) announceEnd(now time.Time) {
 	if m.ending && m.announced.IsZero() && (m.last > 0 || !now.Before(m.endDeadline())) {
 		m.h.Announce()
@@ -347,8 +356,9 @@ func (m *multiplexer) announceEnd(now time.Time) {
 	}
 }
 
-// endDeadline returns when the next step of a connection's end is due, zero for never: to announce the end, or after that to send
-// the number of the last stream. A response to the PING with the announcement may come before.
+// endDeadline returns when the next step of a connection's graceful end is due: first to announce the end, then to send the
+// GOAWAY with the number of the last stream. It is zero if no step is due. The second step comes earlier if the client responds
+// to the PING that comes with the announcement.
 func (m *multiplexer) endDeadline() time.Time {
 	_, open := m.h.Last()
 	switch d, ending := m.c.listener.deadlines, m.c.listener.endingSince(); {
@@ -363,7 +373,7 @@ func (m *multiplexer) endDeadline() time.Time {
 	}
 }
 
-// abort closes the connection at once.
+// abort closes the connection at once, with all its streams. It locks mu.
 func (m *multiplexer) abort() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -372,8 +382,8 @@ func (m *multiplexer) abort() {
 	}
 }
 
-// nextExpiry returns when expire has to be called, zero for never. The sweep expires connections that wait on a loop for their next
-// request.
+// nextExpiry returns the earliest deadline of the connection or one of its streams, when closeExpired has to be called; zero for
+// none. Listener.sweep closes connections that wait on a loop for their next request.
 func (m *multiplexer) nextExpiry() time.Time {
 	due := m.h.NextExpiry()
 	earlier := func(t time.Time) {
@@ -394,7 +404,7 @@ func (m *multiplexer) nextExpiry() time.Time {
 	return due
 }
 
-// startTimer starts the timer for expire, unless it fires early enough.
+// startTimer sets the timer that calls closeExpired to the earliest deadline, unless it fires earlier anyway.
 func (m *multiplexer) startTimer(now time.Time) {
 	due := m.nextExpiry()
 	if due.IsZero() || !m.armed.IsZero() && !due.Before(m.armed) {
@@ -408,7 +418,8 @@ func (m *multiplexer) startTimer(now time.Time) {
 	}
 }
 
-// closeExpired closes the connection, or ends its streams, whose deadlines have passed. If none has, it sets the timer again.
+// closeExpired ends what is past its deadline: streams, the connection, or the current step of its graceful end. If nothing is,
+// it sets the timer again. The timer calls it; it locks mu.
 func (m *multiplexer) closeExpired() {
 	m.mu.Lock()
 	now := time.Now()
@@ -442,7 +453,7 @@ func (m *multiplexer) closeExpired() {
 	m.flushAndWait(now)
 }
 
-// close ends the connection.
+// close ends the connection at once, with all its streams, and removes it from the listener.
 func (m *multiplexer) close() {
 	m.c.moveTo(closing)
 	m.c.listener.forget(m.c) // first: the descriptor's number may be another connection's soon
@@ -450,7 +461,7 @@ func (m *multiplexer) close() {
 	m.closeTransport()
 }
 
-// dropStreams drops all streams of a connection that is closing.
+// dropStreams ends all streams of a connection that is closing, stops its timer, and releases what was gathered.
 func (m *multiplexer) dropStreams() {
 	m.ended = true
 	m.h.Abandon()
@@ -467,7 +478,7 @@ func (m *multiplexer) dropStreams() {
 	}
 }
 
-// send sends what can be sent without waiting. Without a loop another goroutine sends.
+// send sends what can be sent without waiting. Without an event loop it wakes the goroutine that writes.
 func (m *multiplexer) send(now time.Time) error {
 	if m.c.loop == nil {
 		m.more.Broadcast()
@@ -476,8 +487,9 @@ func (m *multiplexer) send(now time.Time) error {
 	return m.sendNow(now)
 }
 
-// closeWaited closes a connection that waited, after it has sent GOAWAY.
-func (m *multiplexer) closeWaited() {
+// closeWaiting closes a connection that has waited for a request, after it has sent GOAWAY. The state is closing already. It
+// locks mu.
+func (m *multiplexer) closeWaiting() {
 	m.mu.Lock()
 	now := time.Now()
 	m.h.Drain()
@@ -496,7 +508,8 @@ func (m *multiplexer) closeWaited() {
 	m.closeTransport()
 }
 
-// writeLoop sends in a goroutine of its own, without an event loop.
+// writeLoop gathers and sends data in a goroutine of its own, until the connection has ended. It is only for connections without
+// an event loop.
 func (m *multiplexer) writeLoop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -526,7 +539,8 @@ func (m *multiplexer) writeLoop() {
 	}
 }
 
-// readLoop receives in a goroutine of its own, without an event loop.
+// readLoop reads and processes what the client sends, in the connection's goroutine, until the connection has ended. It is only
+// for connections without an event loop. It pauses while too many control frames wait to be sent.
 func (m *multiplexer) readLoop() {
 	b := wides.Get().(*[wideBytes]byte)
 	defer wides.Put(b)
@@ -552,7 +566,8 @@ func (m *multiplexer) readLoop() {
 	}
 }
 
-// closeWrite closes the connection for writing, while it is read for a little longer; false if that is not possible.
+// closeWrite closes a connection with HTTP/2 for writing, while it is read from for a little longer. It returns false if the
+// socket cannot do that.
 func (c *conn) closeWrite() bool {
 	if c.loop != nil {
 		c.multiplexed.Load().shutWrite()
@@ -566,7 +581,7 @@ func (c *conn) closeWrite() bool {
 	return true
 }
 
-// closeTransport closes the connection below HTTP/2.
+// closeTransport closes the socket of the connection, and TLS before it, without waiting.
 func (m *multiplexer) closeTransport() {
 	if m.c.loop != nil {
 		m.closeNow()
@@ -575,7 +590,8 @@ func (m *multiplexer) closeTransport() {
 	go m.c.stream().Close() // TLS says goodbye first, and may wait for that
 }
 
-// findRemote finds the client's address; false for a reset connection, which has none, so that limits for an address cannot apply.
+// findRemote stores the address of the client in c.remote, if it is not there. It returns false for a reset connection, which has
+// no address, so that limits for an address cannot apply.
 func (c *conn) findRemote() bool {
 	switch {
 	case c.remote != "":
@@ -587,7 +603,7 @@ func (c *conn) findRemote() bool {
 	return c.remote != ""
 }
 
-// Remote returns the address of the peer, or of the client that the PROXY protocol names; "" for a reset connection.
+// Remote returns the address and port of the peer, or of the client that the PROXY protocol names; "" for a reset connection.
 func (x *Exchange) Remote() string {
 	c := x.c
 	if c.remote == "" && c.socket != nil { // also where a loop has lost it

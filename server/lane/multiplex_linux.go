@@ -25,7 +25,8 @@ var sealings = newBufferPool(h2.Gathered + 4<<10)
 
 var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }}
 
-// onEvent serves a connection when the client has sent something or can receive more. It runs on the loop.
+// onEvent serves a connection with HTTP/2 after an epoll event, when the client has sent something or can take more. It runs on
+// the event loop, and locks mu.
 func (m *multiplexer) onEvent(events uint32, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +48,8 @@ func (m *multiplexer) onEvent(events uint32, now time.Time) {
 	m.flushAndWait(now)
 }
 
-// readNow reads without waiting, a limited amount from a client that sends much.
+// readNow processes what the client has sent, without waiting. It stops after a number of reads, or when too much waits to be
+// sent, and records that bytes may be left. The error is io.EOF when the client has closed the connection.
 func (m *multiplexer) readNow(now time.Time) error {
 	c := m.c
 	read := c.receiveNow
@@ -74,13 +76,13 @@ func (m *multiplexer) readNow(now time.Time) error {
 	}
 }
 
-// isFull reports whether so much waits to be sent that nothing should be read before.
+// isFull reports whether so many control frames or TLS records wait to be sent that the connection must not be read from before.
 func (m *multiplexer) isFull() bool {
 	return m.h.Full() || m.sealed != nil && len(*m.sealed)-m.sealedAt > sealedMost
 }
 
-// sendNow sends until nothing is left, the client receives no more, or it is another connection's turn. In the last case the loop
-// continues later.
+// sendNow sends without waiting until nothing is left, the client takes no more, or it is another connection's turn. In the last
+// case, or if bytes are left to read, the loop serves the connection again later.
 func (m *multiplexer) sendNow(now time.Time) error {
 	more, err := m.sendSome(now)
 	if err == nil && (more || m.halted && !m.isFull()) {
@@ -89,7 +91,8 @@ func (m *multiplexer) sendNow(now time.Time) error {
 	return err
 }
 
-// sendSome sends up to turns batches. more reports that it stopped at this limit, so that something may be left.
+// sendSome gathers and sends up to turns batches, without waiting. more reports that it stopped at this limit, so that something
+// may be left.
 func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 	for turn := 0; ; turn++ {
 		if !m.isSent() {
@@ -114,7 +117,7 @@ func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 	}
 }
 
-// encryptGathered encrypts what was gathered into TLS records.
+// encryptGathered encrypts the gathered frames into TLS records, which addRecord gets from crypto/tls, and frees the frames.
 func (m *multiplexer) encryptGathered() error {
 	_, err := m.c.secure.Write(m.out.Bytes)
 	m.h.Free(m.out)
@@ -122,7 +125,7 @@ func (m *multiplexer) encryptGathered() error {
 	return err
 }
 
-// addRecord adds an encrypted record to the data to send.
+// addRecord appends an encrypted TLS record to those that wait to be sent.
 func (m *multiplexer) addRecord(p []byte) {
 	if m.isSent() { // it is crypto/tls that answers
 		m.begun, m.allowed = time.Now(), m.c.listener.o.StallTimeout
@@ -133,7 +136,7 @@ func (m *multiplexer) addRecord(p []byte) {
 	*m.sealed = append(*m.sealed, p...)
 }
 
-// flush sends as much of what was gathered as the system takes without waiting.
+// flush sends as much of the gathered frames, or of the TLS records, as the system takes without waiting.
 func (m *multiplexer) flush() error {
 	if m.sealed != nil {
 		return m.flushRecords()
@@ -167,7 +170,7 @@ func (m *multiplexer) flush() error {
 	}
 }
 
-// flushRecords sends as much of the encrypted records as the system takes without waiting.
+// flushRecords sends as much of the encrypted TLS records as the system takes without waiting, and frees them once all are sent.
 func (m *multiplexer) flushRecords() error {
 	for {
 		p := (*m.sealed)[m.sealedAt:]
@@ -189,7 +192,7 @@ func (m *multiplexer) flushRecords() error {
 	}
 }
 
-// dropRecords discards the encrypted records.
+// dropRecords frees the encrypted TLS records, sent or not.
 func (m *multiplexer) dropRecords() {
 	if m.sealed != nil {
 		*m.sealed = (*m.sealed)[:0]
@@ -203,13 +206,14 @@ func (c *conn) serveAgain() {
 	_ = c.loop.changeEvents(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT)
 }
 
-// shutWrite closes a connection on a loop for writing.
+// shutWrite sends the close_notify of TLS, if there is TLS, and closes a connection on an event loop for writing.
 func (m *multiplexer) shutWrite() {
 	m.sendCloseNotify()
 	_ = unix.Shutdown(m.c.fd, unix.SHUT_WR)
 }
 
-// sendCloseNotify sends the close_notify of TLS, if that needs no waiting.
+// sendCloseNotify sends the close_notify of TLS, unless that needs waiting, and drops unsent records. Without TLS it does
+// nothing.
 func (m *multiplexer) sendCloseNotify() {
 	if m.c.secure == nil {
 		return
@@ -222,7 +226,7 @@ func (m *multiplexer) sendCloseNotify() {
 	m.dropRecords()
 }
 
-// closeNow closes a connection on a loop.
+// closeNow sends the close_notify of TLS and closes a connection on an event loop, without waiting.
 func (m *multiplexer) closeNow() {
 	m.sendCloseNotify()
 	c := m.c
@@ -233,7 +237,8 @@ func (m *multiplexer) closeNow() {
 	_ = c.closeDescriptor()
 }
 
-// peerAddress returns the client's address of a connection on a loop, "" if it has none.
+// peerAddress returns address and port of the client of a connection on an event loop, as the PROXY protocol or the system names
+// it; "" if the system knows none.
 func (c *conn) peerAddress() string {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote.String()

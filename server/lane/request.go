@@ -51,9 +51,9 @@ const (
 	odd                     // for net/http to judge
 )
 
-// parse parses the head of a request at the beginning of b and returns its length. It processes each line as soon as it is there,
-// as net/http does, so that an invalid line is found before the head is complete. It looks at each byte once: what ends a line is
-// also what must not be in it.
+// parse parses the head of a request at the beginning of b. It returns the head's length and complete, or 0 and partial if more
+// bytes are needed, or 0 and odd if net/http has to judge. It judges each line as soon as it is there, as net/http does, so that
+// an invalid line is found before the head is complete. The strings of r refer to b.
 func (r *Request) parse(b []byte) (int, verdict) {
 	pos, ok := r.parseRequestLine(b)
 	if !ok {
@@ -82,7 +82,7 @@ func (r *Request) parse(b []byte) (int, verdict) {
 	}
 }
 
-// classifyPartial returns partial if an incomplete request line may still become one that the lane parses, else odd.
+// classifyPartial returns partial if b, the beginning of a request line, may still become one that the lane parses, else odd.
 func classifyPartial(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
 		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
@@ -92,7 +92,7 @@ func classifyPartial(b []byte) verdict {
 	return odd
 }
 
-// classifyRest returns partial if an incomplete line may still become one that the lane parses, and odd if it has an end already.
+// classifyRest returns odd if an incomplete line of a head contains a line end, which is then malformed, else partial.
 func classifyRest(line []byte) verdict {
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return odd
@@ -100,7 +100,8 @@ func classifyRest(line []byte) verdict {
 	return partial
 }
 
-// parseRequestLine parses the request line and returns its length with its end; false if it is not simple.
+// parseRequestLine parses the request line at the beginning of b, sets Head, Target and Path, and returns the line's length, its
+// end included. It returns false if the line is incomplete, or not a GET or HEAD of HTTP/1.1 for a path in plain characters.
 func (r *Request) parseRequestLine(b []byte) (int, bool) {
 	begin := len("GET ")
 	switch {
@@ -125,8 +126,8 @@ func (r *Request) parseRequestLine(b []byte) (int, bool) {
 	return n + len(version), true
 }
 
-// scanTarget returns the end of the target that starts at begin, and the start of its query, 0 for none. It returns false for a
-// target with invalid percent-encoding or other bytes than the lane parses.
+// scanTarget scans the target of a request that starts at b[begin]. n is where it ends: at the first byte that the lane does not
+// accept, or at the end of b. query is where the first "?" is, 0 for none. It returns false for invalid percent-encoding.
 func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 	n = begin
 	for ; n+8 <= len(b); n += 8 {
@@ -157,8 +158,8 @@ func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 	return n, query, true
 }
 
-// parseField parses a header field; lower is its name in lower case. It returns false if net/http has to judge. Unknown fields
-// describe neither message nor connection, and no handler needs them.
+// parseField stores a header field; lower is its name in lower case. It ignores unknown fields, which describe neither message
+// nor connection. It returns false if net/http has to judge the request, such as one with a body or a range.
 func (r *Request) parseField(lower, value []byte) bool {
 	if r.relay != "" && string(lower) == r.relay && !r.relayed.add(&r.Relayed, value) {
 		return false
@@ -199,10 +200,12 @@ func (r *Request) parseField(lower, value []byte) bool {
 	return true
 }
 
-// add appends a value to the lines of a field; false if there are too many.
+// add appends value, without spaces around it, to to, the lines of one field, whose memory is l. It returns false if there are
+// too many lines.
 func (l *lines) add(to *[]string, value []byte) bool { return l.put(to, trimSpaces(value)) }
 
-// put appends a value, which must stay in memory, to the lines of a field; false if there are too many.
+// put appends value as it is, which must stay in memory, to to, the lines of one field, whose memory is l. It returns false if
+// there are too many lines.
 func (l *lines) put(to *[]string, value string) bool {
 	n := len(*to)
 	if n == len(l) {
@@ -224,10 +227,10 @@ func trimSpaces(value []byte) string {
 	return asString(value)
 }
 
-// asString returns b as a string without copying it; see [Request].
+// asString returns b as a string without copying it. The string changes with b.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// equalToken reports whether value is the token lower, in upper or lower case.
+// equalToken reports whether value equals lower, a token in lower case, in any case.
 func equalToken(value, lower string) bool {
 	return value == lower || len(value) == len(lower) && strings.EqualFold(value, lower)
 }
@@ -235,8 +238,8 @@ func equalToken(value, lower string) bool {
 // A name is the name of a field in lower case; no name that matters here is longer.
 type name [24]byte
 
-// readToken reads the token at the beginning of b in lower case, and returns its length. It takes eight bytes at a time while they
-// are letters and hyphens, as in most names.
+// readToken reads the token at the beginning of b, stores it in lower case in m as far as it fits, and returns its length. It
+// takes eight bytes at a time while they are letters and hyphens, as in most names.
 func (m *name) readToken(b []byte) int {
 	n := 0
 	for ; n+8 <= len(b); n += 8 {
@@ -300,6 +303,7 @@ func isHost(s string) bool {
 	return s != ""
 }
 
+// isHex reports whether c is a hexadecimal digit, in either case.
 func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'A' <= c && c <= 'F' || 'a' <= c && c <= 'f'
 }
@@ -312,7 +316,7 @@ var (
 	hostBytes   = alphanumericAnd("-._:[]")
 )
 
-// alphanumericAnd returns the set of letters, digits and others.
+// alphanumericAnd returns the set of bytes that are ASCII letters, digits or in others.
 func alphanumericAnd(others string) (set [256]bool) {
 	for c := range set {
 		set[c] = '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'

@@ -11,6 +11,8 @@ import (
 // A requestBody is the body that the client sends after the head.
 type requestBody struct{ w *handled }
 
+// Read implements io.Reader. It waits until the client sends a part of the body, the body ends, the read deadline passes or the
+// stream ends. It sends 100 (Continue) first if the client waits for that.
 func (b *requestBody) Read(p []byte) (int, error) {
 	w, m := b.w, b.w.m
 	m.mu.Lock()
@@ -48,7 +50,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// setTrailer sets the trailer of the request to the fields that came after the body.
+// setTrailer adds the fields that came after the body to the trailer of the request, if the client had announced them.
 func (b *requestBody) setTrailer() {
 	for _, f := range b.w.trailer {
 		name := http.CanonicalHeaderKey(f.Name)
@@ -59,6 +61,7 @@ func (b *requestBody) setTrailer() {
 	b.w.trailer = nil
 }
 
+// Close implements io.Closer. It drops what has come of the body, and what will come.
 func (b *requestBody) Close() error {
 	w := b.w
 	w.m.mu.Lock()

@@ -15,10 +15,10 @@ type member[T any] interface {
 
 type link[T any] struct{ before, after T }
 
-// linked returns the links of a member in its ring.
+// linked implements member. It returns the member's own links.
 func (l *link[T]) linked() *link[T] { return l }
 
-// append adds m at the end.
+// append adds m, which must be in no ring, at the end.
 func (r *ring[T]) append(m T) {
 	var none T
 	*m.linked() = link[T]{before: r.last}
@@ -31,7 +31,7 @@ func (r *ring[T]) append(m T) {
 	r.n++
 }
 
-// remove removes a member from the ring.
+// remove removes a member, which must be in this ring.
 func (r *ring[T]) remove(m T) {
 	var none T
 	l := m.linked()

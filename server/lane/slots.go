@@ -30,7 +30,8 @@ func (s *connectionSlots) acquire(closed <-chan struct{}) error {
 	return nil
 }
 
-// tryAcquire acquires a slot for a connection without waiting. It returns false if all are taken.
+// tryAcquire acquires a slot without waiting. It returns false if all are taken. If others are free, it wakes another goroutine
+// that waits.
 func (s *connectionSlots) tryAcquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +43,7 @@ func (s *connectionSlots) tryAcquire() bool {
 	return true
 }
 
-// release releases a slot.
+// release releases a slot, and wakes a goroutine that waits for one.
 func (s *connectionSlots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

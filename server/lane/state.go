@@ -168,7 +168,8 @@ func (s state) name() state { return s & nameBits }
 // waitingSince returns since when a connection has been waiting in the state.
 func (s state) waitingSince() time.Time { return epoch.Add(time.Duration(s &^ nameBits)) }
 
-// phase returns the phase of a connection that waits.
+// phase returns the phase of a connection that waits for a request: Unanswered in the state fresh, before its first response,
+// else Idle.
 func (s state) phase() Phase {
 	if s.name() == fresh {
 		return Unanswered
@@ -189,6 +190,7 @@ type lifecycle struct {
 	moved func(from, to state) // is called for each change; nil except in tests
 }
 
+// state returns the current state of the connection, with the time in it.
 func (l *lifecycle) state() state { return state(l.word.Load()) }
 
 // move changes the state if it is still from, and reports whether it was.

@@ -9,7 +9,7 @@ import (
 // This file makes header blocks of responses. They are the same for every connection, because
 // nothing of them goes into a dynamic table, so they can be prepared.
 
-// AppendStatus appends the field :status to a header block.
+// AppendStatus appends the pseudo-header field :status to the header block b of a response, and returns the block.
 func AppendStatus(b []byte, status int) []byte {
 	s := strconv.Itoa(status)
 	for i := range statics {
@@ -20,7 +20,8 @@ func AppendStatus(b []byte, status int) []byte {
 	return appendText(appendName(b, ":status"), s)
 }
 
-// AppendField appends a field, whose name is in lower case, to a header block, in as few bytes as possible without a dynamic table.
+// AppendField appends a field, whose name is in lower case, to the header block b, in as few bytes as possible without a dynamic
+// table, and returns the block.
 func AppendField(b []byte, name, value string) []byte {
 	for i := range statics {
 		if e := &statics[i]; i > 0 && e.name == name && e.value == value {
@@ -31,18 +32,21 @@ func AppendField(b []byte, name, value string) []byte {
 	return appendText(b, value)
 }
 
-// AppendableName returns the encoded name of a field that is not indexed. AppendValue appends its value.
+// AppendableName returns the encoded name of a field, which is in lower case, for a header block. The caller appends the value
+// behind it with AppendValue.
 func AppendableName(name string) string { return string(appendName(nil, name)) }
 
-// AppendValue appends the value of a field without Huffman coding, which is fast.
+// AppendValue appends the length and the bytes of a field's value to a header block, without Huffman coding, which is fast.
 func AppendValue[T string | []byte](b []byte, value T) []byte {
 	return append(AppendLength(b, len(value)), value...)
 }
 
-// AppendLength appends the length of a value of n bytes without Huffman coding. The caller appends the value.
+// AppendLength appends the length of a field's value of n bytes to a header block. The caller appends the value itself, without
+// Huffman coding.
 func AppendLength(b []byte, n int) []byte { return appendNumber(b, 0, 0x7f, n) }
 
-// appendName appends the name of a field, as an index if the static table has it.
+// appendName appends the name of a field that does not go into the dynamic table: as an index if the static table has it, else as
+// text.
 func appendName(b []byte, name string) []byte {
 	for i := range statics {
 		if i > 0 && statics[i].name == name {
@@ -52,7 +56,8 @@ func appendName(b []byte, name string) []byte {
 	return appendText(append(b, 0), name)
 }
 
-// appendText appends a string with or without Huffman coding, whichever is shorter.
+// appendText appends the length and the bytes of a string to a header block, with or without Huffman coding, whichever is
+// shorter.
 func appendText(b []byte, s string) []byte {
 	n := int(hpack.HuffmanEncodeLength(s))
 	if n >= len(s) {
@@ -61,7 +66,8 @@ func appendText(b []byte, s string) []byte {
 	return hpack.AppendHuffmanString(appendNumber(b, 0x80, 0x7f, n), s)
 }
 
-// appendNumber appends an integer with a prefix of some bits, after flags (RFC 7541 §5.1).
+// appendNumber appends n as an HPACK integer (RFC 7541 §5.1). prefix is the mask of the bits in the first byte that the integer
+// may take, and flags are the other bits of that byte.
 func appendNumber(b []byte, flags, prefix byte, n int) []byte {
 	if n < int(prefix) {
 		return append(b, flags|byte(n))

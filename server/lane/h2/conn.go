@@ -98,7 +98,8 @@ type Conn struct {
 	code     Code
 }
 
-// New returns a connection whose client has sent nothing yet.
+// New returns a connection whose client has sent nothing yet. The server's SETTINGS and a larger window are queued for the first
+// Gather.
 func New(o *Options, now time.Time) *Conn {
 	c := &Conn{o: o, window: firstWindow, initial: firstWindow, frame: largestFrame, recvWindow: connWindow}
 	c.decoder.max = tableBytes
@@ -112,7 +113,8 @@ func New(o *Options, now time.Time) *Conn {
 	return c
 }
 
-// Receive processes bytes that the client has sent.
+// Receive processes bytes that the client has sent at the time now, in pieces of any size. It opens streams and queues control
+// frames, but calls no Server.Serve: Gather does. An error of the client ends the connection, see Failure.
 func (c *Conn) Receive(b []byte, now time.Time) {
 	c.now = now
 	if n := len(Preface) - c.greeted; n > 0 && !c.failed {
@@ -141,8 +143,8 @@ func (c *Conn) Receive(b []byte, now time.Time) {
 	}
 }
 
-// frameLength returns the length of the frame at the beginning of b. It returns -1 if the head of the frame is not complete, or if
-// the frame is too large, which ends the connection.
+// frameLength returns the length in bytes, with its head, of the frame at the beginning of b. It returns -1 if the head of the
+// frame is not complete, or if the frame is too large, which ends the connection.
 func (c *Conn) frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return -1
@@ -155,8 +157,8 @@ func (c *Conn) frameLength(b []byte) int {
 	return frameHead + n
 }
 
-// fillFrame adds bytes to the frame that has begun, processes the frame if it is complete, and returns the bytes that come after
-// it.
+// fillFrame adds bytes of b to an incomplete frame that came before, processes the frame if it is complete, and returns the rest
+// of b.
 func (c *Conn) fillFrame(b []byte) []byte {
 	want := frameHead
 	if len(c.partial) >= frameHead {
@@ -180,7 +182,7 @@ func (c *Conn) fillFrame(b []byte) []byte {
 	return b[n:]
 }
 
-// processFrame processes a complete frame.
+// processFrame processes the complete frame b by its type. A frame that the client must not send now ends the connection.
 func (c *Conn) processFrame(b []byte) {
 	kind, flags := b[3], b[4]
 	id := binary.BigEndian.Uint32(b[5:]) & mostID
@@ -230,7 +232,8 @@ func (c *Conn) processFrame(b []byte) {
 	}
 }
 
-// spend subtracts n from the client's budget. If that is used up, the connection fails, and it returns false.
+// spend subtracts n from the budget of frames that cost the server more than the client. If the budget is used up, it ends the
+// connection with ENHANCE_YOUR_CALM and returns false.
 func (c *Conn) spend(n int) bool {
 	if c.calm.spend(n, c.now) {
 		return true
@@ -239,7 +242,8 @@ func (c *Conn) spend(n int) bool {
 	return false
 }
 
-// removePadding returns the payload of a frame without padding; false after an error.
+// removePadding returns the payload p of a frame with flags without its padding. If the padding is malformed, it ends the
+// connection and returns false.
 func (c *Conn) removePadding(flags byte, p []byte) ([]byte, bool) {
 	if flags&padded == 0 {
 		return p, true

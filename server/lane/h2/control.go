@@ -4,7 +4,8 @@ import "encoding/binary"
 
 // This file processes the frames that control how responses are sent, and PING.
 
-// onWindowUpdate processes a WINDOW_UPDATE frame.
+// onWindowUpdate processes a WINDOW_UPDATE frame, by which the client allows more bytes on a stream, or with id 0 on the
+// connection.
 func (c *Conn) onWindowUpdate(id uint32, p []byte) {
 	if len(p) != 4 {
 		c.fail(FrameSizeError)
@@ -41,7 +42,8 @@ func (c *Conn) onWindowUpdate(id uint32, p []byte) {
 	}
 }
 
-// addWindow adds n, which may be negative, to the window of a stream, and gives the stream a turn if the window is open.
+// addWindow adds n, which may be negative, to the bytes that may be sent on a stream, and gives the stream a turn if it can send
+// now.
 func (c *Conn) addWindow(s *Stream, n int) {
 	if s.window += n; s.window <= 0 {
 		return
@@ -52,7 +54,8 @@ func (c *Conn) addWindow(s *Stream, n int) {
 	}
 }
 
-// onSettings processes a SETTINGS frame.
+// onSettings processes a SETTINGS frame: it changes the windows of streams, and queues the acknowledgement. It ignores the
+// acknowledgement of the server's own settings.
 func (c *Conn) onSettings(id uint32, flags byte, p []byte) {
 	switch {
 	case id != 0:
@@ -100,7 +103,7 @@ func (c *Conn) onSettings(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onPing processes a PING frame.
+// onPing processes a PING frame: it queues the response, or, if the frame is the response to the PING of Announce, calls Drain.
 func (c *Conn) onPing(id uint32, flags byte, p []byte) {
 	switch {
 	case id != 0:
@@ -114,7 +117,7 @@ func (c *Conn) onPing(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onPriority processes a PRIORITY frame, of which RFC 9113 only requires checks.
+// onPriority checks a PRIORITY frame and otherwise ignores it, as RFC 9113 allows.
 func (c *Conn) onPriority(id uint32, p []byte) {
 	switch {
 	case id == 0:
@@ -126,7 +129,8 @@ func (c *Conn) onPriority(id uint32, p []byte) {
 	}
 }
 
-// onPriorityUpdate processes a PRIORITY_UPDATE frame.
+// onPriorityUpdate processes a PRIORITY_UPDATE frame (RFC 9218), which changes the priority of an open stream, or of one that is
+// still to come.
 func (c *Conn) onPriorityUpdate(id uint32, p []byte) {
 	if id != 0 {
 		c.fail(ProtocolError)
@@ -152,7 +156,8 @@ func (c *Conn) onPriorityUpdate(id uint32, p []byte) {
 	}
 }
 
-// applyEarlyPriority gives a new stream the priority that came before it.
+// applyEarlyPriority gives a new stream the priority that a PRIORITY_UPDATE frame had for it before the stream was opened, if one
+// had.
 func (c *Conn) applyEarlyPriority(s *Stream) {
 	for i := range c.early {
 		if e := &c.early[i]; e.id == s.id {

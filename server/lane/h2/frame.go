@@ -65,12 +65,14 @@ const (
 	mostID       = 1<<31 - 1
 )
 
-// appendFrameHead appends the head of a frame with a payload of length bytes.
+// appendFrameHead appends the head of a frame with a payload of length bytes to b. kind is the frame's type, and id its stream, 0
+// for the connection.
 func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
 
-// appendFrame appends a frame with a payload of 32-bit words.
+// appendFrame appends a frame without flags whose payload is words, in network byte order. kind is the frame's type, and id its
+// stream, 0 for the connection.
 func appendFrame(b []byte, kind byte, id uint32, words ...uint32) []byte {
 	b = appendFrameHead(b, 4*len(words), kind, 0, id)
 	for _, w := range words {

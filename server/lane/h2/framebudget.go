@@ -26,10 +26,11 @@ type frameBudget struct {
 	since time.Time
 }
 
-// earn adds n to the budget, up to the limit.
+// earn adds n to the budget, up to allowance.
 func (c *frameBudget) earn(n int) { c.left = min(c.left+n, allowance) }
 
-// spend subtracts n from the budget, which grows with time, and reports whether there was enough.
+// spend subtracts n from the budget. If that is used up, it first adds what has accrued with time until now. It reports whether
+// there was enough.
 func (c *frameBudget) spend(n int, now time.Time) bool {
 	if c.left -= n; c.left >= 0 {
 		return true

@@ -44,8 +44,8 @@ type decoder struct {
 	size, max int
 }
 
-// at returns the entry of the static or dynamic table with an index, nil for none.
-func (d *decoder) at(index int) *entry {
+// lookup returns the entry with an HPACK index, from the static table or behind it the dynamic one; nil for none.
+func (d *decoder) lookup(index int) *entry {
 	if 0 < index && index < len(statics) {
 		return &statics[index]
 	}
@@ -56,7 +56,7 @@ func (d *decoder) at(index int) *entry {
 	return &d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
 }
 
-// evict removes the oldest entries of the dynamic table until it has room.
+// evict removes the oldest entries of the dynamic table until room more bytes fit into it.
 func (d *decoder) evict(room int) {
 	for d.n > 0 && d.size+room > d.max {
 		oldest := &d.ring[(d.newest-d.n+1+len(d.ring))%len(d.ring)]
@@ -66,7 +66,8 @@ func (d *decoder) evict(room int) {
 	}
 }
 
-// insert adds an entry, whose text nothing else may modify, to the dynamic table.
+// insert adds an entry to the dynamic table, and evicts others for it. Nothing else may modify the entry's text. An entry that is
+// larger than the table empties the table.
 func (d *decoder) insert(e entry) {
 	d.evict(e.size())
 	if e.size() > d.max {
@@ -88,7 +89,8 @@ func (d *decoder) insert(e entry) {
 	d.size += e.size()
 }
 
-// decode decodes a complete header block into r; false after a compression error.
+// decode decodes the complete header block b, adds its fields to r, and updates the dynamic table. It returns false after a
+// compression error.
 func (d *decoder) decode(b []byte, r *Request) bool {
 	for first := true; len(b) > 0; {
 		c := b[0]
@@ -99,11 +101,11 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 			if index, b, ok = decodeNumber(b, 0x7f); !ok {
 				return false
 			}
-			e := d.at(index)
+			e := d.lookup(index)
 			if e == nil {
 				return false
 			}
-			r.add(e)
+			r.addField(e)
 			first = false
 			continue
 		case c >= 0x40:
@@ -127,17 +129,18 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 		if e, b, ok = d.decodeLiteral(index, b, r); !ok {
 			return false
 		}
-		if r.add(&e); c >= 0x40 {
+		if r.addField(&e); c >= 0x40 {
 			d.insertCopy(e, index > 0)
 		}
 	}
 	return true
 }
 
-// decodeLiteral decodes a field whose value is in the block, and its name too if index is 0.
+// decodeLiteral decodes a field whose value is at the beginning of b, after its name if index is 0; else its name is that of the
+// table entry index. The text is in the memory of r. It returns the rest of b, and false after a compression error.
 func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest []byte, ok bool) {
 	if index > 0 {
-		named := d.at(index)
+		named := d.lookup(index)
 		if named == nil {
 			return e, nil, false
 		}
@@ -155,8 +158,8 @@ func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest 
 	return e, rest, ok
 }
 
-// insertCopy adds an entry to the dynamic table. It copies the text, which is in the memory of the request. named says that the
-// name is in a table already and need not be copied.
+// insertCopy adds a copy of an entry to the dynamic table, because the entry's text is in the memory of the request. named says
+// that the name is in a table already and need not be copied.
 func (d *decoder) insertCopy(e entry, named bool) {
 	if e.size() > d.max {
 		d.evict(e.size())
@@ -171,8 +174,9 @@ func (d *decoder) insertCopy(e entry, named bool) {
 	d.insert(e)
 }
 
-// decodeNumber decodes an integer with a prefix (RFC 7541 §5.1); false if it is malformed or takes more than four bytes after the
-// prefix.
+// decodeNumber decodes the HPACK integer at the beginning of b, which is not empty (RFC 7541 §5.1). prefix is the mask of the
+// bits in the first byte that belong to it. It returns the rest of b, and false if the integer is malformed or takes more than
+// four bytes after the first.
 func decodeNumber(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	n = int(b[0] & prefix)
 	b = b[1:]
@@ -189,7 +193,8 @@ func decodeNumber(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// decodeText decodes a string into the memory of the request.
+// decodeText decodes the string at the beginning of b, with or without Huffman coding, into the memory of the request. It returns
+// the rest of b, and false after a compression error.
 func (r *Request) decodeText(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) == 0 {
 		return "", nil, false

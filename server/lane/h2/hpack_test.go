@@ -147,7 +147,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			size := 0
 			for i := range d.n {
-				size += d.at(len(statics) + i).size()
+				size += d.lookup(len(statics) + i).size()
 			}
 			if size != d.size || size > tableBytes {
 				t.Fatalf("the table has %d bytes, and counts %d", size, d.size)

@@ -23,7 +23,7 @@ const (
 // steps has a row for each node; there is one less than leaves: 256 symbols and the end.
 var steps = newSteps()
 
-// newSteps returns the decoding table of the Huffman code of HPACK, by half bytes.
+// newSteps computes the table by which appendHuffman decodes HPACK's Huffman code, half a byte at a time.
 func newSteps() *[256][16]step {
 	type node struct {
 		child   [2]int // another node, or a leaf below 0: ^symbol
@@ -80,7 +80,7 @@ func newSteps() *[256][16]step {
 	return table
 }
 
-// appendHuffman appends the decoded text of a Huffman code; false if it is malformed.
+// appendHuffman decodes code, a string in Huffman code, and appends the text to to. It returns false if the code is malformed.
 func appendHuffman(to, code []byte) ([]byte, bool) {
 	s := step{flags: accepts}
 	for _, b := range code {

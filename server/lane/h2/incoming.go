@@ -7,7 +7,8 @@ import (
 
 // This file takes the frames that requests come in, and those that end them.
 
-// onData processes a DATA frame.
+// onData processes a DATA frame: it passes its bytes to the stream's peer and reduces the windows. A frame for a closed stream,
+// or beyond a window or Content-Length, resets the stream or ends the connection.
 func (c *Conn) onData(id uint32, flags byte, p []byte) {
 	if id == 0 || c.isUnused(id) {
 		c.fail(ProtocolError)
@@ -64,7 +65,8 @@ func (c *Conn) onData(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onHeaders processes a HEADERS frame.
+// onHeaders processes a HEADERS frame. If the header block is complete, it opens a stream or ends its body; else CONTINUATION
+// frames have to follow.
 func (c *Conn) onHeaders(id uint32, flags byte, p []byte) {
 	if id%2 == 0 {
 		c.fail(ProtocolError)
@@ -92,7 +94,7 @@ func (c *Conn) onHeaders(id uint32, flags byte, p []byte) {
 	c.block, c.begun = append(c.block[:0], p...), c.now
 }
 
-// onContinuation processes a CONTINUATION frame.
+// onContinuation processes a CONTINUATION frame, which has the next part of a header block.
 func (c *Conn) onContinuation(id uint32, flags byte, p []byte) {
 	if c.blockOf == 0 {
 		c.fail(ProtocolError)
@@ -113,7 +115,8 @@ func (c *Conn) onContinuation(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onHeaderBlock processes a complete header block, which opens a stream or ends its body.
+// onHeaderBlock decodes a complete header block. It opens a stream and queues it for its response, or ends the body of an open
+// one. A malformed request, or one too many, only resets its stream.
 func (c *Conn) onHeaderBlock(block []byte) {
 	id, selfish := c.blockOf, c.selfish
 	c.blockOf, c.selfish = 0, false
@@ -161,7 +164,8 @@ func (c *Conn) onHeaderBlock(block []byte) {
 	c.schedule.put(s)
 }
 
-// onTrailer processes the header block after the body of a stream.
+// onTrailer processes a header block for a stream that was opened before: the trailer that ends the body. For a stream that is
+// closed it sends a reset or ends the connection.
 func (c *Conn) onTrailer(id uint32, block []byte) {
 	s := c.find(id)
 	if s == nil {
@@ -200,7 +204,7 @@ func (c *Conn) onTrailer(id uint32, block []byte) {
 	}
 }
 
-// onReset processes a RST_STREAM frame.
+// onReset processes a RST_STREAM frame: it closes the stream and notifies its peer.
 func (c *Conn) onReset(id uint32, p []byte) {
 	switch {
 	case len(p) != 4:

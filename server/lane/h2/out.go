@@ -47,7 +47,8 @@ type hold struct {
 
 var outs = sync.Pool{New: func() any { return &Out{Bytes: make([]byte, 0, Gathered+largestFrame)} }}
 
-// NewOut returns an empty buffer of data to send. With flat it copies everything into one piece.
+// NewOut returns an empty Out from a pool, for Gather. flat makes it copy everything into Out.Bytes; else it refers to bodies
+// where they are. Conn.Free returns it to the pool.
 func NewOut(flat bool) *Out {
 	o := outs.Get().(*Out)
 	o.flat = flat
@@ -67,7 +68,7 @@ func (o *Out) Scarce() bool {
 	return false
 }
 
-// addCopied records the bytes that were appended to Bytes since the length from.
+// addCopied records that Bytes has grown from the length from by bytes to send.
 func (o *Out) addCopied(from int) {
 	n := len(o.Bytes) - from
 	o.size += n
@@ -81,14 +82,15 @@ func (o *Out) addCopied(from int) {
 	o.parts = append(o.parts, part{from: from, to: from + n})
 }
 
-// append appends a copy of b.
+// append appends a copy of b to the data to send.
 func (o *Out) append(b []byte) {
 	from := len(o.Bytes)
 	o.Bytes = append(o.Bytes, b...)
 	o.addCopied(from)
 }
 
-// appendBody appends a part of a body, without copying it if it stays in memory until it is sent.
+// appendBody appends the part b of a body to the data to send. It does not copy b if b is large and stays in memory until it is
+// sent, unless o is flat.
 func (o *Out) appendBody(b []byte, stays bool) {
 	if o.flat || !stays || len(b) <= copied {
 		o.append(b)
@@ -98,7 +100,7 @@ func (o *Out) appendBody(b []byte, stays bool) {
 	o.size += len(b)
 }
 
-// Each calls f with the pieces that are left, in order.
+// Each calls f with the pieces that are left to send, in order. It does nothing if o is flat: then Bytes has everything.
 func (o *Out) Each(f func([]byte)) {
 	for _, p := range o.parts {
 		if p.body != nil {
@@ -109,7 +111,7 @@ func (o *Out) Each(f func([]byte)) {
 	}
 }
 
-// Sent removes the first n bytes, which were sent.
+// Sent removes the first n bytes from the data, because they were sent.
 func (o *Out) Sent(n int) {
 	o.size -= n
 	done := 0

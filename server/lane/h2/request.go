@@ -49,7 +49,8 @@ var kinds = map[string]Kind{
 	"connection": hop, "keep-alive": hop, "proxy-connection": hop, "transfer-encoding": hop, "upgrade": hop,
 }
 
-// kindOf returns the kind of a field by its name.
+// kindOf returns the kind of a field by its name in lower case: Other for an unknown field, odd for an unknown pseudo-header
+// field.
 func kindOf(name string) Kind {
 	k := kinds[name]
 	if k == Other && name != "" && name[0] == ':' {
@@ -94,7 +95,8 @@ const (
 	sawField
 )
 
-// reset makes the request empty, to be used again. most limits the size of its fields in bytes.
+// reset empties the request, for a new one with the same buffers. most bounds the size of its fields in bytes; others beyond it
+// set TooLarge.
 func (r *Request) reset(most int) {
 	clear(r.Fields)
 	*r = Request{Fields: r.Fields[:0], scratch: r.scratch[:0], Length: -1, most: most}
@@ -109,8 +111,9 @@ func (r *Request) reset(most int) {
 // How large buffers of a finished request may be for the next one to reuse them.
 const scratchKept, fieldsKept = 4 << 10, 64
 
-// add adds a decoded field to the request.
-func (r *Request) add(e *entry) {
+// addField adds a decoded field to the request. It marks the request as malformed if the field must not occur, and as too large,
+// without the field, if it exceeds the limit.
+func (r *Request) addField(e *entry) {
 	if r.bytes += e.size(); r.bytes > r.most {
 		r.TooLarge = true
 		return
@@ -154,7 +157,8 @@ func (r *Request) add(e *entry) {
 	r.Fields = append(r.Fields, Field{e.kind, e.name, e.value})
 }
 
-// setPseudo sets a pseudo-header field once.
+// setPseudo stores the value of a pseudo-header field in to. bit says which one. It marks the request as malformed if that came
+// before, or after a regular field, or in a trailer.
 func (r *Request) setPseudo(bit uint8, to *string, value string) {
 	if r.seen&(bit|sawField) != 0 || r.trailer {
 		r.malformed = true
@@ -163,7 +167,8 @@ func (r *Request) setPseudo(bit uint8, to *string, value string) {
 	*to = value
 }
 
-// isComplete reports whether the fields make a valid request (RFC 9113 §8.3.1).
+// isComplete reports whether the fields make a valid request (RFC 9113 §8.3.1). A request with too many fields passes, unless it
+// is malformed, because the missing ones may be beyond the limit.
 func (r *Request) isComplete() bool {
 	const most = sawMethod | sawScheme | sawPath
 	switch {
@@ -206,6 +211,7 @@ func IsName(s string) bool {
 	return s != ""
 }
 
+// isToken reports whether s is a token (RFC 9110 §5.6.2).
 func isToken(s string) bool {
 	for i := range len(s) {
 		if !tokens[s[i]] {
@@ -226,6 +232,7 @@ func IsValue(s string) bool {
 	return s == "" || !isSpace(s[0]) && !isSpace(s[len(s)-1])
 }
 
+// isSpace reports whether c is a space or a tab.
 func isSpace(c byte) bool { return c == ' ' || c == '\t' }
 
 var tokens = func() (set [256]bool) {

@@ -16,7 +16,8 @@ const urgencies = 8
 
 var defaultPriority = Priority{Urgency: 3}
 
-// parsePriority parses the Priority field, a dictionary of RFC 8941. It ignores unknown members.
+// parsePriority parses the value of a Priority field (RFC 9218), a dictionary of RFC 8941. It ignores unknown and invalid
+// members, so that the defaults remain.
 func parsePriority(s string) Priority {
 	p := defaultPriority
 	for member := range strings.SplitSeq(s, ",") {
@@ -40,8 +41,8 @@ type schedule struct {
 	filled uint8 // a bit for each queue that has a stream
 }
 
-// put adds a stream to the queue of its urgency, unless it is there: an incremental one at the end, any other before those with a
-// higher number.
+// put adds a stream to the queue of its urgency: an incremental one at the end, any other before those with a higher number. It
+// does nothing if the stream is queued already.
 func (q *schedule) put(s *Stream) {
 	if s.queued {
 		return
@@ -68,7 +69,7 @@ func (q *schedule) put(s *Stream) {
 	q.filled |= 1 << s.priority.Urgency
 }
 
-// remove removes a stream.
+// remove removes a stream from its queue, if it is queued.
 func (q *schedule) remove(s *Stream) {
 	if !s.queued {
 		return
@@ -90,7 +91,7 @@ func (q *schedule) remove(s *Stream) {
 	}
 }
 
-// next returns the first stream that may continue, nil for none.
+// next returns the first stream in the order of turns for which may returns true, nil for none. The stream stays queued.
 func (q *schedule) next(may func(*Stream) bool) *Stream {
 	for left := q.filled; left != 0; left &= left - 1 {
 		for s := q.queues[bits.TrailingZeros8(left)].first; s != nil; s = s.next {

@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// find returns an open stream, nil if it is not open.
+// find returns the open stream with a number, nil if it is not open.
 func (c *Conn) find(id uint32) *Stream {
 	if n := len(c.streams); n > 0 && c.streams[n-1].id == id {
 		return c.streams[n-1]
 	}
-	if i, ok := c.index(id); ok {
+	if i, ok := c.streamIndex(id); ok {
 		return c.streams[i]
 	}
 	return nil
 }
 
-// index returns where a stream is in the list of open ones, or would be.
-func (c *Conn) index(id uint32) (int, bool) {
+// streamIndex returns the index of a stream in the list of open ones and true; if it is not there, the index at which it would be
+// and false.
+func (c *Conn) streamIndex(id uint32) (int, bool) {
 	return slices.BinarySearchFunc(c.streams, id, func(s *Stream, id uint32) int { return int(s.id) - int(id) })
 }
 
@@ -30,16 +31,18 @@ type end struct {
 	reset bool // by either side
 }
 
-// rememberClosed remembers that a stream was closed, and whether by a reset.
+// rememberClosed records that a stream was closed, and whether by a RST_STREAM of either side. The connection remembers only the
+// last few.
 func (c *Conn) rememberClosed(id uint32, reset bool) {
 	c.closed[c.oldest] = end{id, reset}
 	c.oldest = (c.oldest + 1) % remembered
 }
 
-// removeStream removes a stream from the connection. reset says that a RST_STREAM ended it.
+// removeStream removes a stream from the open ones and from the schedule, and returns the unread bytes of its body to the
+// connection's window. reset says that a RST_STREAM ended it.
 func (c *Conn) removeStream(s *Stream, reset bool) {
 	c.schedule.remove(s)
-	if i, ok := c.index(s.id); ok {
+	if i, ok := c.streamIndex(s.id); ok {
 		c.streams = slices.Delete(c.streams, i, i+1)
 	}
 	c.rememberClosed(s.id, reset)
@@ -49,7 +52,8 @@ func (c *Conn) removeStream(s *Stream, reset bool) {
 	}
 }
 
-// dropStream releases what a removed stream has, and notifies its peer of an error code.
+// dropStream releases the body that a removed stream holds. It notifies the stream's peer that the stream is broken, with code,
+// or recycles a stream without a peer.
 func (c *Conn) dropStream(s *Stream, code Code) {
 	if s.held != nil {
 		c.held -= s.weight
@@ -63,7 +67,8 @@ func (c *Conn) dropStream(s *Stream, code Code) {
 	s.recycle()
 }
 
-// consumed lets the client send n more bytes on the connection.
+// consumed records that n bytes of request bodies take no memory any more, and allows the client to send as many again. It queues
+// a WINDOW_UPDATE for the connection once they are a quarter of the window.
 func (c *Conn) consumed(n int) {
 	if c.unconsumed += n; c.unconsumed >= connWindow/4 && !c.failed {
 		c.control = appendFrame(c.control, windowUpdate, 0, uint32(c.unconsumed))
@@ -72,7 +77,8 @@ func (c *Conn) consumed(n int) {
 	}
 }
 
-// resetStream ends a stream with an error. It counts as one that the client has caused.
+// resetStream closes an open stream with an error, and queues RST_STREAM. It counts against the client's budget, whoever caused
+// it.
 func (c *Conn) resetStream(s *Stream, code Code) {
 	c.removeStream(s, true)
 	if c.spend(resetCost) {
@@ -81,13 +87,13 @@ func (c *Conn) resetStream(s *Stream, code Code) {
 	c.dropStream(s, code)
 }
 
-// resetID sends a reset for a stream that is not open.
+// resetID queues RST_STREAM for the number of a stream that is not open, and records that the stream was reset.
 func (c *Conn) resetID(id uint32, code Code) {
 	c.rememberClosed(id, true)
 	c.control = appendFrame(c.control, rstStream, id, uint32(code))
 }
 
-// resetEither resets a stream whether it is open or not.
+// resetEither resets the stream with a number, whether it is open or not. That counts against the client's budget.
 func (c *Conn) resetEither(id uint32, code Code) {
 	if s := c.find(id); s != nil {
 		c.resetStream(s, code)
@@ -96,7 +102,7 @@ func (c *Conn) resetEither(id uint32, code Code) {
 	}
 }
 
-// fail ends the connection with an error.
+// fail ends the connection with an error: it queues a GOAWAY with code as the last frame. Only the first call has an effect.
 func (c *Conn) fail(code Code) {
 	if c.failed {
 		return
@@ -108,13 +114,14 @@ func (c *Conn) fail(code Code) {
 	c.control = appendFrame(c.control, goAway, 0, c.final, uint32(code))
 }
 
-// Fail ends the connection with an error, which is sent first of what is gathered next.
+// Fail ends the connection with an error. The next Gather sends the GOAWAY with the code.
 func (c *Conn) Fail(code Code) { c.fail(code) }
 
-// Failure returns the error code with which the connection ends; false if it does not.
+// Failure returns the error code with which the connection ends, and whether it ends with an error or was abandoned.
 func (c *Conn) Failure() (Code, bool) { return c.code, c.failed }
 
-// Abandon drops all streams, when nothing more can be sent.
+// Abandon closes all streams, because nothing more can be sent, and notifies their peers. The connection counts as failed from
+// then on.
 func (c *Conn) Abandon() {
 	c.failed, c.draining = true, true
 	for len(c.streams) > 0 {
@@ -124,8 +131,8 @@ func (c *Conn) Abandon() {
 	}
 }
 
-// Announce queues a GOAWAY that announces the end of the connection, and a PING. When the client responds to the PING, the
-// connection drains. The caller calls Drain if the response takes too long.
+// Announce queues a GOAWAY that announces the end of the connection, without forbidding streams that are on their way, and a
+// PING. When the client responds to the PING, Drain is called. The caller calls Drain itself if that takes too long.
 func (c *Conn) Announce() {
 	if c.ending || c.draining {
 		return
@@ -135,7 +142,8 @@ func (c *Conn) Announce() {
 	c.control = append(appendFrameHead(c.control, len(farewell), ping, 0, 0), farewell...)
 }
 
-// Drain accepts no more streams, and queues a GOAWAY with the number of the last one.
+// Drain makes the connection accept no more streams, and queues a GOAWAY with the number of the last one. Open streams get their
+// responses.
 func (c *Conn) Drain() {
 	if c.draining {
 		return
@@ -150,31 +158,35 @@ func (c *Conn) Draining() bool { return c.draining }
 // Idle reports whether the connection has no stream and no control frame to send.
 func (c *Conn) Idle() bool { return len(c.streams) == 0 && len(c.control) == 0 }
 
-// Done reports whether the connection can be closed once everything that was gathered is sent.
+// Done reports whether the connection is to be closed once everything that was gathered is sent: it has failed, or drains and has
+// no stream left.
 func (c *Conn) Done() bool {
 	return len(c.control) == 0 && (c.failed || c.draining && len(c.streams) == 0)
 }
 
-// Greeted reports whether the client has sent its preface and settings.
+// Greeted reports whether the client has sent its preface and its first SETTINGS.
 func (c *Conn) Greeted() bool { return c.settled }
 
-// Last returns the number of the last stream, and whether any stream is open.
+// Last returns the highest stream number that the client has used, 0 for none, and whether any stream is open.
 func (c *Conn) Last() (id uint32, open bool) { return c.lastID, len(c.streams) > 0 }
 
-// Full reports whether so much waits to be sent that nothing should be read before.
+// Full reports whether so many bytes of control frames wait to be sent that the caller must not read more from the client.
 func (c *Conn) Full() bool { return len(c.control) > controlMost }
 
-// mayHold reports whether another body may be held in memory, and could be sent.
+// mayHold reports whether the connection may hold another body in memory: the client takes bytes, and the bodies that are held
+// are below HeldMost.
 func (c *Conn) mayHold() bool { return c.window > 0 && (c.held == 0 || c.held < HeldMost) }
 
-// giveTurn gives a stream a turn if it can continue. A blocked stream gets one when its window opens.
+// giveTurn adds a stream to the schedule if it can continue but for the connection's window. A stream that its own window blocks
+// gets a turn when that opens.
 func (c *Conn) giveTurn(s *Stream) {
 	if !s.inClosed && s.isReady() {
 		c.schedule.put(s)
 	}
 }
 
-// isReady reports whether the stream can continue once the connection's window is open.
+// isReady reports whether the stream can continue as soon as the connection's window is open: to request its response, or to send
+// a part of it.
 func (s *Stream) isReady() bool {
 	switch {
 	case s.asked:
@@ -187,7 +199,7 @@ func (s *Stream) isReady() bool {
 	return s.last
 }
 
-// mayContinue reports whether a stream that has a turn can continue now.
+// mayContinue reports whether a scheduled stream can continue now, by the connection's window and the limit of held bodies.
 func (c *Conn) mayContinue(s *Stream) bool {
 	switch {
 	case s.asked:
@@ -198,7 +210,8 @@ func (c *Conn) mayContinue(s *Stream) bool {
 	return true
 }
 
-// Gather fills o with what can be sent now, in the order of the streams' turns. It requests the responses of streams.
+// Gather fills o with the frames that can be sent now: control frames, then those of streams in the order of their turns. It
+// calls Server.Serve for each stream whose turn it is to get a response. The caller sends o and passes it to Free.
 func (c *Conn) Gather(o *Out, now time.Time) {
 	c.now = now
 	if len(c.control) > 0 {
@@ -225,7 +238,7 @@ func (c *Conn) Gather(o *Out, now time.Time) {
 	c.checkBlocked()
 }
 
-// Resume lets the streams for which Wait was called request their responses again, in the next Gather.
+// Resume ends Stream.Wait: the next Gather calls Server.Serve again for the streams for which it was called.
 func (c *Conn) Resume() {
 	for _, s := range c.streams {
 		if s.waits {
@@ -235,7 +248,8 @@ func (c *Conn) Resume() {
 	}
 }
 
-// requestResponse requests the response of a stream from the server.
+// requestResponse calls Server.Serve for a stream, and takes the stream out of the schedule if it cannot continue. It resets a
+// stream for which Serve has done nothing.
 func (c *Conn) requestResponse(s *Stream) {
 	s.parked = false
 	id := s.id
@@ -253,14 +267,16 @@ func (c *Conn) requestResponse(s *Stream) {
 	}
 }
 
-// startBlocked records since when the client's window blocks a stream. Peers that respond later have their own timeouts.
+// startBlocked records since when the client's window blocks the stream, for its timeout. It ignores streams with a peer, which
+// have their own timeouts.
 func (s *Stream) startBlocked() {
 	if s.Peer == nil && s.window <= 0 && (s.parked || len(s.body) > 0) {
 		s.blocked = s.conn.now
 	}
 }
 
-// appendHeaders appends a header block in frames of up to most bytes.
+// appendHeaders appends a header block to b as a HEADERS frame of the stream id, with flags, and CONTINUATION frames, of up to
+// most bytes each.
 func appendHeaders(b, block []byte, flags byte, id uint32, most int) []byte {
 	kind := byte(headers)
 	for {
@@ -276,7 +292,8 @@ func appendHeaders(b, block []byte, flags byte, id uint32, most int) []byte {
 	}
 }
 
-// gatherStream appends what a stream has to send to o: as much as fits if it is not incremental, else one frame.
+// gatherStream appends the frames of a stream to o: as many as fit if its priority is not incremental, else at most one DATA
+// frame. It finishes the stream after the last one, and takes it out of the schedule when nothing is left for now.
 func (c *Conn) gatherStream(s *Stream, o *Out) {
 	from := len(o.Bytes)
 	if len(s.head) > 0 {
@@ -341,7 +358,8 @@ func (c *Conn) gatherStream(s *Stream, o *Out) {
 	s.startBlocked()
 }
 
-// finishStream ends a stream whose response was gathered completely.
+// finishStream closes a stream whose response was gathered completely, and passes its held body to o, for Free. It queues
+// RST_STREAM if the client has not sent all of the request's body.
 func (c *Conn) finishStream(s *Stream, o *Out) {
 	c.calm.earn(answerCredit)
 	if !s.ended { // the client need not send the rest (RFC 9113 §8.1)
@@ -361,7 +379,8 @@ func (c *Conn) finishStream(s *Stream, o *Out) {
 	s.Peer.Sent()
 }
 
-// Free releases what o refers to, after it was sent or when it will not be.
+// Free releases the bodies that o holds, and returns o to its pool. The caller must call it after o was sent, or when it will not
+// be.
 func (c *Conn) Free(o *Out) {
 	for i := range o.holds {
 		h := &o.holds[i]
@@ -376,8 +395,8 @@ func (c *Conn) Free(o *Out) {
 	}
 }
 
-// countProgress counts n bytes of a body that were gathered. After each 64 KiB, the time for which the client may block a stream or
-// the connection starts again.
+// countProgress counts n bytes of a body that were gathered. After each 64 KiB it resets the time for which the client's windows
+// have blocked the stream or the connection.
 func (c *Conn) countProgress(s *Stream, n int) {
 	if s.chunk += n; s.chunk >= Gathered {
 		s.chunk, s.spent = 0, 0
@@ -387,7 +406,8 @@ func (c *Conn) countProgress(s *Stream, n int) {
 	}
 }
 
-// unblock records that the client's window no longer blocks the stream.
+// unblock records that the client's window no longer blocks the stream, and adds the time for which it did to what counts towards
+// the timeout.
 func (s *Stream) unblock(now time.Time) {
 	if !s.blocked.IsZero() {
 		s.spent += now.Sub(s.blocked)
@@ -395,7 +415,8 @@ func (s *Stream) unblock(now time.Time) {
 	}
 }
 
-// checkBlocked records since when the connection's window blocks streams.
+// checkBlocked records since when the connection's window blocks the scheduled streams, or that it does not any more, for the
+// timeout.
 func (c *Conn) checkBlocked() {
 	waits := c.window <= 0 && c.schedule.filled != 0
 	switch {
@@ -410,7 +431,7 @@ func (c *Conn) checkBlocked() {
 	}
 }
 
-// NextExpiry returns when Expire has to be called, zero for never.
+// NextExpiry returns the earliest deadline of the connection and its streams, when the caller has to call Expire; zero for none.
 func (c *Conn) NextExpiry() time.Time {
 	var due time.Time
 	if c.failed {
@@ -435,12 +456,14 @@ func (c *Conn) NextExpiry() time.Time {
 	return due
 }
 
-// Halfway reports whether a frame or header block is incomplete that a client has no reason to send slowly.
+// Halfway reports whether a header block or a frame other than DATA has come in part, which a client has no reason to send
+// slowly.
 func (c *Conn) Halfway() bool {
 	return c.blockOf != 0 || len(c.partial) > 0 && (len(c.partial) < frameHead || c.partial[3] != data)
 }
 
-// blockedTimeout returns how long a stream may wait for the client's window.
+// blockedTimeout returns how long the client's window may block the stream for each 64 KiB: Options.Stall, or a quarter of it
+// under memory pressure.
 func (s *Stream) blockedTimeout() time.Duration {
 	if s.held != nil && s.held.Scarce() {
 		return s.conn.o.Stall / 4
@@ -448,7 +471,7 @@ func (s *Stream) blockedTimeout() time.Duration {
 	return s.conn.o.Stall
 }
 
-// Expire ends the streams and the connection that have waited too long.
+// Expire resets the streams whose deadline has passed, or ends the connection with an error if its own has.
 func (c *Conn) Expire(now time.Time) {
 	c.now = now
 	switch {

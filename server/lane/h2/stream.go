@@ -60,13 +60,14 @@ type Stream struct {
 
 var streams = sync.Pool{New: func() any { return new(Stream) }}
 
+// newStream returns an empty stream from a pool. most bounds the size of its request's fields in bytes.
 func newStream(most int) *Stream {
 	s := streams.Get().(*Stream)
 	s.Request.reset(most)
 	return s
 }
 
-// recycle returns a stream to the pool. Nothing may refer to it.
+// recycle returns a stream to the pool. The caller must be the last one that refers to it.
 func (s *Stream) recycle() {
 	*s = Stream{Request: s.Request, head: s.head[:0]}
 	streams.Put(s)
@@ -75,20 +76,21 @@ func (s *Stream) recycle() {
 // ID returns the number of the stream.
 func (s *Stream) ID() uint32 { return s.id }
 
-// CanSend reports whether a body could be sent now that it is the stream's turn.
+// CanSend reports whether a body could be sent now: the windows are open, and the connection may hold another body.
 func (s *Stream) CanSend() bool { return s.window > 0 && s.conn.mayHold() }
 
-// Postpone postpones the response until CanSend returns true. It is called instead of responding.
+// Postpone makes Gather call Server.Serve again once CanSend returns true. Serve calls it instead of responding.
 func (s *Stream) Postpone() { s.parked = true }
 
-// Wait postpones the response until Conn.Resume is called. It is called instead of responding.
+// Wait makes Gather call Server.Serve again after a call of Conn.Resume. Serve calls it instead of responding.
 func (s *Stream) Wait() { s.waits = true }
 
-// Delegate lets a peer respond later. It is called instead of responding.
+// Delegate leaves the response to a peer, which sends it later with SendHead, Write and End. Server.Serve calls it instead of
+// responding.
 func (s *Stream) Delegate(p Peer) { s.Peer, s.asked = p, false }
 
-// Send responds with a header block, in two parts that are copied, and a complete body, which held, if not nil, releases when it is
-// sent.
+// Send responds with a complete header block, given as the parts head and more, which are copied, and a complete body. held, if not
+// nil, releases the body when it has been sent or will not be. Without held, the body must never change.
 func (s *Stream) Send(head, more, body []byte, held Held) {
 	s.SendHead(head, more)
 	s.body, s.last, s.stays = body, true, held != nil
@@ -98,7 +100,8 @@ func (s *Stream) Send(head, more, body []byte, held Held) {
 	}
 }
 
-// SendHead sends a header block, in two parts. Informational responses may be sent before.
+// SendHead queues the header block of the response, given as the parts head and more, which are copied. Inform must be called
+// before, if at all.
 func (s *Stream) SendHead(head, more []byte) {
 	s.asked = false
 	s.given = true
@@ -106,7 +109,7 @@ func (s *Stream) SendHead(head, more []byte) {
 	s.conn.giveTurn(s)
 }
 
-// Inform sends the header block of an informational response (1xx).
+// Inform queues the complete header block of an informational response (1xx). It does nothing if the stream is closed.
 func (s *Stream) Inform(block []byte) {
 	if s.inClosed {
 		return
@@ -115,22 +118,24 @@ func (s *Stream) Inform(block []byte) {
 	c.control = appendHeaders(c.control, block, 0, s.id, c.frame)
 }
 
-// Write sends a part of the body, which the caller must not modify until the peer's method Sent or Broken is called.
+// Write queues the next part p of the body; last says that it ends the response. The caller must not modify p, nor call Write
+// again, until the method Sent or Broken of the stream's peer is called.
 func (s *Stream) Write(p []byte, last bool) {
 	s.body, s.last = p, last
 	s.conn.giveTurn(s)
 }
 
-// End ends the response, with the header block of a trailer, nil for none.
+// End ends the response after what was written, with the header block of a trailer, nil for none.
 func (s *Stream) End(trailers []byte) {
 	s.last, s.trailers = true, trailers
 	s.conn.giveTurn(s)
 }
 
-// SentByOthers returns how many bytes of bodies the connection's other streams have sent.
+// SentByOthers returns how many bytes of bodies all other streams of the connection have sent since it was opened.
 func (s *Stream) SentByOthers() int64 { return s.conn.sent - s.sent }
 
-// Behind reports whether the stream could send something, but other streams go first, or have sent more than others bytes.
+// Behind reports whether the stream waits only for its turn: it has something to send, but another stream goes first now, or
+// SentByOthers is more than others, its value at an earlier time.
 func (s *Stream) Behind(others int64) bool {
 	return s.queued && (s.SentByOthers() > others || s.conn.schedule.next(s.conn.mayGo) != s)
 }
@@ -138,7 +143,8 @@ func (s *Stream) Behind(others int64) bool {
 // Open reports whether the stream is still open.
 func (s *Stream) Open() bool { return !s.inClosed }
 
-// Consumed lets the client send n more bytes, of those that the peer has received.
+// Consumed records that the peer needs n bytes of the request's body no longer, and allows the client to send as many again on
+// the stream and the connection.
 func (s *Stream) Consumed(n int) {
 	c := s.conn
 	if s.inClosed {
@@ -154,7 +160,7 @@ func (s *Stream) Consumed(n int) {
 	}
 }
 
-// Reset ends the stream before its response has ended.
+// Reset closes the stream with an error before its response has ended. It does nothing if the stream is closed.
 func (s *Stream) Reset(code Code) {
 	if !s.inClosed {
 		s.conn.resetStream(s, code)
