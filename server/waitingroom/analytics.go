@@ -68,7 +68,7 @@ type stay struct {
 	over           int64 // minute
 }
 
-// addSample records how many users are in the room and how many wait.
+// addSample records how many users are in the room and how many wait, for the current minute.
 func (a *analytics) addSample(now time.Time, o *overview) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,7 +76,7 @@ func (a *analytics) addSample(now time.Time, o *overview) {
 	a.active, a.queued = o.active, o.queued
 }
 
-// countAdmission counts the admission of a ticket, and how long it waited.
+// countAdmission counts the admission of the visitor with ticket t, and the time since the visitor's first request.
 func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,7 +87,7 @@ func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	}
 }
 
-// countSession records that the session of a ticket was begun or renewed.
+// countSession records that the session of a ticket was started or renewed, so that its length is counted when it ends.
 func (a *analytics) countSession(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +106,7 @@ func (a *analytics) countSession(now time.Time, t queue.Ticket) {
 	}
 }
 
-// countRevoked counts a session that the origin ended.
+// countRevoked counts that the origin has ended the session of a ticket.
 func (a *analytics) countRevoked(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,15 +118,15 @@ func (a *analytics) countRevoked(now time.Time, t queue.Ticket) {
 	}
 }
 
-// countLeft records how long a user who has left was in the room.
+// countLeft records how long a user who has left was in the room. The caller holds the lock.
 func (a *analytics) countLeft(after time.Duration) {
 	if len(a.stays) < keptSamples {
 		a.stays = append(a.stays, max(0, after.Seconds()))
 	}
 }
 
-// closeMinutes turns the present minute into a record if it is over, unless nothing happened in it. It counts the users whose
-// sessions have ended as having left.
+// closeMinutes starts a new minute if the current one is over at now. It turns the counts of the old one into a record, unless
+// nothing happened, and counts the users whose sessions have ended as having left. The caller holds the lock.
 func (a *analytics) closeMinutes(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
@@ -153,7 +153,8 @@ func (a *analytics) closeMinutes(now time.Time) {
 	}
 }
 
-// closeMinute turns the counts of the present minute into a record, unless nothing happened, and starts new counts.
+// closeMinute turns the counts of the current minute into a record, unless nothing happened, and sets them to zero. The caller
+// holds the lock.
 func (a *analytics) closeMinute() {
 	r := record{a.presentMinute(time.Time{}), countDurations(a.waits), countDurations(a.stays)}
 	if !r.isEmpty() && len(a.over) < keptMinutes {
@@ -165,7 +166,7 @@ func (a *analytics) closeMinute() {
 // isEmpty reports whether no users were in the room or waited in the period, and nothing else happened.
 func (p *Period) isEmpty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
 
-// takeRecords returns the records that are not in the history yet, and forgets them. With all it includes the present minute so
+// takeRecords returns the records that are not in the history yet, and removes them. With all it includes the current minute so
 // far.
 func (a *analytics) takeRecords(all bool) []record {
 	a.mu.Lock()
@@ -178,7 +179,7 @@ func (a *analytics) takeRecords(all bool) []record {
 	return taken
 }
 
-// restoreRecords adds records again that could not be stored in the history.
+// restoreRecords puts records back that takeRecords has returned and that could not be stored in the history.
 func (a *analytics) restoreRecords(records []record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -186,7 +187,7 @@ func (a *analytics) restoreRecords(records []record) {
 	a.over = a.over[max(0, len(a.over)-keptMinutes):]
 }
 
-// unstoredRecords returns the records that are not in the history yet, and the present minute last.
+// unstoredRecords returns the records that are not in the history yet, and last a record of the current minute so far.
 func (a *analytics) unstoredRecords(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -194,8 +195,8 @@ func (a *analytics) unstoredRecords(now time.Time) []record {
 	return append(slices.Clone(a.over), record{a.presentMinute(now), countDurations(a.waits), countDurations(a.stays)})
 }
 
-// presentMinute returns the minute that is not over. With a zero time its percentiles are exact; otherwise those of many waits may
-// be up to a second old.
+// presentMinute returns the counts of the current minute so far. Percentiles of many waits may be up to a second old, but not if
+// now is the zero time. The caller holds the lock.
 func (a *analytics) presentMinute(now time.Time) Period {
 	const many = 100
 	c := &a.computed
@@ -210,7 +211,7 @@ func (a *analytics) presentMinute(now time.Time) Period {
 	}
 }
 
-// percentile returns the p-th percentile of values by the nearest rank.
+// percentile returns the p-th percentile of values by the nearest rank, p from 1 to 100; 0 without values.
 func percentile(values []float64, p int) float64 {
 	if len(values) == 0 {
 		return 0

@@ -23,7 +23,8 @@ import (
 const private = "private, no-store"
 
 // sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON, or with a line of text to a
-// program and to a request other than a page view. cookie is the Set-Cookie field, "" for none.
+// program and to a request other than a page view. m are the settings in force. cookie is the value of a Set-Cookie field, "" for
+// none.
 func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -42,7 +43,7 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		if room.isDown() {
 			status = http.StatusServiceUnavailable
 		}
-		notCarriedOut(w, req, status, time.Duration(again)*time.Second)
+		sendNotCarriedOut(w, req, status, time.Duration(again)*time.Second)
 		return
 	}
 	if form == page.Neither {
@@ -84,22 +85,25 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 // roundUpSeconds returns a duration in seconds, at least 1, rounded up so that a client that comes back then is not too early.
 func roundUpSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
-// sendTooMany responds 429 to a client that shows no pages; again is when it may come back.
+// sendTooMany responds 429 with a line of text to a client that shows no pages. again is after how long it may repeat the
+// request.
 func sendTooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
-	returnToLine(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
+	sendRetryLater(w, req, http.StatusTooManyRequests, again, "There are too many users at the moment.")
 }
 
-// notCarriedOut refuses a request other than a page view, such as a form, from a visitor who is not in.
-func notCarriedOut(w http.ResponseWriter, req *http.Request, status int, again time.Duration) {
+// sendNotCarriedOut responds to a request other than a page view, such as a form, from a visitor who is not in: in one line of
+// text, which says that the request was not carried out and may be repeated after the duration again. status is 429 or 503.
+func sendNotCarriedOut(w http.ResponseWriter, req *http.Request, status int, again time.Duration) {
 	reason := "There are too many users at the moment."
 	if status == http.StatusServiceUnavailable {
 		reason = "The site, or its waiting room, is not ready."
 	}
-	returnToLine(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
+	sendRetryLater(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
 }
 
-// returnToLine refuses a request in one line of text, with the time after which the client may repeat it.
-func returnToLine(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
+// sendRetryLater responds with a status, a line of text that begins with reason, and the time after which the client may repeat
+// the request.
+func sendRetryLater(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -114,8 +118,8 @@ func returnToLine(w http.ResponseWriter, req *http.Request, status int, again ti
 	}
 }
 
-// allowCORS lets scripts of any origin read the response (Fetch §3.2), which only says that they have to wait. If a script sends
-// cookies, its origin must be named.
+// allowCORS sets header fields that let scripts of any origin read the response (Fetch §3.2), which only says that they have to
+// wait. If the request names its origin, the response names it too, so that a script that sends cookies may read it.
 func allowCORS(h http.Header, req *http.Request) {
 	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Expose-Headers", "Retry-After, Refresh")
@@ -144,13 +148,14 @@ type admittedResponse struct {
 	begun   bool
 }
 
-// serve has next respond, and adds the room's headers.
+// serve has next respond to the request, and adds the room's header fields even if next writes nothing.
 func (p *admittedResponse) serve(next http.Handler) {
 	next.ServeHTTP(p, p.request)
 	p.writeHeaders() // the response of a handler that wrote nothing
 }
 
-// writeHeaders sets the room's headers before the first byte, after the origin has set its own.
+// writeHeaders sets the room's header fields before the first byte, after the origin has set its own: the visitor's cookie, and
+// fields that keep shared caches from storing the response. It carries out the origin's commands. Later calls do nothing.
 func (p *admittedResponse) writeHeaders() {
 	if p.begun {
 		return
@@ -173,7 +178,8 @@ func (p *admittedResponse) writeHeaders() {
 	}
 }
 
-// applyOriginCommands carries out the commands to the room in the origin's response, and removes them.
+// applyOriginCommands carries out the commands to the room in the header h of the origin's response, and removes them from h. The
+// command revoke ends the visitor's session and deletes its cookie.
 func (p *admittedResponse) applyOriginCommands(h http.Header) {
 	commands := h[commandField]
 	if commands == nil {
@@ -191,8 +197,8 @@ var privateValue = []string{private}
 // sharedCaches are fields that tell caches in front otherwise (RFC 9213, and vendors' own).
 var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control"}
 
-// restrictToBrowser returns an origin's Cache-Control field (RFC 9111 §5.2.2) for the visitor's own cache: with private, and
-// without the directives of shared caches.
+// restrictToBrowser returns an origin's Cache-Control field (RFC 9111 §5.2.2) changed so that only the visitor's own cache stores
+// the response: with private, and without the directives for shared caches.
 func restrictToBrowser(lines []string) string {
 	kept := "private"
 	for rest := strings.Join(lines, ","); rest != ""; {
@@ -207,7 +213,8 @@ func restrictToBrowser(lines []string) string {
 	return kept
 }
 
-// cutDirective cuts the first member off a list. Commas in quotes do not separate members.
+// cutDirective returns the first member of a comma-separated list, and the list after it. Commas in quotes do not separate
+// members.
 func cutDirective(list string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {
@@ -223,7 +230,7 @@ func cutDirective(list string) (first, rest string) {
 	return strings.TrimSpace(list), ""
 }
 
-// isRevoke reports whether an origin's commands end the user's session.
+// isRevoke reports whether the origin's commands, as header values, include the one that ends the user's session.
 func isRevoke(commands []string) bool {
 	for _, line := range commands {
 		for c := range strings.SplitSeq(line, ",") {
@@ -235,7 +242,7 @@ func isRevoke(commands []string) bool {
 	return false
 }
 
-// WriteHeader implements http.ResponseWriter. Informational responses (1xx) come before the room's headers.
+// WriteHeader implements http.ResponseWriter. It first adds the room's header fields, except to informational responses (1xx).
 func (p *admittedResponse) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		p.writeHeaders()
@@ -243,25 +250,25 @@ func (p *admittedResponse) WriteHeader(status int) {
 	p.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. It first adds the room's header fields.
 func (p *admittedResponse) Write(b []byte) (int, error) {
 	p.writeHeaders()
 	return p.ResponseWriter.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom, so that the connection can use sendfile.
+// ReadFrom implements io.ReaderFrom, so that the connection can use sendfile. It first adds the room's header fields.
 func (p *admittedResponse) ReadFrom(src io.Reader) (int64, error) {
 	p.writeHeaders()
 	return io.Copy(p.ResponseWriter, src)
 }
 
-// Flush implements http.Flusher.
+// Flush implements http.Flusher. It first adds the room's header fields.
 func (p *admittedResponse) Flush() {
 	p.writeHeaders()
 	_ = http.NewResponseController(p.ResponseWriter).Flush() // a writer that cannot flush has nothing to flush
 }
 
-// Hijack implements http.Hijacker, for connections that a proxy upgrades.
+// Hijack implements http.Hijacker, for connections that a proxy upgrades. It first adds the room's header fields.
 func (p *admittedResponse) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	p.writeHeaders()
 	return http.NewResponseController(p.ResponseWriter).Hijack()

@@ -37,14 +37,15 @@ type autoLimit struct {
 	changed  time.Time       // when it was considered last
 }
 
-// countResponse records how long the origin took to start a response to the client at a remote address.
+// countResponse counts a response of the origin with a status: took is how long the origin took to start it, remote the client's
+// address with its port.
 func (l *autoLimit) countResponse(took time.Duration, status int, remote string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.measured.Count(took, status, remote)
 }
 
-// takeMeasured returns the responses that this process has measured since the last call.
+// takeMeasured returns the responses that this process has counted since the last call, and starts to count anew.
 func (l *autoLimit) takeMeasured() *nodes.Responses {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,20 +54,20 @@ func (l *autoLimit) takeMeasured() *nodes.Responses {
 	return &measured
 }
 
-// restoreMeasured adds responses that were taken and not reported.
+// restoreMeasured adds responses to the counts again that takeMeasured has returned and that could not be reported.
 func (l *autoLimit) restoreMeasured(measured *nodes.Responses) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.measured.Add(measured)
 }
 
-// limitOf returns the limit of a room: its minimum before the first change.
+// limitOf returns the current limit of active users of a room: its minimum before the first change.
 func (l *autoLimit) limitOf(room *config.Room) int {
 	return min(room.TotalActiveUsers, max(room.AutomaticMin, int(l.current.Load())))
 }
 
-// adjust changes the limit of a room with so many active users by the responses since the last change, of which measured are the
-// newest, if it is due. It reports whether the limit has changed.
+// adjust adds measured, the newest responses of the site, to those since the last change, and changes the limit of the room by
+// them if that is due. active is how many users are in the room. It reports whether the limit has changed.
 func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measured *nodes.Responses) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,7 +47,7 @@ type server struct {
 	until atomic.Int64 // it rests until then, in nanoseconds since 1970
 }
 
-// newBalancer returns a balancer over the upstream servers of a room.
+// newBalancer returns a balancer that sends requests to the upstream servers of a room. It counts response times in limit.
 func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *balancer {
 	b := &balancer{room: room, logger: logger, now: now, limit: limit, transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
@@ -111,7 +111,8 @@ func (s *server) isHealthy(now time.Time) bool {
 	return !s.ill.Load() && now.UnixNano() >= s.until.Load()
 }
 
-// RoundTrip implements http.RoundTripper. If it cannot connect to a server, it sends the request to the next one.
+// RoundTrip implements http.RoundTripper. It sends a request to the server whose turn it is. If it cannot connect to that, it
+// tries the next ones. It counts the response, or that no server accepted a connection, for the site's health.
 func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
 	began := time.Now()
 	for _, s := range b.nextOrder() {
@@ -158,7 +159,8 @@ func (b *balancer) checkRegularly(ctx context.Context) {
 	}
 }
 
-// checkAll checks the health of every server once.
+// checkAll checks the health of every server once, all at the same time, and logs changes. Requests avoid a server that fails the
+// check.
 func (b *balancer) checkAll(ctx context.Context) {
 	done := make(chan struct{}, len(b.servers))
 	for _, s := range b.servers {
@@ -184,7 +186,8 @@ func (b *balancer) checkAll(ctx context.Context) {
 	}
 }
 
-// requestHealth sends a health check to a server, and returns an error if that fails it.
+// requestHealth sends a health check to a server. It returns an error if the server does not respond with a status from 200 to
+// 399.
 func (b *balancer) requestHealth(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()

@@ -58,7 +58,9 @@ const (
 	revokedAtOnce = 1000
 )
 
-// openCentre opens the data centre object of a room when its durable object starts.
+// openCentre creates the object that decides about a room's visitors on this node (its data centre), when the room's durable
+// object is loaded. It restores the stored state, stores what is new before the first decision, and reads the revoked sessions.
+// It fails for an unknown room, and while the time in the room is not known.
 func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
 	room := r.currentRooms().byName[s.Name()]
 	if room == nil {
@@ -94,7 +96,8 @@ func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handl
 	return c, c.loadRevoked(ctx, s)
 }
 
-// loadRevoked reads the revoked sessions that are stored, and queues them for the other nodes.
+// loadRevoked reads the stored revocations of sessions, makes this process refuse these tickets, and queues the revocations for
+// the other nodes. It deletes those that are over, unless the centre has stopped.
 func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	now := c.room.now()
 	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) {
@@ -104,7 +107,8 @@ func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// restoreState continues the data centre of the previous process, or starts a new one if its journal is lost.
+// restoreState sets c.machine to the data centre of the previous process, from its journal. If the journal is missing or damaged,
+// it starts a new data centre with a higher incarnation number and stores that number.
 func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Time) error {
 	lives, _, err := durable.GetJSON[int64](ctx, s, livesKey)
 	if err != nil {
@@ -135,7 +139,8 @@ func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Ti
 	return durable.PutJSON(ctx, s, livesKey, lives)
 }
 
-// Handle implements durable.Handler.
+// Handle implements durable.Handler. It puts changed settings into force, runs a task, and writes the journal. Then it updates
+// the overview for status and metrics, and sends events to the event streams of waiting visitors.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
 	if room := c.rooms.currentRooms().byName[s.Name()]; room != nil {
 		c.room = room
@@ -158,14 +163,14 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 	return struct{}{}, err
 }
 
-// sameButLimits reports whether two settings differ in nothing that the waiting page shows.
+// sameButLimits reports whether two settings differ at most in the limits of users, which the waiting page does not display.
 func sameButLimits(a, b *config.EffectiveSettings) bool {
 	before, after := *a, *b
 	after.Settings.TotalActiveUsers, after.Settings.NewUsersPerMinute = before.Settings.TotalActiveUsers, before.Settings.NewUsersPerMinute
 	return reflect.DeepEqual(before, after)
 }
 
-// newOverview returns the counts of the room for status and metrics.
+// newOverview returns the counts of the room's users for status, metrics and history: those of all nodes, as far as known here.
 func (c *centre) newOverview(now time.Time) *overview {
 	known := c.machine.Room()
 	o := &overview{
@@ -180,9 +185,9 @@ func (c *centre) newOverview(now time.Time) *overview {
 	return o
 }
 
-// decideVisit decides about the request of a ticket. It may request grants from the leader. It replaces an invalid ticket by a new one. If
-// the room has a challenge, it returns queue.Reissue instead, because the visitor must pass the challenge before. After three tries it lets
-// the visitor wait.
+// decideVisit decides about a request with ticket t. It may request grants from the global object, which is the leader's in a
+// cluster. It replaces an invalid ticket by a new one; but if the room has a challenge, it returns queue.Reissue, because the
+// visitor must pass the challenge before. After three invalid tickets it lets the visitor wait.
 func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {
@@ -215,8 +220,9 @@ func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Tick
 	return keepWaiting(c.room.now(), c.moment, t), nil
 }
 
-// redeem passes a visitor whom another node of the cluster has called; false if none has. It returns queue.Reissue for a session that
-// was revoked.
+// redeem decides about a waiting visitor whom another node of the cluster may have called, and for whom that node has reserved a
+// slot. It requests the session from that node through the leader, and waits for the response. ok is false if no node has called
+// the visitor or the session came too late. The outcome is queue.Reissue for a session that was revoked.
 func (c *centre) redeem(ctx context.Context, s *durable.State, t queue.Ticket) (d queue.Decision, ok bool, err error) {
 	if c.remote == nil || !c.machine.MayBeCalledElsewhere(&t) {
 		return d, false, nil
@@ -231,8 +237,8 @@ func (c *centre) redeem(ctx context.Context, s *durable.State, t queue.Ticket) (
 	return d, ok, err
 }
 
-// admitGuest reports whether a client without a ticket, which is counted by its address, is in the room or may come in now. Such a
-// client never waits in the queue.
+// admitGuest reports whether a client without a ticket is in the room or may come in now. id stands for the client's address.
+// Such a client never waits in the queue. It may request grants from the global object.
 func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
 	if c.stopped {
 		return false, errStopped
@@ -247,14 +253,16 @@ func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.Tick
 	return d.Outcome == queue.Pass, nil
 }
 
-// syncWorker passes the decisions of the worker to the data centre, and the state of the data centre to the worker.
+// syncWorker exchanges reports between the worker, which decides alone under the allocators Even and Adaptive, and the data
+// centre. It does nothing under Counter.
 func (c *centre) syncWorker(now time.Time) {
 	if c.moment.Settings.Allocator != queue.Counter {
 		c.worker.Apply(c.machine.MergeReport(now, c.worker.Report(now)))
 	}
 }
 
-// requestGrants requests grants from the global object, of this process or another node.
+// requestGrants reports to the room's global object, in this process or on the leader, and applies the grants in the response. If
+// the leader does not respond, there are no new grants, and no error.
 func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	if c.global != nil {
 		return c.report(ctx, s)
@@ -266,7 +274,7 @@ func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// report reports the decisions of the data centre to the global object, and applies the response.
+// report reports the data centre's counts to the global object, in this process or on the leader, and applies the response.
 func (c *centre) report(ctx context.Context, s *durable.State) error {
 	switch {
 	case c.stopped:
@@ -282,20 +290,21 @@ func (c *centre) report(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// newReport returns the next report of the data centre.
+// newReport returns the next report of the data centre to the global object, and sets c.reported to its time.
 func (c *centre) newReport() queue.Report {
 	c.reported = c.room.now()
 	c.syncWorker(c.reported)
 	return c.machine.Report(c.reported)
 }
 
-// applyResponse applies the global object's response to a report.
+// applyResponse applies the global object's response to a report, and sets c.answered to the present time.
 func (c *centre) applyResponse(answer queue.State) {
 	c.answered = c.room.now()
 	c.machine.Apply(c.answered, answer)
 }
 
-// revoke ends a session durably until a time after which its ticket is worthless anyway.
+// revoke ends the session of a ticket, stores that durably, and queues it for the other nodes. until is a time after which the
+// ticket passes nowhere anyway: then the stored revocation is deleted, for which revoke sets the object's alarm.
 func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID, until time.Time) error {
 	now := c.room.now()
 	c.room.revoked.add(id, until, now)
@@ -314,7 +323,7 @@ func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID
 	return s.SetAlarm(ctx, until.Add(time.Minute))
 }
 
-// Alarm deletes the revocations that are over.
+// Alarm implements durable.Handler. It deletes the stored revocations that are over, and sets the next alarm if others remain.
 func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	next, err := eachRevoked(ctx, s, c.room.now(), func(queue.TicketID, time.Time) {}, true)
 	if err != nil || next.IsZero() {
@@ -323,8 +332,8 @@ func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) e
 	return s.SetAlarm(ctx, next.Add(time.Minute))
 }
 
-// eachRevoked calls f with each revocation that is not over. With forget it deletes the others. It returns when the first one will
-// be over, zero for none.
+// eachRevoked calls f with each stored revocation that is not over. With forget it deletes the others. It returns when the first
+// one will be over, zero for none.
 func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id queue.TicketID, until time.Time), forget bool) (first time.Time, err error) {
 	o := durable.ListOptions{Prefix: revokedPrefix, Limit: revokedAtOnce}
 	for {
@@ -355,7 +364,8 @@ func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id
 	}
 }
 
-// parseRevoked returns the ticket of a stored revocation and its end; false if the row is damaged.
+// parseRevoked parses a stored revocation: the ticket's id, and until when the revocation must be kept. ok is false if the row is
+// damaged.
 func parseRevoked(row durable.Entry) (id queue.TicketID, until time.Time, ok bool) {
 	n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, revokedPrefix)))
 	if err != nil || n != len(id) {
@@ -371,12 +381,12 @@ type revocations struct {
 	mu    sync.Mutex                                       // held while writing
 }
 
-// shardOf returns the part of the table to which a ticket belongs.
+// shardOf returns the part of the table that has a ticket, if it was revoked.
 func (r *revocations) shardOf(id queue.TicketID) *atomic.Pointer[map[queue.TicketID]time.Time] {
 	return &r.parts[id[0]%64] // ids are random
 }
 
-// contains reports whether a ticket's session was revoked.
+// contains reports whether the session of a ticket was revoked. It takes no lock.
 func (r *revocations) contains(id queue.TicketID) bool {
 	m := r.shardOf(id).Load()
 	if m == nil {
@@ -386,7 +396,7 @@ func (r *revocations) contains(id queue.TicketID) bool {
 	return ok
 }
 
-// add adds a ticket until a time, and removes those of the same part whose time is over.
+// add adds a revoked ticket, which is kept until a time, and removes tickets of the same part whose time is over at now.
 func (r *revocations) add(id queue.TicketID, until, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

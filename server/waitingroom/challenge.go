@@ -34,7 +34,8 @@ const (
 	mostUnread = 4 << 10
 )
 
-// newChallengeClient returns a client of the operator's service at a URL, which decides whether a new visitor of a room may have a ticket.
+// newChallengeClient returns a client of the operator's service at a URL, which decides whether a new visitor of a room may have
+// a ticket.
 func newChallengeClient(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
 	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
@@ -51,9 +52,9 @@ var notAsked = []string{
 // answered are the fields that a visitor gets of a response that is not 2xx.
 var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
 
-// passes reports whether a visitor may have a ticket. If not, it has sent the challenge's response, or an error if the challenge
-// failed.
-func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
+// checkVisitor queries the operator's service about a visitor, and reports whether the visitor may have a ticket. If not, it has
+// responded with the service's response, such as a form, or with an error if the service failed.
+func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool {
 	res, body, err := c.requestChallenge(req)
 	switch {
 	case err != nil:
@@ -85,9 +86,9 @@ func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 	return false
 }
 
-// requestChallenge sends to the challenge the header fields of a visitor's request, with the client, method and URL of that
-// request. It returns the response, and in memory the part of its body that the visitor gets, so that a slow visitor does not block
-// others.
+// requestChallenge sends to the operator's service the header fields of a visitor's request, with the client, method and URL of
+// that request, and returns the response. body is the part that the visitor gets, in memory so that a slow visitor does not block
+// others; nil for responses that no visitor gets (2xx, 5xx).
 func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, body []byte, err error) {
 	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {
@@ -123,8 +124,8 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 	return res, body, err
 }
 
-// sendChallengeFailure asks a visitor to come again, because the challenge has failed or too many visitors wait for it: without its
-// response there is no ticket.
+// sendChallengeFailure responds 503 to a visitor, with a request to come again in a few seconds, because the operator's service
+// has failed or too many visitors wait for it.
 func sendChallengeFailure(w http.ResponseWriter, req *http.Request) {
 	const again = 5
 	h := w.Header()

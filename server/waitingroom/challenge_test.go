@@ -256,14 +256,14 @@ func TestChallengeSlowVisitors(t *testing.T) {
 	defer running.Wait()
 	defer close(freed)
 	for range challengesAtOnce {
-		running.Go(func() { c.passes(stuck{httptest.NewRecorder(), freed, writes}, newcomer("192.0.2.1")) })
+		running.Go(func() { c.checkVisitor(stuck{httptest.NewRecorder(), freed, writes}, newcomer("192.0.2.1")) })
 	}
 	for range challengesAtOnce {
 		<-writes
 	}
 	for _, ip := range []string{"192.0.2.1", "192.0.2.2"} {
 		w := httptest.NewRecorder()
-		if c.passes(w, newcomer(ip)); w.Code != http.StatusForbidden || w.Body.String() != "One question\n" {
+		if c.checkVisitor(w, newcomer(ip)); w.Code != http.StatusForbidden || w.Body.String() != "One question\n" {
 			t.Errorf("a visitor from %s: %d %q", ip, w.Code, w.Body)
 		}
 	}
@@ -288,7 +288,7 @@ func TestChallengeShares(t *testing.T) {
 	for range challengesAtOnce {
 		running.Go(func() {
 			w := httptest.NewRecorder()
-			if !c.passes(w, newcomer("192.0.2.1")) {
+			if !c.checkVisitor(w, newcomer("192.0.2.1")) {
 				failed <- w.Code
 			}
 		})
@@ -297,10 +297,10 @@ func TestChallengeShares(t *testing.T) {
 		<-asked
 	}
 	w := httptest.NewRecorder()
-	if c.passes(w, newcomer("192.0.2.1")) || w.Code != http.StatusServiceUnavailable {
+	if c.checkVisitor(w, newcomer("192.0.2.1")) || w.Code != http.StatusServiceUnavailable {
 		t.Errorf("the client has more than all places: %d", w.Code)
 	}
-	if w := httptest.NewRecorder(); !c.passes(w, newcomer("192.0.2.2")) {
+	if w := httptest.NewRecorder(); !c.checkVisitor(w, newcomer("192.0.2.2")) {
 		t.Fatalf("another client: %d", w.Code)
 	}
 	if code := <-failed; code != http.StatusServiceUnavailable {
@@ -325,7 +325,7 @@ func TestChallengeConnection(t *testing.T) {
 	defer server.Close()
 	c := checksAt(t, server)
 	for _, status = range []int{200, 200, 403, 403, 500, 500, 200} {
-		if c.passes(httptest.NewRecorder(), newcomer("192.0.2.1")) != (status == 200) {
+		if c.checkVisitor(httptest.NewRecorder(), newcomer("192.0.2.1")) != (status == 200) {
 			t.Error(status)
 		}
 	}

@@ -13,8 +13,8 @@ type Forecast struct {
 	Endless  bool          // the last of them waits more than a week, or for ever
 }
 
-// Forecast computes what happens if so many people come, with the limits that are in force now. It assumes that every
-// session ends as early as it can, SessionDuration after the admission, so real waits are as long or longer.
+// Forecast computes how long people wait if so many come to the room at once, with the limits that are in force now. It assumes
+// that every session ends as early as it can, SessionDuration after the admission, so real waits are as long or longer.
 func (s Status) Forecast(people int) Forecast {
 	f := Forecast{People: people}
 	session := max(1, s.SessionDuration)

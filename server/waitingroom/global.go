@@ -14,8 +14,9 @@ import (
 // globalKey is where a global object keeps its state.
 const globalKey = "global"
 
-// openGlobal returns a room's global object in its stored state. centres are the names of all data centres. If the state is lost,
-// the room waits for their reports.
+// openGlobal returns a room's global object, which grants slots to data centres, from its stored state. centres are the names of
+// all data centres. If the state is missing although the room had one, or is damaged, the object grants nothing until it is known
+// how many users are inside. A room without earlier state gets a new object.
 func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.EffectiveSettings, centres []string, now time.Time) (*queue.Global, error) {
 	stored, found, err := s.Get(ctx, globalKey)
 	if err != nil {
@@ -37,7 +38,8 @@ func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Eff
 	return queue.RecoverGlobal(m.Settings, centres, now), nil
 }
 
-// receiveReport has a global object process a report, and returns its response. What it grants is stored durably before.
+// receiveReport has the global object g process a report, puts the changed state of g into the store, and returns the response.
+// The store writes it to the disk before a response to a visitor can leave.
 func receiveReport(ctx context.Context, s *durable.State, g *queue.Global, now time.Time, r queue.Report) (queue.State, error) {
 	answer := g.Receive(now, r)
 	return answer, s.Put(ctx, globalKey, g.Snapshot())
@@ -52,8 +54,9 @@ type Cluster struct {
 	Carry func(context.Context, nodes.Request) (nodes.Response, error)
 }
 
-// EffectiveRoom returns the settings that are in force in a room, for the node that has the global objects; false if there is no
-// such room, or its nodes do not share it. An automatic limit follows the responses of the site that a node has measured, nil for none.
+// EffectiveRoom returns the settings in force in a room, for the leader of the cluster; false if there is no such room, or each
+// node has it by itself. measured are responses of the site behind the room that a node has measured, nil for none: they first
+// adjust the room's limit if that is automatic.
 func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Room, bool) {
 	room := r.currentRooms().byName[name]
 	if room == nil || room.config.EachNode {
@@ -67,7 +70,7 @@ func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Roo
 	return holds, true
 }
 
-// SharedRooms returns the names of the rooms that the nodes of a cluster share.
+// SharedRooms returns the names of the rooms that the nodes of a cluster share, in the order of the configuration.
 func (r *Rooms) SharedRooms() (names []string) {
 	for _, room := range r.currentRooms().rooms {
 		if !room.config.EachNode {
@@ -109,7 +112,9 @@ const (
 	redeemIfNotKnown = 2
 )
 
-// redeem returns the ticket of a visitor with the session of the node that has called it; false if none has.
+// redeem requests from other nodes, through the leader, the session of a visitor whom one of them may have called. It reports to
+// the leader again and again, until the session has come or the node gives up. session is the ticket with its session. ok is
+// false if there is none.
 func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queue.Ticket) (session queue.Ticket, ok bool, err error) {
 	wanted := r.redemptions.Want(t)
 	defer r.redemptions.Done(wanted)
@@ -137,8 +142,8 @@ func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queu
 	}
 }
 
-// reportForGrants reports the data centre c to the room's global object on another node, and waits until a report that started after
-// the call has its response, or failed. If the other node does not respond, there are no new grants, and no error.
+// reportForGrants reports the data centre c to the room's global object on the leader, and waits until a report that started
+// after the call has its response, or failed. If the leader does not respond, there are no new grants, and no error.
 func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centre) error {
 	r.draws++
 	for mine := r.draws; r.answeredDraws < mine && !c.stopped; {
@@ -149,8 +154,8 @@ func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centr
 	return nil
 }
 
-// report sends a report and applies the response, or waits for the report that is under way. It does not fail if the leader does
-// not respond: then no new visitor is admitted.
+// report sends a report of the data centre c to the leader and applies the response. If another report is under way, it only
+// waits for that one. If the leader does not respond, it logs that once and returns no error: then no new visitor is admitted.
 func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error {
 	if r.reporting {
 		reported := r.reported
@@ -213,8 +218,9 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	return nil
 }
 
-// applyResponse applies a response if it belongs to the present state. again reports that the response has no state, so that
-// another report must be sent.
+// applyResponse applies the leader's response a to the request asked, if it is in time and of the current leader: the grants, an
+// automatic limit, sessions for visitors who were called elsewhere, and revocations. again says that the leader has not used the
+// report, so that another one must be sent.
 func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.SentRequest, a *nodes.Response) (again bool, err error) {
 	st, err := r.Member.AcceptResponse(asked, *a)
 	if err != nil {
@@ -224,7 +230,7 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 		c.applyResponse(*st)
 	}
 	c.room.adoptLimit(a.Limit)
-	if r.redemptions.Take(c.room.now(), c.machine, &asked.Request, a) {
+	if r.redemptions.Apply(c.room.now(), c.machine, &asked.Request, a) {
 		c.room.reportAtOnce()
 	}
 	if r.epoch == a.Epoch {
@@ -244,14 +250,15 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 	return st == nil, nil
 }
 
-// queueRevocation queues a revocation for the other nodes.
+// queueRevocation adds a revocation to those that the next reports send to the other nodes. r may be nil: then it does nothing.
 func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 	if r != nil {
 		r.revoked = append(r.revoked, nodes.Revocation{ID: id, Until: until})
 	}
 }
 
-// addRevocations adds to a request the revocations that the leader does not know yet. A new leader knows none.
+// addRevocations adds to a request the next revocations that the leader does not know yet. A new leader knows none. It also
+// deletes old ones from the queue.
 func (r *remote) addRevocations(asked *nodes.SentRequest) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.sentRevocations, r.knownRevocations = asked.Epoch, 0, 0

@@ -30,7 +30,8 @@ var tiers = [...]tier{
 // MaxMinutes is how far the history of a room goes back: 30 days.
 const MaxMinutes = 30 * 24 * 60
 
-// tierFor returns the finest tier of the history that covers that many last minutes, or the coarsest tier if none does.
+// tierFor returns the tier of the history with the shortest periods that goes back as many minutes, or the last tier if none
+// does.
 func tierFor(minutes int) tier {
 	for _, t := range tiers {
 		if int64(minutes) <= t.kept {
@@ -40,10 +41,10 @@ func tierFor(minutes int) tier {
 	return tiers[len(tiers)-1]
 }
 
-// start returns the first minute of the period that contains a minute.
+// start returns the first minute of the tier's period that contains a minute. Minutes are counted since 1970.
 func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
 
-// rowKey returns the key of the history's row with the period that starts at a minute.
+// rowKey returns the key under which the tier's period that starts at a minute is stored.
 func (t tier) rowKey(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
 
 // A record is a period as it is stored, with what percentiles of several are made from.
@@ -53,10 +54,11 @@ type record struct {
 	Stays histogram `json:"stays,omitempty"`
 }
 
-// startMinute returns the number of the minute in which the record starts.
+// startMinute returns the minute, counted since 1970, in which the record's period starts.
 func (r *record) startMinute() int64 { return r.Time.Unix() / 60 }
 
-// merge extends the record by another one, so that it covers both.
+// merge adds the counts of another record to r: numbers of users become the higher one, events are summed, percentiles are
+// computed anew.
 func (r *record) merge(other record) {
 	r.Active, r.Queued = max(r.Active, other.Active), max(r.Queued, other.Queued)
 	r.Admitted += other.Admitted
@@ -65,7 +67,7 @@ func (r *record) merge(other record) {
 	r.WaitP50, r.WaitP90, r.OriginP50 = r.Waits.percentile(50), r.Waits.percentile(90), r.Stays.percentile(50)
 }
 
-// startPeriod returns the record as the first one of a period of a tier.
+// startPeriod returns a copy of the record whose time and length are those of the tier's period that contains it.
 func (r record) startPeriod(t tier) record {
 	r.Time, r.Minutes = time.Unix(t.start(r.startMinute())*60, 0).UTC(), int(t.minutes)
 	return r
@@ -91,7 +93,7 @@ func countDurations(seconds []float64) histogram {
 	return h
 }
 
-// plus returns the sum of two histograms.
+// plus returns the sum of two histograms. It changes neither, but may return one of them.
 func (h histogram) plus(other histogram) histogram {
 	if len(h) == 0 {
 		return other
@@ -105,7 +107,8 @@ func (h histogram) plus(other histogram) histogram {
 	return sum
 }
 
-// percentile returns the p-th percentile by the nearest rank, as the middle of its class.
+// percentile returns the p-th percentile in seconds by the nearest rank, p from 1 to 100, as the middle of its class. It is 0
+// without durations.
 func (h histogram) percentile(p int) float64 {
 	all := 0
 	classes := make([]int, 0, len(h))
@@ -140,7 +143,7 @@ type historyRequest struct {
 // history is such an object. Its rows are records, under the keys of their tiers.
 type history struct{ durable.NoAlarm }
 
-// openHistory returns the durable objects that store the history of rooms.
+// openHistory opens the durable objects that store the history of rooms, one for each room.
 func openHistory(runtime *durable.Runtime) (*durable.Namespace[historyRequest, []record], error) {
 	return durable.Open(runtime, durable.Class[historyRequest, []record]{
 		Name: historyClass,
@@ -151,7 +154,8 @@ func openHistory(runtime *durable.Runtime) (*durable.Namespace[historyRequest, [
 	})
 }
 
-// Handle implements durable.Handler.
+// Handle implements durable.Handler. If the request has records, it stores them. Otherwise it returns the records of a tier from
+// a minute on.
 func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) ([]record, error) {
 	if len(q.keep) > 0 {
 		return nil, q.store(ctx, s)
@@ -171,7 +175,7 @@ func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) (
 	return records, nil
 }
 
-// store adds the records of the request to all tiers, or with an error to none.
+// store adds the records of the request to all tiers in one transaction, and sets q.kept to whether that was committed.
 func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	err := s.Transaction(ctx, func(ctx context.Context, s *durable.State) error {
 		for _, t := range tiers {
@@ -185,7 +189,7 @@ func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// store adds records to the tier, and deletes what is too old for it.
+// store adds records of single minutes to the tier's periods, and deletes periods that are too old for the tier.
 func (t tier) store(ctx context.Context, s *durable.State, records []record) error {
 	for _, r := range records {
 		key := t.rowKey(t.start(r.startMinute()))
@@ -214,7 +218,8 @@ func (t tier) store(ctx context.Context, s *durable.State, records []record) err
 	return nil
 }
 
-// storeHistory stores the minutes that are over in the history; with all, the present one, too.
+// storeHistory stores the counts of minutes that are over, and with all also those of the current minute, in the room's history.
+// Counts that could not be stored stay in memory for the next call.
 func (r *room) storeHistory(ctx context.Context, all bool) error {
 	records := r.analytics.takeRecords(all)
 	if len(records) == 0 {
@@ -229,8 +234,8 @@ func (r *room) storeHistory(ctx context.Context, all bool) error {
 	return err
 }
 
-// Analytics returns what happened in a room in the last minutes: per minute up to a day, per quarter of an hour up to a week, per
-// hour up to [MaxMinutes]. The present period is the last. It returns false if there is no such room.
+// Analytics returns the counts of users of a room in the last minutes, oldest first: per minute up to a day, per quarter of an
+// hour up to a week, per hour up to [MaxMinutes]. The current period is the last. The bool is false if there is no such room.
 func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Period, bool, error) {
 	room, ok := r.currentRooms().byName[name]
 	if !ok {
@@ -240,7 +245,8 @@ func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Peri
 	return periods, true, err
 }
 
-// readHistory returns the periods of the last minutes, from the history and from memory.
+// readHistory returns the periods of the last minutes, oldest first, from the history and from memory. Periods without users are
+// empty.
 func (r *room) readHistory(ctx context.Context, minutes int) ([]Period, error) {
 	t := tierFor(minutes)
 	now := r.now()

@@ -42,7 +42,8 @@ type key struct {
 
 const keyIDSize = 4
 
-// newKeyring returns a keyring of secrets. The first one encrypts new tickets, all decrypt.
+// newKeyring returns a keyring of secrets, at most maxKeys. The first one encrypts new tickets, all decrypt. It derives numbers
+// and ids from the last one.
 func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	if len(secrets) == 0 || len(secrets) > maxKeys {
 		return nil, fmt.Errorf("waitingroom: there are %d keys; there must be from 1 to %d", len(secrets), maxKeys)
@@ -63,7 +64,7 @@ func newKeyring(secrets ...[]byte) (*Keyring, error) {
 }
 
 // WithFirst returns a keyring that encrypts with another key, and decrypts with that and all present ones. It derives numbers and
-// ids from the other key.
+// ids from the other key. k does not change.
 func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	ring, err := newKeyring(secret)
 	if err == nil {
@@ -72,14 +73,16 @@ func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	return ring, err
 }
 
-// deriveNumber returns a number for a name. Only processes whose keyrings have the same salt can compute it.
+// deriveNumber returns a secret number for a name, always the same one. Only processes with the same key to derive from can
+// compute it.
 func (k *Keyring) deriveNumber(name string) uint64 {
 	mac := hmac.New(sha256.New, k.salt)
 	mac.Write([]byte(name))
 	return binary.BigEndian.Uint64(mac.Sum(nil))
 }
 
-// guestID returns the id by which a room counts a client without a ticket. No ticket has it.
+// guestID returns the id under which a room counts a client that has no ticket, by the client's address prefix. It is always the
+// same, and no ticket has it.
 func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) {
 	mac := hmac.New(sha256.New, k.salt)
 	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)
@@ -87,7 +90,7 @@ func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) 
 	return id
 }
 
-// find returns the key with an id, nil for none.
+// find returns the key with an id, nil for none. The id is a hash of the key, which each ticket begins with.
 func (k *Keyring) find(id [keyIDSize]byte) *key {
 	for i := range k.keys {
 		if k.keys[i].id == id {
@@ -139,8 +142,8 @@ func OpenKeys(dir string) (*Keyring, error) {
 	return ring, nil
 }
 
-// createKeys durably creates the key file with a first key, and returns the text of the file. The file appears complete. If another
-// process has created it meanwhile, createKeys returns the text of that.
+// createKeys durably creates the key file with a first key, and returns the text of the file. The file appears complete. If
+// another process has created it meanwhile, createKeys returns the text of that.
 func createKeys(dir, file string) ([]byte, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -17,7 +17,8 @@ import (
 // with that folder is recognised.
 const knownFile = "waiting-rooms.txt"
 
-// AddKnown returns the rooms that have had state according to a key folder, and adds new ones there.
+// AddKnown adds rooms to the list of rooms that have had state, which is a file in a key folder, and returns the names that were
+// on the list before.
 func AddKnown(keyFolder string, rooms []config.Room) (known []string, err error) {
 	file := filepath.Join(keyFolder, knownFile)
 	text, err := os.ReadFile(file)

@@ -37,7 +37,7 @@ type vectors struct {
 	waited   *prometheus.HistogramVec
 }
 
-// newVectors returns the metrics of all rooms.
+// newVectors returns the metrics that requests write, for all rooms. They are not registered yet.
 func newVectors() vectors {
 	return vectors{
 		prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -52,7 +52,7 @@ func newVectors() vectors {
 	}
 }
 
-// forRoom returns the metrics of one room.
+// forRoom returns the metrics that requests to one room write.
 func (v vectors) forRoom(room string) (m roomMetrics) {
 	for i, name := range outcomeNames {
 		m.requests[i] = v.requests.WithLabelValues(room, name)
@@ -61,7 +61,7 @@ func (v vectors) forRoom(room string) (m roomMetrics) {
 	return m
 }
 
-// register registers the metrics of the rooms.
+// register registers the metrics of the rooms. It does nothing if registerer is nil.
 func (r *Rooms) register(registerer prometheus.Registerer) error {
 	if registerer == nil {
 		return nil
@@ -74,10 +74,10 @@ func (r *Rooms) register(registerer prometheus.Registerer) error {
 	return nil
 }
 
-// countOutcome counts a request with an outcome.
+// countOutcome adds a request to the metric of its outcome.
 func (r *room) countOutcome(o outcome) { r.metrics.requests[o].Inc() }
 
-// countAdmitted counts an admission after a wait.
+// countAdmitted adds an admission, and the duration that the user had waited, to the metrics.
 func (r *room) countAdmitted(after time.Duration) {
 	r.countOutcome(letIn)
 	r.metrics.waited.Observe(max(0, after.Seconds()))
@@ -101,7 +101,7 @@ func (g gauges) Describe(c chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It reports the current users and limits of all rooms.
 func (g gauges) Collect(c chan<- prometheus.Metric) {
 	for _, s := range g.rooms.Statuses() {
 		cut, down := 0, 0

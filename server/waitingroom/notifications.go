@@ -39,8 +39,9 @@ type notified struct {
 	looked       bool      // by this process
 }
 
-// next returns the kinds of notifications that are due by a room's status, and the state after them.
-func (t notified) next(now time.Time, m *config.EffectiveSettings, s Status) (after notified, kinds []string) {
+// dueNotifications returns the kinds of notifications that are due because the status s of a room differs from the state t of the
+// last notification, and the state after them. m are the settings in force. It sends nothing.
+func (t notified) dueNotifications(now time.Time, m *config.EffectiveSettings, s Status) (after notified, kinds []string) {
 	add := func(kind string) { kinds = append(kinds, kind) }
 	event := ""
 	if m.Phase == config.EventOn {
@@ -79,8 +80,8 @@ func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 // notifiedClass is the class of the objects that store what webhooks were notified of.
 const notifiedClass = "room-told"
 
-// openNotified opens the durable objects that store the state of notifications. A request with a state stores it; one with nil
-// returns the stored state.
+// openNotified opens the durable objects that store the state of notifications, one for each room. A request with a state stores
+// it; nil requests the stored state.
 func openNotified(runtime *durable.Runtime) (*durable.Namespace[*notified, notified], error) {
 	return durable.Open(runtime, durable.Class[*notified, notified]{
 		Name: notifiedClass,
@@ -94,7 +95,7 @@ type notifiedStore struct{ durable.NoAlarm }
 
 const notifiedKey = "told"
 
-// Handle implements durable.Handler.
+// Handle implements durable.Handler. It stores t, or returns the stored state if t is nil.
 func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) (notified, error) {
 	if t != nil {
 		return *t, durable.PutJSON(ctx, s, notifiedKey, *t)
@@ -103,9 +104,9 @@ func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) 
 	return stored, err
 }
 
-// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, it returns
-// known, so that the next call repeats it. With known nil it only reads the stored state: the first counts of a process may include
-// users who have left since the previous process.
+// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, it
+// returns known, so that the next call repeats it. If known is nil, it only reads the stored state: the first counts of a process
+// may include users who have left since the previous process.
 func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notified, error) {
 	if r.options.Notify == nil {
 		return &notified{looked: true}, nil
@@ -120,7 +121,7 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 		return &stored, nil
 	}
 	s := r.statusOf(room)
-	after, kinds := known.next(now, room.settingsAt(now), s)
+	after, kinds := known.dueNotifications(now, room.settingsAt(now), s)
 	for _, kind := range kinds {
 		if err := r.options.Notify(ctx, Notification{kind, now, s}); err != nil {
 			return known, err
@@ -134,7 +135,7 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 	return &after, nil
 }
 
-// notifyChange notifies webhooks that the settings of a room have changed.
+// notifyChange notifies webhooks that the settings of a room have changed. It logs an error.
 func (r *Rooms) notifyChange(room *room) {
 	if r.options.Notify == nil {
 		return

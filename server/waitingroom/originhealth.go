@@ -45,7 +45,7 @@ type originHealth struct {
 	failed    [2][]netip.Prefix // the first errorClients clients that got an error, in the older and the newer window
 }
 
-// countResponse records the status of a response of the site to the client at a remote address.
+// countResponse records that the site has responded to a client with a status. remote is the client's address with its port.
 func (h *originHealth) countResponse(now time.Time, status int, remote string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +66,8 @@ func (h *originHealth) countUnreachable(now time.Time) {
 	h.contact, h.connected = now, false
 }
 
-// rotateWindow starts another window if the newer one is over.
+// rotateWindow makes the newer window of counts the older one, and starts another, if the newer one is over. The caller holds the
+// lock.
 func (h *originHealth) rotateWindow(now time.Time) {
 	switch age := now.Sub(h.start); {
 	case age < errorWindow:
@@ -79,8 +80,8 @@ func (h *originHealth) rotateWindow(now time.Time) {
 	h.counts[1], h.failed[1] = [2]uint32{}, nil
 }
 
-// lastContact reports whether the last attempt to connect succeeded, whether it is recent enough to rely on, and whether more than
-// half of the recent responses were errors, which at least so many clients got.
+// lastContact returns whether the last attempt to connect to the site succeeded, whether that is recent enough to rely on, and
+// whether more than half of the recent responses were errors, which at least that many clients got.
 func (h *originHealth) lastContact(now time.Time, clients int) (connected, recent, failing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,9 +96,9 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 	return h.connected, now.Sub(h.contact) < contactInterval, responses >= errorMinimum && 2*errors > responses && len(failed) >= clients
 }
 
-// probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it connects
-// to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends, but not while the
-// site is down anyway unless wait is set.
+// probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it
+// connects to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends, but not
+// while the site is down anyway unless wait is set.
 func (b *balancer) probe(ctx context.Context, wait bool) {
 	if _, recent, failing := b.health.lastContact(b.now(), b.errorClients()); !recent && !failing {
 		over := b.startConnecting()
@@ -113,10 +114,11 @@ func (b *balancer) probe(ctx context.Context, wait bool) {
 	b.updateDown()
 }
 
-// errorClients returns how many clients must get errors for the site to count as down.
+// errorClients returns how many clients must get errors for the site to count as down: a small number, or the room's limit if
+// that is smaller.
 func (b *balancer) errorClients() int { return min(errorClients, b.room.TotalActiveUsers) }
 
-// updateDown updates whether the site is down, by what is known of it, and logs a change.
+// updateDown sets whether the site counts as down, by the last connection and the recent responses, and logs a change.
 func (b *balancer) updateDown() {
 	connected, _, failing := b.health.lastContact(b.now(), b.errorClients())
 	down := failing || !connected
@@ -128,8 +130,8 @@ func (b *balancer) updateDown() {
 	}
 }
 
-// startConnecting starts an attempt to connect to the site, unless one is under way, and returns a channel that is closed when it
-// is over.
+// startConnecting starts an attempt to connect to the site in a new goroutine, unless one is under way. It returns a channel that
+// is closed when the attempt is over.
 func (b *balancer) startConnecting() <-chan struct{} {
 	h := &b.health
 	h.mu.Lock()
@@ -150,7 +152,8 @@ func (b *balancer) startConnecting() <-chan struct{} {
 	return h.probing
 }
 
-// canConnect reports whether a server that has not failed its health check accepts a connection. It tries all at once.
+// canConnect reports whether a server that has not failed its health check accepts a connection. It tries all at once, for two
+// seconds.
 func (b *balancer) canConnect() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
@@ -166,7 +169,7 @@ func (b *balancer) canConnect() bool {
 	return false
 }
 
-// tryConnect connects to the server and closes the connection. If it succeeds, the balancer uses the server again.
+// tryConnect reports whether the server accepts a TCP connection, and closes that. After a success the server's backoff is over.
 func (s *server) tryConnect(ctx context.Context) bool {
 	at := s.url.Host
 	if s.url.Port() == "" {
@@ -184,14 +187,15 @@ func (s *server) tryConnect(ctx context.Context) bool {
 // isDown reports whether the site behind the room is down, by the last probe; false for a room without upstreams.
 func (r *room) isDown() bool { return r.upstream != nil && r.upstream.health.down.Load() }
 
-// settingsFor returns settings by which visitors are decided about: while the site is down, all of them wait.
+// settingsFor returns the settings s for decisions about visitors: while the site behind the room is down, all of them have to
+// wait.
 func (r *room) settingsFor(s queue.Settings) queue.Settings {
 	s.QueueAll = s.QueueAll || r.isDown()
 	return s
 }
 
-// sendUnreachable responds to a visitor whose request the site could not answer: in the visitor's language to a browser, which
-// repeats the request by itself, and in one line of text to others.
+// sendUnreachable responds with a status to a visitor whose request no upstream could answer. A browser gets a page in the
+// visitor's language that repeats the request by itself, all others get text.
 func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, status int, text string) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")

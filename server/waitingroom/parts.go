@@ -24,8 +24,8 @@ import (
 // browser shows or hands to a program of the page. All others are parts of a page.
 var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
 
-// isSubresource reports whether a request is for a part of a page, which is not queued by a ticket, or a preflight (Fetch §4.8),
-// which never carries cookies. known says that the client has sent a ticket.
+// isSubresource reports whether a request is for a part of a page, such as an image, or a CORS preflight (Fetch §4.8), which
+// never carries cookies. Such a request is not queued by a ticket. known says that the client has sent a ticket.
 func isSubresource(req *http.Request, known bool) bool {
 	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
 		return true
@@ -33,12 +33,13 @@ func isSubresource(req *http.Request, known bool) bool {
 	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
 }
 
-// isProgram reports whether a client neither shows pages nor has sent a cookie, so that it would lose a ticket.
+// isProgram reports whether a client neither displays pages nor has sent a cookie, so that it would lose a ticket.
 func isProgram(req *http.Request) bool {
 	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
 }
 
-// serveSubresource serves a part of a page, or refuses it. A part that does not pass gets no ticket.
+// serveSubresource has next respond to a request for a part of a page, or refuses it with 429. The client gets no ticket. m are
+// the settings in force, raw is the path as the client sent it.
 func (r *Rooms) serveSubresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, raw string) {
 	ok, again := r.admitSubresource(req, room, m, raw)
 	if !ok {
@@ -50,7 +51,9 @@ func (r *Rooms) serveSubresource(w http.ResponseWriter, req *http.Request, next 
 	room.admit(w, req, next, queue.Ticket{}, "")
 }
 
-// admitSubresource reports whether a part of a page passes; if not, again is when it may be requested again.
+// admitSubresource reports whether a request for a part of a page passes. It does if a user was admitted from the client's
+// address or the path is on the room's list and the address gets a slot, within the room's quota. If not, again is after how long
+// the client may repeat it.
 func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.EffectiveSettings, raw string) (ok bool, again time.Duration) {
 	s, now := &m.Settings, room.now()
 	switch {
@@ -61,7 +64,7 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 	}
 	from, _ := client.Of(req.RemoteAddr)
 	hasSession := from.IsValid() && room.parts.hasSessionAt(from, now, &room.revoked)
-	if !hasSession && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
+	if !hasSession && (r.options.Frozen || room.checks != nil || !room.config.IsSubresourcePath(raw)) {
 		return false, time.Minute
 	}
 	if ok, again = room.parts.useQuota(from, now, room.config.SubresourcesPerMinute); !ok || hasSession {
@@ -94,7 +97,7 @@ type addressSession struct {
 // mostAddressSessions bounds the memory that they take.
 const mostAddressSessions = 1 << 20
 
-// recordAddress records that the client of a request has a session, for hasSessionAt.
+// recordAddress records that a user with the session of t is at the client address of a request, for hasSessionAt.
 func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
 	from, ok := client.Of(req.RemoteAddr)
 	if !ok {
@@ -123,9 +126,9 @@ func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocati
 	return ok && now.Before(v.ends) && !revoked.contains(v.id)
 }
 
-// useQuota counts one of the requests for parts that may pass in a minute. If the client may not send more, ok is false, and again
-// is how long the minute still takes. A client may send another one while it has sent fewer than are left, so a single client never
-// uses more than half.
+// useQuota reports in ok whether another request for a part of a page may pass in this minute, and counts it if so. perMinute is
+// the room's quota. If not, again is how long the minute still takes. A client may send another request while it has sent fewer
+// than are left, so a single client never uses more than half of the quota.
 func (p *parts) useQuota(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -53,8 +53,8 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// check returns mistakes in the options, and sets defaults.
-func (o *Options) check() error {
+// complete sets defaults for missing options. It returns an error if a required option is missing.
+func (o *Options) complete() error {
 	if o.Keys == nil || o.Runtime == nil {
 		return errors.New("waitingroom: Options lacks Keys or Runtime")
 	}
@@ -84,7 +84,9 @@ type place struct {
 	skew    time.Duration
 }
 
-// newPlace returns as which data centre, and by which clock, this process decides for a room.
+// newPlace returns the name of the data centre as which this process decides about visitors of a room, and the clock that it goes
+// by. It is the node's own name and the cluster's clock if the nodes of a cluster share the room, otherwise the fixed name alone
+// and the clock of the options.
 func (o *Options) newPlace(c *config.Room) place {
 	if o.Cluster == nil || c.EachNode {
 		return place{nil, alone, o.Now, 0}
@@ -93,13 +95,15 @@ func (o *Options) newPlace(c *config.Room) place {
 	return place{o.Cluster, m.Name, m.Clock.Now, nodes.Skew}
 }
 
-// isReady reports whether the time in the room is known: a node of a cluster needs the leader's clock.
+// isReady reports whether the process knows what time it is in the room, so that it can decide about visitors. A node of a
+// cluster must first receive the leader's time. Without a cluster the result is true.
 func (p *place) isReady() bool { return p.cluster == nil || p.cluster.Member.Clock.Known() }
 
 // readyTimeout is how long a request that is not repeated by itself waits for a room that is not ready.
 const readyTimeout = 2 * time.Second
 
-// waitUntilReady waits until it is known what time it is in the room, and reports whether it is before ctx or readyTimeout ends.
+// waitUntilReady waits until isReady, for a room that the nodes of a cluster share. It returns false if ctx or readyTimeout ends
+// before.
 func (p *place) waitUntilReady(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -137,7 +141,7 @@ type configuredRooms struct {
 	byName map[string]*room
 }
 
-// currentRooms returns the rooms in force.
+// currentRooms returns the rooms as they are configured now. The caller must not change them.
 func (r *Rooms) currentRooms() *configuredRooms { return r.configured.Load() }
 
 // A room has the state of a room that requests use.
@@ -177,9 +181,10 @@ var errNoRoom = errors.New("there is no such room")
 // ErrEachNode is the error of a change of each_node, because the sessions that were let in are counted elsewhere.
 var ErrEachNode = errors.New("each_node cannot change while the node runs; restart it")
 
-// New returns waiting rooms. The caller must run [Rooms.Run] while it uses them.
+// New returns the waiting rooms of a process. It opens their durable objects and registers metrics. The caller must run
+// [Rooms.Run] while it uses them.
 func New(o Options) (*Rooms, error) {
-	if err := o.check(); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	page.Prepare()
@@ -212,7 +217,9 @@ func New(o Options) (*Rooms, error) {
 	return r, r.register(o.Registerer)
 }
 
-// newConfiguredRooms returns the configured rooms. It takes over the rooms of before whose configuration has not changed.
+// newConfiguredRooms returns rooms with a new configuration. before are the rooms so far: rooms with the same name keep their
+// state, and their upstream connections if the upstreams are the same. It returns an error for settings that cannot be used, and
+// does not put the new rooms into force. The caller holds r.changing or is New.
 func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredRooms) (*configuredRooms, error) {
 	l := &configuredRooms{table: config.NewTable(configured), byName: map[string]*room{}}
 	for i := range configured {
@@ -246,8 +253,9 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 	return l, nil
 }
 
-// Change puts other rooms, or other settings of them, into force. Tickets, sessions, places in the queue and requests under way
-// stay if the room's name stays. The caller must not modify the rooms afterwards.
+// Change replaces the configuration of all rooms. Tickets, sessions, places in the queue and requests under way stay for a room
+// whose name stays. Change notifies webhooks of rooms whose settings have changed. The caller must not modify the rooms
+// afterwards. After an error the configuration is as before.
 func (r *Rooms) Change(configured []config.Room) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -285,12 +293,13 @@ func (r *Rooms) Change(configured []config.Room) error {
 // does not allocate for a usual path.
 func (r *Rooms) Covers(host, path string) bool { return r.currentRooms().table.Covers(host, path) }
 
-// coversSomewhere reports whether a room may decide about a path on some host, for a request whose host is not known yet.
+// coversSomewhere reports whether a room may decide about a path on any host. It serves requests whose host is not known yet.
 func (r *Rooms) coversSomewhere(path string) bool {
 	return r.currentRooms().table.CoversSomewhere(path)
 }
 
-// do has the room's data centre execute a task. It continues if the client goes away, because a decision must be complete.
+// do runs a task in the turn of the durable object of the room's data centre, and waits for the result. A task continues if ctx
+// ends because the client goes away: a decision must be complete.
 func (r *room) do(ctx context.Context, t task) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*globalTimeout+time.Second)
 	defer cancel()
@@ -298,8 +307,9 @@ func (r *room) do(ctx context.Context, t task) error {
 	return err
 }
 
-// Run has the data centres report until ctx ends. Then it stops them: no new user is admitted, and the next process continues where
-// they were.
+// Run has each room report to its global object, and checks the health of upstreams, until ctx ends. Then it stops the rooms:
+// they admit no new user, end the event streams and store their state, from which the next process continues. It starts and ends
+// loops as rooms come and go.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	loops := map[any]context.CancelFunc{}
@@ -350,8 +360,9 @@ func (r *Rooms) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// reportRegularly sends the reports of a room when they are due, as long as the room exists, stores its history and sends
-// notifications. A room without users reports nothing until one comes, except in a cluster, to learn of revocations.
+// reportRegularly sends the reports of the room with a name when they are due, until the room does not exist any more or ctx
+// ends. With each report it stores the room's history and notifies webhooks. A room without users reports nothing until a visitor
+// comes, except in a cluster, to learn of revoked sessions.
 func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 	const retry = 5 * time.Second
 	var known *notified
@@ -390,7 +401,7 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 	}
 }
 
-// pauseReports waits until the next report is due, or must be sent at once, or ctx ends.
+// pauseReports waits for the duration d, or until reportAtOnce requests a report, or ctx ends.
 func (r *room) pauseReports(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -401,7 +412,7 @@ func (r *room) pauseReports(ctx context.Context, d time.Duration) {
 	}
 }
 
-// reportAtOnce has the next report sent at once, because another node waits for it.
+// reportAtOnce ends the pause before the next report, because another node waits for that. It does not block.
 func (r *room) reportAtOnce() {
 	select {
 	case r.urgent <- struct{}{}:
@@ -419,7 +430,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// waitForVisitor waits until a visitor comes or the settings change. It returns false if ctx ends.
+// waitForVisitor waits until a visitor comes, the configuration changes or an event of the room begins or ends. It returns false
+// if ctx ends.
 func (r *room) waitForVisitor(ctx context.Context) bool {
 	now := r.now()
 	t := time.NewTimer(max(r.settingsAt(now).Until.Sub(now), time.Second/10))
@@ -436,7 +448,9 @@ func (r *room) waitForVisitor(ctx context.Context) bool {
 // callReportInterval is how often a node of a cluster reports while it has called visitors.
 const callReportInterval = 250 * time.Millisecond
 
-// report has the room's data centre report, and returns when the next report is due.
+// report has the room's data centre report to the global object, then stores the counts of minutes that are over in the history.
+// It returns when the next report is due. Before that it updates an automatic limit, and probes the site behind the room while
+// visitors wait.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	if r.cluster == nil { // else the leader does it
 		r.followOrigin(r.kept.limit.takeMeasured())
@@ -461,21 +475,23 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	return next, err
 }
 
-// followOrigin updates an automatic limit by responses that a node has measured, and the settings in force by it.
+// followOrigin adjusts the limit of a room whose limit is automatic by the site's responses that a node has measured, and puts
+// the new limit into force. It does nothing for other rooms, or if measured is nil.
 func (r *room) followOrigin(measured *nodes.Responses) {
 	if measured != nil && r.config.Automatic && r.kept.limit.adjust(r.now(), r.config, r.overview.Load().active, measured) {
 		r.applyLimit()
 	}
 }
 
-// adoptLimit sets an automatic limit to the one that the leader of the cluster has computed.
+// adoptLimit puts the limit of active users into force that the leader of the cluster has computed, for a room whose limit is
+// automatic. A limit of 0 is ignored.
 func (r *room) adoptLimit(limit int) {
 	if r.config.Automatic && limit > 0 && r.kept.limit.current.Swap(int64(limit)) != int64(limit) {
 		r.applyLimit()
 	}
 }
 
-// applyLimit puts settings with the present automatic limit into force.
+// applyLimit replaces the settings in force by ones with the current automatic limit.
 func (r *room) applyLimit() {
 	now := r.now()
 	before := r.settingsAt(now)
@@ -484,7 +500,8 @@ func (r *room) applyLimit() {
 	}
 }
 
-// wakeReports wakes the reports, because a visitor came or the settings changed.
+// wakeReports ends the wait of a room that reports nothing because it has no visitors. It is called when a visitor comes or the
+// configuration changes, and does not block.
 func (r *room) wakeReports() {
 	select {
 	case r.wake <- struct{}{}:
@@ -492,7 +509,9 @@ func (r *room) wakeReports() {
 	}
 }
 
-// revoke ends a user's session, as the origin has requested.
+// revoke ends the session of a ticket, as the site behind the room has requested by a header of its response. This process
+// refuses the ticket at once; then the room's durable object stores the revocation and frees the slot. A waiting ticket is
+// ignored.
 func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	now := r.now()
 	if t.Waiting() {
@@ -516,7 +535,8 @@ type schedule struct {
 	current atomic.Pointer[config.EffectiveSettings] // never changed, only replaced
 }
 
-// newSchedule returns the schedule of a room's settings, which change with its events.
+// newSchedule returns the settings of a room as they change with time: its events begin and end, and its limit may be automatic.
+// It returns an error if the present settings are not valid.
 func newSchedule(room *config.Room, o *Options, limit *autoLimit) (*schedule, error) {
 	at := o.newPlace(room)
 	s := &schedule{config: room, keys: o.Keys, skewed: at.skew, limit: limit}
@@ -525,7 +545,8 @@ func newSchedule(room *config.Room, o *Options, limit *autoLimit) (*schedule, er
 	return s, err
 }
 
-// compute returns the settings in force at a time, with defaults, from the configuration.
+// compute derives the settings in force at a time from the room's configuration, its events and the automatic limit. It stores
+// nothing.
 func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	m := s.config.At(now)
 	m.Settings.Skew = s.skewed
@@ -543,7 +564,7 @@ func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	return &m, nil
 }
 
-// settingsAt returns the settings in force at a time, from memory if they have not changed.
+// settingsAt returns the settings in force at a time. It computes and caches them when an event has begun or ended since.
 func (s *schedule) settingsAt(now time.Time) *config.EffectiveSettings {
 	m := s.current.Load()
 	if now.Before(m.Until) {

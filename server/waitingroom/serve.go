@@ -19,13 +19,14 @@ import (
 // tickets that they have.
 const unready = 5 * time.Second
 
-// Handler returns a handler that puts the rooms in front of next. It reads the path as the client sent it, so a router in front
-// must neither clean the path nor redirect.
+// Handler returns a handler that puts the rooms in front of next: a request that no room covers, or whose visitor is in, goes to
+// next. It reads the path as the client sent it, so a router in front must neither clean the path nor redirect.
 func (r *Rooms) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.serve(w, req, next) })
 }
 
-// serve passes a request to next, or to its room if there is one.
+// serve handles a request. Without a room that covers the request, next responds. Otherwise the room decides: a visitor who is in
+// gets the response of the room's upstream, or of next if the room has none; others get the waiting page or another refusal.
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
 	rooms := r.currentRooms()
@@ -63,7 +64,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 				return
 			}
 			room.countOutcome(undecided)
-			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
+			sendNotCarriedOut(w, req, http.StatusServiceUnavailable, unready)
 			return
 		}
 		room.countOutcome(undecided)
@@ -90,14 +91,15 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 	r.decide(w, req, next, room, m, t)
 }
 
-// isPageView reports whether a request is GET or HEAD, which a browser repeats by itself once the waiting page has let the visitor
-// in. The waiting page is no response to any other request: its success status would say that an order was taken.
+// isPageView reports whether a request is GET or HEAD, which a browser repeats by itself once the waiting page has let the
+// visitor in. The waiting page is no response to any other request: its success status would say that an order was taken.
 func isPageView(req *http.Request) bool {
 	return req.Method == http.MethodGet || req.Method == http.MethodHead
 }
 
-// findTicket returns the ticket that counts of those that a request has, and whether it passes without a decision of the data
-// centre. A browser can send tickets of several paths and partitions: one that was admitted counts before one that waits.
+// findTicket returns the ticket of a visitor from the cookies in the request header h. Of several valid tickets, which a browser
+// may have of several paths and partitions, one with a session comes before one that waits. known is false if there is none.
+// passes says that the session needs no decision and no renewal by the data centre.
 func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSettings) (counts queue.Ticket, known, passes bool) {
 	for t := range r.codec.readTickets(h) {
 		if !t.Waiting() {
@@ -115,7 +117,8 @@ func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSetti
 	return counts, known, false
 }
 
-// sessionOf returns the state of an accepted ticket's session. It takes no lock and does not allocate.
+// sessionOf returns whether the session of an admitted ticket is over or revoked, passes, or passes and has to be renewed. It
+// takes no lock and does not allocate.
 func (r *room) sessionOf(now time.Time, m *config.EffectiveSettings, t *queue.Ticket) queue.Session {
 	if r.revoked.contains(t.ID) {
 		return queue.SessionOver
@@ -123,10 +126,11 @@ func (r *room) sessionOf(now time.Time, m *config.EffectiveSettings, t *queue.Ti
 	return m.Settings.Session(now, t)
 }
 
-// decide has the data centre decide about a request without a session, or with a session to be renewed, and serves it accordingly.
-// If the room has a challenge, a visitor without a ticket must pass that before.
+// decide requests the data centre's decision about a visitor with ticket t, who has no session or one that must be renewed, and
+// serves the request accordingly. m are the settings in force. If the room has a challenge, a visitor without a ticket must pass
+// that before. Without a decision a session passes, and all others wait.
 func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, t queue.Ticket) {
-	if room.checks != nil && t.First() && !room.checks.passes(w, req) {
+	if room.checks != nil && t.First() && !room.checks.checkVisitor(w, req) {
 		room.countOutcome(challenged)
 		return
 	}
@@ -154,7 +158,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 			return
 		}
 		if !isPageView(req) {
-			notCarriedOut(w, req, http.StatusServiceUnavailable, unready)
+			sendNotCarriedOut(w, req, http.StatusServiceUnavailable, unready)
 			return
 		}
 		d = keepWaiting(now, m, t)
@@ -194,8 +198,8 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 	}
 }
 
-// keepWaiting returns the decision if the data centre makes none. A ticket that waits stays as it is; any other is replaced by one
-// that starts to wait now, with the refresh interval of m.
+// keepWaiting returns the decision to let a visitor wait, for use if the data centre makes none. A ticket that waits stays as it
+// is; any other is replaced by one that starts to wait now, with the refresh interval of m.
 func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) queue.Decision {
 	if !t.First() && t.Waiting() {
 		return queue.Decision{Outcome: queue.Wait, Ticket: t}
@@ -205,15 +209,15 @@ func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) que
 	}}
 }
 
-// admit passes a request to next, and sets the room's headers in the response. t is the ticket by which it is admitted, zero for
-// none.
+// admit has next respond to a request that passes the room, and adds the room's header fields to the response. t is the visitor's
+// ticket, zero for none. cookie is the value of a Set-Cookie field, "" for none.
 func (r *room) admit(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
 	p := &admittedResponse{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
 	p.serve(next)
 }
 
-// redirectToCanonical redirects a client for good (308), with its query, from a path that servers read in different ways to path,
-// on which they agree.
+// redirectToCanonical redirects a client permanently (308) to path, and keeps the query. Servers would read the path that the
+// client requested in different ways, and all of them agree on this one.
 func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) {
 	h := w.Header()
 	if req.URL.RawQuery != "" {
@@ -225,7 +229,7 @@ func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) 
 	w.WriteHeader(http.StatusPermanentRedirect)
 }
 
-// overTLS reports whether the client uses HTTPS.
+// overTLS reports whether the client sent its request over HTTPS, to this server or to a trusted proxy in front.
 func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
 
 // clientAddress returns the address of the client without its port, invalid if it is not known.
@@ -237,9 +241,9 @@ func clientAddress(req *http.Request) netip.Addr {
 	return a.Addr()
 }
 
-// Lane returns a lane handler that leaves requests which a room covers to net/http, and so to [Rooms.Handler], and passes others to
-// next. It also leaves requests with a field by which a proxy may name another host: only net/http knows whether it trusts that
-// proxy.
+// Lane returns a handler for the server's fast path (package lane). It passes requests that no room covers to next. All others it
+// leaves to net/http, and so to [Rooms.Handler]. These include requests with a field by which a proxy may name another host: only
+// net/http knows whether it trusts that proxy.
 func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
 
 type uncovered struct {
@@ -247,7 +251,8 @@ type uncovered struct {
 	next  lane.Handler
 }
 
-// Answer implements lane.Handler.
+// Answer implements lane.Handler. It returns false, which leaves the request to net/http, if a room may cover it or next does not
+// respond.
 func (u *uncovered) Answer(x *lane.Exchange) bool {
 	covered := u.rooms.Covers(x.Host, x.Path) || x.Forwarded && u.rooms.coversSomewhere(x.Path)
 	return !covered && u.next.Answer(x)

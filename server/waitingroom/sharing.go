@@ -38,7 +38,8 @@ type SharingMemory struct {
 	known   []string             // rooms of which the node had state when the process started; nil before that is known
 }
 
-// NewSharingMemory returns the memory of a node's process, which started at a time.
+// NewSharingMemory returns the state that a process keeps about its shared rooms across restarts of its roles. started is when
+// the process started.
 func NewSharingMemory(started time.Time) *SharingMemory {
 	elapsed := func() time.Duration { return time.Since(started) }
 	return &SharingMemory{clock: nodes.NewClock(elapsed, started), elapsed: elapsed}
@@ -68,17 +69,17 @@ type Sharing struct {
 	unreadable map[string]error
 }
 
-// NewSharing returns what shares the rooms of a node during a run of its role.
+// NewSharing returns a Sharing for one run of a node's role. It has no effect before [Sharing.Run].
 func NewSharing(o SharingOptions) *Sharing {
 	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
 }
 
-// Cluster returns what [Options] need to share the rooms with the other nodes.
+// Cluster returns the connection to the cluster that [Options] need to share the rooms with the other nodes.
 func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.send} }
 
-// Known returns the rooms of which this node may have state from an earlier process: those in known, from the key folder, and those
-// that the bucket lists for the node. If the list cannot be read, it takes all that are configured. As long as the node has not
-// learnt the leader's time, later calls return the same.
+// Known returns the rooms of which this node may have state from an earlier process: those in known, from the key folder, and
+// those that the bucket lists for the node. If the list cannot be read, it takes all that are configured. As long as the node has
+// not learnt the leader's time, later calls return the same.
 func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []string) []string {
 	m := s.options.Memory
 	if m.known != nil && !m.clock.Known() { // nothing was decided in the runs before this one
@@ -96,7 +97,7 @@ func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []s
 	return m.known
 }
 
-// send sends a message to the leader, which may be this node.
+// send sends a request to the leader and returns the response. If this node leads, it handles the request itself.
 func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, err error) {
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
@@ -139,7 +140,8 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
 }
 
-// Run follows which node has the global objects until ctx ends. On that node it also makes sure that no other node has replaced it.
+// Run polls the bucket for the leader until ctx ends, and gets the rooms' time from it. If this node leads, Run makes it the one
+// that has the global objects of the rooms, and checks that no other node has replaced it.
 func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	if status := s.options.Node.Status(); status.Leads {
 		s.leading.Store(nodes.NewLeader(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
@@ -162,7 +164,8 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	}
 }
 
-// poll registers this node in the bucket, finds the leader, and requests the time from it if that is not known yet.
+// poll lists this node in the bucket, reads which node leads, and requests the time from the leader if that is not known yet. On
+// the leader it also confirms its epoch and updates the list of nodes.
 func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
 	defer cancel()
@@ -201,7 +204,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	return err
 }
 
-// register adds this node to the list in the bucket, unless it has done so recently with the same rooms.
+// register writes this node with its rooms to the list in the bucket, unless it has written the same less than a minute ago.
 func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	if slices.Equal(rooms, s.joined) && time.Since(s.renewed) < listInterval {
 		return nil
@@ -214,7 +217,8 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	return nil
 }
 
-// updateMembers reads the list of nodes to which the leader responds, and removes from it those that have been silent for long.
+// updateMembers reads the bucket's list of nodes, once a minute or when the leader o needs it. The leader responds only to nodes
+// on the list. It removes nodes from the list that have been silent for two hours.
 func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Leader) error {
 	if !o.NeedsList() && time.Since(s.read) < listInterval {
 		return nil

@@ -75,7 +75,7 @@ func (r *Rooms) Statuses() []Status {
 	return all
 }
 
-// Status returns the status of a room; false for an unknown name.
+// Status returns the status of the room with a name; false if there is none.
 func (r *Rooms) Status(name string) (Status, bool) {
 	room, ok := r.currentRooms().byName[name]
 	if !ok {
@@ -124,8 +124,8 @@ func (r *Rooms) Revision() Revision { return r.options.Revision() }
 // Versions returns the versions of the settings, newest first.
 func (r *Rooms) Versions() []Version { return r.options.Versions() }
 
-// longestWait returns how many minutes a user who comes now will wait: under Random the wait that three quarters of the users do
-// not exceed.
+// longestWait returns how many minutes a user who comes now will wait at most: for the queueing method Random, the wait that
+// three quarters of the users do not exceed. It is 0 if nobody waits or the wait is not known, and a week at most.
 func longestWait(m *config.EffectiveSettings, o *overview) int {
 	if o.queued == 0 || o.perMinute <= 0 {
 		return 0

@@ -28,7 +28,7 @@ const (
 	journalAtOnce = 1000
 )
 
-// stop ends all decisions of the data centre.
+// stop makes the data centre refuse all further decisions in this process, and has its journal get how many visitors wait.
 func (c *centre) stop() {
 	if !c.stopped {
 		c.stopped = true
@@ -37,7 +37,8 @@ func (c *centre) stop() {
 	}
 }
 
-// updateJournal writes what the data centre has decided to the journal.
+// updateJournal writes the data centre's changes since the last call to its journal, from which the next process continues. The
+// caller is in the turn of the durable object.
 func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	rows, head := c.machine.TakeChanges()
 	for _, row := range rows {
@@ -58,8 +59,8 @@ func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	return s.Put(ctx, journalHead, head, durable.NoCache)
 }
 
-// resumeCentre returns the data centre of the previous process from its journal, nil if the journal is missing, damaged or not that
-// of incarnation life.
+// resumeCentre returns the data centre of the previous process from its journal; nil if the journal is missing, damaged, or not
+// that of the incarnation life. An error means that the journal could not be read.
 func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.EffectiveSettings, life int64, now time.Time) (*queue.DataCentre, error) {
 	head, found, err := s.Get(ctx, journalHead, durable.NoCache)
 	if err != nil || !found {
@@ -78,7 +79,7 @@ func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.
 	return machine, nil
 }
 
-// eachRow calls f with the rows of the journal until it returns false.
+// eachRow calls f with the rows of the journal, one for each ticket, until f returns false or an error.
 func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, row durable.Entry) (bool, error)) error {
 	o := durable.ListOptions{Prefix: journalPrefix, Limit: journalAtOnce}
 	for {
@@ -102,7 +103,7 @@ func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, ro
 	}
 }
 
-// deleteJournal deletes the journal.
+// deleteJournal deletes the journal of a room's data centre, its rows and its head.
 func deleteJournal(ctx context.Context, s *durable.State) error {
 	err := eachRow(ctx, s, func(_ queue.TicketID, row durable.Entry) (bool, error) {
 		return true, s.Delete(ctx, row.Key, durable.NoCache)
@@ -113,8 +114,8 @@ func deleteJournal(ctx context.Context, s *durable.State) error {
 	return s.Delete(ctx, journalHead, durable.NoCache)
 }
 
-// Forget makes all rooms in a store start without their state, because the store is older than what its rooms have promised to
-// users since. Revocations of sessions stay.
+// Forget deletes the stored state of all rooms in a store, their sessions and grants, because the store is older than what the
+// rooms have promised to users since. Revocations of sessions stay.
 func Forget(store *kvstore.Store) (err error) {
 	runtime := durable.New(store, durable.Options{Quiet: true})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -149,7 +150,8 @@ func Forget(store *kvstore.Store) (err error) {
 // forgetful is a centre of which only revocations are to stay.
 type forgetful struct{ durable.NoAlarm }
 
-// Handle implements durable.Handler.
+// Handle implements durable.Handler. It deletes the room's journal and the state of its global object, and waits until that is on
+// the disk.
 func (forgetful) Handle(ctx context.Context, s *durable.State, _ struct{}) (none struct{}, err error) {
 	if err := errors.Join(deleteJournal(ctx, s), s.Delete(ctx, globalKey)); err != nil {
 		return none, err

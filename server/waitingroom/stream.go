@@ -35,7 +35,7 @@ const (
 	streamRetry = "1000"
 )
 
-// mostStreams returns how many event streams the process may have.
+// mostStreams returns how many event streams the process may have, by the memory that the options allow for them.
 func (o *Options) mostStreams() int64 {
 	if o.StreamMemory == 0 {
 		return maxStreams
@@ -63,7 +63,7 @@ type event struct {
 	estimate queue.Estimate
 }
 
-// add adds a stream of a ticket; nil if the ticket has too many.
+// add adds and returns an event stream for a ticket, or returns nil if the ticket has too many.
 func (s *streams) add(id queue.TicketID) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *streams) add(id queue.TicketID) *stream {
 	return added
 }
 
-// remove removes a stream, and reports whether its ticket has no other.
+// remove removes an event stream. last says that its ticket has no other one.
 func (s *streams) remove(gone *stream) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,8 @@ func (s *streams) remove(gone *stream) (last bool) {
 	return true
 }
 
-// replace has the stream send an event in place of one that it has not sent yet, unless that is a call.
+// replace makes e the next event of the stream, instead of one that has not been sent yet. A call that has not been sent stays.
+// The caller holds the lock of streams.
 func (s *stream) replace(e event) {
 	select {
 	case before := <-s.events:
@@ -109,13 +110,14 @@ func (s *stream) replace(e event) {
 	s.events <- e // only called with the lock of streams, so there is room
 }
 
-// deliver has the streams of the tickets that were called say so, and, when that is due, the others their places. It is called in
-// the turn of the room's data centre.
+// deliver queues events for the room's event streams: for visitors whom the data centre has called, that they may come now; for
+// the others, at most every 5 seconds or if changed is set, their place in line. In a cluster it also records the calls for the
+// leader. It runs in the turn of the durable object of c.
 func (s *streams) deliver(c *centre, now time.Time, changed bool) {
 	calls := c.machine.TakeCalls()
 	if c.remote != nil && len(calls) > 0 {
 		for _, call := range calls {
-			c.remote.redemptions.Called(now, call.ID)
+			c.remote.redemptions.AddCalled(now, call.ID)
 		}
 		c.room.reportAtOnce()
 	}
@@ -141,16 +143,17 @@ func (s *streams) deliver(c *centre, now time.Time, changed bool) {
 	}
 }
 
-// wantsStream reports whether a request is for an event stream.
+// wantsStream reports whether a request is for an event stream of the waiting page.
 func wantsStream(req *http.Request) bool {
 	return req.Method == http.MethodGet && strings.HasPrefix(req.Header.Get("Accept"), "text/event-stream")
 }
 
-// EndStreams ends the event streams of visitors, who poll or open other ones, and refuses new ones.
+// EndStreams ends all event streams, whose visitors then poll or open other ones, and refuses new ones from now on.
 func (r *Rooms) EndStreams() { r.endStreams() }
 
-// serveStream sends a visitor with a waiting ticket events until the visitor is called. A client without one gets 429. The response
-// 204, after which a browser opens no other stream, has the visitor poll.
+// serveStream responds with an event stream to a visitor who waits with ticket t, until the visitor is called or the stream's
+// time is over. known is false if the client sent no ticket: it gets 429. If a stream is not possible, the response is 204, after
+// which a browser opens no other stream and the visitor polls. m are the settings in force.
 func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, t queue.Ticket, known bool) {
 	if !known {
 		sendTooMany(w, req, m.Settings.RefreshInterval)
@@ -206,7 +209,8 @@ func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room
 	r.sendEvents(req, room, e, s, t, lasts-time.Duration(rand.Int64N(int64(lasts/8))))
 }
 
-// sendEvents sends the events of a stream for a time, or until the visitor is called or gone.
+// sendEvents writes the events of the stream s to the client as they come, for the duration lasts at most, or until the visitor
+// is called or gone. t is the visitor's waiting ticket.
 func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *stream, t queue.Ticket, lasts time.Duration) {
 	end, beat := time.NewTimer(lasts), time.NewTicker(beatInterval)
 	defer end.Stop()
@@ -243,7 +247,8 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 	}
 }
 
-// closeStream removes a stream. If it was the last of its ticket, the ticket keeps its place for one interval.
+// closeStream removes an event stream. If it was the last of its ticket, the data centre keeps the visitor's place until shortly
+// after the next check-in is due.
 func (r *room) closeStream(s *stream) {
 	if !r.streams.remove(s) {
 		return
@@ -266,7 +271,7 @@ type eventWriter struct {
 	err error // the first
 }
 
-// send sends the text of an event. After an error it does nothing.
+// send writes the text of an event to the client and flushes it. After an error, which e.err has, it does nothing.
 func (e *eventWriter) send(text string) {
 	if e.err != nil {
 		return
@@ -279,5 +284,5 @@ func (e *eventWriter) send(text string) {
 	_ = e.c.SetWriteDeadline(time.Time{})
 }
 
-// sendCalled has the visitor request the page.
+// sendCalled sends the event that makes the page request the site again, because a slot is reserved for the visitor.
 func (e *eventWriter) sendCalled() { e.send("event: called\ndata: {\"seconds\":30}\n\n") }

@@ -48,7 +48,7 @@ const (
 // Strict, so that there is one text for a ticket.
 var encoding = base64.RawURLEncoding.Strict()
 
-// seal returns a ticket, encrypted, as the value of the room's cookie. It truncates times to milliseconds.
+// seal returns a ticket, encrypted, as the value of the room's cookie. Times are cut to milliseconds.
 func (j *ticketCodec) seal(t *queue.Ticket) string {
 	var raw [rawSize]byte
 	write := j.keys.keys[0]
@@ -61,7 +61,7 @@ func (j *ticketCodec) seal(t *queue.Ticket) string {
 	return encoding.EncodeToString(raw[:])
 }
 
-// open returns the ticket in a cookie's value; false if it is not a ticket of the room.
+// open decrypts the value of a room's cookie and returns the ticket in it. ok is false if the value is not a ticket of the room.
 func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 	if len(value) != encodedSize {
 		return t, false
@@ -87,8 +87,8 @@ func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 // path and partition.
 const maxCookies = 4
 
-// readTickets yields the tickets of the room that a request has, in the order of its cookies, from up to maxCookies of them. It reads
-// the field itself, because net/http would allocate every cookie of the request.
+// readTickets yields the valid tickets of the room in the cookies of a request header, in their order. It tries maxCookies
+// cookies at most. It reads the field itself, because net/http would allocate every cookie of the request.
 func (j *ticketCodec) readTickets(h http.Header) iter.Seq[queue.Ticket] {
 	return func(yield func(queue.Ticket) bool) {
 		tried := 0
@@ -112,7 +112,7 @@ func (j *ticketCodec) readTickets(h http.Header) iter.Seq[queue.Ticket] {
 	}
 }
 
-// encodeTicket writes a ticket in its binary form.
+// encodeTicket writes the binary form of a ticket to b.
 func encodeTicket(t *queue.Ticket, b *[bodySize]byte) {
 	b[0] = ticketVersion
 	n := 1 + copy(b[1:], t.ID[:])
@@ -134,7 +134,7 @@ func encodeTicket(t *queue.Ticket, b *[bodySize]byte) {
 // streamBit is set in the refresh interval of a ticket whose visitor has opened an event stream. No interval is as long.
 const streamBit = 1 << 15
 
-// decodeTicket reads a ticket in its binary form; false if it is malformed.
+// decodeTicket reads a ticket from its binary form. It returns false for a form of another version.
 func decodeTicket(t *queue.Ticket, b *[bodySize]byte) bool {
 	if b[0] != ticketVersion {
 		return false
@@ -157,7 +157,7 @@ func decodeTicket(t *queue.Ticket, b *[bodySize]byte) bool {
 // cookiePrefix begins the name of every room's cookie.
 const cookiePrefix = "__larder_room"
 
-// cookieName returns the name of the rooms' cookie with a suffix.
+// cookieName returns the name of a room's cookie, which ends with the room's suffix if that is not empty.
 func cookieName(suffix string) string {
 	if suffix == "" {
 		return cookiePrefix
@@ -171,8 +171,8 @@ func isTicketCookie(name string) bool {
 	return ok && (rest == "" || rest[0] == '_')
 }
 
-// newSetCookie returns the Set-Cookie field (RFC 6265bis §4.1) that stores a room's ticket in the client for the duration keep;
-// the value "" deletes it. secure says that the request came over HTTPS.
+// newSetCookie returns the Set-Cookie field (RFC 6265bis §4.1) that stores value, a ticket of the room, in the client for the
+// duration keep. With the value "" it deletes the cookie. secure says that the request came over HTTPS.
 func newSetCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
 	sameSite, only := room.Cookie.SameSite, secure
 	switch room.Cookie.Secure {

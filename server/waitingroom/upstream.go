@@ -27,7 +27,8 @@ type upstream struct {
 	proxy httputil.ReverseProxy
 }
 
-// newUpstream returns the reverse proxy to a room's upstream servers.
+// newUpstream returns the reverse proxy to a room's upstream servers. It counts response times in limit. It removes tickets from
+// requests, tells the upstream about the client, and carries out the upstream's commands to the room.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
 	u := &upstream{balancer: newBalancer(room, logger, now, limit)}
 	u.proxy = httputil.ReverseProxy{
@@ -66,7 +67,8 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 // passingKey is the key of the *passing in the context of a request to an upstream.
 type passingKey struct{}
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. It forwards a request to an upstream server, and the response to the client. The server's
+// deadlines do not apply: the client may pause for 30 seconds at most, an upstream may pause between two parts of a response.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if p, ok := w.(*admittedResponse); ok {
 		req = req.WithContext(context.WithValue(req.Context(), passingKey{}, p))
@@ -87,8 +89,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	u.proxy.ServeHTTP(&deadlineWriter{w, c}, req)
 }
 
-// discardBody reads a little more of a request body that the upstream did not read, so that the client receives the response. Then
-// the connection ends.
+// discardBody reads a little more of a request body that the upstream did not read, so that the client receives the response.
+// Then the connection ends.
 func discardBody(c *http.ResponseController, body io.Reader) {
 	const most, linger = 256 << 10, 500 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(linger))
@@ -96,7 +98,7 @@ func discardBody(c *http.ResponseController, body io.Reader) {
 	_ = c.SetReadDeadline(time.Now())
 }
 
-// requestTarget returns the request target of a client, byte for byte, without scheme and host.
+// requestTarget returns the target of a client's request, byte for byte, without scheme and host.
 func requestTarget(in *http.Request) *url.URL {
 	raw := in.RequestURI
 	if i := strings.Index(raw, "://"); i > 0 && !strings.HasPrefix(raw, "/") { // "GET http://host/path HTTP/1.1" (RFC 9112 §3.2.2)
@@ -143,19 +145,19 @@ func (m *deadlineWriter) WriteHeader(status int) {
 	m.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter, with a deadline.
+// Write implements http.ResponseWriter. The client must take the bytes within 30 seconds.
 func (m *deadlineWriter) Write(p []byte) (int, error) {
 	defer m.setDeadline()()
 	return m.ResponseWriter.Write(p)
 }
 
-// Flush implements http.Flusher.
+// Flush implements http.Flusher. The client must take the bytes within 30 seconds.
 func (m *deadlineWriter) Flush() {
 	defer m.setDeadline()()
 	_ = m.c.Flush() // a writer that cannot flush has nothing to flush
 }
 
-// setDeadline sets a write deadline, and returns a function that removes it.
+// setDeadline sets a write deadline 30 seconds from now, and returns a function that removes it.
 func (m *deadlineWriter) setDeadline() func() {
 	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
 	return func() { _ = m.c.SetWriteDeadline(time.Time{}) }
@@ -164,7 +166,7 @@ func (m *deadlineWriter) setDeadline() func() {
 // Unwrap returns the wrapped writer, for [http.ResponseController].
 func (m *deadlineWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// removeTickets removes the tickets of all rooms from a request's cookies, and changes nothing else of them.
+// removeTickets removes the cookies with tickets of all rooms from a request header, and leaves all other cookies as they are.
 func removeTickets(h http.Header) {
 	var kept []string
 	hidden := false

@@ -242,8 +242,10 @@ func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) boo
 	return true
 }
 
-// ListsPart reports whether the room lists a path as one for parts of pages. raw is the path as the client sent it.
-func (r *Room) ListsPart(raw string) bool { return matchesEveryReading(r.SubresourcePaths, raw) }
+// IsSubresourcePath reports whether the room lists a path as one for parts of pages. raw is the path as the client sent it.
+func (r *Room) IsSubresourcePath(raw string) bool {
+	return matchesEveryReading(r.SubresourcePaths, raw)
+}
 
 // matchesEveryReading reports whether one of the patterns covers a path in every way of reading
 // it: /free/../shop must not pass as /free.

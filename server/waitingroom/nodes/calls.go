@@ -36,7 +36,9 @@ type call struct {
 	session *queue.Ticket // as the node that called has admitted it
 }
 
-// exchange records the calls in a request, and adds to the response the calls that concern its node.
+// exchange is called by the leader with each request about a room. It records which visitors the node has called, which came to
+// it although another node may have called them, and the sessions that it has given to such visitors. It adds to the response a
+// what other nodes have reported about the same visitors.
 func (c *calls) exchange(q *Request, a *Response) {
 	if c.byTicket == nil {
 		c.byTicket, c.asked, c.pruned = map[queue.TicketID]*call{}, map[string]map[queue.TicketID]*call{}, a.Now
@@ -119,14 +121,15 @@ type Redemption struct {
 	Session *queue.Ticket // of the visitor; nil before that is known
 }
 
-// Called adds a ticket that the node has called.
-func (r *Redemptions) Called(now time.Time, id queue.TicketID) {
+// AddCalled records that this node has called the visitor of a ticket, for the next requests to the leader.
+func (r *Redemptions) AddCalled(now time.Time, id queue.TicketID) {
 	if len(r.called) < mostCalls {
 		r.called = append(r.called, calledTicket{id, now})
 	}
 }
 
-// Want adds a ticket that came to the node. The caller must call [Redemptions.Done] afterwards.
+// Want adds a ticket that came to this node although another one may have called its visitor, so that the next requests to the
+// leader ask for its session. The caller must call [Redemptions.Done] with the result afterwards.
 func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	wanted := r.wanted[t.ID]
 	if wanted == nil {
@@ -141,15 +144,16 @@ func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	return wanted
 }
 
-// Done removes a ticket that came to the node, once no visit waits for it.
+// Done ends one use of a result of [Redemptions.Want]. When no visit waits for the ticket any more, it is removed.
 func (r *Redemptions) Done(wanted *Redemption) {
 	if wanted.visits--; wanted.visits == 0 {
 		delete(r.wanted, wanted.ticket.ID)
 	}
 }
 
-// AddTo adds to a request the calls that the leader does not know. A new leader knows none. If there are too many tickets for one request, those
-// that came first are in it.
+// AddTo adds to a request the called tickets that the leader does not know, the tickets whose sessions this node wants, and the
+// sessions that it has given to visitors of other nodes. A new leader knows none. The tickets that came first come first, as many
+// as one request may have.
 func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	if r.epoch != q.Epoch {
 		r.epoch, r.reported = q.Epoch, 0
@@ -171,9 +175,10 @@ func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	}
 }
 
-// Take applies the response to a request. It has the data centre admit the visitors who came to other nodes, and reports whether the
-// leader waits for the result: the next report, which must be stored in the journal before, has it.
-func (r *Redemptions) Take(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
+// Apply applies the leader's response a to the request q. The data centre d admits its called visitors who came to other nodes.
+// report says that there were such visitors: the caller must store the journal and then send the next report soon, which has
+// their sessions.
+func (r *Redemptions) Apply(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
 	r.reported, r.sessions = r.reported+len(q.Called), r.sessions[len(q.Redeemed):]
 	for _, wanted := range r.wanted {
 		wanted.Pending = false

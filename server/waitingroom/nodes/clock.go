@@ -28,14 +28,15 @@ type Clock struct {
 	setting sync.Mutex    // held while it is changed
 }
 
-// NewClock returns the clock of a node: elapsed is its monotonic time, and wall the time by its own clock.
+// NewClock returns the clock of a node, which shows wall until it follows a leader. elapsed returns the monotonic time of the
+// process.
 func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
 	c := &Clock{elapsed: elapsed, known: make(chan struct{})}
 	c.offset.Store(wall.UnixNano() - int64(elapsed()))
 	return c
 }
 
-// Now returns the leader's time, as far as it is known.
+// Now returns the leader's time, as far as it is known. It never goes back.
 func (c *Clock) Now() time.Time {
 	offset := c.offset.Load() // first: Follow raises the floor before it lowers the offset
 	return time.Unix(0, max(offset+int64(c.elapsed()), c.floor.Load()))
@@ -54,14 +55,12 @@ func (c *Clock) Known() bool {
 // WhenKnown returns a channel that is closed once the leader's time is known.
 func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 
-// setKnown closes the channel of WhenKnown.
+// setKnown makes Known return true from now on. On the leader's node it is called without setBy, because all others follow its
+// clock.
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
-// setLeading makes the clock the one that all others follow.
-func (c *Clock) setLeading() { c.setKnown() }
-
-// setBy sets the clock by that of the leader, which was at at some moment between asked and now. It returns false if the clock is ahead of
-// the leader's.
+// setBy sets the clock by the leader's, which showed at some time between the request, sent at the monotonic time asked, and now.
+// It returns false if this clock is too far ahead of the leader's: it then stands still until the leader's has caught up.
 func (c *Clock) setBy(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()

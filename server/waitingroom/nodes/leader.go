@@ -49,10 +49,11 @@ type revocations struct {
 	known map[queue.TicketID]bool
 }
 
-// NewLeader returns the leader of an epoch. All nodes follow the clock of its node from then on. settings returns the settings in force in a
-// room; measured are the responses of the site that a node has measured, nil for none.
+// NewLeader returns the leader of an epoch. It marks the clock of its node as known: all nodes follow that clock from then on.
+// settings returns the settings in force in a room, false for an unknown room; measured are the responses of the site that a node
+// has measured, nil for none.
 func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Leader {
-	clock.setLeading()
+	clock.setKnown()
 	return &Leader{
 		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*room{}, revoked: map[string]*revocations{},
 		calls: map[string]*calls{},
@@ -62,7 +63,8 @@ func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *R
 // Epoch returns the leader's epoch.
 func (o *Leader) Epoch() int64 { return o.epoch }
 
-// ConfirmEpoch records that a read of the bucket's epochs, which began at a time, showed that one as the highest.
+// ConfirmEpoch records that a read of the bucket's epochs, which began at a monotonic time, showed highest as the highest. If
+// that is later than the leader's own, the leader refuses all requests from now on.
 func (o *Leader) ConfirmEpoch(began time.Duration, highest int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,7 +75,8 @@ func (o *Leader) ConfirmEpoch(began time.Duration, highest int64) {
 	}
 }
 
-// SetMembers sets which nodes the bucket lists, and with which rooms. It has to be read after the epoch was taken.
+// SetMembers sets which nodes the bucket lists, and with which rooms. The caller must have read the list after the epoch was
+// taken.
 func (o *Leader) SetMembers(listed map[string][]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +89,7 @@ func (o *Leader) SetMembers(listed map[string][]string) {
 	}
 }
 
-// isListed reports whether the bucket lists a node with a room; "" is for any.
+// isListed reports whether the bucket lists a node with a room; "" is for any room. The caller holds the lock.
 func (o *Leader) isListed(node, room string) bool {
 	rooms, listed := o.listed[node]
 	return listed && (room == "" || slices.Contains(rooms, room))
@@ -98,7 +101,8 @@ const (
 	mostLacked = 1000 // nodes and rooms
 )
 
-// requestList requests that the list is read again, unless that was in vain.
+// requestList makes NeedsList return true because a node is not listed with a room ("" for any), unless reading the list has
+// often been in vain for them. The caller holds the lock.
 func (o *Leader) requestList(node, room string) {
 	of := [2]string{node, room}
 	if n, known := o.vain[of]; o.lacks || n == mostInVain || !known && len(o.vain) == mostLacked {
@@ -115,7 +119,7 @@ func (o *Leader) NeedsList() bool {
 	return o.lacks
 }
 
-// SilentNodes returns the listed nodes that have sent no request for that long.
+// SilentNodes returns the listed nodes that have sent no request for the duration since.
 func (o *Leader) SilentNodes(since time.Duration) (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,8 +131,8 @@ func (o *Leader) SilentNodes(since time.Duration) (names []string) {
 	return names
 }
 
-// RemoveNode makes the leader refuse requests of a node until the bucket lists it again. It is called before the node is removed from the
-// bucket.
+// RemoveNode makes the leader refuse requests of a node until the bucket lists it again. It is called before the node is removed
+// from the bucket.
 func (o *Leader) RemoveNode(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,7 +140,9 @@ func (o *Leader) RemoveNode(name string) {
 	delete(o.heard, name)
 }
 
-// Respond responds to a request of a node.
+// Respond handles a request of a node, for the time or about a room, and returns the response. It refuses the request if another
+// node may be the leader, the node is not listed, or the room is unknown. Otherwise it exchanges revocations and calls, and has
+// the room's global object process the node's report.
 func (o *Leader) Respond(q Request) Response {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,7 +191,8 @@ func (o *Leader) Respond(q Request) Response {
 	return a
 }
 
-// openRoom returns the global object of a room, with the settings that are in force now.
+// openRoom returns the global object of a room, with the settings in force. At the first call it creates the object, which grants
+// nothing until all listed nodes have reported or all earlier promises are over. The caller holds the lock.
 func (o *Leader) openRoom(name string, holds Room, now time.Time) *room {
 	s := holds.Settings
 	r := o.rooms[name]
@@ -216,7 +223,8 @@ const (
 	mostKept = 1 << 20
 )
 
-// exchangeRevocations stores a node's revocations, and adds those that the node lacks to the response.
+// exchangeRevocations stores the revoked sessions that a node reports, and adds to the response those that the node does not know
+// yet. The caller holds the lock.
 func (o *Leader) exchangeRevocations(q *Request, a *Response) {
 	r := o.revoked[q.Room]
 	if r == nil {

@@ -19,24 +19,25 @@ type Member struct {
 	follows bool  // it runs on the clock of its leader
 }
 
-// NewMember returns a node of that name, which no other node may have.
+// NewMember returns a node with a name, which no other node may have, and the clock of its rooms.
 func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, Clock: clock} }
 
-// LearnEpoch sets the highest epoch that the node knows. From then on the node accepts nothing from an earlier one.
+// LearnEpoch records an epoch, the number of a leader's term. If it is the highest that the node knows, the node accepts nothing
+// from an earlier one any more, and has to get the time from its leader again.
 func (m *Member) LearnEpoch(epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(epoch)
 }
 
-// learn sets the highest epoch that the node knows. The caller holds the lock.
+// learn is [Member.LearnEpoch] for a caller that holds the lock.
 func (m *Member) learn(epoch int64) {
 	if epoch > m.epoch {
 		m.epoch, m.follows = epoch, false
 	}
 }
 
-// Epoch returns the highest epoch that the node knows, and whether it runs on the clock of its leader.
+// Epoch returns the highest epoch that the node knows, and whether it runs on the clock of that epoch's leader.
 func (m *Member) Epoch() (epoch int64, follows bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,14 +50,15 @@ type SentRequest struct {
 	at time.Duration
 }
 
-// NewRequest returns a request. The report of a room has to be made afterwards, and then added.
+// NewRequest returns a request to the leader and remembers when it was made. The caller makes the report of a room afterwards,
+// and adds it with AddReport; without a report it is a request for the time.
 func (m *Member) NewRequest() *SentRequest {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return &SentRequest{Request: Request{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
 }
 
-// AddReport adds the report of a room.
+// AddReport sets the room of the request, and the report of this node's data centre of that room.
 func (a *SentRequest) AddReport(room string, r queue.Report) { a.Room, a.Report = room, &r }
 
 // Errors of responses that do not count.
@@ -66,9 +68,9 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// AcceptResponse checks a response: it must come in time, be of the present epoch and be no refusal. It sets this node's clock by the
-// leader's, and returns the state in the response. The caller applies that before it sends another request about the room. A nil state
-// without an error means that the leader needs another report.
+// AcceptResponse checks a response: it must come in time, be of the present epoch and be no refusal. It sets this node's clock by
+// the leader's, and returns the state in the response. The caller applies that before it sends another request about the room. A
+// nil state without an error means that the leader needs another report.
 func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

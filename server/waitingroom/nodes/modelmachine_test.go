@@ -77,7 +77,7 @@ func (m *machine) open(s queue.Settings) {
 
 func (m *machine) note() {
 	for _, c := range m.dc.TakeCalls() {
-		m.calls.Called(m.clock.Now(), c.ID)
+		m.calls.AddCalled(m.clock.Now(), c.ID)
 		m.due = m.now
 		for _, v := range m.users {
 			if v.ticket.ID == c.ID && v.stream { // it comes, perhaps to another node
@@ -211,7 +211,7 @@ func (m *machine) take(q *SentRequest, a Response) {
 	if q == m.flying {
 		again := err == nil && st == nil
 		if err == nil && m.dc != nil && q.Report != nil {
-			again = m.calls.Take(m.clock.Now(), m.dc, &q.Request, &a) || again
+			again = m.calls.Apply(m.clock.Now(), m.dc, &q.Request, &a) || again
 			m.note()
 		}
 		m.settle()

@@ -355,7 +355,7 @@ func TestCallsOutliveTheLeader(t *testing.T) {
 	const n = MostRedeemed + 100
 	var home, away Redemptions
 	for _, id := range ids(n) {
-		home.Called(now, id)
+		home.AddCalled(now, id)
 		away.Want(queue.Ticket{ID: id})
 	}
 	request := func(r *Redemptions, owner *calls, epoch int64, node string) (*Request, *Response) {
@@ -369,7 +369,7 @@ func TestCallsOutliveTheLeader(t *testing.T) {
 		leader := &calls{}
 		for range 2 {
 			q, a := request(&home, leader, epoch, "home")
-			home.Take(now, dc, q, a)
+			home.Apply(now, dc, q, a)
 		}
 		if len(leader.byTicket) != n {
 			t.Errorf("leader %d knows %d calls of %d", epoch, len(leader.byTicket), n)

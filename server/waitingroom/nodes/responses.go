@@ -29,12 +29,13 @@ const (
 	mostTimeClass = 32 * timeClasses
 )
 
-// timeClass returns the class of a time: the times in a class differ by less than 5 %.
+// timeClass returns the number of the class to which a response time belongs: the times in a class differ by less than 5 %.
 func timeClass(took time.Duration) int {
 	return min(mostTimeClass, int(timeClasses*math.Log2(1+float64(max(0, took.Microseconds())))))
 }
 
-// Count adds a response of a status to the client at a remote address, which took so long to start.
+// Count adds a response to the client at an address with its port. took is how long the site took to start it. A status from 500
+// on is an error.
 func (r *Responses) Count(took time.Duration, status int, remote string) {
 	r.Total++
 	if r.Times == nil {
@@ -48,7 +49,8 @@ func (r *Responses) Count(took time.Duration, status int, remote string) {
 	}
 }
 
-// AddFailedClient adds a client that received an error to failed, unless it is there or failed has MostFailed clients already.
+// AddFailedClient returns failed with the client that received an error, unless that is there or failed has MostFailed clients
+// already.
 func AddFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
 	if len(failed) < MostFailed && !slices.Contains(failed, from) {
 		failed = append(failed, from)
@@ -56,7 +58,7 @@ func AddFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
 	return failed
 }
 
-// Add adds the responses that another node has measured. Those that no node measures are ignored.
+// Add adds the responses that another node has measured. It ignores values that no honest node sends.
 func (r *Responses) Add(other *Responses) {
 	if other.Total < 0 || other.Total > mostMeasured || other.Errors < 0 || other.Errors > other.Total || len(other.Times) > mostTimeClass+1 {
 		return
@@ -78,7 +80,8 @@ func (r *Responses) Add(other *Responses) {
 // mostMeasured is how many responses a node may report at a time.
 const mostMeasured = 1 << 30
 
-// Percentile returns the time that a share of the responses did not exceed, rounded up by less than 5 %; 0 if there are none.
+// Percentile returns the time that a share of the responses, from 0 to 1, did not exceed, rounded up by less than 5 %; 0 if there
+// are none.
 func (r *Responses) Percentile(share float64) time.Duration {
 	left := int(math.Ceil(share * float64(r.Total)))
 	for _, class := range slices.Sorted(maps.Keys(r.Times)) {
